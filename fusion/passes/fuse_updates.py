@@ -137,15 +137,9 @@ class _Verdicts:
         found = [*components(self.view)]
         if not found:
             return []
-        if self.view.has_loops:
-            why = "updates in a graph with loops stay as they are"
-            return [(c, NoMatch(why, self._last(c))) for c in found]
         users = {name for c in found for v in c.variables for name in self._users(v)}
         order = Order(self.view, sorted(users))
         return [(component, self._verdict(component, order)) for component in found]
-
-    def _last(self, component: Component) -> str:
-        return component.writes[-1].node if component.writes else component.failures[0].node
 
     def _verdict(self, component: Component, order: Order) -> TableUpdate | NoMatch:
         view = self.view
@@ -158,6 +152,9 @@ class _Verdicts:
             other = next((name for name in writers(view, variable) if name not in known), None)
             if other is not None:
                 return NoMatch(f"the variable is also changed by {other} ({view.op(other)})", other)
+        looped = next((name for name in sorted(known) if order.is_in_loop(name)), None)
+        if looped is not None:
+            return NoMatch("an update inside of a loop stays as it is", looped)
         table = self._table(component)
         update = match_update(
             view, table, component.writes, order, component.shape, component.dtype

@@ -733,4 +733,45 @@ def test_updates_in_a_v1_loop():
         graph_def = build(body)
     finally:
         v1.enable_control_flow_v2()
-    refused(graph_def, "updates in a graph with loops stay as they are")
+    refused(graph_def, "an update inside of a loop stays as it is")
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_update_beside_a_v1_loop(reads):
+    """A loop that reads the table before it is updated, or that has nothing to do with it."""
+
+    def body(handles, ids):
+        def once(step, total):
+            rows = raw.ResourceGather(resource=handles[0], indices=ids, dtype=tf.float32)
+            return step + 1, total + (tf.reduce_sum(rows) if reads else 1.0)
+
+        _, total = tf.while_loop(lambda step, _: step < 2, once, [0, 0.0])
+        updates = rows_of(ids) * tf.reshape(total, [])
+        return [raw.ResourceScatterSub(resource=handles[0], indices=ids, updates=updates)]
+
+    v1.disable_control_flow_v2()
+    try:
+        graph_def = build(body)
+    finally:
+        v1.enable_control_flow_v2()
+    assert any(node.op == "Enter" for node in graph_def.node)
+    check(graph_def, SUBTRACT)
+
+
+def test_a_v1_loop_that_reads_the_table_in_no_order_with_its_update():
+    def body(handles, ids):
+        def once(step, total):
+            rows = raw.ResourceGather(resource=handles[0], indices=ids, dtype=tf.float32)
+            return step + 1, total + tf.reduce_sum(rows)
+
+        loop = tf.while_loop(lambda step, _: step < 2, once, [0, 0.0])
+        return [*subtract(handles, ids), *loop]
+
+    v1.disable_control_flow_v2()
+    try:
+        graph_def = build(body)
+    finally:
+        v1.enable_control_flow_v2()
+    (update,) = PASS.apply(graph_def).report.updates
+    assert update.reason is not None
+    assert update.reason.startswith("it is not known whether while/ResourceGather reads before")

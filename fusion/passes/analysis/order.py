@@ -7,7 +7,10 @@ from functools import reduce
 from operator import and_, or_
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
+
+_ENTERS = frozenset({"Enter", "RefEnter"})
+_EXITS = frozenset({"Exit", "RefExit"})
 
 #: What a Switch tests, and which of its outputs is taken.
 _Condition = tuple[Tensor, int]
@@ -16,9 +19,10 @@ _Condition = tuple[Tensor, int]
 class Order:
     """The order of some nodes among each other, by data and control edges.
 
-    The graph has no loops. One pass over it collects for each node which of the nodes in question
-    it waits for, as the bits of an integer. A Merge waits for one of its inputs: surely for what
-    all of them wait for, not counting those that are dead wherever the other node runs.
+    One pass over the graph collects for each node which of the nodes in question it waits for, as
+    the bits of an integer. A Merge waits for one of its inputs: surely for what all of them wait
+    for, not counting those that are dead wherever the other node runs. Of a v1 loop that is the
+    order in its first iteration: what a later one hands on is not counted.
 
     Args:
         view: the graph.
@@ -32,6 +36,7 @@ class Order:
         self._numbers: dict[str, int] = {}
         self._conditions: dict[str, frozenset[_Condition]] = {}
         self._under: dict[_Condition, int] = {}
+        self._in_loops: set[str] = set()
         stack, opened = [*reversed(view.nodes)], set[str]()
         while stack:
             name = stack[-1]
@@ -39,6 +44,7 @@ class Order:
                 stack.pop()
                 continue
             before = [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
+            before = [other for other in before if view.op(other) not in NEXT_ITERATIONS]
             if name not in opened:
                 opened.add(name)
                 stack += (other for other in before if other not in opened and other in view.nodes)
@@ -56,6 +62,11 @@ class Order:
             sure = reduce(or_, (self._sure.get(other, 0) for other in before), own)
         self._maybe[name], self._sure[name] = maybe, sure
         self._numbers[name] = len(self._numbers)
+        if view.op(name) in _EXITS:
+            # What is taken inside of a loop is another matter.
+            return
+        if view.op(name) in _ENTERS or not self._in_loops.isdisjoint(before):
+            self._in_loops.add(name)
         conditions = self._conditions_of(view, name, before)
         if conditions:
             self._conditions[name] = conditions
@@ -98,6 +109,10 @@ class Order:
     def conditions(self, name: str) -> frozenset[tuple[Tensor, int]]:
         """Returns what is tested, and with which result, wherever a node runs."""
         return self._conditions.get(name, frozenset())
+
+    def is_in_loop(self, name: str) -> bool:
+        """Whether a node is inside of a v1 loop."""
+        return name in self._in_loops
 
     def number(self, name: str) -> int:
         """The place of a node in an order in which nothing runs before what it waits for."""

@@ -66,6 +66,8 @@ class SharedScalars:
         node, controls = view.nodes[name], tuple(sorted(view.controls(name)))
         if node.op == "ReadVariableOp":
             return self._version(name)
+        if node.op == "Merge":
+            return None  # Which of its inputs it is depends on what is taken.
         if view.signatures.is_stateful(node.op) or (not view.inputs(name) and node.op != "Const"):
             return None
         keys = [self._key(operand, depth + 1) for operand in view.inputs(name)]
