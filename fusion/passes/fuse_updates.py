@@ -110,7 +110,8 @@ def _needed_elsewhere(view: GraphView, update: TableUpdate) -> set[str]:
     stack = [
         name
         for name in own
-        if any(u.node not in own and u.tensor not in results for u in view.uses(name))
+        if name in view.preserved
+        or any(u.node not in own and u.tensor not in results for u in view.uses(name))
     ]
     while stack:
         name = stack.pop()
@@ -144,7 +145,11 @@ class _Verdicts:
     def _verdict(self, component: Component, order: Order) -> TableUpdate | NoMatch:
         view = self.view
         if component.failures:
-            return component.failures[0]
+            failure = component.failures[0]
+            names = (failure.node, *(write.node for write in component.writes))
+            if len({order.conditions(name) for name in names}) > 1:
+                return NoMatch("the update is partly inside a branch", failure.node)
+            return failure
         known = {write.node for write in component.writes}
         for variable in component.variables:
             if has_other_handles(view, variable):

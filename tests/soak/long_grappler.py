@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.grappler import test_lock
+from tests.grappler import test_lock, test_updates_of_fit
+from tests.grappler.fitted import OPTIMIZERS
 from tests.grappler.programs import PROGRAMS
 from tests.grappler.test_programs import check_programs
 from tests.grappler.test_training_long import PLAIN, WEIGHTED, check_steps
+from tests.grappler.test_updates_of_fit import KERAS
 from tests.grappler.training_steps import Column
 
 
@@ -29,3 +31,9 @@ def test_two_hundred_steps(optimizer: str, columns: list[Column]) -> None:
 @pytest.mark.parametrize("_", range(12))
 def test_a_process_ends_with_work_pending(_: int) -> None:
     test_lock.test_a_process_ends_with_work_pending()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("module", KERAS)
+def test_two_hundred_steps_of_fit(module: str, optimizer: str) -> None:
+    test_updates_of_fit.check_steps(KERAS[module], optimizer, 200)

@@ -21,6 +21,7 @@ from fusion.passes.recognise.updates.ids import raw_ids, summed
 from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.attributes import ID_TYPES
 
 _ASSIGNED = re.compile(r"assign\((v\d+),")
 _OPS = re.compile(r"(\w+)\(")
@@ -142,6 +143,8 @@ def match_update(
     if len(lists) != 1:
         return NoMatch("rows of several lists of ids are updated together", last)
     (indices,) = lists
+    if view.dtype(indices) not in ID_TYPES:
+        return NoMatch("the dtype of the ids is not known", indices.node)
     if len(inferred_shape(view, indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))

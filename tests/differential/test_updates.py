@@ -1,0 +1,48 @@
+"""Random steps of training with stock optimizers: the same bits with fusion as without.
+
+`make fuzz` draws many more of them than `make test`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+
+import fusion
+from tests.differential.agreement import rounds
+from tests.differential.strategies import PLAIN_REPORT
+from tests.differential.updates import Step, steps, train
+
+#: Of `make fuzz`, at most.
+_ROUNDS = 40
+
+
+def test_steps_of_training_agree_with_stock() -> None:
+    agreed: Counter[str] = Counter()
+
+    @settings(PLAIN_REPORT, max_examples=12)
+    @given(step=steps())
+    def compare(step: Step) -> None:
+        agreed[check(step)] += 1
+
+    for _ in rounds(_ROUNDS):
+        compare()
+    print(f"steps of training: {dict(agreed)}")
+    assert agreed["fused"] > 0.5 * sum(agreed.values()), dict(agreed)
+
+
+def check(step: Step) -> str:
+    """Trains without fusion and with it; says whether updates are fused."""
+    stock = train(step)
+    before = fusion.stats().last_report
+    with fusion.fused():
+        fused = train(step)
+    for mine, theirs in zip(fused, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs, err_msg=str(step))
+    report = fusion.stats().last_report
+    is_new = report is not None and report is not before
+    updates = report.updates if report is not None and is_new else ()
+    assert updates or step.module == "v1", f"no report of {step}"
+    return "fused" if any(update.fused for update in updates) else "stock"
