@@ -151,20 +151,11 @@ def match_update(
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
     pure = dict.fromkeys(node for v in values if v.op != "read" for node in v.nodes)
-    sums = None
-    if len(stages) == 1:
-        own = {*reads, *pure, *stages[0].writes}
-        sums = summed(view, indices, stages[0].entries, own)
-    if sums is not None:
-        indices, stages = sums.ids, (replace(stages[0], entries=sums.values),)
-        pure |= dict.fromkeys(sums.nodes)
-    ids = raw_ids(view, indices, shape[0])
-    pure |= dict.fromkeys(ids.nodes)
-    return TableUpdate(
+    update = TableUpdate(
         name=last,
-        ids=ids.tensor,
-        deduplicates=sums is not None,
-        wraps_negative=ids.wraps,
+        ids=indices,
+        deduplicates=False,
+        wraps_negative=False,
         stages=stages,
         handles=handles,
         dim=shape[1],
@@ -173,6 +164,27 @@ def match_update(
         reads=tuple(reads),
         pure=tuple(pure),
     )
+    return _of_raw_inputs(view, update)
+
+
+def _of_raw_inputs(view: GraphView, update: TableUpdate) -> TableUpdate:
+    """The update with ids and values as they were before stock ops prepared them."""
+    sums = None
+    if len(update.stages) == 1:
+        (stage,) = update.stages
+        own = {*update.reads, *update.pure, *stage.writes}
+        sums = summed(view, update.ids, stage.entries, own)
+    if sums is not None:
+        update = replace(
+            update,
+            ids=sums.ids,
+            deduplicates=True,
+            stages=(replace(stage, entries=sums.values),),
+            pure=(*update.pure, *sums.nodes),
+        )
+    ids = raw_ids(view, update.ids, update.rows)
+    pure = tuple(dict.fromkeys((*update.pure, *ids.nodes)))
+    return replace(update, ids=ids.tensor, wraps_negative=ids.wraps, pure=pure)
 
 
 def _handles(view: GraphView, writes: Sequence[Write]) -> dict[Tensor, Tensor] | NoMatch:
