@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.order import Order
 from fusion.passes.analysis.variables import has_other_handles, writers
@@ -31,6 +32,7 @@ from fusion.passes.recognise.updates.table_update import (
 )
 from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
+from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.names import UPDATE
 
 #: What graphs have in which a table may be updated.
@@ -179,6 +181,8 @@ class _Verdicts:
     def _refusal(self, component: Component, update: TableUpdate, order: Order) -> NoMatch | None:
         """Returns why an update that one op could do stays as it is."""
         view = self.view
+        if not is_updated_in_place(dtypes.as_dtype(update.dtype).name):
+            return NoMatch("this TensorFlow lets no other kernels update variables", update.name)
         for name in (*update.writes, *update.reads):
             failure = refuse_device(view, name, _DEVICES, self.tasks)
             if failure is not None:

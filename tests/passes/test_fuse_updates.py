@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes import fuse_updates
 from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.report.report import FusionResult
 
@@ -718,6 +719,11 @@ def test_updates_that_go_to_a_gpu():
         "placed on a GPU; updates are fused on a CPU",
         FuseUpdates(PASS.preserve, home="GPU"),
     )
+
+
+def test_a_tensorflow_without_the_functions(monkeypatch):
+    monkeypatch.setattr(fuse_updates, "is_updated_in_place", lambda dtype: dtype != "float32")
+    refused(build(subtract), "this TensorFlow lets no other kernels update variables")
 
 
 def test_updates_in_a_v1_loop():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tensorflow.core.framework import types_pb2
+
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.attributes import ID_TYPES
@@ -25,11 +27,21 @@ def is_integer_cast(view: GraphView, name: str) -> bool:
     return all(view.type_attr(name, key) in ID_TYPES for key in ("SrcT", "DstT"))
 
 
-def pass_casts(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Returns where integers come from behind aliases and casts, and the nodes passed."""
+def pass_casts(
+    view: GraphView, tensor: Tensor, *, widening: bool = False
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Returns where integers come from behind aliases and casts, and the nodes passed.
+
+    Args:
+        view: the graph.
+        tensor: the integers.
+        widening: whether to pass no casts but those from int32 to int64, which lose no digits.
+    """
     passed = view.aliases(tensor)
     tensor = view.resolve(tensor)
     while is_integer_cast(view, tensor.node) and not view.controls(tensor.node):
+        if widening and view.type_attr(tensor.node, "DstT") != types_pb2.DT_INT64:
+            break
         inner = view.inputs(tensor.node)[0]
         passed += (tensor.node, *view.aliases(inner))
         tensor = view.resolve(inner)

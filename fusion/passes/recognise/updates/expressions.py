@@ -116,7 +116,7 @@ class Expressions:
     def ids(self, tensor: Tensor) -> Tensor:
         """Where the ids of entries come from, through casts and the branches of a quotient."""
         for _ in range(2):
-            source, passed = pass_casts(self.view, tensor)
+            source, passed = pass_casts(self.view, tensor, widening=True)
             if not self.view.preserved.isdisjoint(passed):
                 return tensor
             tensor = merged_ids(self.view, source)

@@ -111,7 +111,7 @@ def raw_ids(view: GraphView, ids: Tensor, rows: int) -> RawIds:
     """
     tensor, wraps, nodes = ids, False, list[str]()
     while True:
-        source, passed = pass_casts(view, tensor)
+        source, passed = pass_casts(view, tensor, widening=True)
         name = source.node
         if not view.preserved.isdisjoint(passed):
             return RawIds(tensor, wraps, tuple(nodes))

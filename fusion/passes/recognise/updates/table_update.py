@@ -153,23 +153,11 @@ def match_update(
         return stages
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)
-    sums = None
-    if len(stages) == 1:
-        own = {*stages[0].nodes, *stages[0].writes}
-        sums = summed(view, indices, stages[0].entries, own)
-    if sums is not None:
-        indices, stages = (
-            sums.ids,
-            (replace(stages[0], entries=sums.values, nodes=(*stages[0].nodes, *sums.nodes)),),
-        )
-    ids = raw_ids(view, indices, shape[0])
-    final = replace(stages[-1], nodes=tuple(dict.fromkeys((*stages[-1].nodes, *ids.nodes))))
-    stages = (*stages[:-1], final)
-    return TableUpdate(
+    update = TableUpdate(
         name=last,
-        ids=ids.tensor,
-        deduplicates=sums is not None,
-        wraps_negative=ids.wraps,
+        ids=indices,
+        deduplicates=False,
+        wraps_negative=False,
         stages=stages,
         handles=handles,
         dim=shape[1],
@@ -177,6 +165,22 @@ def match_update(
         dtype=dtype,
         reads=tuple(reads),
     )
+    return _of_raw_inputs(view, update)
+
+
+def _of_raw_inputs(view: GraphView, update: TableUpdate) -> TableUpdate:
+    """The update with ids and values as they were before stock ops prepared them."""
+    *before, stage = update.stages
+    sums = None
+    if not before:
+        sums = summed(view, update.ids, stage.entries, {*stage.nodes, *stage.writes})
+    if sums is not None:
+        stage = replace(stage, entries=sums.values, nodes=(*stage.nodes, *sums.nodes))
+        update = replace(update, ids=sums.ids, deduplicates=True)
+    ids = raw_ids(view, update.ids, update.rows)
+    stage = replace(stage, nodes=tuple(dict.fromkeys((*stage.nodes, *ids.nodes))))
+    stages = (*before, stage)
+    return replace(update, ids=ids.tensor, wraps_negative=ids.wraps, stages=stages)
 
 
 def _handles(view: GraphView, writes: Sequence[Write]) -> dict[Tensor, Tensor] | NoMatch:
