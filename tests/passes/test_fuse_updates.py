@@ -774,3 +774,27 @@ def test_a_v1_loop_that_reads_the_table_in_no_order_with_its_update():
     (update,) = PASS.apply(graph_def).report.updates
     assert update.reason is not None
     assert update.reason.startswith("it is not known whether while/ResourceGather reads before")
+
+
+@pytest.mark.parametrize("widens", [True, False])
+def test_ids_that_are_cast(widens):
+    """A cast to int32 loses digits, which the op would not."""
+
+    def body(handles, ids):
+        narrow = tf.cast(ids, tf.int32)
+        cast = tf.cast(narrow, tf.int64) if widens else narrow
+        updates = rows_of(ids)
+        return [raw.ResourceScatterSub(resource=handles[0], indices=cast, updates=updates)]
+
+    result = check(build(body), "scatter_sub(v0,x0)")
+    (update,) = (node for node in result.graph_def.node if node.op == UPDATE)
+    (casts,) = (
+        [
+            node.name
+            for node in result.graph_def.node
+            if node.name in update.input and node.op == "Cast"
+        ],
+    )
+    assert len(casts) == 1
+    feed = {"ids": np.array([2**32 + 3])}
+    np.testing.assert_array_equal(run(result.graph_def, feed), run(build(body), feed))
