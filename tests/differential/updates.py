@@ -126,7 +126,12 @@ def _updater(step: Step, variables: list[tf.Variable]) -> tuple[Callable[[list[A
     options = dict(step.options)
     if step.module == "v1":
         made = getattr(v1.train, step.optimizer)(*options[""])
-        return lambda g: made.apply_gradients(zip(g, variables, strict=True)), made.variables
+
+        def slots_of_all() -> list[tf.Variable]:
+            # `made.variables()` has those of equal names in any order.
+            return [made.get_slot(v, name) for v in variables for name in made.get_slot_names()]
+
+        return lambda g: made.apply_gradients(zip(g, variables, strict=True)), slots_of_all
     k = {"keras": keras, "tf_keras": tf_keras}[step.module]
     made = getattr(k.optimizers, step.optimizer)(**options)
     made.build(variables)

@@ -65,7 +65,7 @@ class Fit:
         """All bits are equal, and training went on."""
         assert self.losses == other.losses
         assert np.isfinite(self.losses).all()
-        assert len({*self.losses}) == len(self.losses)
+        assert len({*self.losses}) > len(self.losses) // 2
         for mine, theirs in zip(self.values, other.values, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 

@@ -9,6 +9,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, s
 from fusion.passes.emit.scalars import SharedScalars
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.updates.slices import column_slice
 from fusion.passes.recognise.updates.table_update import TableUpdate
 from fusion.schema.names import UPDATE
@@ -52,6 +53,24 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         for index, result in enumerate(stage.results):
             edit.replace(result, Tensor(node.name, index))
         edit.remove(stage.writes, node.name)
-        edit.remove((name for name in stage.nodes if name not in view.preserved), node.name)
+        edit.remove_pure((name for name in stage.nodes if name not in view.preserved), node.name)
         # Those that somebody else needs, too, stay, and read what was.
         edit.wait(node.name, stage.early)
+        edit.wait(node.name, _reads_before(view, update, stage.nodes))
+
+
+def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) -> list[str]:
+    """The reads by others of what is updated that nodes wait for by control edges."""
+    seen = {*update.writes, *(name for stage in update.stages for name in stage.nodes)}
+    stack = [before for name in nodes for before in view.controls(name)]
+    found = []
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        inputs = view.inputs(name)
+        if any(view.origin(tensor) in update.handles for tensor in inputs):
+            found.append(name)
+        stack += [*(tensor.node for tensor in inputs), *view.controls(name)]
+    return found
