@@ -208,7 +208,7 @@ def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
     def observe(item: plugin.Item) -> None:
         try:
             if not failures:
-                report = _fuse(item, awaited).report
+                report = _fuse(item, awaited, is_observed=True).report
                 observer(graph_pb2.GraphDef.FromString(item.graph_def()), report)
         except Exception as error:
             failures.append(error)
@@ -287,12 +287,15 @@ def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -
             _state.last_report = before
 
 
-def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionResult:
-    """Returns the graph with its lookups fused.
+def _fuse(
+    item: plugin.Item, not_read: frozenset[str] = frozenset(), *, is_observed: bool = False
+) -> FusionResult:
+    """Returns the graph with its lookups fused, and the updates of tables if it was seen before.
 
     Args:
         item: the graph.
         not_read: fetched nodes of which nobody reads a value.
+        is_observed: whether the graph stays as it is, and shall be told all.
     """
     serialized = item.graph_def()
     graph_def = graph_pb2.GraphDef.FromString(serialized)
@@ -307,9 +310,14 @@ def _fuse(item: plugin.Item, not_read: frozenset[str] = frozenset()) -> FusionRe
     passes: list[Pass] = [
         FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES, runs=True),
         GatherTables(preserve, awaited, DEVICES),
-        FuseUpdates(preserve, awaited, tasks, DEVICES.home),
     ]
-    return apply_passes(passes, graph_def)
+    # TensorFlow's own optimizers, which run once more after the first time, go on rearranging
+    # products: an update that they do not see any more would be rounded in another order.
+    is_last = is_observed or fuse_updates.is_marked(graph_def)
+    if is_last:
+        passes.append(FuseUpdates(preserve, awaited, tasks, DEVICES.home))
+    result = apply_passes(passes, graph_def)
+    return result if is_last else fuse_updates.marked(result)
 
 
 def _serialized_result(result: FusionResult) -> bytes | None:
@@ -348,23 +356,19 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
         # A part of a concat, and what goes to several, is named after one.
         if column.fused_before and column.anchor.rpartition("/")[0] not in known
     }
-    has_others = not all(c.fused_before for c in report.columns) or not fused_before <= known
-    updates = {update.name for update in report.updates}
-    if updates and not has_others and updates <= {update.name for update in last.updates}:
-        # TensorFlow's optimizers, which ran between, told more of what is updated.
-        return replace(last, updates=report.updates, nodes_after=report.nodes_after)
-    is_modified = report.fused_count or any(
-        update.fused and not update.fused_before for update in report.updates
-    )
-    looks_again = not is_modified and _left(report) <= _left(last) and fused_before <= known
-    return last if looks_again else report
+    looks_again = not report.fused_count and _left(report) <= _left(last) and fused_before <= known
+    if not looks_again:
+        return report
+    if not report.updates:
+        return last
+    # Of columns the first look told more, of updates the last one.
+    return replace(last, updates=report.updates, nodes_after=report.nodes_after)
 
 
 def _left(report: FusionReport) -> set[tuple[str, str | None]]:
-    """What stays as it is, and why."""
-    columns = {
+    """The columns that stay as they are, and why."""
+    return {
         (column.anchor, column.reason)
         for column in report.columns
         if not column.fused and not column.fused_before
     }
-    return columns | {(update.name, update.reason) for update in report.updates if not update.fused}

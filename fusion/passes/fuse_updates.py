@@ -43,6 +43,31 @@ RULE = (
 
 _DEVICES = frozenset({"CPU"})
 
+#: The attr of ops that may be of updates, in graphs that were seen before.
+_MARK = "_fusion_seen"
+
+
+def is_marked(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether a graph may have updates and was marked before."""
+    return any(_MARK in node.attr for node in graph_def.node)
+
+
+def marked(result: FusionResult) -> FusionResult:
+    """Returns a graph that is known when it comes again, if it may have updates."""
+    ops = {node.op for node in result.graph_def.node}
+    if not _may_have_updates(ops):
+        return result
+    graph_def = graph_pb2.GraphDef()
+    graph_def.CopyFrom(result.graph_def)
+    for node in graph_def.node:
+        if node.op in SCATTERS or node.op in ASSIGNS:
+            node.attr[_MARK].b = True
+    return FusionResult(graph_def, result.report, modified=True)
+
+
+def _may_have_updates(ops: set[str]) -> bool:
+    return any(all(ops & one_of for one_of in clause) for clause in RULE)
+
 
 @dataclass(frozen=True)
 class FuseUpdates:
@@ -65,7 +90,7 @@ class FuseUpdates:
         count = count_nodes(graph_def)
         nothing = FusionResult(graph_def, FusionReport((), count, count), modified=False)
         ops = {node.op for node in graph_def.node}
-        if UPDATE not in ops and not any(all(ops & of for of in clause) for clause in RULE):
+        if UPDATE not in ops and not _may_have_updates(ops):
             return nothing
         signatures = OpSignatures(graph_def.library.function)
         view = GraphView(
