@@ -55,8 +55,6 @@ def largest_of_a_step(optimizer: Any) -> int:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("module", KERAS)
 def test_a_step_of_a_loop_allocates_next_to_nothing(module: str, name: str) -> None:
-    if (module, name) == ("keras", "adagrad"):
-        pytest.xfail("the read of the accumulator stays, without readers, for those who await it")
     with fusion.fused():
         assert largest_of_a_step(OPTIMIZERS[name](KERAS[module])) < TABLE_BYTES // 2
     report = fusion.stats().last_report
@@ -87,7 +85,5 @@ def largest_of_fit(optimizer: Any) -> int:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_of_a_model_allocates_next_to_nothing(name: str) -> None:
-    if name in ("sgd", "adagrad"):
-        pytest.xfail("Keras 3's lookup reads the whole table, which its update by rows copies")
     with fusion.fused():
         assert largest_of_fit(OPTIMIZERS[name](keras)) < TABLE_BYTES // 2

@@ -279,3 +279,47 @@ def test_only_the_branch_that_is_taken_updates() -> None:
         np.testing.assert_array_equal(fused, stock)
         moved = [bool(np.any(table != n + 1)) for n, table in enumerate(fused)]
         assert moved == [first, not first, True]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_factors_that_tensorflow_moves_in_its_second_round(module: Any, name: str) -> None:
+    """A number times the gradient of a table goes into the optimizer's products."""
+    ids = tf.constant(np.random.default_rng(0).integers(0, ROWS, BATCH))
+
+    def train() -> list[np.ndarray]:
+        table = tf.Variable(tf.random.stateless_normal([ROWS, DIM], [1, 2]))
+        optimizer = optimizers(module)[name]()
+        optimizer.build([table])
+
+        @tf.function
+        def step() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(table, ids) ** 3)
+            optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+            return loss
+
+        for _ in range(3):
+            step()
+        return [table.numpy()]
+
+    stock = train()
+    with fusion.fused():
+        fused = train()
+    assert [update.reason for update in last_report().updates] == [None]
+    np.testing.assert_array_equal(fused, stock)
+
+
+@pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_global_clipnorm(module: Any, name: str) -> None:
+    """Keras 3 sums such gradients up to dense ones; whatever is fused has stock's bits."""
+
+    def make() -> Any:
+        return getattr(module.optimizers, name)(0.1, global_clipnorm=0.01)
+
+    stock, _ = trained(make)
+    with fusion.fused():
+        fused, _ = trained(make)
+    for mine, theirs in zip(fused, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

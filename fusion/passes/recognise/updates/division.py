@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusion.passes.graph.idioms import is_integer_cast, is_row_gather
-from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.tensor import ALIAS_OPS, Tensor, Use
 from fusion.passes.graph.view import GraphView
 
 
@@ -57,10 +57,60 @@ def merged_quotient(view: GraphView, tensor: Tensor) -> MergedQuotient | None:
         if None in sources or len(tests) != 1:
             continue
         values, matrix, indices = (source for _, source in filter(None, sources))
-        if _tests(view, tests.pop(), matrix) and _is_root_above_zero(view, matrix):
-            nodes = (tensor.node, quotient.node, gathered.node)
-            return MergedQuotient(values, matrix, indices, nodes)
+        test = tests.pop()
+        if _tests(view, test, matrix) and _is_root_above_zero(view, matrix):
+            nodes = dict.fromkeys((tensor.node, quotient.node, gathered.node))
+            nodes |= dict.fromkeys((*_test_nodes(view, test), *_branches(view, test)))
+            return MergedQuotient(values, matrix, indices, tuple(nodes))
     return None
+
+
+def _test_nodes(view: GraphView, test: Tensor) -> Iterator[str]:
+    """Yields the nodes that compute a test of `_tests` from the divisor."""
+    for _ in range(2):
+        yield test.node
+        yield from view.aliases(view.inputs(test.node)[0])
+        test = view.resolve(view.inputs(test.node)[0])
+    yield test.node
+    for side in view.inputs(test.node):
+        yield from (*view.aliases(side), view.resolve(side).node)
+
+
+def _branches(view: GraphView, test: Tensor) -> Iterator[str]:
+    """Yields the nodes of both branches of a test, up to where they come together.
+
+    None if something else is computed from them, which is not in stock graphs.
+    """
+    seen: set[str] = set()
+    switches = [use.node for use in _uses(view, test) if view.op(use.node) == "Switch"]
+    ends: set[str] = set()
+    for port in (0, 1):
+        stack = [u.node for s in switches for u in view.uses(s) if u.tensor.index == port]
+        while stack:
+            name = stack.pop()
+            if name in seen or name in ends:
+                continue
+            if port == 0 and view.op(name) == "Merge":
+                ends.add(name)
+                continue
+            seen.add(name)
+            stack += (use.node for use in view.uses(name))
+            stack += view.control_uses(name)
+    found = {*switches, *seen, *ends}
+    has_effect = any(view.signatures.is_stateful(view.op(name)) for name in found)
+    if not has_effect and view.preserved.isdisjoint(found):
+        yield from sorted(found)
+
+
+def _uses(view: GraphView, tensor: Tensor) -> Iterator[Use]:
+    """Yields the uses of a tensor, through aliases too."""
+    stack = [tensor]
+    while stack:
+        for use in view.tensor_uses(stack.pop()):
+            alias = Tensor(use.node)
+            if view.op(use.node) in ALIAS_OPS and view.resolve(alias) == tensor:
+                stack.append(alias)
+            yield use
 
 
 def merged_ids(view: GraphView, tensor: Tensor) -> Tensor:
