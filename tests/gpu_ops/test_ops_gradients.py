@@ -149,4 +149,6 @@ def test_row_updates(rule: str) -> None:
 
 
 def test_every_op_has_kernels_for_gpus() -> None:
-    assert [spec.name for spec in ops.SPECS if "GPU" not in spec.kernels] == []
+    # What optimizers do to tables is fused on CPUs alone.
+    without = [spec.name for spec in ops.SPECS if "GPU" not in spec.kernels]
+    assert without == ["FusedEmbeddingUpdate"]

@@ -27,7 +27,7 @@ KERAS = {"keras": keras, "tf_keras": tf_keras}
 PLAIN = Modifier()
 
 IN_BRANCH = "the update is partly inside a branch"
-IN_LOOP = "updates in a graph with loops stay as they are"
+IN_LOOP = "an update inside of a loop stays as it is"
 
 
 def check_steps(k: Any, optimizer: str, steps: int) -> None:

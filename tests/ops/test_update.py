@@ -228,8 +228,8 @@ def test_rows_that_stay_are_not_computed():
     touched[case.ids.numpy()] = True
     touched[::97] = True  # slots that are not zero
     np.testing.assert_array_equal(bits[touched], quiet)
-    # Blocks with entries are computed whole.
-    assert np.mean(bits == signaling) > 0.5
+    # Blocks with entries, or with slots that are not zero, are computed whole.
+    assert np.mean(bits == signaling) > 0.1
     # A second read of the table rules skipping out.
     case.text += ";z=add(v0,v0);assign(v1,z)"
     variables = case.variables()
