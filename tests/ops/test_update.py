@@ -162,12 +162,12 @@ def test_one_id():
 ADAM = PROGRAMS["k3_adam"]
 
 
-def sweep_case(text, slots, scalars=None, rows=600, dim=8, count=5, **kwargs):
-    """A case whose slots are given: zeros in most rows, so that these may be skipped."""
+def sweep_case(text, slots, scalars=None, rows=3000, dim=8, count=5, **kwargs):
+    """A case whose slots are given: zeros in most blocks of rows, so that these may be skipped."""
     case = Case(text, rows, dim, count, **kwargs)
     for index in range(1, case.counts["v"]):
         case.start[index] = np.full((rows, dim), slots, case.dtype)
-        case.start[index][::97] = 0.5
+        case.start[index][[0, 97]] = 0.5
     if scalars is not None:
         case.scalars = [tf.constant(value, case.dtype) for value in scalars]
     return case
@@ -226,10 +226,10 @@ def test_rows_that_stay_are_not_computed():
     bits = variables[0].numpy().view(np.int32)
     touched = np.zeros(case.rows, bool)
     touched[case.ids.numpy()] = True
-    touched[::97] = True  # slots that are not zero
+    touched[[0, 97]] = True  # slots that are not zero
     np.testing.assert_array_equal(bits[touched], quiet)
     # Blocks with entries, or with slots that are not zero, are computed whole.
-    assert np.mean(bits == signaling) > 0.1
+    assert np.mean(bits == signaling) > 0.5
     # A second read of the table rules skipping out.
     case.text += ";z=add(v0,v0);assign(v1,z)"
     variables = case.variables()
