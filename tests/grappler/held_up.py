@@ -27,11 +27,11 @@ def held_up(work: Callable[[], Any], meanwhile: Callable[[], Any]) -> None:
     inside, go_on = threading.Event(), threading.Event()
     fuse = grappler._fuse
 
-    def wait_and_fuse(item: Any, not_read: frozenset[str] = frozenset()) -> Any:
+    def wait_and_fuse(item: Any, *args: Any, **kwargs: Any) -> Any:
         grappler._fuse = fuse  # only the first call waits
         inside.set()
         go_on.wait()
-        return fuse(item, not_read)
+        return fuse(item, *args, **kwargs)
 
     grappler._fuse = wait_and_fuse
     fused = fusion.stats().columns_fused

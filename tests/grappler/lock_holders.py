@@ -269,11 +269,11 @@ def busy_for_long() -> None:
     fuse = grappler._fuse
     done = threading.Event()
 
-    def take_long(item: Any, not_read: frozenset[str] = frozenset()) -> Any:
+    def take_long(item: Any, *args: Any, **kwargs: Any) -> Any:
         # Three times as long as a pass without the lock would have.
         done.wait(3.0)
         done.set()  # once: TensorFlow shows each graph twice
-        return fuse(item, not_read)
+        return fuse(item, *args, **kwargs)
 
     grappler._fuse = take_long
     with fusion.fused():
