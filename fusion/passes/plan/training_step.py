@@ -170,8 +170,8 @@ def _unordered(
         checked.append(lookup)
         end = lookup.full_spec.output.node if isinstance(slots, NoMatch) else slots[0].join
         ends.append([end])
-    moved = {lookup.anchor: end for lookup, end in zip(checked, ends, strict=True)}
-    after = Successors(view, ends, moved, measures)
+    # By data alone: what waits for a lookup by a control edge may wait for its read in the end.
+    after = Successors(view, ends, without={*measures, *(lookup.anchor for lookup in checked)})
     refused: dict[str, NoMatch] = {}
     for index, lookup in enumerate(checked):
         early = (one for one in changed[lookup.anchor] if not after.has(index, one))
