@@ -13,7 +13,7 @@ from hypothesis import given, settings
 import fusion
 from tests.differential.agreement import rounds
 from tests.differential.strategies import PLAIN_REPORT
-from tests.differential.updates import Step, steps, train
+from tests.differential.updates import Lookup, Step, steps, train
 
 #: Of `make fuzz`, at most.
 _ROUNDS = 40
@@ -46,3 +46,23 @@ def check(step: Step) -> str:
     updates = report.updates if report is not None and is_new else ()
     assert updates or step.module == "v1", f"no report of {step}"
     return "fused" if any(update.fused for update in updates) else "stock"
+
+
+def test_weight_decay_waits_for_lookups_of_a_table() -> None:
+    """Stock's write waits for the gather by a control edge alone; found by the fuzzer."""
+    once, bag = Lookup(2, None, 1), Lookup(0, "sum", 2)
+    step = Step(
+        module="keras",
+        optimizer="SGD",
+        options=(("learning_rate", 0.1), ("weight_decay", 0.01)),
+        tables=((40, 16), (1, 16), (1, 1)),
+        lookups=(once, once, bag),
+        dtype="float32",
+        static=False,
+        seed=56,
+    )
+    stock = train(step)
+    with fusion.fused():
+        fused = train(step)
+    for mine, theirs in zip(fused, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

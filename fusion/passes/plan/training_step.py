@@ -170,7 +170,7 @@ def _unordered(
         checked.append(lookup)
         end = lookup.full_spec.output.node if isinstance(slots, NoMatch) else slots[0].join
         ends.append([end])
-    # By data alone: what waits for a lookup by a control edge may wait for its read in the end.
+    # A control edge from a gather does not count: in the end it may lead from its table's read.
     after = Successors(view, ends, without={*measures, *(lookup.anchor for lookup in checked)})
     refused: dict[str, NoMatch] = {}
     for index, lookup in enumerate(checked):
