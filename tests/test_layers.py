@@ -50,7 +50,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
-        *("order", "successors"),
+        *("order", "successors", "stock_bits"),
     ),
     "fusion.passes.plan": (
         "plan",

@@ -65,6 +65,15 @@ PROGRAMS: dict[str, str] = {
     "f=sub(v0,e);assign(v0,f);h=mul(v1,s3);assign(v1,h);i=mul(x0,s4);scatter_add(v1,i)",
 }
 
+#: Those that have stock's bits where tensors have no elements but whole vectors.
+OF_VECTORS = {
+    "tk_adagrad": "q=square(x0);scatter_add(v1,q);t=take(v1);a=add(t,s1);r=rsqrt(a);g=mul(s0,x0);"
+    "d=mul(g,r);scatter_sub(v0,d)",
+    "tk_rmsprop": "a=mul(v1,s0);assign(v1,a);q=square(x0);w=mul(q,s1);scatter_add(v1,w);"
+    "b=add(v1,s3);r=rsqrt(b);g=sum(x0);c=mul(g,r);d=mul(c,s2);e=sub(v0,d);assign(v0,e)",
+    "of_both_signs": "r=rsqrt(v0);assign(v1,r);s=rsqrt(x0);scatter_add(v1,s)",
+}
+
 _ELEMENTWISE = {
     "add": tf.raw_ops.AddV2,
     "sub": tf.raw_ops.Sub,
@@ -75,6 +84,7 @@ _ELEMENTWISE = {
     "neg": tf.raw_ops.Neg,
     "square": tf.raw_ops.Square,
     "sqrt": tf.raw_ops.Sqrt,
+    "rsqrt": tf.raw_ops.Rsqrt,
     "abs": tf.raw_ops.Abs,
     "sign": tf.raw_ops.Sign,
 }

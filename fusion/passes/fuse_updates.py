@@ -30,14 +30,14 @@ from fusion.passes.recognise.updates.table_update import (
     fused_moves,
     match_update,
 )
-from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS
+from fusion.passes.recognise.updates.writes import ASSIGNS, BY_ROWS, WRITERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.names import UPDATE
 
 #: What graphs have in which a table may be updated.
 RULE = (
-    (frozenset(SCATTERS),),
+    (BY_ROWS,),
     (frozenset({"UnsortedSegmentSum"}), frozenset(ASSIGNS)),
 )
 
@@ -60,7 +60,7 @@ def marked(result: FusionResult) -> FusionResult:
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(result.graph_def)
     for node in graph_def.node:
-        if node.op in SCATTERS or node.op in ASSIGNS:
+        if node.op in WRITERS:
             node.attr[_MARK].b = True
     return FusionResult(graph_def, result.report, modified=True)
 

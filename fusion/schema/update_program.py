@@ -19,7 +19,7 @@ SCALAR: Final = "scalar"
 
 #: Elementwise operations of two operands, and of one.
 BINARY = ("add", "sub", "mul", "div", "max", "min")
-UNARY = ("neg", "square", "sqrt", "abs", "sign")
+UNARY = ("neg", "square", "sqrt", "rsqrt", "abs", "sign")
 ELEMENTWISE = frozenset((*BINARY, *UNARY))
 
 SCATTERS = ("scatter_add", "scatter_sub", "scatter_update")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
+from fusion.passes.analysis import stock_bits
 from fusion.passes.report.report import FusionReport
 from tests.grappler.executed import executed
 
@@ -52,7 +54,8 @@ def trained(make: Callable[[], Any], steps: int = 4) -> tuple[list[np.ndarray], 
     tables = [tf.Variable(rng.normal(size=(ROWS, DIM)).astype(np.float32)) for _ in range(TABLES)]
     kernel = tf.Variable(rng.normal(size=(DIM * TABLES, 1)).astype(np.float32))
     optimizer = make()
-    optimizer.build([*tables, kernel])
+    if hasattr(optimizer, "build"):
+        optimizer.build([*tables, kernel])
 
     @tf.function(input_signature=[tf.TensorSpec([None, TABLES], tf.int32)])
     def step(ids: tf.Tensor) -> tf.Tensor:
@@ -99,21 +102,42 @@ def test_keras_3(name: str) -> None:
     check(optimizers(keras)[name])
 
 
-#: Those whose Rsqrt stays a stock op between two of ours.
-IN_TWO = {"adagrad", "rmsprop", "clipvalue"}
-
-
 @pytest.mark.parametrize("name", optimizers(tf_keras))
 def test_tf_keras(name: str) -> None:
-    if name == "adadelta":
-        # The Rsqrt of the whole table: only the slot that comes first is updated in one op.
-        stock, _ = trained(optimizers(tf_keras)[name])
-        with fusion.fused():
-            fused, _ = trained(optimizers(tf_keras)[name])
-        for mine, theirs in zip(fused, stock, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-        return
-    check(optimizers(tf_keras)[name], 2 * TABLES if name in IN_TWO else TABLES)
+    check(optimizers(tf_keras)[name])
+
+
+#: Those of tf_keras that take Rsqrt, and whether it is of rows of the batch alone.
+WITH_RSQRT = {"adagrad": True, "rmsprop": True, "adadelta": False}
+
+
+@pytest.mark.parametrize("name", WITH_RSQRT)
+@pytest.mark.parametrize("dim", [DIM, DIM + 1])
+def test_rsqrt_is_fused_where_tensors_are_whole_vectors(
+    name: str, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if dim == DIM:
+        # As a TensorFlow that was compiled for other processors.
+        monkeypatch.setattr(stock_bits, "_agrees", lambda op, dtype: False)
+    else:
+        monkeypatch.setattr(sys.modules[__name__], "DIM", dim)
+    stock, _ = trained(optimizers(tf_keras)[name])
+    with fusion.fused():
+        fused, ran = trained(optimizers(tf_keras)[name])
+    for mine, theirs in zip(fused, stock, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert ran["Rsqrt"]
+    if WITH_RSQRT[name]:
+        # One before it, and one behind.
+        assert ran[UPDATE] == 2 * TABLES
+    else:
+        assert "Rsqrt is not fused into an update" in {u.reason for u in last_report().updates}
+
+
+@pytest.mark.parametrize("initial", [0.1, 0.0])
+def test_adagrad_of_the_legacy_tf_keras(initial: float) -> None:
+    """ResourceSparseApplyAdagradV2."""
+    check(lambda: tf_keras.optimizers.legacy.Adagrad(0.1, initial_accumulator_value=initial))
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamax", "lion"])
@@ -180,7 +204,7 @@ def test_what_the_report_says_of_optimizers_that_move_all_rows() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam", "ftrl"])
 def test_a_v1_session(name: str) -> None:
-    """Reference variables and one-op updates stay as they are."""
+    """Adagrad's one op is taken in; those of momentum and Ftrl stay as they are."""
     make: Callable[[], Any] = {
         "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
         "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
@@ -209,7 +233,72 @@ def test_a_v1_session(name: str) -> None:
         fused, ran = train()
     for mine, theirs in zip(fused, stock, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert ran[UPDATE] == int(name in ("sgd", "adam"))
+    is_fused = name in ("sgd", "adagrad", "adam")
+    assert ran[UPDATE] == int(is_fused)
+    if is_fused:
+        assert not ran["Unique"]
+        assert not any("Apply" in op for op in ran)
+
+
+@pytest.mark.parametrize(
+    "op", [v1.raw_ops.ResourceSparseApplyAdagrad, v1.raw_ops.ResourceSparseApplyAdagradV2]
+)
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("distinct", None),
+        ("repeated", "ids may be repeated"),
+        ("kept slots", "leaves its slots"),
+        ("rounds", "rounds in another way here"),
+        ("twice", "one variable is changed twice"),
+    ],
+)
+def test_when_an_op_that_applies_a_gradient_is_taken_in(
+    op: Any, what: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "rounds":
+        monkeypatch.setattr(stock_bits, "_agrees", lambda op, dtype: False)
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(2, ROWS, DIM)).astype(np.float32)
+    ids = tf.constant(rng.integers(0, ROWS // 3, BATCH))
+
+    def train() -> tuple[list[np.ndarray], Any]:
+        table, slot = tf.Variable(start[0]), tf.Variable(np.abs(start[1]))
+
+        @tf.function(autograph=False)
+        def step(ids: tf.Tensor) -> None:
+            grad = tf.gather(table, ids) ** 2
+            if what != "repeated":
+                ids, index = tf.unique(ids)
+                grad = tf.math.unsorted_segment_sum(grad, index, tf.size(ids))
+            more = {"epsilon": 1e-7} if op.__name__.endswith("_v2") else {}
+            accum = table if what == "twice" else slot
+            op(
+                var=table.handle,
+                accum=accum.handle,
+                lr=0.1,
+                grad=grad,
+                indices=ids,
+                update_slots=what != "kept slots",
+                **more,
+            )
+
+        for _ in range(2):
+            step(ids)
+        with executed() as ran:
+            step(ids)
+        return [table.numpy(), slot.numpy()], ran
+
+    stock, _ = train()
+    with fusion.fused():
+        fused, ran = train()
+    if what != "repeated":
+        # Threads of the stock op add to the same row in any order.
+        for mine, theirs in zip(fused, stock, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert ran[UPDATE] == (reason is None)
+    (update,) = last_report().updates
+    assert (update.reason or "").endswith(reason or "")
 
 
 def test_row_updates_is_ignored_with_a_warning() -> None:

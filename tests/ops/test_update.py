@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.schema.update_program import parse
-from tests.update_programs import PROGRAMS, counts, run_stock, same
+from tests.update_programs import OF_VECTORS, PROGRAMS, counts, run_stock, same
 
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-310, 1e30)
 
@@ -107,6 +107,16 @@ def test_numbers_that_are_not_finite_zeros_and_denormals(name, dtype, tid):
     for seed, (rows, dim, count) in enumerate([(40, 3, 30), (500, 16, 600), (2000, 1, 7)]):
         case = Case(PROGRAMS[name], rows, dim, count, dtype=dtype, tid=tid, special=True, seed=seed)
         case.check()
+
+
+@pytest.mark.parametrize("name", OF_VECTORS)
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_has_the_bits_of_stock_in_whole_vectors(name, special, deduplicate):
+    for seed, dim in enumerate((8, 16, 24, 40, 64, 136)):
+        dtype, count = ("float32", "float64")[seed % 3 == 1], (7, 600)[seed % 2]
+        case = Case(OF_VECTORS[name], 300, dim, count, dtype=dtype, special=special, seed=seed)
+        case.check(deduplicate=deduplicate)
 
 
 @pytest.mark.parametrize("name", ["k3_sgd", "k3_adagrad", "k3_adam", "tk_adam"])

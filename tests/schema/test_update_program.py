@@ -60,7 +60,7 @@ def test_what_a_program_does(text, is_sweep, needs_rows, results):
         ("g=assign(v0,v1)", "assign gives no value"),
         ("g=neg(x0);g=neg(x0)", "g has a value already"),
         ("v2=neg(x0)", "v2 has a value already"),
-        ("g=rsqrt(x0)", "there is no operation 'rsqrt'"),
+        ("g=cbrt(x0)", "there is no operation 'cbrt'"),
         ("g=add(x0)", "add has not 1 operands"),
         ("g=neg(x0,x0)", "neg has not 2 operands"),
         ("g=add(x0,v0)", "add of entries and rows"),

@@ -29,6 +29,7 @@ _UNARY: dict[str, Any] = {
     "neg": tile_math.negative,
     "square": tile_math.square,
     "sqrt": tile_math.root,
+    "rsqrt": tile_math.reciprocal_root,
     "abs": tile_math.absolute,
     "sign": tile_math.sign,
 }

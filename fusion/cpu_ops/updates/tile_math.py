@@ -1,12 +1,14 @@
 """Operations on tiles (see `fusion.cpu_ops.vectors`) as stock's elementwise ops compute them.
 
 Where stock's results depend on where in a tensor an element is, they are those of whole vectors:
-the largest and the least of zeros of both signs are the second operand, and the sign of NaN is NaN
-without its sign.
+the largest and the least of zeros of both signs are the second operand, the sign of NaN is NaN
+without its sign, and the reciprocal of a root of float32 is the processor's estimate after a step
+of Newton's method.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from llvmlite import ir
@@ -57,6 +59,47 @@ def _call(builder: Any, name: str, vector: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
 
 
+def _reciprocal_root(builder: Any, vector: Any) -> Any:
+    def number(value: float) -> Any:
+        return ir.Constant(vector.type, [value] * vector.type.count)
+
+    if vector.type.element != ir.FloatType():
+        return builder.fdiv(number(1.0), _call(builder, "sqrt", vector))
+    estimate = _estimated_reciprocal_root(builder, vector)
+    # Rounded after each operation, as by TensorFlow's builds, which have no FMA.
+    error = builder.fadd(builder.fmul(builder.fmul(vector, estimate), estimate), number(-1.0))
+    better = builder.fadd(builder.fmul(builder.fmul(estimate, number(-0.5)), error), estimate)
+    # Of zero, infinity and what is below zero the estimate is exact.
+    return builder.select(builder.fcmp_unordered("uno", better, better), estimate, better)
+
+
+def _estimated_reciprocal_root(builder: Any, vector: Any) -> Any:
+    """The instruction's results, of as many elements as there are by vectors of 8."""
+    count, whole = vector.type.count, ir.VectorType(ir.FloatType(), 8)
+    kind = ir.FunctionType(whole, [whole])
+    estimate = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx.rsqrt.ps.256")
+    parts = [
+        builder.call(estimate, [_elements(builder, vector, range(first, first + 8), count)])
+        for first in range(0, count, 8)
+    ]
+    if len(parts) == 1:
+        return _elements(builder, parts[0], range(count), 8)
+    return _elements(builder, parts[0], range(count), 8, parts[1])
+
+
+def _elements(
+    builder: Any, vector: Any, indices: Iterable[int], count: int, other: Any = None
+) -> Any:
+    """The vector of some elements of a vector, and of one behind it; the last in place of more."""
+    last = (count if other is None else 2 * count) - 1
+    mask = [ir.Constant(ir.IntType(32), min(index, last)) for index in indices]
+    if other is None:
+        other = ir.Constant(vector.type, ir.Undefined)
+    return builder.shuffle_vector(
+        vector, other, ir.Constant(ir.VectorType(ir.IntType(32), len(mask)), mask)
+    )
+
+
 def _sign(builder: Any, vector: Any) -> Any:
     zero, one, minus = (
         ir.Constant(vector.type, [number] * vector.type.count) for number in (0.0, 1.0, -1.0)
@@ -84,5 +127,6 @@ larger, smaller = _selected(">"), _selected("<")
 negative = _unary(lambda builder, vector: builder.fneg(vector))
 square = _unary(lambda builder, vector: builder.fmul(vector, vector))
 root = _unary(lambda builder, vector: _call(builder, "sqrt", vector))
+reciprocal_root = _unary(_reciprocal_root)
 absolute = _unary(lambda builder, vector: _call(builder, "fabs", vector))
 sign = _unary(_sign)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.stock_bits import APPLIES
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Expressions
 from fusion.passes.recognise.updates.writes import (
-    ASSIGNS,
-    SCATTERS,
+    BY_ROWS,
+    WRITERS,
     Write,
+    changed_handles,
     has_entries,
-    match_write,
+    match_writes,
     variables_of,
 )
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -49,44 +52,44 @@ class Component:
 
 def components(view: GraphView) -> Iterator[Component]:
     """Yields those in which rows of a gradient take part, or rows alone are changed."""
-    changes = {
-        name: view.origin(view.inputs(name)[0])
-        for name in view.named(*SCATTERS, *ASSIGNS)
-        if view.type_attr(name, "dtype") in _DTYPES
-    }
     groups = _Groups()
-    matched: dict[str, Write | NoMatch] = {}
+    matched: dict[str, tuple[Write, ...] | NoMatch] = {}
+    changed: dict[str, Tensor] = {}
     expressions: dict[tuple[Shape, int], Expressions] = {}
-    for name, variable in changes.items():
-        shape, dtype = view.variable_shape(variable), view.type_attr(name, "dtype")
-        if shape is None or len(shape) != 2 or None in shape:
+    for name in view.named(*WRITERS):
+        dtype, (first, *others) = _dtype(view, name), map(view.origin, changed_handles(view, name))
+        shape = view.variable_shape(first)
+        if dtype not in _DTYPES or shape is None or len(shape) != 2 or None in shape:
             continue
         known = expressions.setdefault((shape, dtype), Expressions(view, shape, dtype))
-        write = matched[name] = match_write(view, name, known)
-        groups.join(variable, *(variables_of(write) if isinstance(write, Write) else ()))
+        writes = match_writes(view, name, known)
+        matched[name], changed[name] = writes, first
+        read = () if isinstance(writes, NoMatch) else (variables_of(write) for write in writes)
+        groups.join(first, *others, *chain(*read))
     yield from _of_other_tables(view)
     for variables in groups.all():
-        found = [matched[name] for name, v in changes.items() if v in variables and name in matched]
-        names = [name for name, v in changes.items() if v in variables and name in matched]
-        writes = tuple(write for write in found if isinstance(write, Write))
+        names = [name for name, variable in changed.items() if variable in variables]
+        failures = {n: found for n in names if isinstance(found := matched[n], NoMatch)}
+        explained = (found for n in names if not isinstance(found := matched[n], NoMatch))
+        writes = tuple(chain(*explained))
         rows, dim = view.variable_shape(variables[0]) or (0, 0)
-        sums = (n for n in names if isinstance(matched[n], NoMatch) and _sums(view, n, (rows, dim)))
-        is_by_rows = not SCATTERS.keys().isdisjoint(map(view.op, names))
+        sums = (name for name in failures if _sums(view, name, (rows, dim)))
+        is_by_rows = not BY_ROWS.isdisjoint(map(view.op, names))
         if not any(map(has_entries, writes)) and not is_by_rows and not any(sums):
             continue
         yield Component(
             variables=variables,
             writes=writes,
-            failures=tuple(failure for failure in found if isinstance(failure, NoMatch)),
+            failures=tuple(failures.values()),
             shape=(rows or 0, dim or 0),
-            dtype=view.type_attr(names[0], "dtype"),
+            dtype=_dtype(view, names[0]),
         )
 
 
 def _of_other_tables(view: GraphView) -> Iterator[Component]:
     """Yields the changes of rows of tables that are not looked at."""
-    for name in view.named(*SCATTERS):
-        variable, dtype = view.origin(view.inputs(name)[0]), view.type_attr(name, "dtype")
+    for name in view.named(*BY_ROWS):
+        variable, dtype = view.origin(view.inputs(name)[0]), _dtype(view, name)
         shape = view.variable_shape(variable)
         is_known = shape is not None and None not in shape
         if dtype in _HALVES:
@@ -96,6 +99,11 @@ def _of_other_tables(view: GraphView) -> Iterator[Component]:
         else:
             continue
         yield Component((variable,), (), (NoMatch(reason, name),), (0, 0), dtype)
+
+
+def _dtype(view: GraphView, name: str) -> int:
+    """Of the variables that a node changes."""
+    return view.type_attr(name, "T" if view.op(name) in APPLIES else "dtype")
 
 
 def _sums(view: GraphView, write: str, shape: Shape) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from fusion.passes.analysis.stock_bits import RSQRT, has_bits_of
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Shape, Tensor
@@ -33,8 +34,8 @@ BINARY = {
 }
 UNARY = {"Neg": "neg", "Square": "square", "Sqrt": "sqrt", "Abs": "abs", "Sign": "sign"}
 """Elementwise ops whose results are the same however a tensor is cut, and their names."""
-OUTSIDE = frozenset({"Rsqrt"})
-"""Those that TensorFlow computes in another way at the end of a tensor: they stay."""
+ESTIMATED = {RSQRT: "rsqrt"}
+"""Those that TensorFlow computes in another way at the end of a tensor, and their names."""
 
 
 #: What adds up rows, and as which input: as many as there are ids.
@@ -197,7 +198,7 @@ class Expressions:
                     Kind.ENTRIES, "take", source, (rows,), ids=self.ids(ids), nodes=(source.node,)
                 )
         value = self._elementwise(source, Kind.ENTRIES)
-        if isinstance(value, NoMatch) and op in OUTSIDE:
+        if isinstance(value, NoMatch) and op in ESTIMATED:
             value = self._outside(source)
         return value if not isinstance(value, NoMatch) else self._input(source)
 
@@ -222,7 +223,8 @@ class Expressions:
             return self._composition(source, kind)
         if op == "Const":
             return NoMatch("a constant matrix takes part in the update", name)
-        if op not in BINARY and op not in UNARY:
+        operation = self._operation(op)
+        if operation is None:
             return NoMatch(f"{op} is not fused into an update", name)
         if op == "AddN" and len(view.inputs(name)) != 2:
             return NoMatch("a sum of more than two terms is not fused into an update", name)
@@ -235,7 +237,14 @@ class Expressions:
             return NoMatch("one number stands for all rows", name)
         if kind is Kind.ENTRIES and not self._are_alike(values):
             return NoMatch("one row may stand for all ids", name)
-        return Value(kind, (BINARY | UNARY)[op], source, values, nodes=(name,))
+        return Value(kind, operation, source, values, nodes=(name,))
+
+    def _operation(self, op: str) -> str | None:
+        """What a program calls a stock op; None if there is none with the same bits."""
+        if op in ESTIMATED:
+            is_same = has_bits_of(op, self.dtype, self.shape[1] or 0)
+            return ESTIMATED[op] if is_same else None
+        return (BINARY | UNARY).get(op)
 
     def _are_alike(self, values: Iterable[Value]) -> bool:
         """Whether operands surely have a row for each id, or all are made of the same."""
@@ -277,6 +286,10 @@ class Expressions:
         return value
 
     def _operand(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
-        if self.view.shape(tensor) == ():
-            return Value(Kind.SCALAR, "input", self._source(tensor))
-        return self._explained(tensor, kind)
+        return (
+            self.scalar(tensor) if self.view.shape(tensor) == () else self._explained(tensor, kind)
+        )
+
+    def scalar(self, tensor: Tensor) -> Value:
+        """A number."""
+        return Value(Kind.SCALAR, "input", self._source(tensor))

@@ -56,7 +56,7 @@ def summed(view: GraphView, ids: Tensor, entries: Sequence[Tensor], own: Set[str
         own: the nodes of the update.
     """
     unique = ids.node
-    if view.op(unique) != "Unique" or ids.index or unique in view.preserved or not entries:
+    if not are_distinct(view, ids) or not entries:
         return None
     for entry in entries:
         if view.op(entry.node) != "UnsortedSegmentSum" or entry.node in view.preserved:
@@ -71,6 +71,12 @@ def summed(view: GraphView, ids: Tensor, entries: Sequence[Tensor], own: Set[str
         return None
     values = tuple(view.resolve(view.inputs(entry.node)[0]) for entry in entries)
     return Summed(view.resolve(view.inputs(unique)[0]), values, (unique, *sums, *between))
+
+
+def are_distinct(view: GraphView, ids: Tensor) -> bool:
+    """Whether no element of a vector is there twice."""
+    is_unique = view.op(ids.node) == "Unique" and ids.index == 0
+    return is_unique and ids.node not in view.preserved
 
 
 def _is_size(view: GraphView, count: Tensor, vector: Tensor) -> bool:

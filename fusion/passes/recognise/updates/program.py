@@ -10,7 +10,7 @@ from fusion.passes.analysis.order import Order
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Kind, Value
-from fusion.passes.recognise.updates.writes import ASSIGNS, SCATTERS, Write
+from fusion.passes.recognise.updates.writes import Write
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ def _version(value: Value, history: Sequence[Write] | None, order: Order) -> int
     node = value.source.node
     if history is None:
         return NoMatch("a matrix that stays as it is takes part in the update", node)
-    before = [order.is_before(write.node, node) for write in history]
-    after = [order.is_before(node, write.node) for write in history]
+    # An op that changes a variable reads it first.
+    before = [node != write.node and order.is_before(write.node, node) for write in history]
+    after = [node == write.node or order.is_before(node, write.node) for write in history]
     version = sum(before)
     if before != [True] * version + [False] * (len(history) - version):
         return NoMatch("a variable is read in no order with its changes", node)
@@ -141,8 +142,9 @@ class _Waits:
     def reads_before(self, writes: Sequence[Write]) -> tuple[str, ...]:
         """Returns the nodes that read what these, first changes of variables, replace."""
         changed = {write.variable for write in writes}
+        own = {write.node for history in self.histories.values() for write in history}
         found = (v for v, version in self.versions.items() if not version and v.variable in changed)
-        return tuple(dict.fromkeys(value.source.node for value in found))
+        return tuple(dict.fromkeys(v.source.node for v in found if v.source.node not in own))
 
     def stages(self, steps: Sequence[Step]) -> dict[Step, int]:
         """Returns how many stock ops each step waits for, one after the other."""
@@ -202,7 +204,7 @@ class _Writer:
             entries=tuple(self.entries),
             scalars=tuple(self.scalars),
             results=tuple(passed),
-            writes=tuple(write.node for write in writes),
+            writes=tuple(dict.fromkeys(write.node for write in writes)),
             nodes=(),
             early=(),
         )
@@ -211,12 +213,11 @@ class _Writer:
         variable = self.used[write.variable]
         value = self._token(write.value)
         if write.ids is not None:
-            self.lines.append(f"{SCATTERS[write.op]}({variable},{value[0]})")
+            self.lines.append(f"{write.operation}({variable},{value[0]})")
             return
-        operation = ASSIGNS[write.op]
-        if operation:
+        if write.operation != "assign":
             version = self.histories[write.variable].index(write)
-            value = (self._computed(operation, (variable, version), value), 0)
+            value = (self._computed(write.operation, (variable, version), value), 0)
         self.lines.append(f"assign({variable},{value[0]})")
 
     def _token(self, value: Value) -> tuple[str, int]:

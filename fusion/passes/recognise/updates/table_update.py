@@ -17,7 +17,7 @@ from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.updates.ids import raw_ids, summed
+from fusion.passes.recognise.updates.ids import are_distinct, raw_ids, summed
 from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -147,6 +147,8 @@ def match_update(
         return NoMatch("the dtype of the ids is not known", indices.node)
     if len(inferred_shape(view, indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
+    if any(write.needs_distinct for write in writes) and not are_distinct(view, indices):
+        return NoMatch("ids may be repeated", last)
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
     stages = scheduled(writes, variables, order)
     if isinstance(stages, NoMatch):

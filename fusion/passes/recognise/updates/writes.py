@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fusion.passes.analysis.stock_bits import APPLIES, has_bits_of
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Expressions, Kind, Value
+from fusion.schema.update_program import parse
 
 SCATTERS = {"ResourceScatterAdd": "scatter_add", "ResourceScatterSub": "scatter_sub"}
 """What adds to rows, and subtracts from them, and its name in programs."""
-ASSIGNS = {"AssignVariableOp": "", "AssignAddVariableOp": "add", "AssignSubVariableOp": "sub"}
+ASSIGNS = {
+    "AssignVariableOp": "assign",
+    "AssignAddVariableOp": "add",
+    "AssignSubVariableOp": "sub",
+}
 """What writes a variable whole, and how it computes that of what was there."""
+
+
+BY_ROWS = frozenset((*SCATTERS, *APPLIES))
+"""What changes rows by their ids."""
+WRITERS = BY_ROWS | ASSIGNS.keys()
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,38 +32,87 @@ class Write:
 
     Attributes:
         node: the stock node.
-        op: its op.
+        operation: what a program does with the value: "scatter_add" or another scatter, "assign",
+            or "add" or "sub" before an "assign".
         variable: where the handle comes from.
         handle: as the op has it.
         value: what is assigned, added or subtracted.
         ids: of the rows that change; None: all change.
+        needs_distinct: whether it is so only if no id is repeated.
     """
 
     node: str
-    op: str
+    operation: str
     variable: Tensor
     handle: Tensor
     value: Value
     ids: Tensor | None = None
+    needs_distinct: bool = False
 
 
-def match_write(view: GraphView, name: str, expressions: Expressions) -> Write | NoMatch:
-    """Explains an op that changes a variable."""
+def match_writes(
+    view: GraphView, name: str, expressions: Expressions
+) -> tuple[Write, ...] | NoMatch:
+    """Explains an op that changes variables."""
     op, inputs = view.op(name), view.inputs(name)
+    if op in APPLIES:
+        return _applied(view, name, expressions)
     handle = inputs[0]
-    variable = view.origin(handle)
+    variable, resolved = view.origin(handle), view.resolve(handle)
     if op in SCATTERS:
-        value = expressions.entries(inputs[2])
+        value, ids = expressions.entries(inputs[2]), expressions.ids(inputs[1])
         if isinstance(value, NoMatch):
             return value
-        ids = expressions.ids(inputs[1])
-        return Write(name, op, variable, view.resolve(handle), value, ids)
+        return (Write(name, SCATTERS[op], variable, resolved, value, ids),)
     if op in ASSIGNS:
         value = expressions.rows(inputs[1])
         if isinstance(value, NoMatch):
             return value
-        return Write(name, op, variable, view.resolve(handle), value)
+        return (Write(name, ASSIGNS[op], variable, resolved, value),)
     return NoMatch(f"the variable is also changed by {name} ({op})", name)
+
+
+def changed_handles(view: GraphView, name: str) -> tuple[Tensor, ...]:
+    """Returns the handles of the variables that an op changes."""
+    formula = APPLIES.get(view.op(name))
+    return tuple(view.inputs(name)[: 1 if formula is None else formula.variables])
+
+
+def _applied(view: GraphView, name: str, expressions: Expressions) -> tuple[Write, ...] | NoMatch:
+    """Explains an op that reads and changes rows of a table and of its slots."""
+    op, inputs = view.op(name), view.inputs(name)
+    formula = APPLIES[op]
+    if not has_bits_of(op, expressions.dtype, expressions.shape[1] or 0):
+        return NoMatch(f"{op} rounds in another way here", name)
+    updates_slots = view.attr(name, "update_slots")
+    if updates_slots is not None and not updates_slots.b:
+        return NoMatch(f"{op} leaves its slots", name)
+    handles = inputs[: formula.variables]
+    if len({*map(view.origin, handles)}) < len(handles):
+        return NoMatch("one variable is changed twice", name)
+    grad, ids = expressions.entries(inputs[-2]), expressions.ids(inputs[-1])
+    known: dict[str, Value | NoMatch] = {"x0": grad}
+    for index, handle in enumerate(handles):
+        # What the op reads is read by the program: no node does so.
+        read = expressions.read(handle, Tensor(name))
+        known[f"v{index}"] = read if isinstance(read, NoMatch) else replace(read, nodes=())
+    for index, scalar in enumerate(inputs[formula.variables : -2]):
+        known[f"s{index}"] = expressions.scalar(scalar)
+    failure = next((value for value in known.values() if isinstance(value, NoMatch)), None)
+    if failure is not None:
+        return failure
+    values = {key: value for key, value in known.items() if isinstance(value, Value)}
+    writes = []
+    for line in parse(formula.program).instructions:
+        args = tuple(values[arg] for arg in line.operands)
+        if line.is_write:
+            handle = handles[line.target]
+            variable, resolved = view.origin(handle), view.resolve(handle)
+            writes.append(Write(name, line.op, variable, resolved, args[0], ids, True))
+        else:
+            taken = ids if line.op == "take" else None
+            values[line.name] = Value(Kind.ENTRIES, line.op, Tensor(name), args, ids=taken)
+    return tuple(writes)
 
 
 def variables_of(write: Write) -> set[Tensor]:
