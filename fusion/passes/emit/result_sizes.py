@@ -20,7 +20,12 @@ from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.joins import joined
 from fusion.passes.plan.plan import Group, Lowering
-from fusion.passes.plan.training_step import dtype_of, rows_inside, shapes_between
+from fusion.passes.plan.training_step import (
+    dtype_of,
+    rows_inside,
+    shapes_between,
+    shapes_of_concats,
+)
 from fusion.passes.recognise.backward.concat_slices import InputGradient, slices_of, splits_of
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -56,7 +61,10 @@ class SizeEmitter:
                     rows = rows_inside(view, lookup)
                     rows.pop(lookup.full_spec.output, None)
                     self._known |= rows
-        for join, axis in joins.items():
+        concats = shapes_of_concats(view, self._known)
+        self._known |= concats
+        # What concats of concats are made of is known by now.
+        for join, axis in (joins | {concat.node: 1 for concat in concats}).items():
             self._slice(join, axis)
         uses = (use.node for tensor in self._known for use in view.tensor_uses(tensor))
         nodes = dict.fromkeys(name for name in uses if name in self.measures)

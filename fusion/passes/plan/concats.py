@@ -66,7 +66,7 @@ def groups_in_concats(
         if not nested or view.controls(concat) or view.control_uses(concat):
             continue
         dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
-        outer = only_concat(view, Tensor(concat), dtype, device)
+        outer = only_concat(view, Tensor(concat), dtype, device, unread)
         for group in groups[concat]:
             if group.whole and outer is not None and outer[0] not in taken:
                 members.setdefault(outer[0], {})[outer[1]] = group

@@ -7,7 +7,7 @@ later than stock did has to be done before anything may change them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusion.passes.analysis.successors import Successors
@@ -72,6 +72,31 @@ def shapes_between(
     return known
 
 
+def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[Tensor, Vector]:
+    """Returns the shapes of concats of matrices side by side, all of which are known.
+
+    Args:
+        view: the graph.
+        known: the shapes of what goes with lookups.
+    """
+    shapes, found = dict(known), dict[Tensor, Vector]()
+    stack = [*known]
+    while stack:
+        for use in view.tensor_uses(stack.pop()):
+            whole = Tensor(use.node)
+            if view.op(use.node) != "ConcatV2" or whole in shapes:
+                continue
+            *inputs, axis = view.inputs(use.node)
+            number = view.constant(axis)
+            parts = [shapes.get(tensor, ()) for tensor in inputs]
+            widths = [part[1] for part in parts if len(part) == 2 and isinstance(part[1], int)]
+            is_beside = number is not None and number.size == 1 and int(number.item()) in (1, -1)
+            if is_beside and len(widths) == len(inputs):
+                shapes[whole] = found[whole] = (parts[0][0], sum(widths))
+                stack.append(whole)
+    return found
+
+
 def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
     """Returns the shapes of the rows that are gathered inside of a lookup."""
     shapes: dict[Tensor, Vector] = {}
@@ -111,10 +136,17 @@ def _measures(view: GraphView, lookups: Sequence[LookupMatch]) -> frozenset[str]
         return frozenset()
     told: set[Tensor] = set()
     between: set[Tensor] = set()
+    shapes: dict[Tensor, Vector] = {}
     for lookup in lookups:
         known = shapes_between(view, lookup, frozenset(nodes))
         between |= known.keys()
+        shapes |= known
         told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
+    inside = {tensor: shape for tensor, shape in shapes.items() if tensor in told}
+    for tensor, shape in shapes_of_concats(view, inside).items():
+        between.add(tensor)
+        if _is_told(view, shape, {*between}):
+            told.add(tensor)
     left = between - told
     return frozenset(
         name

@@ -29,18 +29,22 @@ def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
         tensor: [n, dim].
         dim: a known number.
     """
-    source = view.resolve(tensor)
-    while not view.controls(source.node) and source.node not in view.preserved:
-        offset = _offset(view, source, dim)
-        if offset is not None:
-            return ColumnSlice(view.resolve(view.inputs(source.node)[0]), offset)
-        if view.op(source.node) != "Reshape":
+    found = ColumnSlice(view.resolve(tensor), -1)
+    source, width = found.whole, dim
+    while width and not view.controls(source.node) and source.node not in view.preserved:
+        offset = _offset(view, source, width)
+        if offset is None and view.op(source.node) != "Reshape":
             break
-        source = view.resolve(view.inputs(source.node)[0])
-        if _width(view, source) != dim and _offset(view, source, dim) is None:
+        whole = view.resolve(view.inputs(source.node)[0])
+        if offset is not None:
+            # The matrix may itself be columns of another.
+            found = ColumnSlice(whole, max(0, found.offset) + offset)
+            width = _width(view, whole) or 0
+        elif _width(view, whole) != width and _offset(view, whole, width) is None:
             # Only a matrix of as many columns has as many rows.
             break
-    return ColumnSlice(view.resolve(tensor), -1)
+        source = whole
+    return found
 
 
 def _width(view: GraphView, tensor: Tensor) -> int | None:
