@@ -98,6 +98,27 @@ def beside_dense(kit: Any, inputs: Inputs) -> Any:
     return kit.layers.Concatenate()([rows[1], rows[2], dense, rows[3]])
 
 
+def towers(kit: Any, inputs: Inputs) -> Any:
+    """Two concats side by side in a third."""
+    half = len(inputs) // 2
+    return kit.layers.Concatenate()([flat(kit, inputs[:half]), flat(kit, inputs[half:])])
+
+
+def uneven_towers(kit: Any, inputs: Inputs) -> Any:
+    """A concat in a concat in a concat, beside dense matrices and a lookup alone."""
+    kinds, (first, *others) = kit.layers, inputs
+    row = kinds.Flatten()(_rows(kit, first))
+    inner = kinds.Concatenate()([of_widths(kit, others[1:]), kinds.Dense(3, "tanh")(row)])
+    return kinds.Concatenate()([kinds.Flatten()(_rows(kit, others[0])), inner, row])
+
+
+def towers_read_elsewhere(kit: Any, inputs: Inputs) -> Any:
+    """Each tower is needed itself: they stay apart."""
+    one, other = flat(kit, inputs[:2]), flat(kit, inputs[2:])
+    both = kit.layers.Concatenate()([one, other])
+    return kit.layers.Concatenate()([both, kit.layers.Multiply()([one, other])])
+
+
 def regularized(kit: Any, inputs: Inputs) -> Any:
     """One table is read whole as well, and all of its rows move."""
     rows = [
@@ -129,6 +150,9 @@ FORMS = {
     "one table": Form(of_one_table),
     "partly frozen": Form(partly_frozen),
     "beside dense": Form(beside_dense, fused=COLUMNS - 1),
+    "towers": Form(towers),
+    "uneven towers": Form(uneven_towers, fused=COLUMNS - 1),
+    "towers read elsewhere": Form(towers_read_elsewhere),
     "regularized": Form(regularized),
     "sums": Form(summed, length=5),
     "means": Form(averaged, length=5),
@@ -238,6 +262,14 @@ def check(kit: Any, name: str, optimizer: str, loop: str) -> Trained:
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str) -> None:
     check(keras, form, "sgd", "fit")
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("loop", ["fit", "tape"])
+def test_concats_of_concats_are_one_op_forward_and_none_backward(kit: Any, loop: str) -> None:
+    ran = check(kit, "towers", "adagrad", loop).ran
+    assert ran[GROUPED] == (STEPS if loop == "tape" else 3 * STEPS)
+    assert sum(ran[op] for op in ("ConcatV2", "Slice", "SplitV", "ConcatOffset")) == 0
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -75,7 +75,9 @@ def _plans_of_rest(
     left = _without(joinable, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
-        groups = groups_in_concats(view, lookups, left, joined, nested, taken, step.measures)
+        groups = groups_in_concats(
+            view, lookups, left, joined, nested, taken, step.measures, step.told
+        )
         if groups != before:
             yield Plan((*split, *_alone(view, _without(single, groups)).groups, *groups))
         before = groups

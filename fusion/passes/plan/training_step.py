@@ -29,11 +29,13 @@ class TrainingStep:
 
     Attributes:
         measures: nodes that tell the sizes of results, all of which other tensors tell, too.
+        told: results, and concats of them, whose sizes other tensors tell.
         refused: why lookups cannot be read later than stock does, by anchor.
         is_any: whether a table is changed in the graph.
     """
 
     measures: frozenset[str] = frozenset()
+    told: frozenset[Tensor] = frozenset()
     refused: dict[str, NoMatch] = field(default_factory=dict)
     is_any: bool = False
 
@@ -41,11 +43,11 @@ class TrainingStep:
     def of(view: GraphView, matches: Sequence[LookupMatch]) -> TrainingStep:
         """Returns what is found of lookups without gradients of their own."""
         lookups = [one for one in matches if one.spec is not None and not one.gradients]
-        measures = _measures(view, lookups)
+        measures, told = _measures(view, lookups)
         changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
         changed = {anchor: nodes for anchor, nodes in changed.items() if nodes}
         refused = _unordered(view, lookups, measures, changed)
-        return TrainingStep(measures, refused, bool(changed))
+        return TrainingStep(measures, told, refused, bool(changed))
 
 
 NO_STEP = TrainingStep()
@@ -73,7 +75,7 @@ def shapes_between(
 
 
 def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[Tensor, Vector]:
-    """Returns the shapes of concats of matrices side by side, all of which are known.
+    """Returns the shapes of concats of matrices side by side that rows of lookups go to.
 
     Args:
         view: the graph.
@@ -88,11 +90,12 @@ def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[T
                 continue
             *inputs, axis = view.inputs(use.node)
             number = view.constant(axis)
-            parts = [shapes.get(tensor, ()) for tensor in inputs]
+            parts = [shapes.get(tensor) or view.shape(tensor) or () for tensor in inputs]
             widths = [part[1] for part in parts if len(part) == 2 and isinstance(part[1], int)]
             is_beside = number is not None and number.size == 1 and int(number.item()) in (1, -1)
             if is_beside and len(widths) == len(inputs):
-                shapes[whole] = found[whole] = (parts[0][0], sum(widths))
+                rows = next(shapes[tensor][0] for tensor in inputs if tensor in shapes)
+                shapes[whole] = found[whole] = (rows, sum(widths))
                 stack.append(whole)
     return found
 
@@ -129,30 +132,32 @@ def _is_told(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bo
     return all(map(is_known, vector))
 
 
-def _measures(view: GraphView, lookups: Sequence[LookupMatch]) -> frozenset[str]:
-    """Returns the nodes that tell sizes of what lookups give, if all they tell is known."""
+def _measures(
+    view: GraphView, lookups: Sequence[LookupMatch]
+) -> tuple[frozenset[str], frozenset[Tensor]]:
+    """Returns the nodes that tell sizes of what lookups give, if all they tell is known.
+
+    And the results, with what is made of them, whose sizes other tensors tell.
+    """
     nodes = {name for name in view.named(*MEASURES) if _is_free(view, name)}
     if not nodes:
-        return frozenset()
-    told: set[Tensor] = set()
-    between: set[Tensor] = set()
+        return frozenset(), frozenset()
     shapes: dict[Tensor, Vector] = {}
+    told: set[Tensor] = set()
     for lookup in lookups:
         known = shapes_between(view, lookup, frozenset(nodes))
-        between |= known.keys()
         shapes |= known
         told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
-    inside = {tensor: shape for tensor, shape in shapes.items() if tensor in told}
-    for tensor, shape in shapes_of_concats(view, inside).items():
-        between.add(tensor)
-        if _is_told(view, shape, {*between}):
-            told.add(tensor)
-    left = between - told
-    return frozenset(
+    left = shapes.keys() - told
+    inside = {tensor: shapes[tensor] for tensor in told}
+    concats = shapes_of_concats(view, inside)
+    told |= {tensor for tensor, shape in concats.items() if _is_told(view, shape, shapes | concats)}
+    measures = frozenset(
         name
         for name in nodes
         if not left.intersection(inputs := view.inputs(name)) and not told.isdisjoint(inputs)
     )
+    return measures, frozenset(told)
 
 
 def _is_free(view: GraphView, name: str) -> bool:
