@@ -49,6 +49,15 @@ V1: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 
 
+LEGACY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "SGD": {"momentum": (0.0, 0.9), "nesterov": (False, True)},
+    "Adagrad": {"initial_accumulator_value": (0.1, 0.0), "epsilon": (1e-7, 0.1)},
+    "Adam": {"amsgrad": (False, True), "beta_1": (0.9, 0.5)},
+    "RMSprop": {"momentum": (0.0, 0.9), "rho": (0.9, 0.5)},
+    "Ftrl": {"l1_regularization_strength": (0.0, 0.01)},
+}
+
+
 @dataclass(frozen=True)
 class Lookup:
     """Of `table` in `length` ids a row, by a combiner; None: by tf.gather, one id a row."""
@@ -63,13 +72,14 @@ class Step:
     """A step of training.
 
     Attributes:
-      module: "keras", "tf_keras" or "v1".
+      module: "keras", "tf_keras", "legacy" for tf_keras's old ones, or "v1".
       optimizer: the name of the class.
       options: its arguments.
       tables: (rows, D) of each.
       lookups: what is read of them.
       dtype: of the tables.
       static: whether the size of the batch is known.
+      inner: so many lookups are side by side in a concat in the concat, fewer than two in none.
       seed: of all numbers.
     """
 
@@ -81,14 +91,19 @@ class Step:
     dtype: str
     static: bool
     seed: int
+    inner: int = 0
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    module = draw(st.sampled_from(("keras", "keras", "tf_keras", "v1")))
+    module = draw(st.sampled_from(("keras", "keras", "tf_keras", "legacy", "v1")))
     if module == "v1":
         optimizer = draw(st.sampled_from(sorted(V1)))
         options = [("", draw(st.sampled_from(V1[optimizer])))]
+    elif module == "legacy":
+        optimizer = draw(st.sampled_from(sorted(LEGACY)))
+        choices = RATE | LEGACY[optimizer]
+        options = [(name, draw(st.sampled_from(values))) for name, values in choices.items()]
     else:
         optimizer = draw(st.sampled_from(sorted(OPTIMIZERS)))
         choices = RATE | OPTIMIZERS[optimizer]
@@ -118,6 +133,7 @@ def steps(draw: st.DrawFn) -> Step:
         draw(st.sampled_from(("float32", "float32", "float32", "float64"))),
         draw(st.booleans()),
         draw(st.integers(0, 99)),
+        draw(st.integers(0, 4)),
     )
 
 
@@ -132,9 +148,14 @@ def _updater(step: Step, variables: list[tf.Variable]) -> tuple[Callable[[list[A
             return [made.get_slot(v, name) for v in variables for name in made.get_slot_names()]
 
         return lambda g: made.apply_gradients(zip(g, variables, strict=True)), slots_of_all
-    k = {"keras": keras, "tf_keras": tf_keras}[step.module]
-    made = getattr(k.optimizers, step.optimizer)(**options)
-    made.build(variables)
+    kinds = {
+        "keras": keras.optimizers,
+        "tf_keras": tf_keras.optimizers,
+        "legacy": tf_keras.optimizers.legacy,
+    }
+    made = getattr(kinds[step.module], step.optimizer)(**options)
+    if step.module != "legacy":
+        made.build(variables)
     slots = made.variables
     return (
         lambda g: made.apply_gradients(zip(g, variables, strict=True)),
@@ -161,7 +182,10 @@ def train(step: Step) -> list[np.ndarray]:
                 _read(lookup, tables[lookup.table], of)
                 for lookup, of in zip(step.lookups, ids, strict=True)
             ]
-            hidden = tf.tanh(tf.concat(rows, 1) @ kernel)
+            inner, outer = rows[: step.inner], rows[step.inner :]
+            if len(inner) > 1:
+                inner = [tf.concat(inner, 1)]
+            hidden = tf.tanh(tf.concat([*inner, *outer], 1) @ kernel)
             loss = tf.reduce_mean(tf.square(hidden - 0.5))
         update(tape.gradient(loss, variables))
         return loss
