@@ -116,17 +116,15 @@ def _report(component: Component, verdict: TableUpdate | NoMatch) -> UpdateRepor
     if isinstance(verdict, NoMatch):
         name = component.writes[-1].node if component.writes else component.failures[0].node
         return UpdateReport(name, verdict.reason, verdict.node)
-    moved_bytes, lazy = verdict.moves
-    return UpdateReport(verdict.name, None, None, verdict.program, moved_bytes, lazy)
+    return UpdateReport(verdict.name, None, None, verdict.program, *verdict.moves)
 
 
 def _reports_before(view: GraphView) -> Iterator[UpdateReport]:
     """Yields the updates that are fused already, but for halves before a stock op."""
     for name in view.named(UPDATE):
         if not view.int_attr(name, "num_results"):
-            moved_bytes, lazy = fused_moves(view, name)
-            program = view.text_attr(name, "program")
-            yield UpdateReport(name, None, None, program, moved_bytes, lazy, fused_before=True)
+            program, moves = view.text_attr(name, "program"), fused_moves(view, name)
+            yield UpdateReport(name, None, None, program, *moves, fused_before=True)
 
 
 def _needed_elsewhere(view: GraphView, update: TableUpdate) -> set[str]:

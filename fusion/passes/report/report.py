@@ -106,6 +106,7 @@ class UpdateReport:
         program: what the fused op does; None if there is none.
         moved_bytes: of the table and the variables beside it, what a step writes of rows that are
             not in the batch, because the optimizer moves all rows.
+        row_bytes: of one row of all of these; 0 where rows outside the batch do not move.
         lazy: the optimizer of fusion that moves only those of the batch, if there is one.
         fused_before: whether it was a fused op before the pass.
     """
@@ -115,6 +116,7 @@ class UpdateReport:
     node: str | None = None
     program: str | None = None
     moved_bytes: int = 0
+    row_bytes: int = 0
     lazy: str | None = None
     fused_before: bool = False
 
@@ -224,9 +226,10 @@ def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
     for lazy in dict.fromkeys(update.lazy for update in updates if update.moved_bytes):
         moving = [update for update in updates if update.moved_bytes and update.lazy == lazy]
         size = sum(update.moved_bytes for update in moving) / 1e6
+        row = sum(update.row_bytes for update in moving) / 1e3
         yield f"         every row moves in {len(moving)} of them, {size:.1f} MB in each step"
         if lazy is not None:
-            yield f"         fusion.optimizers.{lazy} moves the rows of the batch alone"
+            yield f"         fusion.optimizers.{lazy} would move {row:.2g} kB for an id in each"
     for update in updates:
         if not update.fused:
             yield f"  stock  {update.name}"

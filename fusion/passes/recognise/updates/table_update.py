@@ -70,7 +70,7 @@ class TableUpdate:
     def moves(self) -> Moves:
         """What it does to rows that are not in the batch."""
         programs = [stage.program for stage in self.stages]
-        return moves_of(programs, len(self.handles), self.rows * self.dim * _BYTES[self.dtype])
+        return moves_of(programs, len(self.handles), self.rows, self.dim * _BYTES[self.dtype])
 
 
 class Moves(NamedTuple):
@@ -78,20 +78,23 @@ class Moves(NamedTuple):
 
     Attributes:
         size: the bytes of them that a step writes, of all variables.
+        row_size: those of one of them.
         lazy: the optimizer of fusion that does the same to the rows of the batch alone.
     """
 
     size: int
+    row_size: int
     lazy: str | None
 
 
-def moves_of(programs: Sequence[str], variables: int, size: int) -> Moves:
+def moves_of(programs: Sequence[str], variables: int, rows: int, size: int) -> Moves:
     """Returns what programs do to rows that are not in the batch.
 
     Args:
         programs: one for each stage.
         variables: how many there are.
-        size: the bytes of each.
+        rows: of each.
+        size: the bytes of a row of each.
     """
     moved = size * sum(len({*_ASSIGNED.findall(program)}) for program in programs)
     ops = {op for program in programs for op in _OPS.findall(program)}
@@ -103,15 +106,15 @@ def moves_of(programs: Sequence[str], variables: int, size: int) -> Moves:
             lazy = "LazyAdam" if slots == 2 else None
         else:
             lazy = "LazyMomentum" if slots == 1 else None
-    return Moves(moved, lazy)
+    return Moves(rows * moved, moved, lazy)
 
 
 def fused_moves(view: GraphView, name: str) -> Moves:
     """Returns what an op that is fused already does to rows that are not in the batch."""
     variables = view.int_attr(name, "num_variables")
     rows, dim = view.variable_shape(view.inputs(name)[0]) or (0, 0)
-    size = (rows or 0) * (dim or 0) * _BYTES[view.type_attr(name, "T")]
-    return moves_of([view.text_attr(name, "program")], variables, size)
+    size = (dim or 0) * _BYTES[view.type_attr(name, "T")]
+    return moves_of([view.text_attr(name, "program")], variables, rows or 0, size)
 
 
 def match_update(
