@@ -49,8 +49,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("fused_columns", "liveness", "edit"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
-        *("order", "successors"),
+        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),
+        "variables",
     ),
     "fusion.passes.plan": (
         "plan",
