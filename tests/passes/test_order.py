@@ -62,20 +62,24 @@ def test_a_merge_waits_for_all_of_its_control_inputs(op: str) -> None:
     assert Order(view_of(f"{text}, ^start)"), ["start"]).is_before("start", "merge")
 
 
-def test_of_a_tensor_only_those_who_read_it_or_wait_for_its_node() -> None:
+def test_tensors_and_control_inputs() -> None:
     view = view_of("""
 %x = Placeholder()
 %unique = Unique(x)
 %keys = Neg(unique)
 %indices = Neg(unique:1)
-%behind = Neg(indices, ^unique)
+%behind = Neg(x, ^unique)
 """)
-    keys = frozenset([Tensor("unique")])
-    order = Order(view, [keys, "unique"])
-    waiting = [name for name in view.nodes if order.is_before(keys, name)]
-    assert waiting == ["keys", "behind"]
-    assert order.is_before("unique", "indices")
-    assert order.is_before("unique", "unique")
+    keys, control = frozenset([Tensor("unique")]), frozenset(["^unique"])
+    order = Order(view, [keys, control, keys | control, "unique"])
+
+    def waiting(start: Start) -> list[str]:
+        return [name for name in view.nodes if order.is_before(start, name)]
+
+    assert waiting(keys) == ["keys"]
+    assert waiting(control) == ["behind"]
+    assert waiting(keys | control) == ["keys", "behind"]
+    assert waiting("unique") == ["unique", "keys", "indices", "behind"]
 
 
 def test_any_of_several() -> None:

@@ -14,8 +14,8 @@ _SWITCHES = frozenset({"Switch", "RefSwitch"})
 _ENTERS = frozenset({"Enter", "RefEnter"})
 _EXITS = frozenset({"Exit", "RefExit"})
 
-#: A node, or nodes and tensors of which any will do. A node waits for a tensor that it reads, or by
-#: a control edge from where that is computed.
+#: A node, or several of which any will do: nodes; tensors, for which those wait who read them; and
+#: control inputs as NodeDefs have them, "^node".
 Start = str | frozenset[str | Tensor]
 
 #: What a Switch tests, and which of its outputs is taken.
@@ -57,7 +57,8 @@ class Order:
             for member in _members(start):
                 if isinstance(member, Tensor):
                     self._by_data[member] = self._by_data.get(member, 0) | bit
-                    self._by_control[member.node] = self._by_control.get(member.node, 0) | bit
+                elif member[0] == "^":
+                    self._by_control[member[1:]] = self._by_control.get(member[1:], 0) | bit
                 else:
                     self._own[member] = self._own.get(member, 0) | bit
         for name, others in (moved or {}).items():
@@ -200,7 +201,7 @@ class _Branches:
     def conditions(self, member: str | Tensor) -> frozenset[Condition]:
         """Returns what is tested, and with which result, wherever a node or tensor is live."""
         if not isinstance(member, Tensor):
-            return self._known.get(member, _ALWAYS)
+            return self._known.get(member.removeprefix("^"), _ALWAYS)
         known = self._known.get(member.node, _ALWAYS)
         return known | self._taken(member) if member.node in self._switches else known
 
