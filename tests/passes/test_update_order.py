@@ -127,6 +127,31 @@ def test_a_read_that_a_product_waited_for():
     assert waits_for(result, update, "old")
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_read_in_a_branch_that_a_product_waited_for(taken):
+    """Where the branch is not taken, the read is dead, but the update is not."""
+
+    def body(handles, ids):
+        (table,) = handles
+        predicate = v1.placeholder_with_default(taken, [])
+        inside = raw.Switch(data=table, pred=predicate).output_true
+        old = raw.ReadVariableOp(resource=inside, dtype=tf.float32)
+        none = raw.Switch(data=0.0, pred=predicate).output_false
+        metric = raw.Merge(inputs=[tf.reduce_sum(old), none], name="metric").output
+        rows, half = rows_of(ids), tf.constant(0.5)
+        with tf.control_dependencies([metric]):
+            step = rows * half
+        return [raw.ResourceScatterSub(resource=table, indices=ids, updates=step)]
+
+    graph_def = build(body)
+    result = FuseUpdates(frozenset({"out", "metric"})).apply(graph_def).graph_def
+    (update,) = updates(result)
+    assert waits_for(result, update, "metric")
+    feed = {"ids": np.array([1, 2])}
+    for fetch in ("out", "metric"):
+        np.testing.assert_array_equal(run(result, feed, fetch), run(graph_def, feed, fetch))
+
+
 def test_the_first_rows_of_a_longer_matrix_of_known_size():
     def body(handles, ids):
         whole = tf.stack([v1.placeholder_with_default(1.0, [])] * (6 * DIM))
