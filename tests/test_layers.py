@@ -49,8 +49,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("fused_columns", "liveness", "edit"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "variables"),
-        *("order", "successors", "stock_bits"),
+        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),
+        *("variables", "stock_bits"),
     ),
     "fusion.passes.plan": (
         "plan",

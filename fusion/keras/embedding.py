@@ -23,30 +23,10 @@ class Embedding(keras.layers.Embedding):
       RuntimeError: Keras has another backend than TensorFlow.
     """
 
-    def __init__(
-        self,
-        input_dim: int,
-        output_dim: int,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        embeddings_constraint: Any = None,
-        mask_zero: bool = False,
-        weights: Any = None,
-        lora_rank: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        check_backend(f"fusion.keras.layers.{type(self).__name__}")
-        super().__init__(
-            input_dim,
-            output_dim,
-            embeddings_initializer=embeddings_initializer,
-            embeddings_regularizer=embeddings_regularizer,
-            embeddings_constraint=embeddings_constraint,
-            mask_zero=mask_zero,
-            weights=weights,
-            lora_rank=lora_rank,
-            **kwargs,
-        )
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Checks the backend before Keras's own constructor runs."""
+        check_backend(f"fusion.keras.layers.{cls.__name__}")
+        return super().__new__(cls, *args, **kwargs)
 
     def call(self, inputs: Any) -> Any:
         """The rows of ids of any shape, of the compute dtype; ids < 0 count from the table's end.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.analysis.successors import Successors
+from fusion.passes.analysis.order import Order
 from fusion.passes.analysis.variables import has_other_handles, writers, writes_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.edit import GraphEdit, apply_edits
@@ -79,11 +79,15 @@ def movable_reads(view: GraphView) -> list[TableRead]:
     """Returns the reads in whose place gathers from the variable give the same rows."""
     reads = list(_reads(view))
     moved = {name: read.gathers for read in reads for name in (read.node, *read.aliases)}
-    after = Successors(view, [read.gathers for read in reads], moved)
+    order = Order(view, (gather for read in reads for gather in read.gathers), moved=moved)
     return [
         read
-        for index, read in enumerate(reads)
-        if all(after.has(index, writer) for writer in writers(view, _source(view, read.node)))
+        for read in reads
+        if all(
+            order.is_before(gather, writer)
+            for writer in writers(view, _source(view, read.node))
+            for gather in read.gathers
+        )
     ]
 
 

@@ -13,7 +13,8 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
 from fusion.passes.recognise import lookup
-from fusion.passes.recognise.lookup import FORMS, Parts, recognise_all
+from fusion.passes.recognise.lookup import FORMS, recognise_all
+from fusion.passes.recognise.parts import Parts
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
 from fusion.passes.targets import PASSES, Target
 from tests.passes import stock_graphs as stock

@@ -113,6 +113,11 @@ def run(graph_def: graph_pb2.GraphDef, batch: int, flag: bool = True) -> list[li
         return [session.run(names, {**feed, "flag:0": flag}) for _ in range(2)]
 
 
+def switched(step: Step, value: tf.Tensor, index: int) -> tf.Tensor:
+    """A value inside of one of the branches that `step.flag` chooses from."""
+    return raw.Switch(data=value, pred=step.flag)[index]
+
+
 def ops(graph_def: graph_pb2.GraphDef) -> Counter[str]:
     return Counter(node.op for node in graph_def.node)
 
@@ -257,6 +262,28 @@ def test_of_a_value_readers_change_nothing(is_reference: bool) -> None:
     assert report.fused_count == 2
 
 
+def test_lookups_in_a_branch_are_read_before_what_waits_for_it() -> None:
+    """Where another branch is taken, nothing is read: the write need not wait there."""
+
+    def body(step: Step) -> None:
+        handles = [switched(step, handle, 1) for handle in step.handles]
+        ids = [switched(step, one, 1) for one in step.ids]
+        flat = []
+        for handle, one, width in zip(handles, ids, WIDTHS, strict=True):
+            rows = raw.ResourceGather(resource=handle, indices=one, dtype=tf.float32)
+            flat.append(tf.reshape(rows, [tf.shape(one)[0], width]))
+        joined = tf.concat(flat, 1)
+        writes = []
+        for n, gradient in enumerate(tf.gradients(tf.reduce_sum(tf.square(joined)), flat)):
+            other = tf.tile(
+                switched(step, tf.ones([1, WIDTHS[n]]), 0), [tf.shape(step.ids[n])[0], 1]
+            )
+            writes.append(step.scatter(n, raw.Merge(inputs=[other, gradient])[0]))
+        step.end(raw.Merge(inputs=[joined, switched(step, tf.ones([1, 1]), 0)])[0], *writes)
+
+    check(build(body))
+
+
 # What stays
 
 MAY_NOT_WAIT = "which may not wait for it"
@@ -293,6 +320,17 @@ def waits_for_the_read_alone(step: Step) -> None:
     step.end(joined, *writes)
 
 
+def waits_in_one_branch_alone(step: Step) -> None:
+    """If the other one is taken, tables are written whenever that is done."""
+    flat = [step.flat(n) for n in range(3)]
+    joined = tf.concat(flat, 1)
+    writes = []
+    for n, gradient in enumerate(tf.gradients(tf.reduce_sum(tf.square(joined)), flat)):
+        inputs = [switched(step, tf.ones([1, WIDTHS[n]]), 0), switched(step, gradient, 1)]
+        writes.append(step.scatter(n, raw.Merge(inputs=inputs)[0]))
+    step.end(joined, *writes)
+
+
 def written_by_another_handle(step: Step) -> None:
     joined = tf.concat([step.flat(n) for n in range(3)], 1)
     writes = [
@@ -320,6 +358,7 @@ def in_a_function(step: Step) -> None:
         does_not_wait,
         waits_by_sizes_alone,
         waits_for_the_read_alone,
+        waits_in_one_branch_alone,
         written_by_another_handle,
     ],
 )

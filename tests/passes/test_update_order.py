@@ -10,21 +10,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.fuse_updates import FuseUpdates
-from tests.passes.test_fuse_updates import (
-    DIM,
-    PASS,
-    ROWS,
-    UPDATE,
-    assign,
-    build,
-    check,
-    raw,
-    read,
-    refused,
-    rows_of,
-    run,
-    v1,
-)
+from tests.passes.update_checks import PASS, UPDATE, check, refused
+from tests.passes.update_graphs import DIM, ROWS, assign, build, read, rows_of, run, subtract
+
+v1 = tf.compat.v1
+raw = tf.raw_ops
 
 
 def waits_for(graph_def: graph_pb2.GraphDef, later: str, earlier: str) -> bool:
@@ -127,6 +117,31 @@ def test_a_read_that_a_product_waited_for():
     assert waits_for(result, update, "old")
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_read_in_a_branch_that_a_product_waited_for(taken):
+    """Where the branch is not taken, the read is dead, but the update is not."""
+
+    def body(handles, ids):
+        (table,) = handles
+        predicate = v1.placeholder_with_default(taken, [])
+        inside = raw.Switch(data=table, pred=predicate).output_true
+        old = raw.ReadVariableOp(resource=inside, dtype=tf.float32)
+        none = raw.Switch(data=0.0, pred=predicate).output_false
+        metric = raw.Merge(inputs=[tf.reduce_sum(old), none], name="metric").output
+        rows, half = rows_of(ids), tf.constant(0.5)
+        with tf.control_dependencies([metric]):
+            step = rows * half
+        return [raw.ResourceScatterSub(resource=table, indices=ids, updates=step)]
+
+    graph_def = build(body)
+    result = FuseUpdates(frozenset({"out", "metric"})).apply(graph_def).graph_def
+    (update,) = updates(result)
+    assert waits_for(result, update, "metric")
+    feed = {"ids": np.array([1, 2])}
+    for fetch in ("out", "metric"):
+        np.testing.assert_array_equal(run(result, feed, fetch), run(graph_def, feed, fetch))
+
+
 def test_the_first_rows_of_a_longer_matrix_of_known_size():
     def body(handles, ids):
         whole = tf.stack([v1.placeholder_with_default(1.0, [])] * (6 * DIM))
@@ -162,6 +177,28 @@ def test_numbers_that_are_equal_unless_they_are_fed(kind, fed):
     assert len(read_rates) == (2 if fed else 1)
     feed = {"ids": np.array([1, 2]), **({"rate0": 1.0, "rate1": 2.0} if fed else {})}
     np.testing.assert_array_equal(run(result, feed), run(graph_def, feed))
+
+
+def test_an_update_waits_for_another_one():
+    def body(handles, ids):
+        made: list[tf.Operation] = []
+        for step, handle in enumerate(handles):
+            with tf.control_dependencies(made):
+                made = subtract([handle], ids + step)
+        return made
+
+    graph_def = build(body, count=3)
+    result = PASS.apply(graph_def)
+    assert all(update.fused for update in result.report.updates)
+    # The second one, whose ids are out of range, keeps the third one from being done.
+    for either in (graph_def, result.graph_def):
+        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            tf.import_graph_def(either, name="")
+            handles = [graph.get_tensor_by_name(f"t{n}:0") for n in range(3)]
+            session.run([assign(one, tf.zeros([ROWS, DIM])) for one in handles])
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r" = 9 is not in \[0, 9"):
+                session.run("out:0", {"ids:0": [ROWS - 1]})
+            np.testing.assert_array_equal(session.run(read(handles[2])), 0)
 
 
 def test_numbers_read_before_and_after_an_assignment():

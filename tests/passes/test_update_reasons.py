@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 import tensorflow as tf
 
-from tests.passes.test_fuse_updates import (
-    DIM,
-    PASS,
-    ROWS,
-    build,
-    check,
-    raw,
-    read,
-    refused,
-    rows_of,
-    subtract,
-    v1,
-)
+from fusion.passes import fuse_updates
+from fusion.passes.fuse_updates import FuseUpdates
+from tests.passes.update_checks import PASS, UPDATE, check, refused
+from tests.passes.update_graphs import DIM, ROWS, assign, build, read, rows_of, subtract
+
+v1 = tf.compat.v1
+raw = tf.raw_ops
 
 
 def test_integers_are_not_looked_at():
@@ -100,3 +97,141 @@ def test_a_constant_matrix():
         return [raw.AssignSubVariableOp(resource=handles[0], value=step)]
 
     refused(build(body), "a constant matrix takes part in the update")
+
+
+NOT_ROWS = "it is not known whether updates are a row for each id"
+
+
+def test_one_number_for_all_rows():
+    """Stock takes it."""
+
+    def body(handles, ids):
+        number = v1.placeholder_with_default(2.0, [])
+        return [raw.ResourceScatterSub(resource=handles[0], indices=ids, updates=number)]
+
+    refused(build(body), NOT_ROWS)
+
+
+def test_updates_of_no_known_rank():
+    def body(handles, ids):
+        updates = v1.placeholder_with_default(2.0, None)
+        return [raw.ResourceScatterSub(resource=handles[0], indices=ids, updates=updates)]
+
+    refused(build(body), NOT_ROWS)
+
+
+def test_ids_of_a_matrix():
+    def body(handles, ids):
+        updates = rows_of(ids)[:, None]
+        return [raw.ResourceScatterSub(resource=handles[0], indices=ids[:, None], updates=updates)]
+
+    refused(build(body), NOT_ROWS)
+
+
+def test_two_lists_of_ids():
+    def body(handles, ids):
+        table, slot = handles
+        rows = rows_of(ids)
+        added = raw.ResourceScatterAdd(resource=slot, indices=ids, updates=rows)
+        with tf.control_dependencies([added]):
+            taken = raw.ResourceGather(resource=slot, indices=ids, dtype=tf.float32)
+        return [raw.ResourceScatterSub(resource=table, indices=ids[::-1], updates=taken)]
+
+    refused(build(body, count=2), "rows of several lists of ids are updated together")
+
+
+def test_a_matrix_that_nobody_changes():
+    def body(handles, ids):
+        taken = tf.gather(read(handles[1]), ids) * 2.0
+        return [raw.ResourceScatterSub(resource=handles[0], indices=ids, updates=taken)]
+
+    refused(build(body, count=2), "a matrix that stays as it is takes part in the update")
+
+
+def test_another_writer():
+    def body(handles, ids):
+        made = subtract(handles, ids)
+        with tf.control_dependencies(made):
+            ones = tf.ones([1, DIM])
+            return [raw.ResourceScatterMul(resource=handles[0], indices=[1], updates=ones)]
+
+    refused(build(body), "the variable is also changed by ResourceScatterMul (ResourceScatterMul)")
+
+
+def test_two_updates_in_no_order():
+    refused(
+        build(lambda handles, ids: subtract(handles * 2, ids)),
+        "two changes of a variable are in no order",
+    )
+
+
+def test_a_read_in_no_order_with_the_update():
+    def body(handles, ids):
+        return [*subtract(handles, ids), tf.identity(read(handles[0]), name="loose")]
+
+    refused(build(body), "it is not known whether ReadVariableOp reads before the update")
+
+
+def test_another_handle():
+    def body(handles, ids):
+        other = raw.VarHandleOp(dtype=tf.float32, shape=[ROWS, DIM], shared_name="t0")
+        made = subtract(handles, ids)
+        with tf.control_dependencies(made):
+            return [read(other)]
+
+    refused(build(body), "the variable may have another handle")
+
+
+def test_an_update_that_is_fetched():
+    graph_def = build(subtract)
+    name = next(node.name for node in graph_def.node if node.op == "ResourceScatterSub")
+    rewrite = FuseUpdates(PASS.preserve | {name})
+    refused(graph_def, "an op of the update is named outside the graph", rewrite)
+
+
+def test_updates_that_are_awaited_stay_to_be_awaited():
+    def body(handles, ids):
+        table, slot = handles
+        moved = tf.math.unsorted_segment_sum(rows_of(ids), ids, ROWS) + read(slot)
+        with tf.control_dependencies([assign(slot, moved)]):
+            return [raw.AssignAddVariableOp(resource=table, value=read(slot))]
+
+    graph_def = build(body, count=2)
+    awaited = frozenset(
+        n.name
+        for n in graph_def.node
+        if n.op.startswith("Assign") or (n.op == "ReadVariableOp" and n.input[0] == "t1")
+    )
+    rewrite = FuseUpdates(PASS.preserve, awaited=awaited)
+    nodes = {node.name: node for node in rewrite.apply(graph_def).graph_def.node}
+    ops = Counter(nodes[name].op for name in awaited)
+    # The last read of the slot, behind the update, is that of `out`.
+    assert ops == {UPDATE: 1, "NoOp": len(awaited) - 2, "ReadVariableOp": 1}
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("/job:ps/replica:0/task:0/device:CPU:0", "which may not know the fused ops"),
+        ("/job:worker/replica:0/task:0/device:GPU:0", "the fused ops run on CPU"),
+    ],
+)
+def test_updates_elsewhere(device, reason):
+    graph_def = build(subtract)
+    (node,) = (node for node in graph_def.node if node.op == "ResourceScatterSub")
+    node.device = device
+    rewrite = FuseUpdates(PASS.preserve, tasks=frozenset({"/job:worker/replica:0/task:0"}))
+    refused(graph_def, f"placed on {device}{',' if 'may' in reason else ';'} {reason}", rewrite)
+
+
+def test_updates_that_go_to_a_gpu():
+    refused(
+        build(subtract),
+        "placed on a GPU; updates are fused on a CPU",
+        FuseUpdates(PASS.preserve, home="GPU"),
+    )
+
+
+def test_a_tensorflow_without_the_functions(monkeypatch):
+    monkeypatch.setattr(fuse_updates, "is_updated_in_place", lambda dtype: dtype != "float32")
+    refused(build(subtract), "this TensorFlow lets no other kernels update variables")

@@ -7,13 +7,13 @@ the calls, starting at the main graph and at the functions whose arguments are k
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from fusion.passes.analysis.order import Order
 from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
@@ -179,37 +179,25 @@ def shared_name(view: GraphView, name: str) -> str:
     return view.text_attr(name, "shared_name") or name
 
 
-def can_sink_read(view: GraphView, read: str, results: Collection[Tensor]) -> bool:
-    """Whether a read gives the same value as late as the first of the `results` is computed.
+def sinkable_reads(view: GraphView, ends: Mapping[str, frozenset[str | Tensor]]) -> frozenset[str]:
+    """Returns the reads that give the same value just before the first of their ends is computed.
 
-    That is so if whatever may change the variable waits for one of them, or for the read: what does
-    can wait for a later one as well.
+    That is so if whatever may change the variable waits for one of these: what does can wait for
+    the read as well. Through a Merge it has to wait for them whichever input that takes, unless all
+    of them are dead then.
 
     Args:
-        read: a ReadVariableOp.
-        results: what is computed of it.
+        view: the graph.
+        ends: for each ReadVariableOp a start of an `Order`.
     """
-    (handle,) = view.inputs(read)
-    source = view.origin(handle)
-    if has_other_handles(view, source):
-        return False
-    after = {read, *(tensor.node for tensor in results)}
-
-    def waits(writer: str) -> bool:
-        """Whether a node waits for a result by data, or for its node or the read by control."""
-        seen, queue = {writer}, deque([writer])
-        while queue:
-            node = queue.popleft()
-            inputs, controls = view.inputs(node), view.controls(node)
-            if any(tensor in results for tensor in inputs) or not after.isdisjoint(controls):
-                return True
-            for before in (*(tensor.node for tensor in inputs), *controls):
-                if before not in seen:
-                    seen.add(before)
-                    queue.append(before)
-        return False
-
-    return all(map(waits, writers(view, source)))
+    sources = {read: view.origin(view.inputs(read)[0]) for read in ends}
+    order = Order(view, ends.values())
+    return frozenset(
+        read
+        for read, source in sources.items()
+        if not has_other_handles(view, source)
+        if all(order.is_before(ends[read], writer) for writer in writers(view, source))
+    )
 
 
 def is_accessed_by_rows(view: GraphView, source: Tensor) -> bool:

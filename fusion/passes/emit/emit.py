@@ -20,7 +20,7 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
     edit = GraphEdit(view)
     concats = ConcatEmitter(edit)
     inference = InferenceEmitter(edit, concats)
-    split, trained = SplitEmitter(edit), TrainedEmitter(edit, concats)
+    split, trained = SplitEmitter(edit), TrainedEmitter(edit, concats, plan)
     forward, stock = ForwardEmitter(edit), StockEmitter(edit)
     stacked = StackedEmitter(edit, concats)
     for group in plan.groups:

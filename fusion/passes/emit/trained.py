@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.analysis.variables import can_sink_read
+from fusion.passes.analysis.variables import sinkable_reads
 from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
@@ -29,7 +30,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, s
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.plan import Backward, Group
+from fusion.passes.plan.plan import Backward, Group, Lowering, Plan
 from fusion.passes.plan.safety import removed_nodes
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
@@ -40,10 +41,17 @@ from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
 
 @dataclass
 class TrainedEmitter:
-    """Emits groups of lookups."""
+    """Emits groups of lookups.
+
+    Attributes:
+        edit: the rewrite.
+        concats: of its concats.
+        plan: all groups.
+    """
 
     edit: GraphEdit
     concats: ConcatEmitter
+    plan: Plan
 
     def group(self, group: Group) -> None:
         """Emits a group and takes its stock nodes out."""
@@ -126,7 +134,7 @@ class TrainedEmitter:
             return lookup.rows
         view, spec = self.edit.view, lookup.full_spec
         table = view.resolve(lookup.rows)
-        if self._is_read_for(lookup, table.node):
+        if table.node in self._sinkable:
             return self._gather(build, lookup, keys, table.node)
         gather = NodeBuilder.of(self.edit, spec).node("rows", "GatherV2")
         axis = build.constant("axis", np.array(0, np.int32))
@@ -150,17 +158,38 @@ class TrainedEmitter:
         self.edit.wait(build.add(behind), [rows.node])
         return Tensor(behind.name)
 
+    @cached_property
+    def _sinkable(self) -> frozenset[str]:
+        """The reads of variables in whose place rows can be gathered when a lookup needs them."""
+        trained = (group for group in self.plan.groups if group.form is Lowering.TRAINED)
+        ends: dict[str, frozenset[str | Tensor]] = {}
+        for lookup in (one for group in trained for one in group.lookups if not one.unique):
+            read = self.edit.view.resolve(lookup.rows).node
+            if self._is_read_for(lookup, read):
+                ends[read] = self._ends(lookup, read)
+        return sinkable_reads(self.edit.view, ends)
+
     def _is_read_for(self, lookup: LookupMatch, read: str) -> bool:
-        """Whether a table is a variable read for this lookup alone, which can be gathered from."""
+        """Whether a table is a variable read for this lookup alone."""
         view = self.edit.view
         if view.op(read) != "ReadVariableOp" or read in view.preserved:
             return False
         gone = {*removed_nodes(lookup)}
         gone |= dead_with(view, gone | {read}, unseen=False)
-        if any(use.node not in gone for use in view.uses(read)):
-            return False
-        outputs = (output for each in lookup.backward for output in (each.output, each.keys))
-        return can_sink_read(view, read, {Tensor(lookup.anchor), *outputs})
+        return all(use.node in gone for use in view.uses(read))
+
+    def _ends(self, lookup: LookupMatch, read: str) -> frozenset[str | Tensor]:
+        """What waits, in the end, for the rows that are read for a lookup."""
+        view = self.edit.view
+        gone = {read, *removed_nodes(lookup)}
+        gone |= dead_with(view, gone)
+        tensors = {Tensor(lookup.anchor), lookup.full_spec.output}
+        tensors |= {tensor for one in lookup.backward for tensor in (one.output, one.keys)}
+        uses = [use for name in gone for use in view.uses(name)]
+        if any(use.node not in gone and use.tensor not in tensors for use in uses):
+            # Somebody whom nobody sees: stock nodes stay for him, with their control edges.
+            return frozenset(tensors)
+        return frozenset({*tensors, f"^{read}", *(f"^{tensor.node}" for tensor in tensors)})
 
     def _gather(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor, read: str) -> Tensor:
         """Reads the rows where all of the variable was read, which may be a copy of it."""

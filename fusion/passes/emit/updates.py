@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fusion.passes.analysis.variables import is_accessed_by_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
@@ -60,17 +60,37 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
 
 
 def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) -> list[str]:
-    """The reads by others of what is updated that nodes wait for by control edges."""
-    seen = {*update.writes, *(name for stage in update.stages for name in stage.nodes)}
-    stack = [before for name in nodes for before in view.controls(name)]
+    """What to wait for, lest reads by others are late that nodes wait for by control edges.
+
+    It is these reads; those behind a Merge may be dead, and would keep the update from running, but
+    the Merge is not.
+    """
+    own = {*update.writes, *(name for stage in update.stages for name in stage.nodes)}
+
+    def is_read(name: str) -> bool:
+        return any(view.origin(tensor) in update.handles for tensor in view.inputs(name))
+
     found = []
+    controls = (before for name in nodes for before in view.controls(name))
+    for name in _ancestors(view, controls, own, through_merges=False):
+        names = [name]
+        if view.op(name) == "Merge":
+            names = [*_ancestors(view, names, own, through_merges=True)]
+        if any(map(is_read, names)):
+            found.append(name)
+    return found
+
+
+def _ancestors(
+    view: GraphView, names: Iterable[str], ignored: Iterable[str], *, through_merges: bool
+) -> Iterator[str]:
+    """Yields nodes and what they wait for."""
+    seen, stack = set(ignored), list(names)
     while stack:
         name = stack.pop()
         if name in seen:
             continue
         seen.add(name)
-        inputs = view.inputs(name)
-        if any(view.origin(tensor) in update.handles for tensor in inputs):
-            found.append(name)
-        stack += [*(tensor.node for tensor in inputs), *view.controls(name)]
-    return found
+        yield name
+        if through_merges or view.op(name) != "Merge":
+            stack += [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusion.passes.analysis.successors import Successors
+from fusion.passes.analysis.order import Order
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
 from fusion.passes.analysis.variables import VARIABLE_OPS, shared_name, writers, writes_rows
 from fusion.passes.graph.idioms import is_row_gather
@@ -193,7 +193,7 @@ def _unordered(
 ) -> dict[str, NoMatch]:
     """Returns why lookups cannot be read as late as just before what reads their results."""
     checked: list[LookupMatch] = []
-    ends: list[list[str]] = []
+    ends: list[str] = []
     for lookup in lookups:
         if lookup.anchor not in changed:
             continue
@@ -206,12 +206,15 @@ def _unordered(
             continue  # the stock read stays, and all that waits for it
         checked.append(lookup)
         end = lookup.full_spec.output.node if isinstance(slots, NoMatch) else slots[0].join
-        ends.append([end])
+        ends.append(end)
     # A control edge from a gather does not count: in the end it may lead from its table's read.
-    after = Successors(view, ends, without={*measures, *(lookup.anchor for lookup in checked)})
+    # Of a loop it is not enough to know the order in its first iteration.
+    order = Order(view, ends, without={*measures, *(lookup.anchor for lookup in checked)})
     refused: dict[str, NoMatch] = {}
-    for index, lookup in enumerate(checked):
-        early = (one for one in changed[lookup.anchor] if not after.has(index, one))
+    for lookup, end in zip(checked, ends, strict=True):
+        early = (
+            one for one in changed[lookup.anchor] if view.has_loops or not order.is_before(end, one)
+        )
         if (writer := next(early, None)) is not None:
             why = f"its table is changed by {writer} ({view.op(writer)}), which may not wait for it"
             refused[lookup.anchor] = NoMatch(why, lookup.anchor)

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fusion.passes.analysis.symbolic_shapes import Dim, Vector
-from fusion.passes.graph.tensor import ARG_OP, Tensor
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.backward.gradient import Gradient, GradientSums, match_gradients
 from fusion.passes.recognise.control_dependencies import helper_controls
 from fusion.passes.recognise.fused.fused_chain import match_fused
 from fusion.passes.recognise.fused.fused_op import Whole, match_whole
-from fusion.passes.recognise.match import Match, NoMatch, Stage
-from fusion.passes.recognise.spec import (
-    IdsSpec,
-    LookupSpec,
-    RaggedIds,
-    RowIds,
-    SparseIds,
-    WeightsSpec,
+from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.parts import (
+    Parts,
+    has_positive_divisor,
+    is_matrix,
+    result_shape,
+    spec_of,
 )
+from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.axis_sums import REDUCTIONS, axis_sums, match_axis_sum
 from fusion.passes.recognise.stock.encodings import ENCODINGS
-from fusion.passes.recognise.stock.entries import (
-    Entries,
-    Fill,
-    is_filled,
-    match_entries,
-    match_fill,
-)
+from fusion.passes.recognise.stock.entries import is_filled, match_entries, match_fill
 from fusion.passes.recognise.stock.gathers import GATHERS, row_gathers
 from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_built
-from fusion.passes.recognise.stock.id_source import IdSource, match_source
+from fusion.passes.recognise.stock.id_source import match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
-from fusion.passes.recognise.stock.output import Mask, Tail, match_mask, match_tail
+from fusion.passes.recognise.stock.output import Mask, match_mask, match_tail
 from fusion.passes.recognise.stock.padded_sums import (
     lookup_behind,
     match_padded_sum,
@@ -50,7 +43,7 @@ from fusion.passes.recognise.stock.products import (
     match_sparse_product,
     products,
 )
-from fusion.passes.recognise.stock.prune import Prune, match_prune
+from fusion.passes.recognise.stock.prune import match_prune
 from fusion.passes.recognise.stock.ragged_sums import (
     SEGMENT_REDUCTIONS,
     computed_rows,
@@ -62,42 +55,12 @@ from fusion.passes.recognise.stock.reduction import (
     ANCHORS,
     FUSED_ANCHORS,
     NoRows,
-    Reduction,
     anchors,
     match_reduction,
 )
 from fusion.passes.recognise.stock.rows import match_rows
-from fusion.passes.recognise.stock.table import UNIQUES, Shard, Table, match_table, table_spec
+from fusion.passes.recognise.stock.table import UNIQUES, match_table
 from fusion.schema.names import SINGLE
-
-_PASSED_IN = frozenset({ARG_OP, "Placeholder"})
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What was explained of a lookup, in the order of explanation; None: not, or there is none.
-
-    Attributes:
-        whole: all of it at once; nothing else is then.
-    """
-
-    reduction: Reduction | None = None
-    table: Table | None = None
-    entries: Entries | None = None
-    fill: Fill | None = None
-    prune: Prune | None = None
-    source: IdSource | None = None
-    mask: Mask | None = None
-    tail: Tail | None = None
-    whole: Whole | None = None
-
-    def __iter__(self) -> Iterator[Match]:
-        for field_ in fields(self):
-            part = getattr(self, field_.name)
-            if part is not None:
-                yield part
-            if isinstance(part, Table) and part.clip is not None:
-                yield part.clip
 
 
 @dataclass(frozen=True)
@@ -312,16 +275,16 @@ def _match_reduced(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch
     if isinstance(source, NoMatch):
         return stop(source)
     parts = replace(parts, source=source)
-    shape = _result_shape(reduction, source, table)
+    shape = result_shape(reduction, source, table)
     mask = match_mask(view, reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
         return stop(mask)
-    strange = next((s for s in table.shards if not mask.present and not _is_matrix(view, s)), None)
+    strange = next((s for s in table.shards if not mask.present and not is_matrix(view, s)), None)
     if strange is not None:
         return stop(NoMatch("the table is not known to be a matrix", strange.tensor.node))
     parts = replace(parts, mask=mask, tail=match_tail(view, mask.output, shape))
-    spec = _spec(view, parts)
-    positive = _has_positive_divisor(reduction, fill, prune)
+    spec = spec_of(view, parts)
+    positive = has_positive_divisor(reduction, fill, prune)
     gradients = match_gradients(
         shared.sums, reduction, table.unique, mask, spec.output, shape, positive
     )
@@ -339,11 +302,11 @@ def _match_chain(view: GraphView, anchor: str) -> LookupMatch:
     reduction, table = match.reduction, match.table
     output = reduction.output
     mask = Mask(stage=Stage.OUTPUT, nodes=(), present=match.zeros, output=output)
-    tail = match_tail(view, output, _result_shape(reduction, match.source, table))
+    tail = match_tail(view, output, result_shape(reduction, match.source, table))
     parts = Parts(
         reduction, table, None, match.fill, match.prune, match.source, mask=mask, tail=tail
     )
-    spec = _spec(view, parts)
+    spec = spec_of(view, parts)
     deps = helper_controls(view, parts, spec)
     return LookupMatch(anchor, parts, spec, None, table.name, deps, has_few_ops=True)
 
@@ -422,81 +385,3 @@ FORMS: tuple[LookupForm, ...] = (
         frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
     ),
 )
-
-
-def _has_positive_divisor(reduction: Reduction, fill: Fill | None, prune: Prune | None) -> bool:
-    """Whether the weights of each bag that has any add up to more than 0; their squares may not."""
-    is_filled = fill is None or fill.default_weight > 0
-    is_pruned = prune is not None and prune.by_weight
-    return reduction.combiner == "mean" and is_pruned and is_filled
-
-
-def _is_matrix(view: GraphView, shard: Shard) -> bool:
-    """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
-
-    A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
-    """
-    if shard.shape is not None:
-        return True
-    source = view.resolve(shard.tensor)
-    is_variable = shard.is_resource
-    if (handle := view.read_handle(source)) is not None:
-        source, is_variable = handle, True
-    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
-
-
-def _result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:
-    """Returns the symbolic [B, D] of the reduced rows: filled rows make it exactly B."""
-    dims = [shard.shape[1] for shard in table.shards if shard.shape is not None]
-    dim = next((dim for dim in dims if dim is not None), None)
-    output = reduction.output
-    batch = source.batch if source.batch is not None else Dim(output, 0)
-    return (batch, Dim(output, 1) if dim is None else dim)
-
-
-def _spec(view: GraphView, parts: Parts) -> LookupSpec:
-    """Returns what a lookup computes of which everything was explained."""
-    reduction, table, source = parts.reduction, parts.table, parts.source
-    assert reduction is not None
-    assert table is not None
-    assert source is not None
-    assert parts.mask is not None
-    assert parts.tail is not None
-    fill, prune = parts.fill, parts.prune
-    return LookupSpec(
-        anchor=reduction.anchor,
-        ids=_ids(source),
-        dtype=source.entries.dtype,
-        buckets=source.buckets,
-        weights=_weights(view, source, fill, prune),
-        table=table_spec(view, table, reduction.dtype),
-        prune=prune is not None and prune.by_id,
-        fill=fill is not None or reduction.count is not None,
-        default_id=None if fill is None or parts.mask.present else fill.default,
-        combiner=reduction.combiner,
-        divide_no_nan=reduction.divide_no_nan,
-        output=parts.tail.output,
-    )
-
-
-def _ids(source: IdSource) -> IdsSpec:
-    entries = source.entries
-    if source.dense is not None:
-        return source.dense
-    if entries.indices is not None:
-        tensors = entries.ids, entries.indices, entries.count
-        return SparseIds(*tensors, source.flattened, source.checked)
-    if (splits := source.row_splits) is not None:
-        return RaggedIds(entries.ids, splits.tensor, splits.dtype)
-    assert entries.rows is not None, "entries have indices or rows"
-    return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
-
-
-def _weights(
-    view: GraphView, source: IdSource, fill: Fill | None, prune: Prune | None
-) -> WeightsSpec | None:
-    weights = source.entries.weights
-    if weights is None:
-        return None
-    default = 1.0 if fill is None else fill.default_weight
-    return WeightsSpec(view.resolve(weights), prune is not None and prune.by_weight, default)

@@ -1,0 +1,133 @@
+"""What was explained of a lookup stage by stage, and what it computes if that is all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from fusion.passes.analysis.symbolic_shapes import Dim, Vector
+from fusion.passes.graph.tensor import ARG_OP
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.fused.fused_op import Whole
+from fusion.passes.recognise.match import Match
+from fusion.passes.recognise.spec import (
+    IdsSpec,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    SparseIds,
+    WeightsSpec,
+)
+from fusion.passes.recognise.stock.entries import Entries, Fill
+from fusion.passes.recognise.stock.id_source import IdSource
+from fusion.passes.recognise.stock.output import Mask, Tail
+from fusion.passes.recognise.stock.prune import Prune
+from fusion.passes.recognise.stock.reduction import Reduction
+from fusion.passes.recognise.stock.table import Shard, Table, table_spec
+
+_PASSED_IN = frozenset({ARG_OP, "Placeholder"})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was explained of a lookup, in the order of explanation; None: not, or there is none.
+
+    Attributes:
+        whole: all of it at once; nothing else is then.
+    """
+
+    reduction: Reduction | None = None
+    table: Table | None = None
+    entries: Entries | None = None
+    fill: Fill | None = None
+    prune: Prune | None = None
+    source: IdSource | None = None
+    mask: Mask | None = None
+    tail: Tail | None = None
+    whole: Whole | None = None
+
+    def __iter__(self) -> Iterator[Match]:
+        for field_ in fields(self):
+            part = getattr(self, field_.name)
+            if part is not None:
+                yield part
+            if isinstance(part, Table) and part.clip is not None:
+                yield part.clip
+
+
+def spec_of(view: GraphView, parts: Parts) -> LookupSpec:
+    """Returns what a lookup computes of which everything was explained."""
+    reduction, table, source = parts.reduction, parts.table, parts.source
+    assert reduction is not None
+    assert table is not None
+    assert source is not None
+    assert parts.mask is not None
+    assert parts.tail is not None
+    fill, prune = parts.fill, parts.prune
+    return LookupSpec(
+        anchor=reduction.anchor,
+        ids=_ids(source),
+        dtype=source.entries.dtype,
+        buckets=source.buckets,
+        weights=_weights(view, source, fill, prune),
+        table=table_spec(view, table, reduction.dtype),
+        prune=prune is not None and prune.by_id,
+        fill=fill is not None or reduction.count is not None,
+        default_id=None if fill is None or parts.mask.present else fill.default,
+        combiner=reduction.combiner,
+        divide_no_nan=reduction.divide_no_nan,
+        output=parts.tail.output,
+    )
+
+
+def _ids(source: IdSource) -> IdsSpec:
+    entries = source.entries
+    if source.dense is not None:
+        return source.dense
+    if entries.indices is not None:
+        tensors = entries.ids, entries.indices, entries.count
+        return SparseIds(*tensors, source.flattened, source.checked)
+    if (splits := source.row_splits) is not None:
+        return RaggedIds(entries.ids, splits.tensor, splits.dtype)
+    assert entries.rows is not None, "entries have indices or rows"
+    return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
+
+
+def _weights(
+    view: GraphView, source: IdSource, fill: Fill | None, prune: Prune | None
+) -> WeightsSpec | None:
+    weights = source.entries.weights
+    if weights is None:
+        return None
+    default = 1.0 if fill is None else fill.default_weight
+    return WeightsSpec(view.resolve(weights), prune is not None and prune.by_weight, default)
+
+
+def result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:
+    """Returns the symbolic [B, D] of the reduced rows: filled rows make it exactly B."""
+    dims = [shard.shape[1] for shard in table.shards if shard.shape is not None]
+    dim = next((dim for dim in dims if dim is not None), None)
+    output = reduction.output
+    batch = source.batch if source.batch is not None else Dim(output, 0)
+    return (batch, Dim(output, 1) if dim is None else dim)
+
+
+def is_matrix(view: GraphView, shard: Shard) -> bool:
+    """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
+
+    A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
+    """
+    if shard.shape is not None:
+        return True
+    source = view.resolve(shard.tensor)
+    is_variable = shard.is_resource
+    if (handle := view.read_handle(source)) is not None:
+        source, is_variable = handle, True
+    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
+
+
+def has_positive_divisor(reduction: Reduction, fill: Fill | None, prune: Prune | None) -> bool:
+    """Whether the weights of each bag that has any add up to more than 0; their squares may not."""
+    is_filled = fill is None or fill.default_weight > 0
+    is_pruned = prune is not None and prune.by_weight
+    return reduction.combiner == "mean" and is_pruned and is_filled
