@@ -95,6 +95,9 @@ def test_what_the_report_says_of_optimizers_that_move_all_rows() -> None:
     assert "LazyMomentum" in str(check(optimizers(keras)["momentum"]))
     assert "LazyFtrl" in str(check(optimizers(keras)["ftrl"]))
     assert "every row" not in str(check(optimizers(keras)["adagrad"]))
+    for other in ("rmsprop", "adadelta"):
+        assert "Lazy" not in str(check(optimizers(keras)[other]))
+        assert "Lazy" not in str(check(optimizers(tf_keras)[other]))
     lion = str(check(optimizers(keras)["lion"]))
     assert "every row" in lion
     assert "Lazy" not in lion

@@ -60,6 +60,8 @@ MODIFIERS: dict[str, Modifier] = {
     "LossScaleOptimizer": Modifier(scales=True),
     "mixed_float16": Modifier(policy="mixed_float16"),
     "mixed_bfloat16": Modifier(policy="mixed_bfloat16"),
+    "l2": Modifier(embedding=lambda k: {"embeddings_regularizer": k.regularizers.L2(0.01)}),
+    "l1": Modifier(embedding=lambda k: {"embeddings_regularizer": k.regularizers.L1(0.01)}),
 }
 
 
@@ -80,9 +82,9 @@ LEFT: dict[str, tuple[Modifier, str]] = {
         IN_BRANCH,
     ),
     "steps_per_execution": (Modifier(compiled={"steps_per_execution": 3}), IN_LOOP),
-    "regularizer": (
-        Modifier(embedding=lambda k: {"embeddings_regularizer": k.regularizers.L2(0.01)}),
-        "a constant matrix takes part in the update",
+    "l1 and l2": (
+        Modifier(embedding=lambda k: {"embeddings_regularizer": k.regularizers.L1L2(0.1, 0.2)}),
+        "a sum of more than two terms is not fused into an update",
     ),
     "constraint": (
         Modifier(embedding=lambda k: {"embeddings_constraint": k.constraints.MaxNorm(0.1)}),

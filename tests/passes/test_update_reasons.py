@@ -93,10 +93,58 @@ def test_the_rows_of_a_shape_in_a_branch():
 def test_a_constant_matrix():
     def body(handles, ids):
         sums = tf.math.unsorted_segment_sum(rows_of(ids), ids, ROWS)
-        step = sums * tf.ones([ROWS, DIM])
+        step = sums * tf.constant([[*range(DIM)]] * ROWS, tf.float32)
         return [raw.AssignSubVariableOp(resource=handles[0], value=step)]
 
     refused(build(body), "a constant matrix takes part in the update")
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        lambda: tf.constant(2.0, shape=[ROWS, DIM]),
+        lambda: raw.Fill(dims=[ROWS, DIM], value=v1.placeholder_with_default(2.0, [])),
+        lambda: raw.Tile(input=v1.placeholder_with_default([[2.0]], [1, 1]), multiples=[ROWS, DIM]),
+        lambda: raw.BroadcastTo(input=v1.placeholder_with_default(2.0, []), shape=[ROWS, DIM]),
+    ],
+    ids=["Const", "Fill", "Tile", "BroadcastTo"],
+)
+def test_a_matrix_of_one_number(repeat):
+    def body(handles, ids):
+        sums = tf.math.unsorted_segment_sum(rows_of(ids), ids, ROWS)
+        step = sums + raw.Mul(x=repeat(), y=read(handles[0]))
+        return [raw.AssignSubVariableOp(resource=handles[0], value=step)]
+
+    program = "t0=mul(s0,v0);t1=sum(x0);t2=add(t1,t0);t3=sub(v0,t2);assign(v0,t3)"
+    check(build(body), program)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "reason"),
+    [
+        (lambda: tf.constant([[2.0] * DIM] * (ROWS - 1) + [[3.0] * DIM]), "constant matrix"),
+        (lambda: tf.constant([[0.0] * DIM] * (ROWS - 1) + [[-0.0] * DIM]), "constant matrix"),
+        (
+            lambda: raw.Tile(
+                input=v1.placeholder_with_default([[2.0] * DIM], [1, DIM]), multiples=[ROWS, 1]
+            ),
+            "Tile is not fused",
+        ),
+        (
+            lambda: raw.Fill(dims=[1, DIM], value=v1.placeholder_with_default(2.0, [])),
+            "Fill is not fused",
+        ),
+    ],
+    ids=["two numbers", "zeros of both signs", "rows", "another shape"],
+)
+def test_a_matrix_of_more(repeat, reason):
+    def body(handles, ids):
+        sums = tf.math.unsorted_segment_sum(rows_of(ids), ids, ROWS)
+        step = sums + raw.Mul(x=repeat(), y=read(handles[0]))
+        return [raw.AssignSubVariableOp(resource=handles[0], value=step)]
+
+    (update,) = PASS.apply(build(body)).report.updates
+    assert reason in str(update.reason)
 
 
 NOT_ROWS = "it is not known whether updates are a row for each id"

@@ -28,7 +28,7 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         build = NodeBuilder(edit, stage.writes[-1], view.nodes[stage.writes[-1]].device, "")
         node = build.replacement(UPDATE)
         slices = [column_slice(view, tensor, update.dim) for tensor in stage.entries]
-        scalars = [shared.of(tensor, node.name) for tensor in stage.scalars]
+        scalars = [_number(build, shared, tensor, node.name) for tensor in stage.scalars]
         wholes = (entries.whole for entries in slices)
         handles = [update.handles[variable] for variable in stage.variables]
         build.inputs(node, *handles, update.ids, *wholes, *scalars)
@@ -57,6 +57,16 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         # Those that somebody else needs, too, stay, and read what was.
         edit.wait(node.name, stage.early)
         edit.wait(node.name, _reads_before(view, update, stage.nodes))
+
+
+def _number(build: NodeBuilder, shared: SharedScalars, tensor: Tensor, reader: str) -> Tensor:
+    """The number that all elements of a tensor are, for a new node."""
+    view = build.edit.view
+    matrix = None if tensor.node in view.preserved else view.constant(tensor)
+    # What a constant waits for may wait for the new node.
+    if matrix is not None and (matrix.size > 1 or view.controls(tensor.node)):
+        return build.constant("number", matrix.flat[0])
+    return shared.of(tensor, reader)
 
 
 def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) -> list[str]:

@@ -11,8 +11,11 @@ of the gradient. UnsortedSegmentSum makes rows of entries, a gather entries of r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
+
+import numpy.typing as npt
 
 from fusion.passes.analysis.stock_bits import RSQRT, has_bits_of
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
@@ -42,6 +45,8 @@ ESTIMATED = {RSQRT: "rsqrt"}
 _ADDS = {("UnsortedSegmentSum", 0), ("ResourceScatterAdd", 2), ("ResourceScatterSub", 2)}
 #: Values that have rows from elsewhere.
 _SOURCES = frozenset({"input", "take", "outside"})
+#: Ops that may make a matrix of one number, and which inputs that and its sizes are.
+_REPEATS = {"Fill": (1, 0), "Tile": (0, 1), "BroadcastTo": (0, 1)}
 #: So many ops deep these are sought.
 _DEEPEST = 4
 
@@ -286,10 +291,34 @@ class Expressions:
         return value
 
     def _operand(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
-        return (
-            self.scalar(tensor) if self.view.shape(tensor) == () else self._explained(tensor, kind)
-        )
+        if self.view.shape(tensor) == ():
+            return self.scalar(tensor)
+        number = self._repeated(tensor) if kind is Kind.ROWS else None
+        return self._explained(tensor, kind) if number is None else number
+
+    def _repeated(self, tensor: Tensor) -> Value | None:
+        """The number that all elements of a matrix of the table's shape are; None if it is none."""
+        view, source = self.view, self._source(tensor)
+        name, op = source.node, view.op(source.node)
+        if name in view.preserved:
+            return None
+        if op == "Const":
+            matrix = view.constant(source)
+            is_one = matrix is not None and matrix.shape == self.shape and _is_one_number(matrix)
+            return Value(Kind.SCALAR, "input", source) if is_one else None
+        if op not in _REPEATS:
+            return None
+        one, sizes = (view.inputs(name)[index] for index in _REPEATS[op])
+        target, shape = view.constant(sizes), view.shape(one)
+        if target is None or tuple(target) != self.shape or shape is None or {*shape} - {1}:
+            return None
+        return replace(self.scalar(one), nodes=(name,))
 
     def scalar(self, tensor: Tensor) -> Value:
         """A number."""
         return Value(Kind.SCALAR, "input", self._source(tensor))
+
+
+def _is_one_number(matrix: npt.NDArray[Any]) -> bool:
+    """Whether all elements have the same bits."""
+    return matrix.size > 0 and matrix.tobytes() == matrix.flat[0].tobytes() * matrix.size

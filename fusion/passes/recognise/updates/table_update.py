@@ -22,9 +22,9 @@ from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.attributes import ID_TYPES
+from fusion.schema.update_program import Program, parse
 
 _ASSIGNED = re.compile(r"assign\((v\d+),")
-_OPS = re.compile(r"(\w+)\(")
 _BYTES = {dtype.enum: dtype.item_bytes for dtype in DTYPES.values()}
 
 
@@ -97,16 +97,30 @@ def moves_of(programs: Sequence[str], variables: int, rows: int, size: int) -> M
         size: the bytes of a row of each.
     """
     moved = size * sum(len({*_ASSIGNED.findall(program)}) for program in programs)
-    ops = {op for program in programs for op in _OPS.findall(program)}
-    slots, lazy = variables - 1, None
-    if moved and len(programs) == 1 and ops.isdisjoint({"sign", "take"}):
-        if {"min", "max"} <= ops:
-            lazy = "LazyFtrl" if slots == 2 else None
-        elif "sqrt" in ops:
-            lazy = "LazyAdam" if slots == 2 else None
-        else:
-            lazy = "LazyMomentum" if slots == 1 else None
+    lazy = _lazy(parse(programs[0]), variables - 1) if moved and len(programs) == 1 else None
     return Moves(rows * moved, moved, lazy)
+
+
+def _lazy(program: Program, slots: int) -> str | None:
+    """The optimizer of fusion that does the same to the rows of the batch alone, if it is known."""
+    below: dict[str, set[str]] = {}
+    ops_of_slots: set[str] = set()
+    for line in program.instructions:
+        ops = {line.op}.union(*(below.get(arg, ()) for arg in line.operands))
+        if line.is_write and line.target:
+            ops_of_slots |= ops
+        below[line.name] = ops
+    ops = {line.op for line in program.instructions}
+    if not ops.isdisjoint({"sign", "take"}):
+        return None
+    if {"min", "max"} <= ops:
+        return "LazyFtrl" if slots == 2 else None
+    # What Adam keeps are means of the gradient and of its square; RMSprop's have roots in them.
+    if not ops_of_slots.isdisjoint({"div", "sqrt", "rsqrt"}):
+        return None
+    if "sqrt" in ops:
+        return "LazyAdam" if slots == 2 else None
+    return "LazyMomentum" if slots == 1 and ops.isdisjoint({"rsqrt", "square"}) else None
 
 
 def fused_moves(view: GraphView, name: str) -> Moves:
