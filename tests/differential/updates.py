@@ -80,6 +80,7 @@ class Step:
       dtype: of the tables.
       static: whether the size of the batch is known.
       inner: so many lookups are side by side in a concat in the concat, fewer than two in none.
+      penalty: of the squares of the first table's elements.
       seed: of all numbers.
     """
 
@@ -92,6 +93,7 @@ class Step:
     static: bool
     seed: int
     inner: int = 0
+    penalty: float = 0.0
 
 
 @st.composite
@@ -134,6 +136,7 @@ def steps(draw: st.DrawFn) -> Step:
         draw(st.booleans()),
         draw(st.integers(0, 99)),
         draw(st.integers(0, 4)),
+        draw(st.sampled_from((0.0, 0.0, 0.01))),
     )
 
 
@@ -187,6 +190,8 @@ def train(step: Step) -> list[np.ndarray]:
                 inner = [tf.concat(inner, 1)]
             hidden = tf.tanh(tf.concat([*inner, *outer], 1) @ kernel)
             loss = tf.reduce_mean(tf.square(hidden - 0.5))
+            if step.penalty:
+                loss += step.penalty * tf.reduce_sum(tf.square(tables[used[0]]))
         update(tape.gradient(loss, variables))
         return loss
 
