@@ -252,7 +252,9 @@ def check(kit: Any, name: str, optimizer: str, loop: str) -> Trained:
         fused = trained(kit, form, optimizer, loop)
         after = fusion.stats()
     assert after.failures == before.failures
-    assert after.columns_fused - before.columns_fused == form.fused
+    # Old versions of Keras trace `train_on_batch` several times.
+    count = after.columns_fused - before.columns_fused
+    assert count in range(form.fused, (1 + STEPS) * form.fused, form.fused)
     fused.assert_same(stock)
     assert stock.ran[GROUPED] == 0
     assert fused.ran[GROUPED] > 0
