@@ -138,7 +138,10 @@ def parameter_server(where: str) -> None:
 def main() -> None:
     """The program: a strategy, and of `ParameterServerStrategy` where its servers are."""
     strategy, *where = sys.argv[1:]
-    {"mirrored": mirrored, "parameter_server": parameter_server}[strategy](*where)
+    if strategy == "mirrored":
+        mirrored()
+    else:
+        parameter_server(*where)
     print("done", flush=True)
     os._exit(0)  # servers never end by themselves
 
