@@ -42,7 +42,7 @@ from fusion.runtime.tensorflow.cluster import local_tasks
 _logger = logging.getLogger("fusion")
 
 #: What graphs have that may have lookups in them for which there is something better.
-LOOKUPS: Rule = tuple(form.ops for form in FORMS if not form.is_final)
+LOOKUPS: Rule = tuple(form.ops for form in FORMS)
 #: And those that may have updates of tables.
 UPDATES: Rule = fuse_updates.RULE
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})

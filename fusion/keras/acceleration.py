@@ -17,8 +17,6 @@ from fusion.printable import printable
 _TRACED = ("train_function", "test_function", "predict_function")
 #: Optimizers that write single rows of a table, besides SGD and RMSprop without momentum.
 _ROW_WRITERS = (keras.optimizers.Adagrad, keras.optimizers.Adadelta)
-#: Those that read a table whole to compute its new value.
-_READERS = ("Ftrl", "Lamb", "Muon", "ScheduleFreeAdamW")
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ def accelerate(model: keras.Layer) -> AccelerationReport:
     to the bit. A second call changes nothing.
 
     Functions that the program itself has traced, and models around this one that have run, go on as
-    they were: accelerate the outermost model. Compile it before: a layer stays as it is where its
-    optimizer reads the whole table in each step.
+    they were: accelerate the outermost model. Compile it before: layers stay as they are where the
+    optimizer changes whole tables in each step, as Adam does.
 
     Args:
         model: a model, or any other layer, of Keras 3, with all layers that it tracks.
@@ -110,7 +108,7 @@ def accelerate(model: keras.Layer) -> AccelerationReport:
 def _swapped(layer: Any, optimizer: Any) -> LayerReport:
     """Swaps an embedding layer, if it can be."""
     path = getattr(layer, "path", None) or layer.name
-    reason = _why_not(layer) or _why_slower(layer, optimizer)
+    reason = _why_not(layer) or _why_slower(optimizer)
     if reason is not None:
         return LayerReport(path, False, reason)
     # Keras would track what is set by its own __setattr__.
@@ -136,28 +134,18 @@ def _why_not(layer: Any) -> str | None:
     return None
 
 
-def _why_slower(layer: Any, optimizer: Any) -> str | None:
-    """Why training would be slower with a layer swapped; None if it would not.
+def _why_slower(optimizer: Any) -> str | None:
+    """Why training would be slower with layers swapped; None if it would not.
 
-    TensorFlow copies a variable that is read whole once its rows have been gathered, or written one
-    by one. Keras's layer does not gather, so what reads the table besides costs no copy, unless the
-    optimizer writes single rows.
+    Once rows of a variable have been gathered, or written one by one, TensorFlow copies it for who
+    reads it whole and for who changes it whole. Keras's layer reads it whole, so it is slower where
+    the optimizer writes single rows, and no slower where the optimizer does not.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if optimizer is None or isinstance(optimizer, RowSparse) or _writes_rows(optimizer):
         return None
     name = type(optimizer).__name__
-    if layer.embeddings_constraint is not None:
-        reads = "its constraint"
-    elif name in _READERS:
-        reads = name
-    elif getattr(optimizer, "weight_decay", None):
-        reads = f"weight_decay of {name}"
-    elif getattr(optimizer, "use_ema", False):
-        reads = f"use_ema of {name}"
-    else:
-        return None
-    return f"{reads} reads the whole table, which TensorFlow copies for it if rows are gathered"
+    return f"{name} changes the whole table, which TensorFlow copies for it if rows are gathered"
 
 
 def _writes_rows(optimizer: Any) -> bool:

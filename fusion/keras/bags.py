@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.keras.tables import as_ids, gather
-from fusion.lookup import Lookup, LookupOptions, grouped_lookup, trained_lookup
+from fusion.lookup import Lookup, LookupOptions, single_lookup, trained_lookup
 from fusion.ops import DEVICES
 from fusion.schema.columns import COLUMN_COMBINERS
 
@@ -110,7 +110,7 @@ def combine(
     lookup = Lookup(table, bags.ids, bags.weights, options, bags.name, ignored_id)
     if training or not lookup.reads_table_well:
         return trained_lookup([lookup])
-    return grouped_lookup([lookup])
+    return single_lookup(lookup)
 
 
 def _largest(table: Any, bags: Bags, padding: int | None, *, training: bool) -> tf.Tensor:
@@ -127,7 +127,7 @@ def _largest(table: Any, bags: Bags, padding: int | None, *, training: bool) -> 
     else:
         values, rows, count = ids.flat_values, ids.value_rowids(), ids.nrows()
     if is_fused and isinstance(ids, tf.RaggedTensor):
-        largest, has_ids = grouped_lookup([replace(lookup, ids=ids)]), ids.row_lengths() > 0
+        largest, has_ids = single_lookup(replace(lookup, ids=ids)), ids.row_lengths() > 0
     else:
         largest = tf.math.unsorted_segment_max(gather(table, values), rows, count)
         has_ids = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count) > 0

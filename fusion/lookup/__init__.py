@@ -6,7 +6,7 @@ from fusion.lookup.functions import (
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
-from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
+from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
 from fusion.lookup.options import VERSIONS, LookupOptions
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "fused_safe_embedding_lookup_sparse",
     "grouped_lookup",
     "lookup",
+    "single_lookup",
     "trained_lookup",
 ]

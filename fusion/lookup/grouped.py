@@ -102,6 +102,21 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     return _shaped(result, columns, parts)
 
 
+def single_lookup(column: Lookup) -> tf.Tensor:
+    """Looks up a column as `grouped_lookup` does, by an op that `fusion.enable` puts beside others.
+
+    Returns:
+      [B, D].
+
+    Raises:
+      TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
+    """
+    part, (table,) = _part(column), _tables([column])
+    inputs = table, part.ids, part.entry_rows, part.dense_shape, part.weights
+    result = ops.fused_embedding_lookup(*inputs, **part.attrs, column_name=_name(column))
+    return _shaped(result, [column], [part])
+
+
 def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     """Looks up all columns with an op before and one behind the gathers of their distinct ids.
 

@@ -22,6 +22,7 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.schema.names import SINGLE
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def _columns(
             continue
         elif not lookup.has_few_ops:
             yield column_report(view, lookup, refused, None)
-        elif is_reported(view, lookup):
+        elif view.op(lookup.anchor) != SINGLE and is_reported(view, lookup):
             why = refuse_fused(view, lookup, refused, writers, bags, step.measures)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_columns(view)
-    yield from in_one_op(view)
+    yield from in_one_op(view, groups)

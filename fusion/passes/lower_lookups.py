@@ -59,7 +59,7 @@ class LowerLookups(LookupPass):
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
-        recognised = self.named(view, recognise_all(view, is_lowered=True))
+        recognised = self.named(view, recognise_all(view))
         matches = [_without_gradient(view, match) for match in recognised]
         refused = refuse_unsafe(view, matches, self.devices.types, self.tasks).all
         if refusal:

@@ -30,7 +30,7 @@ accelerate = fusion.keras.accelerate
 STOCK, OURS = keras.layers.Embedding, fusion.keras.layers.Embedding
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rmsprop"])
 def test_a_model_in_training_goes_on_with_the_bits_of_keras(optimizer):
     stock, ours = functional(STOCK), functional(STOCK)
     assert fit(stock, optimizer) == fit(ours, optimizer)
@@ -165,14 +165,14 @@ def test_layers_that_stay(build, reason):
 @pytest.mark.parametrize(
     ("optimizer", "reason"),
     [
-        (keras.optimizers.Ftrl(), "Ftrl reads the whole table"),
-        (keras.optimizers.AdamW(), "weight_decay of AdamW reads the whole table"),
-        (keras.optimizers.Adam(use_ema=True), "use_ema of Adam reads the whole table"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Ftrl()), "Ftrl reads the whole"),
-        (keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1), "weight_decay of SGD reads"),
+        (keras.optimizers.Adam(), "Adam changes the whole table"),
+        (keras.optimizers.Ftrl(), "Ftrl changes the whole table"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Ftrl()), "Ftrl changes the whole"),
+        (keras.optimizers.SGD(0.1, 0.9), "SGD changes the whole table"),
+        (keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "SGD changes the whole table"),
+        (keras.optimizers.SGD(0.1), None),
         (keras.optimizers.SGD(0.1, weight_decay=0.1), None),
         (keras.optimizers.RMSprop(), None),
-        (keras.optimizers.Adam(), None),
         (fusion.optimizers.LazyFtrl(), None),
         (fusion.optimizers.LazyAdam(weight_decay=0.1), None),
     ],
@@ -215,7 +215,7 @@ def test_the_report():
 
 def test_a_model_in_a_file(tmp_path: Path):
     model = functional(STOCK)
-    fit(model, "adam")
+    fit(model, "adagrad")
     accelerate(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

@@ -186,7 +186,7 @@ def test_the_ops():
         *trained
     }
     served = ops_of(lambda ids: bag_of_the_ops(ids, training=False), ids)
-    assert {"ReadEmbeddingTables", "GroupedEmbeddingLookup"} <= {*served}
+    assert {"ReadEmbeddingTables", "FusedEmbeddingLookup"} <= {*served}
     largest = ops_of(largest_of_the_ops, ids)
     assert "ResourceGather" in largest
     assert "ReadVariableOp" not in {*trained, *served, *largest}

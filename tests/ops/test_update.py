@@ -64,6 +64,29 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
             Case(PROGRAMS[name], rows, dim, count, **options).check(deduplicate=True)
 
 
+@pytest.mark.parametrize("name", ["k3_sgd", "lazy_momentum"])
+@pytest.mark.parametrize("tid", ["int32", "int64"])
+@pytest.mark.parametrize("is_distinct", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "dim", "count"),
+    [
+        (1000, 1, 500),
+        (600, 1, 600),
+        (9000, 8, 600),  # on the heap, not the stack
+        (500 * 32, 1, 500),  # the most rows that are numbered
+        (500 * 32 + 1, 1, 500),
+        (4000, 16, 512),  # the most elements
+        (4000, 16, 513),
+    ],
+)
+def test_rows_that_are_numbered_and_rows_that_are_sorted(name, tid, is_distinct, rows, dim, count):
+    case = Case(PROGRAMS[name], rows, dim, count, tid=tid, special=True)
+    if is_distinct:
+        case.ids = tf.constant(case.rng.permutation(rows)[:count], tid)
+    for deduplicate in (True, False):
+        case.check(deduplicate=deduplicate)
+
+
 @pytest.mark.parametrize("name", ["k3_sgd", "k3_adagrad", "k3_adam", "tk_adam"])
 @pytest.mark.parametrize("tid", ["int32", "int64"])
 @pytest.mark.parametrize("deduplicate", [False, True])

@@ -19,15 +19,15 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 def of_rows(stored: str) -> list[tuple[int, Any]]:
     """(opcode, function) of these instructions, for rows of dtype `stored`."""
     item = DTYPES[stored].item_bytes
-    copy = _row(stored, "copy")
+    copy, clear, begin, add = (_row(stored, kind) for kind in ("copy", "clear", "begin", "add"))
     return [
-        (layout.SUM, _sum(item, _row(stored, "clear"), _row(stored, "add"))),
+        (layout.SUM, _sum(item, clear, add)),
         (layout.TAKE, _take(item, copy)),
         (layout.TAKE_VARIABLE, _take_variable(item, copy)),
         (layout.GATHER, _gather(item, copy)),
         (layout.GATHER_VALUE, _gather_value(item, copy)),
-        (layout.SUM_VALUE, _sum_value(item, _row(stored, "begin"), _row(stored, "add"))),
-        (layout.SCATTER_ADD, _scatter(item, _row(stored, "add"))),
+        (layout.SUM_VALUE, _sum_value(item, clear, begin, add)),
+        (layout.SCATTER_ADD, _scatter(item, add)),
         (layout.SCATTER_SUB, _scatter(item, _row(stored, "subtract"))),
         (layout.SCATTER_UPDATE, _scatter(item, copy)),
         (layout.RESULT, _result(item, copy)),
@@ -35,16 +35,9 @@ def of_rows(stored: str) -> list[tuple[int, Any]]:
 
 
 @jit
-def _row_of(block: int, entry: int) -> int:
-    """The row of an entry of the block."""
-    return load(load(block, Block.entries), entry) >> load(block, Block.shift)
-
-
-@jit
-def _index_of(block: int, entry: int) -> int:
-    """The index of an entry of the block among all."""
-    mask = (int64(1) << load(block, Block.shift)) - 1
-    return load(load(block, Block.entries), entry) & mask
+def _index_mask(block: int) -> int:
+    """The bits of a word of `Block.entries` that are the index of the entry among all."""
+    return (int64(1) << load(block, Block.shift)) - 1
 
 
 @jit
@@ -81,8 +74,9 @@ def _take_variable(item: int, copy: Any) -> Any:
     def take(block: int, out: int, left: int) -> None:
         dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
         entries, size = _register(block, out), dim * item
+        words, shift = load(block, Block.entries), load(block, Block.shift)
         for entry in range(load(block, Block.entry_count)):
-            copy(entries + entry * size, first + _row_of(block, entry) * size, dim)
+            copy(entries + entry * size, first + (load(words, entry) >> shift) * size, dim)
 
     return take
 
@@ -104,22 +98,45 @@ def _gather_value(item: int, copy: Any) -> Any:
         source = load(block, Block.values) + 8 * ValueSource.SIZE * left
         first, step = load(source, ValueSource.first), load(source, ValueSource.step)
         dim, entries = load(block, Block.dim), _register(block, out)
+        words, mask, size = load(block, Block.entries), _index_mask(block), dim * item
         for entry in range(load(block, Block.entry_count)):
-            copy(entries + entry * dim * item, first + _index_of(block, entry) * step, dim)
+            copy(entries + entry * size, first + (load(words, entry) & mask) * step, dim)
 
     return gather
 
 
-def _sum_value(item: int, begin: Any, add: Any) -> Any:
+def _sum_value(item: int, clear: Any, begin: Any, add: Any) -> Any:
+    """Of a block of all rows `Block.starts` may be 0, and the summands those of `number_rows`."""
+
+    @jit
+    def add_in_order(block: int, out: int, first: int, step: int) -> None:
+        dim, count = load(block, Block.dim), load(block, Block.entry_count)
+        entries, summands = _register(block, out), load(block, Block.summands)
+        shift, mask, size = load(block, Block.shift), _index_mask(block), dim * item
+        # As many summands as sums, and none left out.
+        is_one_each = load(summands, count) < 0 and load(summands, count - 1) & mask == count - 1
+        if is_one_each and step == size:
+            begin(entries, first, count * dim)
+            return
+        clear(entries, entries, count * dim)
+        summand = load(summands, 0)
+        while summand >= 0:
+            add(entries + (summand >> shift) * size, first + (summand & mask) * step, dim)
+            summands += 8
+            summand = load(summands, 0)
+
     @jit
     def add_up(block: int, out: int, left: int) -> None:
         source = load(block, Block.values) + 8 * ValueSource.SIZE * left
         first, step = load(source, ValueSource.first), load(source, ValueSource.step)
         starts, summands = load(block, Block.starts), load(block, Block.summands)
+        if starts == 0:
+            add_in_order(block, out, first, step)
+            return
         dim, entries = load(block, Block.dim), _register(block, out)
-        mask = (int64(1) << load(block, Block.shift)) - 1
+        words, mask, size = load(block, Block.entries), _index_mask(block), dim * item
         for entry in range(load(block, Block.entry_count)):
-            index, target = _index_of(block, entry), entries + entry * dim * item
+            index, target = load(words, entry) & mask, entries + entry * size
             start = load(starts, index)
             begin(target, first + (load(summands, start) & mask) * step, dim)
             for summand in range(start + 1, load(starts, index + 1)):
@@ -133,8 +150,9 @@ def _scatter(item: int, change: Any) -> Any:
     def scatter(block: int, out: int, left: int) -> None:
         dim, first = load(block, Block.dim), load(load(block, Block.variables), out)
         entries, size = _register(block, left), dim * item
+        words, shift = load(block, Block.entries), load(block, Block.shift)
         for entry in range(load(block, Block.entry_count)):
-            change(first + _row_of(block, entry) * size, entries + entry * size, dim)
+            change(first + (load(words, entry) >> shift) * size, entries + entry * size, dim)
 
     return scatter
 
@@ -144,8 +162,9 @@ def _result(item: int, copy: Any) -> Any:
     def result(block: int, out: int, left: int) -> None:
         dim, first = load(block, Block.dim), load(load(block, Block.results), out)
         entries, size = _register(block, left), dim * item
+        words, mask = load(block, Block.entries), _index_mask(block)
         for entry in range(load(block, Block.entry_count)):
-            copy(first + _index_of(block, entry) * size, entries + entry * size, dim)
+            copy(first + (load(words, entry) & mask) * size, entries + entry * size, dim)
 
     return result
 
@@ -159,6 +178,10 @@ def _row(stored: str, kind: str) -> Any:
 
     @jit
     def whole(row: int, other: int, elements: int) -> None:
+        # Of a loop over rows of one element the compiler makes another loop.
+        if elements == 1:
+            by_element(row, other)
+            return
         end, offset = elements * item, int64(0)
         while offset + 2 * half <= end:
             by_vector(row + offset, other + offset)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numba import carray
+
 from fusion.cpu_ops.elements import integer_at
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.memory import load, load_as, pointer, stack_words, store, store_as
+from fusion.runtime.tensorflow.dtypes import INT64
 
 #: So few are sorted by insertion.
 _FEW = 24
@@ -47,6 +51,95 @@ def pack_entries(
         store(entries, kept, row << shift | index)
         kept += 1
     return kept
+
+
+@jit
+def number_rows(
+    ids: int,
+    kind: int,
+    count: int,
+    rows: int,
+    shift: int,
+    wraps: int,
+    drops: bool,
+    summands: int,
+    entries: int,
+    numbers: int,
+) -> int:
+    """Lists the distinct rows in the order of their first ids, and which of them each id has.
+
+    For few rows this takes less time than to sort.
+
+    Args:
+      ids ... drops: as in `pack_entries`.
+      summands: out, the address of int64 [count + 1]: number of the row << shift | index of the id,
+        in the order of ids, then -1.
+      entries: out, the address of int64 [count]: row << shift | its number.
+      numbers: workspace, the address of int32 [rows].
+
+    Returns:
+      How many rows there are, or -1 - index of a bad id.
+    """
+    carray(pointer(numbers, np.int32), (rows,))[:] = 0
+    if kind == INT64:
+        return _number_rows(
+            ids, np.int64, count, rows, shift, wraps, drops, summands, entries, numbers
+        )
+    return _number_rows(ids, np.int32, count, rows, shift, wraps, drops, summands, entries, numbers)
+
+
+@jit
+def _number_rows(
+    ids: int,
+    dtype: type,
+    count: int,
+    rows: int,
+    shift: int,
+    wraps: int,
+    drops: bool,
+    summands: int,
+    entries: int,
+    numbers: int,
+) -> int:
+    distinct, kept = int64(0), int64(0)
+    for index in range(count):
+        row = int64(load_as(ids, index, dtype))
+        if row < 0 or row >= rows:
+            if row < 0:
+                row += wraps
+            if row < 0 and drops:
+                continue
+            if row < 0 or row >= rows:
+                return -1 - index
+        # No branch, which nothing could foresee: the next item of the list is written anyway. One
+        # more than the number is kept, as 0 is none.
+        number = int64(load_as(numbers, row, np.int32))
+        store(entries, distinct, row << shift | distinct)
+        is_new = int64(number == 0)
+        distinct += is_new
+        number += is_new * distinct
+        store_as(numbers, row, np.int32(number), np.int32)
+        store(summands, kept, (number - 1) << shift | index)
+        kept += 1
+    store(summands, kept, -1)
+    return distinct
+
+
+@jit
+def unpack_rows(entries: int, count: int, shift: int, rows: int) -> None:
+    """Writes the rows of entries."""
+    words = carray(pointer(entries, np.int64), (count,))
+    out = carray(pointer(rows, np.int64), (count,))
+    for index in range(count):
+        out[index] = words[index] >> shift
+
+
+@jit
+def count_up(words: int, count: int) -> None:
+    """Writes 0, 1, 2..., so many int64."""
+    out = carray(pointer(words, np.int64), (count,))
+    for index in range(count):
+        out[index] = index
 
 
 @jit

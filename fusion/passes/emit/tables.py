@@ -13,7 +13,8 @@ from fusion.passes.analysis.variables import writers, writes_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
-from fusion.passes.plan.forms import can_share, is_small
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import can_share, is_small, placement
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds
 from fusion.passes.recognise.stock.max_norm import Clip
@@ -194,6 +195,9 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     node = view.nodes.get(view.resolve(tensor).node)
     if node is None or node.op != "ReadVariableOp" or not can_share(view, table.dtype, node.device):
         return None
+    if _task(view, node.name) != _task(view, reader.lookup.anchor):
+        # The table travels, and where it comes from fused ops need not be known.
+        return None
     ids, is_dense = reader.lookup.full_spec.ids, reader.lookup.full_spec.addition is not None
     is_of_layer = is_dense or view.op(reader.lookup.anchor) in LAYER_ANCHORS
     if is_of_layer and not (isinstance(ids, SparseIds) and ids.padded):
@@ -216,6 +220,11 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
         view.controls(node.name),
         names,
     )
+
+
+def _task(view: GraphView, name: str) -> str:
+    """The process that a node is placed in; "" for this one."""
+    return placement(view, view.nodes[name].device).rpartition("/")[0]
 
 
 def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:

@@ -33,6 +33,7 @@ from fusion.passes.plan.sizes import known_shape, measured_by, numbers, result_s
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.rows import JOINS
+from fusion.schema.names import SINGLE
 
 FEWEST = 2
 """Lookups that are worth an op of their own."""
@@ -164,7 +165,9 @@ def worth_joining(
 
 
 def is_better_alone(view: GraphView, lookup: LookupMatch) -> bool:
-    """Whether an op for a lookup is better than its stock ops, though nothing is beside it."""
+    """Whether an op for a lookup is better than what it has, though nothing is beside it."""
+    if view.op(lookup.anchor) == SINGLE:
+        return False
     if not is_shaped(lookup):
         return True
     known = known_shape(view, lookup)

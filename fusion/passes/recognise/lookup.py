@@ -171,14 +171,12 @@ class LookupForm:
         find: (view) -> the nodes that one may end with, in file order.
         match: (view, one of these, what lookups share) -> the lookup, as far as it is explained.
         beside: ops of which one is in each graph with such lookups, too; none: there need not be.
-        is_final: whether there is nothing better for them, so that they are only lowered.
     """
 
     anchors: frozenset[str]
     find: Callable[[GraphView], Iterable[str]]
     match: Callable[[GraphView, str, _Shared], LookupMatch]
     beside: frozenset[str] = frozenset()
-    is_final: bool = False
 
     @property
     def ops(self) -> tuple[frozenset[str], ...]:
@@ -186,17 +184,10 @@ class LookupForm:
         return (self.anchors, self.beside) if self.beside else (self.anchors,)
 
 
-def recognise_all(view: GraphView, *, is_lowered: bool = False) -> tuple[LookupMatch, ...]:
-    """Returns what is explained of each lookup, form by form, in file order.
-
-    Args:
-        view: the graph.
-        is_lowered: whether lookups are to become stock ops, so that those that nothing is better
-            for count, too.
-    """
+def recognise_all(view: GraphView) -> tuple[LookupMatch, ...]:
+    """Returns what is explained of each lookup, form by form, in file order."""
     shared = _Shared.of(view)
-    forms = (form for form in FORMS if is_lowered or not form.is_final)
-    matches = [_explained(form, view, name, shared) for form in forms for name in form.find(view)]
+    matches = [_explained(form, view, name, shared) for form in FORMS for name in form.find(view)]
     matches += _refused_beside(matches)
     inside = {name for match in matches if match.spec for name in match.nodes()[1:]}
     # A gather that is a part of a lookup is none of its own.
@@ -381,7 +372,5 @@ FORMS: tuple[LookupForm, ...] = (
         lambda view: view.named(SPARSE_PRODUCT),
         _at_once(match_sparse_product),
     ),
-    LookupForm(
-        frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole), is_final=True
-    ),
+    LookupForm(frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole)),
 )

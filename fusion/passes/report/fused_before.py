@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
@@ -135,9 +135,11 @@ def has_gradient(view: GraphView, names: tuple[str, ...]) -> bool:
     return False
 
 
-def in_one_op(view: GraphView) -> Iterator[ColumnReport]:
-    """Yields the columns of ops that do all of a lookup."""
+def in_one_op(view: GraphView, fused: Container[str] = ()) -> Iterator[ColumnReport]:
+    """Yields the columns of ops that do all of a lookup, but for those that others `fused` take."""
     for name in view.named(SINGLE):
+        if name in fused:
+            continue
         spec = column_spec(view, name, only_column(view, name))
         why = NoMatch("it is one fused op already", name)
         yield _before(view, spec.table.name, why, (spec.table.shards[0].tensor,), spec)

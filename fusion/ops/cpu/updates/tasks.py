@@ -6,7 +6,7 @@ wherever they are.
 
 from __future__ import annotations
 
-from fusion.cpu_ops.updates.grouping import first_at
+from fusion.cpu_ops.updates.grouping import count_up, first_at
 from fusion.cpu_ops.updates.layout import Block
 from fusion.cpu_ops.updates.zeros import is_zero
 from fusion.cpu_ops.vectors import tile_ops
@@ -26,6 +26,9 @@ _LINE = 64
 
 #: Lines of a row that are asked for before they are needed.
 _LINES_AHEAD = 4
+
+#: Bytes of variables that are in the processor's cache anyway.
+_CACHED = 1 << 18
 
 _claim = tile_ops("float32", 1, 1).claim
 
@@ -219,6 +222,8 @@ def _ask_for(job: int, index: int) -> None:
     """Asks for the rows of a block, which lie far from each other, if there is one."""
     state, bits = load(job, UpdateJob.state), load(job, UpdateJob.block_bits)
     size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
+    if load(job, UpdateJob.row_count) * size * load(state, UpdateState.variable_count) <= _CACHED:
+        return
     end = min((index + 1) << bits, load(job, UpdateJob.distinct_count))
     for k in range(index << bits, end):
         offset = load(load(job, UpdateJob.rows), k) * size
@@ -241,8 +246,7 @@ def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
         count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
         start, stop = first, first + count
         if has_one_each:
-            for row in range(count):
-                store(locals_of, row, row)
+            count_up(locals_of, count)
         else:
             start, stop = load(starts, first), load(starts, first + count)
             for row in range(count):

@@ -13,9 +13,11 @@ from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.updates.grouping import (
     bits_of,
     list_rows,
+    number_rows,
     pack_entries,
     pack_rows,
     sort_entries,
+    unpack_rows,
 )
 from fusion.cpu_ops.updates.layout import ValueSource
 from fusion.ops.cpu.updates.inputs import release_inputs, take_inputs, tensor_count
@@ -53,6 +55,11 @@ _BLOCK_ELEMENTS, _BLOCK_ENTRY_ELEMENTS = 1024, 4096
 
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
+
+#: Rows are numbered, not sorted, if so many elements at most are summed into rows that are so many
+#: times as many as the ids at most: their numbers are cleared, and all is one block.
+_NUMBERED_ELEMENTS, _NUMBERED_ROWS = 8192, 32
+_STACK_WORDS = 4096
 
 #: Tasks of a thread, so that all end at about the same time.
 _TASKS_PER_THREAD = 16
@@ -158,6 +165,51 @@ def _list_rows(job: int, memory: int) -> None:
 
 
 @jit
+def _numbers_rows(job: int) -> bool:
+    """Whether rows are numbered rather than sorted."""
+    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
+    is_listed = load(state, UpdateState.is_sweep) == 0
+    return (
+        is_listed
+        and load(state, UpdateState.deduplicates) != 0
+        and count * load(state, UpdateState.dim) <= _NUMBERED_ELEMENTS
+        and load(job, UpdateJob.row_count) <= count * _NUMBERED_ROWS
+    )
+
+
+@jit
+def _numbered_words(job: int) -> int:
+    """The words that `_number` needs."""
+    rows = load(job, UpdateJob.row_count)
+    return 3 * load(job, UpdateJob.id_count) + 1 + (rows + 1) // 2
+
+
+@jit
+def _number(frame: int, job: int, ids: int, memory: int) -> None:
+    """Numbers the rows of few entries whose values are summed: they are one block."""
+    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
+    rows, shift = load(job, UpdateJob.row_count), bits_of(count)
+    entries, listed = memory + 8 * (count + 1), memory + 8 * (2 * count + 1)
+    kind, numbers = load(state, UpdateState.ids_dtype), listed + 8 * count
+    drops = load(state, UpdateState.needs_rows) == 0
+    wraps = rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
+    distinct = number_rows(ids, kind, count, rows, shift, wraps, drops, memory, entries, numbers)
+    if distinct < 0:
+        _fail_id(frame, job, ids, -1 - distinct)
+        return
+    unpack_rows(entries, distinct, shift, listed)
+    store(job, UpdateJob.shift, shift)
+    store(job, UpdateJob.ungrouped, memory)
+    store(job, UpdateJob.rows, listed)
+    store(job, UpdateJob.distinct_count, distinct)
+    store(job, UpdateJob.entries, entries)
+    store(job, UpdateJob.entry_count, distinct)
+    store(job, UpdateJob.most_entries, distinct)
+    store(job, UpdateJob.block_bits, bits_of(distinct))
+    store(job, UpdateJob.block_count, int64(distinct > 0))
+
+
+@jit
 def _try_with_zeros(job: int, worker: int) -> bool:
     """Whether a row of the table stays where slots are zero and nothing has entries.
 
@@ -210,7 +262,7 @@ def _run(frame: int, job: int) -> None:
     if load(state, UpdateState.may_skip) != 0:
         store(job, UpdateJob.skips, int64(_try_with_zeros(job, worker)))
     pool, blocks = load(state, UpdateState.pool), load(job, UpdateJob.block_count)
-    helpers = pool if _cost(job) > _PARALLEL_NS else int64(0)
+    helpers = pool if blocks > 1 and _cost(job) > _PARALLEL_NS else int64(0)
     tasks = int64(1)
     if helpers != 0:
         tasks = min(_TASKS_PER_THREAD * (load(pool, Pool.thread_count) + 1), blocks)
@@ -232,7 +284,16 @@ def _update_locked(frame: int, job: int, ids: int, tensors: int) -> None:
     if rows < 0:
         return
     store(job, UpdateJob.row_count, rows)
-    _group(frame, job, ids)
+    if _numbers_rows(job):
+        words = _numbered_words(job)
+        # What fits the stack costs no allocation, which takes longer than a small update.
+        memory = stack_words(words if words <= _STACK_WORDS else int64(0))
+        if words > _STACK_WORDS:
+            memory = scratch_bytes(frame, 8 * words)
+        if not failed(frame):
+            _number(frame, job, ids, memory)
+    else:
+        _group(frame, job, ids)
     if not failed(frame):
         _run(frame, job)
 

@@ -43,6 +43,8 @@ class Whole(Match):
 def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
     """Says what a FusedEmbeddingLookup without boundaries looks up."""
     column = only_column(view, name)
+    if column.boundaries:
+        return NoMatch("its ids are made of values by boundaries", name)
     spec = column_spec(view, name, column)
     if spec.addition is not None:
         return NoMatch("its rows are added as stock's dense sums do", name)
