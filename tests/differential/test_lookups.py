@@ -108,14 +108,14 @@ AREAS = (
     Area(
         "functions",
         cases(mode=st.just("function")),
-        20,
+        14,
         claim("tf.function", "a table of unknown shape", "ids of unknown rank"),
         _IN_GRAPHS,
     ),
     Area(
         "sessions",
         cases(**_SESSION, shards=st.integers(1, 3)),
-        20,
+        14,
         claim("v1 sessions"),
         _IN_GRAPHS,
     ),
@@ -194,7 +194,7 @@ AREAS = (
     Area(
         "fused by the pass, rounded otherwise",
         cases(**{**_FUSED, **_ROUNDED}),
-        20,
+        14,
         claim(
             "SparseTensor weights",
             "RaggedTensor weights",
@@ -213,7 +213,7 @@ AREAS = (
         "made of fewer stock ops",
         # Without any entry the gradients of stock ops are whatever is in memory.
         cases(**{**_FUSED, **_ROUNDED, "version": st.just("lowered")}).filter(_has_entries),
-        20,
+        12,
         rounds=_IN_GRAPHS,
     ),
     Area(
@@ -225,7 +225,7 @@ AREAS = (
             shards=st.just(1),
             dtype=st.sampled_from(("float32", "float32", "float64", "bfloat16")),
         ),
-        25,
+        15,
         rounds=_IN_GRAPHS,
     ),
     Area(
@@ -236,7 +236,7 @@ AREAS = (
             rows=st.integers(5, 30),
             shards=st.integers(2, 5),
         ),
-        15,
+        10,
         rounds=_IN_GRAPHS,
     ),
 )

@@ -220,8 +220,10 @@ def model(kind: str = "functional") -> Any:
 LABELS = RNG.integers(0, 2, (BATCH, 1)).astype(np.float32)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
-@pytest.mark.parametrize("kind", ["functional", "sequential", "subclassed"])
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [("functional", "sgd"), ("sequential", "adagrad"), ("subclassed", "adam")],
+)
 def test_models_are_trained(kind, optimizer):
     one = model(kind)
     one.compile(optimizer, "mse")

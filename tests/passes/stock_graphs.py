@@ -165,12 +165,26 @@ def run_imported(
     graph: tf.Graph, feed: Feeds, fetches: Iterable[str] = ("out:0",), optimize: bool = True
 ) -> list[npt.NDArray[Any]]:
     """Runs `initialize`, and returns the fetched values."""
+    (values,) = run_each(graph, [feed], fetches, optimize)
+    return values
+
+
+def run_each(
+    graph: tf.Graph,
+    feeds: Iterable[Feeds],
+    fetches: Iterable[str] = ("out:0",),
+    optimize: bool = True,
+) -> list[list[npt.NDArray[Any]]]:
+    """Runs `initialize`, and returns the fetched values for each of the feeds."""
     config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
     config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
     with v1.Session(graph=graph, config=config) as session:
         session.run("initialize")
-        present = {key: v for key, v in feed.items() if _has_tensor(graph, key)}
-        return list(session.run(list(fetches), present))
+        names = {op.name for op in graph.get_operations()}
+        fed = (
+            {key: v for key, v in feed.items() if key.partition(":")[0] in names} for feed in feeds
+        )
+        return [list(session.run(list(fetches), one)) for one in fed]
 
 
 def optimized(graph_def: graph_pb2.GraphDef, keep: Iterable[str] = ("out",)) -> Any:
@@ -184,7 +198,3 @@ def optimized(graph_def: graph_pb2.GraphDef, keep: Iterable[str] = ("out",)) -> 
         config = config_pb2.ConfigProto()
         config.graph_options.rewrite_options.min_graph_nodes = -1
         return tf_optimizer.OptimizeGraph(config, meta)
-
-
-def _has_tensor(graph: tf.Graph, name: str) -> bool:
-    return name.partition(":")[0] in {op.name for op in graph.get_operations()}

@@ -54,14 +54,15 @@ MODELS = {
 }
 
 
-def compare(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any) -> None:
-    (wanted,) = stock.run(before, feed, optimize=False)
+def compare(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, *feeds: Any) -> None:
+    stock_ones = stock.run_each(stock.imported(before), feeds, optimize=False)
     for optimize in (False, True):
-        (got,) = stock.run(after, feed, optimize=optimize)
-        assert got.shape == wanted.shape
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-        numbers = ~np.isnan(wanted)
-        assert got[numbers].tobytes() == wanted[numbers].tobytes()
+        fused_ones = stock.run_each(stock.imported(after), feeds, optimize=optimize)
+        for (got,), (wanted,) in zip(fused_ones, stock_ones, strict=True):
+            assert got.shape == wanted.shape
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+            numbers = ~np.isnan(wanted)
+            assert got[numbers].tobytes() == wanted[numbers].tobytes()
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -75,9 +76,7 @@ def test_bags_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
         # As it is built, a graph has shapes of ragged rows that nobody reads.
         assert graph_def is built or not STOCK & {*left}
         assert not PASS.apply(result.graph_def).modified
-        for batch in (7, 1, 0):
-            feed = layers.feeds(model, batch)
-            compare(graph_def, result.graph_def, feed)
+        compare(graph_def, result.graph_def, *(layers.feeds(model, batch) for batch in (7, 1, 0)))
 
 
 @pytest.mark.parametrize(

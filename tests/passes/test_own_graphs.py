@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,12 @@ def rewritten(function: Any, target: Target) -> tuple[Any, FusionReport, graph_p
     return new, result.report, result.graph_def
 
 
+@cache
 def built(own: Own, trains: bool) -> tuple[Any, list[Any]]:
-    """The function, with the gradients of all tables if it trains, and what it is given."""
+    """The function, with the gradients of all tables if it trains, and what it is given.
+
+    It is the same for both targets, and is traced once.
+    """
     look_up, inputs, variables = own.make()
     sources = [getattr(variable, "value", variable) for variable in variables]
     sources = [

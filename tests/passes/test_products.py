@@ -36,11 +36,11 @@ WIDE = Product((Part("vector", 70), Part("dense", 3), Part("column", 9), Part("d
 
 
 def compare(model: Product, before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> None:
-    for batch in (7, 1, 0):
-        feed = products.feeds(model, batch)
-        (wanted,) = stock.run(before, feed, optimize=False)
-        for optimize in (False, True):
-            (got,) = stock.run(after, feed, optimize=optimize)
+    feeds = [products.feeds(model, batch) for batch in (7, 1, 0)]
+    stock_ones = stock.run_each(stock.imported(before), feeds, optimize=False)
+    for optimize in (False, True):
+        fused_ones = stock.run_each(stock.imported(after), feeds, optimize=optimize)
+        for feed, (got,), (wanted,) in zip(feeds, fused_ones, stock_ones, strict=True):
             assert got.shape == wanted.shape
             # What follows a product here makes no difference larger, but rounds its own result.
             gap = np.abs(got.astype(np.float64) - wanted.astype(np.float64))

@@ -64,16 +64,22 @@ def report(graph_def: graph_pb2.GraphDef) -> FusionReport:
     return PASS.explain(graph_def)
 
 
-def compare(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, feed: Any, count: int) -> None:
+def compare(
+    before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, *feeds: Any, count: int = 1
+) -> None:
     names = ["out:0", "out_1:0"][:count]
+    stock_ones = stock.run_each(stock.imported(before), feeds, names, optimize=False)
     for optimize in (False, True):
-        for one, other in zip(
-            stock.run(before, feed, names, optimize=False),
-            stock.run(after, feed, names, optimize=optimize),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
-            assert one.shape == other.shape
+        fused_ones = stock.run_each(stock.imported(after), feeds, names, optimize=optimize)
+        for fused, wanted in zip(fused_ones, stock_ones, strict=True):
+            for one, other in zip(fused, wanted, strict=True):
+                np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
+                assert one.shape == other.shape
+
+
+def batches(model: Model) -> list[Any]:
+    """Feeds of a few ids, of one and of none."""
+    return [layers.feeds(model, batch) for batch in (7, 1, 0)]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -88,9 +94,7 @@ def test_rows_side_by_side_are_one_op_with_the_same_bits(model: Model) -> None:
         assert left.count("ConcatV2") == model.any_length, left  # of sizes
         assert not PASS.apply(result.graph_def).modified
         assert report(graph_def).columns == result.report.columns
-        for batch in (7, 1, 0):
-            feed = layers.feeds(model, batch)
-            compare(graph_def, result.graph_def, feed, len(model.joins))
+        compare(graph_def, result.graph_def, *batches(model), count=len(model.joins))
 
 
 @pytest.mark.parametrize("name", ["flatten as Keras", "sequences", "packed", "one id, Keras"])
@@ -100,7 +104,7 @@ def test_stock_ops_again(name: str) -> None:
     fused = PASS.apply(graph_def).graph_def
     lowered = LowerLookups(preserve=PASS.preserve).apply(fused).graph_def
     assert GROUP not in ops(lowered)
-    compare(graph_def, lowered, layers.feeds(model), len(model.joins))
+    compare(graph_def, lowered, layers.feeds(model), count=len(model.joins))
 
 
 @pytest.mark.parametrize("kind", ["resource", "read", "constant"])
@@ -143,7 +147,7 @@ def test_the_same_ids_need_no_comparison_of_sizes() -> None:
     result = PASS.apply(graph_def)
     assert result.report.fused_count == 2
     assert "ConcatOffset" not in ops(result.graph_def)
-    compare(graph_def, result.graph_def, {"ids_0:0": np.array([[1, 2, 3], [4, 5, 6]])}, 1)
+    compare(graph_def, result.graph_def, {"ids_0:0": np.array([[1, 2, 3], [4, 5, 6]])})
 
 
 def test_sequences_whose_sizes_nothing_tells_stay() -> None:
@@ -208,7 +212,7 @@ def test_ids_that_nearly_count_from_the_end_keep_their_ops(name: str) -> None:
         assert ("SelectV2" in ops(result.graph_def)) is not wraps
         if "swap" not in changed:  # all of whose ids are out of range
             ids = np.arange(1, 19, 4)
-            compare(graph_def, result.graph_def, {"ids_0:0": ids, "ids_1:0": ids + 1}, 1)
+            compare(graph_def, result.graph_def, {"ids_0:0": ids, "ids_1:0": ids + 1})
 
 
 BIG = Table(3000, 8)
@@ -289,7 +293,7 @@ def test_a_lone_gather_of_many_rows_is_one_op(length: int, is_fused: bool) -> No
         graph_def = graph.as_graph_def(add_shapes=True)
     result = PASS.apply(graph_def)
     assert [column.form for column in result.report.columns] == ["single" if is_fused else None]
-    compare(graph_def, result.graph_def, layers.feeds(model), 1)
+    compare(graph_def, result.graph_def, layers.feeds(model))
 
 
 def vectors(count: int, shape: tuple[int, ...], join: tuple[str, int], kind: str) -> Model:
@@ -312,9 +316,8 @@ def test_vectors_are_tables_of_one_column(
         assert not {"GatherV2", "ResourceGather", "Pack"} & {*ops(result.graph_def)}
         assert not PASS.apply(result.graph_def).modified
         lowered = LowerLookups(preserve=PASS.preserve).apply(result.graph_def).graph_def
-        for batch in (7, 1, 0):
-            for after in (result.graph_def, lowered):
-                compare(graph_def, after, layers.feeds(model, batch), 1)
+        for after in (result.graph_def, lowered):
+            compare(graph_def, after, *batches(model))
 
 
 @pytest.mark.parametrize(
@@ -379,8 +382,7 @@ def test_what_is_joined_twice_is_one_op(shape: tuple[int, ...], join: tuple[str,
     assert left.count(GROUP) == 1
     assert "ConcatV2" not in left
     model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), shape)
-    for batch in (7, 1, 0):
-        compare(graph_def, result.graph_def, layers.feeds(model, batch), 1)
+    compare(graph_def, result.graph_def, *batches(model))
 
 
 def test_rows_of_several_ids_are_no_row_of_the_outer_join() -> None:
@@ -391,7 +393,7 @@ def test_rows_of_several_ids_are_no_row_of_the_outer_join() -> None:
     left = ops(result.graph_def)
     assert left.count(GROUP) == left.count("ConcatV2") == 1
     model = Model((Table(20, 4), Table(9, 4), Table(7, 4)), (5,))
-    compare(graph_def, result.graph_def, layers.feeds(model), 1)
+    compare(graph_def, result.graph_def, layers.feeds(model))
 
 
 def test_a_variable_that_is_read_whole_goes_on_being_read_so() -> None:
