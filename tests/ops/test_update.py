@@ -150,6 +150,16 @@ def test_rows_that_are_numbered_and_rows_that_are_sorted(name, tid, is_distinct,
         case.check(deduplicate=deduplicate)
 
 
+@pytest.mark.parametrize("tid", [tf.int32, tf.int64])
+def test_ids_outside_a_table_of_fewer_rows_than_ids(tid):
+    case = Case(PROGRAMS["lazy_momentum"], 3, 4, 6)
+    variables = case.variables()
+    for bad in (3, -1, tid.max, tid.min):
+        ids = tf.constant([0, 1, 2, 2, bad, 1], tid)
+        text = rf"ids\[4\] = {bad} is not in \[0, 3\), the rows"
+        assert refused(case, variables, INVALID, text, ids=ids, deduplicate=True)
+
+
 @pytest.mark.parametrize("name", ["k3_sgd", "k3_adagrad", "k3_adam", "tk_adam"])
 @pytest.mark.parametrize("tid", ["int32", "int64"])
 @pytest.mark.parametrize("deduplicate", [False, True])
