@@ -130,11 +130,14 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
 @pytest.mark.parametrize("name", ["k3_sgd", "lazy_momentum"])
 @pytest.mark.parametrize("tid", ["int32", "int64"])
 @pytest.mark.parametrize("is_distinct", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
     ("rows", "dim", "count"),
     [
         (1000, 1, 500),
         (600, 1, 600),
+        (599, 1, 600),  # marked first
+        (40, 3, 600),
         (9000, 8, 600),  # on the heap, not the stack
         (500 * 32, 1, 500),  # the most rows that are numbered
         (500 * 32 + 1, 1, 500),
@@ -142,9 +145,11 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
         (4000, 16, 513),
     ],
 )
-def test_rows_that_are_numbered_and_rows_that_are_sorted(name, tid, is_distinct, rows, dim, count):
+def test_rows_that_are_numbered_or_sorted(name, tid, is_distinct, is_whole, rows, dim, count):
     case = Case(PROGRAMS[name], rows, dim, count, tid=tid, special=True)
-    if is_distinct:
+    if is_whole:
+        case.offsets, case.wide = [-1], [case.values[0].numpy()]
+    if is_distinct and rows >= count:
         case.ids = tf.constant(case.rng.permutation(rows)[:count], tid)
     for deduplicate in (True, False):
         case.check(deduplicate=deduplicate)

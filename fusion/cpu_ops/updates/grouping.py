@@ -66,7 +66,9 @@ def number_rows(
     entries: int,
     numbers: int,
 ) -> int:
-    """Lists the distinct rows, in any order, and which of them each id has.
+    """Lists the distinct rows, and which of them each id has.
+
+    If no two ids have the same row the order is that of the ids, and else any.
 
     For few rows this takes less time than to sort.
 
@@ -141,7 +143,8 @@ def _number_rows(
     entries: int,
     numbers: int,
 ) -> int:
-    if rows <= count and _are_rows(ids, dtype, count, rows):
+    # Of as many ids as rows all may be distinct, and then the order of ids is worth more.
+    if rows < count and _are_rows(ids, dtype, count, rows):
         return _number_marked(ids, dtype, count, rows, shift, summands, entries, numbers)
     distinct, kept = int64(0), int64(0)
     for index in range(count):
