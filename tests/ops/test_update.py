@@ -67,11 +67,14 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
 @pytest.mark.parametrize("name", ["k3_sgd", "lazy_momentum"])
 @pytest.mark.parametrize("tid", ["int32", "int64"])
 @pytest.mark.parametrize("is_distinct", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
     ("rows", "dim", "count"),
     [
         (1000, 1, 500),
         (600, 1, 600),
+        (599, 1, 600),  # marked first
+        (40, 3, 600),
         (9000, 8, 600),  # on the heap, not the stack
         (500 * 32, 1, 500),  # the most rows that are numbered
         (500 * 32 + 1, 1, 500),
@@ -79,12 +82,24 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
         (4000, 16, 513),
     ],
 )
-def test_rows_that_are_numbered_and_rows_that_are_sorted(name, tid, is_distinct, rows, dim, count):
+def test_rows_that_are_numbered_or_sorted(name, tid, is_distinct, is_whole, rows, dim, count):
     case = Case(PROGRAMS[name], rows, dim, count, tid=tid, special=True)
-    if is_distinct:
+    if is_whole:
+        case.offsets, case.wide = [-1], [case.values[0].numpy()]
+    if is_distinct and rows >= count:
         case.ids = tf.constant(case.rng.permutation(rows)[:count], tid)
     for deduplicate in (True, False):
         case.check(deduplicate=deduplicate)
+
+
+@pytest.mark.parametrize("tid", [tf.int32, tf.int64])
+def test_ids_outside_a_table_of_fewer_rows_than_ids(tid):
+    case = Case(PROGRAMS["lazy_momentum"], 3, 4, 6)
+    variables = case.variables()
+    for bad in (3, -1, tid.max, tid.min):
+        ids = tf.constant([0, 1, 2, 2, bad, 1], tid)
+        text = rf"ids\[4\] = {bad} is not in \[0, 3\), the rows"
+        assert refused(case, variables, INVALID, text, ids=ids, deduplicate=True)
 
 
 @pytest.mark.parametrize("name", ["k3_sgd", "k3_adagrad", "k3_adam", "tk_adam"])

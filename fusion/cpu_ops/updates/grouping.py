@@ -66,7 +66,9 @@ def number_rows(
     entries: int,
     numbers: int,
 ) -> int:
-    """Lists the distinct rows in the order of their first ids, and which of them each id has.
+    """Lists the distinct rows, and which of them each id has.
+
+    If no two ids have the same row the order is that of the ids, and else any.
 
     For few rows this takes less time than to sort.
 
@@ -74,7 +76,8 @@ def number_rows(
       ids ... drops: as in `pack_entries`.
       summands: out, the address of int64 [count + 1]: number of the row << shift | index of the id,
         in the order of ids, then -1.
-      entries: out, the address of int64 [count]: row << shift | its number.
+      entries: out, the address of int64 [count + 1]: row << shift | its number; the last is a
+        workspace.
       numbers: workspace, the address of int32 [rows].
 
     Returns:
@@ -86,6 +89,45 @@ def number_rows(
             ids, np.int64, count, rows, shift, wraps, drops, summands, entries, numbers
         )
     return _number_rows(ids, np.int32, count, rows, shift, wraps, drops, summands, entries, numbers)
+
+
+@jit
+def _are_rows(ids: int, dtype: type, count: int, rows: int) -> bool:
+    """Whether all ids are in [0, rows)."""
+    outside = int64(0)
+    for row in carray(pointer(ids, dtype), (count,)):
+        outside |= int64(row) | (rows - 1 - int64(row))
+    return outside >= 0
+
+
+@jit
+def _number_marked(
+    ids: int,
+    dtype: type,
+    count: int,
+    rows: int,
+    shift: int,
+    summands: int,
+    entries: int,
+    numbers: int,
+) -> int:
+    """As `number_rows`, of ids that all are rows, but in the order of rows."""
+    given = carray(pointer(ids, dtype), (count,))
+    for row in given:
+        store_as(numbers, int64(row), np.int32(1), np.int32)
+    distinct = int64(0)
+    for row in range(rows):
+        # No branch, which nothing could foresee: the next item of the list is written anyway.
+        mark = int64(load_as(numbers, row, np.int32))
+        store(entries, distinct, row << shift | distinct)
+        store_as(numbers, row, np.int32(distinct), np.int32)
+        distinct += mark
+    out = carray(pointer(summands, np.int64), (count,))
+    for index in range(count):
+        number = int64(load_as(numbers, int64(given[index]), np.int32))
+        out[index] = number << shift | index
+    store(summands, count, -1)
+    return distinct
 
 
 @jit
@@ -101,6 +143,9 @@ def _number_rows(
     entries: int,
     numbers: int,
 ) -> int:
+    # Of as many ids as rows all may be distinct, and then the order of ids is worth more.
+    if rows < count and _are_rows(ids, dtype, count, rows):
+        return _number_marked(ids, dtype, count, rows, shift, summands, entries, numbers)
     distinct, kept = int64(0), int64(0)
     for index in range(count):
         row = int64(load_as(ids, index, dtype))

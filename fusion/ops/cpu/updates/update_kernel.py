@@ -181,7 +181,7 @@ def _numbers_rows(job: int) -> bool:
 def _numbered_words(job: int) -> int:
     """The words that `_number` needs."""
     rows = load(job, UpdateJob.row_count)
-    return 3 * load(job, UpdateJob.id_count) + 1 + (rows + 1) // 2
+    return 3 * load(job, UpdateJob.id_count) + 2 + (rows + 1) // 2
 
 
 @jit
@@ -189,7 +189,7 @@ def _number(frame: int, job: int, ids: int, memory: int) -> None:
     """Numbers the rows of few entries whose values are summed: they are one block."""
     state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
     rows, shift = load(job, UpdateJob.row_count), bits_of(count)
-    entries, listed = memory + 8 * (count + 1), memory + 8 * (2 * count + 1)
+    entries, listed = memory + 8 * (count + 1), memory + 8 * (2 * count + 2)
     kind, numbers = load(state, UpdateState.ids_dtype), listed + 8 * count
     drops = load(state, UpdateState.needs_rows) == 0
     wraps = rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
