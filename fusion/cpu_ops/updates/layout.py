@@ -58,7 +58,8 @@ class Block(Layout):
     entry_count: Int64
     entries: Address  # row << shift | index of the entry, ascending, int64 [entry_count]
     shift: Int64
-    starts: Address  # of entry `index` the summands [starts[index], starts[index + 1])
+    starts: Address  # of entry `index` the summands [starts[index], starts[index + 1]); 0 where
+    # all are of this block, and say themselves which entry is theirs
     summands: Address  # of those, as entries are; both read by `SUM_VALUE` alone
     locals: Address  # of each entry its row among those of the block, int64 [entry_count]
     variables: Address  # of the first row of each variable, int64
