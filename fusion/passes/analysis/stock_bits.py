@@ -86,18 +86,19 @@ def has_bits_of(op: str, dtype: int, dim: int) -> bool:
         dtype: of the table, `types_pb2.DataType`.
         dim: D.
     """
-    return dim % _FORMULAS[op].multiple == 0 and _agrees(op, dtype)
+    if dim % _FORMULAS[op].multiple or op_def_registry.get(UPDATE) is None:
+        return False
+    try:
+        return _agrees(op, dtype)
+    except errors.OpError:
+        return False
 
 
 @cache
 def _agrees(op: str, dtype: int) -> bool:
+    """Whether both leave the same; raises what running them raises, which is not remembered."""
     formula = _FORMULAS[op]
-    if op_def_registry.get(UPDATE) is None:
-        return False
-    try:
-        return all(_is_same(formula, dtype, dim * formula.multiple) for dim in (1, 3))
-    except errors.OpError:
-        return False
+    return all(_is_same(formula, dtype, dim * formula.multiple) for dim in (1, 3))
 
 
 def _is_same(formula: Formula, dtype: int, dim: int) -> bool:

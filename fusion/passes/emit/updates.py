@@ -63,7 +63,7 @@ def _number(build: NodeBuilder, shared: SharedScalars, tensor: Tensor, reader: s
     """The number that all elements of a tensor are, for a new node."""
     view = build.edit.view
     matrix = None if tensor.node in view.preserved else view.constant(tensor)
-    # What a constant waits for may wait for the new node.
+    # What a constant waits for may wait for the new node; outside of loops it is no matter when.
     if matrix is not None and (matrix.size > 1 or view.controls(tensor.node)):
         return build.constant("number", matrix.flat[0])
     return shared.of(tensor, reader)

@@ -135,10 +135,7 @@ def _is_told(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bo
 def _measures(
     view: GraphView, lookups: Sequence[LookupMatch]
 ) -> tuple[frozenset[str], frozenset[Tensor]]:
-    """Returns the nodes that tell sizes of what lookups give, if all they tell is known.
-
-    And the results, with what is made of them, whose sizes other tensors tell.
-    """
+    """Returns `measures` and `told` of `TrainingStep`."""
     nodes = {name for name in view.named(*MEASURES) if _is_free(view, name)}
     if not nodes:
         return frozenset(), frozenset()
