@@ -65,7 +65,9 @@ def run(models: str, parts: str, steps: int, rounds: int) -> None:
                 if part in asked:
                     with tempfile.TemporaryDirectory() as own:
                         told = _measured(part, model, data, Path(own), steps, rounds)
-                    _keep(model, _kept(model) | _where() | {"model": model, part: told})
+                    kept = _kept(model)
+                    dates = kept.get("dates", {}) | {part: _today()}
+                    _keep(model, kept | _where() | {"model": model, "dates": dates, part: told})
 
 
 def _keep(name: str, found: dict[str, Any]) -> None:
@@ -100,8 +102,11 @@ class _Data:
 def _where() -> dict[str, str]:
     import tensorflow as tf
 
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return {"date": date, "machine": _machine(), "tensorflow": tf.__version__}
+    return {"machine": _machine(), "tensorflow": tf.__version__}
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
 
 def _measured(

@@ -51,8 +51,8 @@ def page(measured: dict[str, Any], folder: Path) -> Iterator[str]:
     yield "# Results of the model zoo"
     yield ""
     yield (
-        f"Measured on {one['date']} with TensorFlow {one['tensorflow']} on {one['machine']}, by "
-        "`python -m modelzoo.results run`; this page is written by `python -m modelzoo.results "
+        f"Measured ({_dates(one['dates'])}) with TensorFlow {one['tensorflow']} on "
+        f"{one['machine']}, by `python -m modelzoo.results run`; this page is written by `python -m modelzoo.results "
         "report`. Synthetic data, tables of at most 200,000 rows, LazyAdam."
     )
     for name in STEPS:
@@ -66,6 +66,11 @@ def page(measured: dict[str, Any], folder: Path) -> Iterator[str]:
     for plot in _plots(measured, folder):
         yield f"![{plot.stem}]({folder.name}/{plot.name})"
         yield ""
+
+
+def _dates(dates: dict[str, str]) -> str:
+    """What was measured when."""
+    return ", ".join(f"{part} on {dates[part]}" for part in sorted(dates))
 
 
 def _steps_table(measured: dict[str, Any], name: str) -> Iterator[str]:
