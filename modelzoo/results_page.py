@@ -53,7 +53,8 @@ def page(measured: dict[str, Any], folder: Path) -> Iterator[str]:
     yield (
         f"Measured ({_dates(one['dates'])}) with TensorFlow {one['tensorflow']} on "
         f"{one['machine']}, by `python -m modelzoo.results run`; this page is written by "
-        "`python -m modelzoo.results report`. Synthetic data, tables of at most 200,000 rows, LazyAdam."
+        "`python -m modelzoo.results report`. Synthetic data, tables of at most 200,000 rows, "
+        "LazyAdam."
     )
     for name in STEPS:
         if f"{name} {BATCHES[0]}" in one["steps"]:

@@ -113,6 +113,8 @@ def _sum_value(item: int, clear: Any, begin: Any, add: Any) -> Any:
         dim, count = load(block, Block.dim), load(block, Block.entry_count)
         entries, summands = _register(block, out), load(block, Block.summands)
         shift, mask, size = load(block, Block.shift), _index_mask(block), dim * item
+        if count == 0:
+            return
         # As many summands as sums, and none left out.
         is_one_each = load(summands, count) < 0 and load(summands, count - 1) & mask == count - 1
         if is_one_each and step == size:
