@@ -30,7 +30,7 @@ def test_steps_of_training_agree_with_stock() -> None:
     for _ in rounds(_ROUNDS):
         compare()
     print(f"steps of training: {dict(agreed)}")
-    assert agreed["fused"] > 0.5 * sum(agreed.values()), dict(agreed)
+    assert agreed["fused"] > 0.3 * sum(agreed.values()), dict(agreed)
 
 
 def check(step: Step) -> str:

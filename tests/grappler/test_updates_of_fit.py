@@ -115,7 +115,7 @@ def modified() -> Iterator[tuple[str, str, str]]:
                 yield module, name, optimizer
 
 
-@pytest.mark.parametrize(("module", "name", "optimizer"), modified())
+@pytest.mark.parametrize(("module", "name", "optimizer"), [*modified()])
 def test_a_modifier(module: str, name: str, optimizer: str) -> None:
     """The rows of the table in docs/training.md."""
     if (module, name) == ("tf_keras", "gradient_accumulation_steps"):
