@@ -73,9 +73,9 @@ def test_values_of_repeated_ids_that_are_summed_first(name, count):
     [
         (1000, 1, 500),
         (600, 1, 600),
-        (599, 1, 600),  # marked first
         (40, 3, 600),
         (9000, 8, 600),  # on the heap, not the stack
+        (501, 16, 500),
         (500 * 32, 1, 500),  # the most rows that are numbered
         (500 * 32 + 1, 1, 500),
         (4000, 16, 512),  # the most elements
@@ -90,6 +90,36 @@ def test_rows_that_are_numbered_or_sorted(name, tid, is_distinct, is_whole, rows
         case.ids = tf.constant(case.rng.permutation(rows)[:count], tid)
     for deduplicate in (True, False):
         case.check(deduplicate=deduplicate)
+
+
+LISTED = [name for name, text in PROGRAMS.items() if not parse(text).is_sweep]
+MARKED = "t=take(v0);scatter_add(v1,x0);a=sum(x1);b=sub(v1,a);u=take(b);w=mul(u,t);scatter_sub(v0,w)"
+
+
+@pytest.mark.parametrize("text", [*(PROGRAMS[name] for name in LISTED), MARKED])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("rows", "dim", "count"),
+    [
+        (8 * 500, 1, 500),  # the most rows that are marked
+        (8 * 500 + 1, 1, 500),
+        (2 * 700, 4, 700),
+        (500, 16, 500),
+        (9, 3, 600),
+        (4099, 1, 20_000),  # several blocks, the last a part
+        (100_003, 1, 70_000),  # and several threads
+        (1 << 16, 16, 1 << 16),  # the most elements
+        ((1 << 16) + 1, 16, (1 << 16) + 1),
+    ],
+)
+def test_rows_that_are_marked(text, dtype, rows, dim, count):
+    tid = "int32" if dtype == "float32" else "int64"
+    case = Case(text, rows, dim, count, dtype=dtype, tid=tid, special=True, seed=rows)
+    case.check(steps=1, deduplicate=True)
+    ids = case.ids.numpy()
+    ids[1::3] -= rows
+    case.ids = tf.constant(ids)
+    case.check(steps=1, deduplicate=True, wrap_negative=True)
 
 
 @pytest.mark.parametrize("tid", [tf.int32, tf.int64])

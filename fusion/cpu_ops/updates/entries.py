@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import Block, ValueSource
+from fusion.cpu_ops.updates.layout import MARK_BYTES, Block, ValueSource
+from fusion.cpu_ops.updates.tile_math import where_marked
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load
+from fusion.runtime.native.memory import load, load_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -21,15 +25,16 @@ def of_rows(stored: str) -> list[tuple[int, Any]]:
     item = DTYPES[stored].item_bytes
     copy, clear, begin, add = (_row(stored, kind) for kind in ("copy", "clear", "begin", "add"))
     return [
-        (layout.SUM, _sum(item, clear, add)),
+        (layout.SUM, _sum(item, clear, begin, add)),
         (layout.TAKE, _take(item, copy)),
         (layout.TAKE_VARIABLE, _take_variable(item, copy)),
         (layout.GATHER, _gather(item, copy)),
         (layout.GATHER_VALUE, _gather_value(item, copy)),
-        (layout.SUM_VALUE, _sum_value(item, clear, begin, add)),
-        (layout.SCATTER_ADD, _scatter(item, add)),
-        (layout.SCATTER_SUB, _scatter(item, _row(stored, "subtract"))),
-        (layout.SCATTER_UPDATE, _scatter(item, copy)),
+        (layout.SUM_VALUE, _sum_value(item, copy, clear, begin, add)),
+        (layout.SUM_BY_IDS, _sum_by_ids(item, clear, add)),
+        (layout.SCATTER_ADD, _scatter(stored, "add")),
+        (layout.SCATTER_SUB, _scatter(stored, "subtract")),
+        (layout.SCATTER_UPDATE, _scatter(stored, "copy")),
         (layout.RESULT, _result(item, copy)),
     ]
 
@@ -45,12 +50,15 @@ def _register(block: int, number: int) -> int:
     return load(load(block, Block.registers), number)
 
 
-def _sum(item: int, clear: Any, add: Any) -> Any:
+def _sum(item: int, clear: Any, begin: Any, add: Any) -> Any:
     @jit
     def add_up(block: int, out: int, left: int) -> None:
         dim, local_rows = load(block, Block.dim), load(block, Block.locals)
         rows, entries, size = _register(block, out), _register(block, left), dim * item
         # Sums begin with 0, as stock's do: 0 + -0 is 0.
+        if local_rows == 0:
+            begin(rows, entries, load(block, Block.row_count) * dim)
+            return
         clear(rows, rows, load(block, Block.row_count) * dim)
         for entry in range(load(block, Block.entry_count)):
             add(rows + load(local_rows, entry) * size, entries + entry * size, dim)
@@ -63,6 +71,9 @@ def _take(item: int, copy: Any) -> Any:
     def take(block: int, out: int, left: int) -> None:
         dim, local_rows = load(block, Block.dim), load(block, Block.locals)
         entries, rows, size = _register(block, out), _register(block, left), dim * item
+        if local_rows == 0:
+            copy(entries, rows, load(block, Block.entry_count) * dim)
+            return
         for entry in range(load(block, Block.entry_count)):
             copy(entries + entry * size, rows + load(local_rows, entry) * size, dim)
 
@@ -75,6 +86,9 @@ def _take_variable(item: int, copy: Any) -> Any:
         dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
         entries, size = _register(block, out), dim * item
         words, shift = load(block, Block.entries), load(block, Block.shift)
+        if load(block, Block.marks) != 0:
+            copy(entries, _register(block, left), load(block, Block.entry_count) * dim)
+            return
         for entry in range(load(block, Block.entry_count)):
             copy(entries + entry * size, first + (load(words, entry) >> shift) * size, dim)
 
@@ -86,6 +100,9 @@ def _gather(item: int, copy: Any) -> Any:
     def gather(block: int, out: int, left: int) -> None:
         dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
         rows, numbers, size = _register(block, out), load(block, Block.rows), dim * item
+        if load(block, Block.marks) != 0:
+            copy(rows, _register(block, left), load(block, Block.row_count) * dim)
+            return
         for row in range(load(block, Block.row_count)):
             copy(rows + row * size, first + load(numbers, row) * size, dim)
 
@@ -105,8 +122,8 @@ def _gather_value(item: int, copy: Any) -> Any:
     return gather
 
 
-def _sum_value(item: int, clear: Any, begin: Any, add: Any) -> Any:
-    """Of a block of all rows `Block.starts` may be 0, and the summands those of `number_rows`."""
+def _sum_value(item: int, copy: Any, clear: Any, begin: Any, add: Any) -> Any:
+    """Where `Block.starts` is 0 the summands are those of `number_rows`."""
 
     @jit
     def add_in_order(block: int, out: int, first: int, step: int) -> None:
@@ -129,6 +146,11 @@ def _sum_value(item: int, clear: Any, begin: Any, add: Any) -> Any:
 
     @jit
     def add_up(block: int, out: int, left: int) -> None:
+        if load(block, Block.marks) != 0:
+            dim, size = load(block, Block.dim), load(block, Block.dim) * item
+            rows = load(load(block, Block.sums), left) + load(block, Block.first_row) * size
+            copy(_register(block, out), rows, load(block, Block.entry_count) * dim)
+            return
         source = load(block, Block.values) + 8 * ValueSource.SIZE * left
         first, step = load(source, ValueSource.first), load(source, ValueSource.step)
         starts, summands = load(block, Block.starts), load(block, Block.summands)
@@ -147,12 +169,41 @@ def _sum_value(item: int, clear: Any, begin: Any, add: Any) -> Any:
     return add_up
 
 
-def _scatter(item: int, change: Any) -> Any:
+def _sum_by_ids(item: int, clear: Any, add: Any) -> Any:
+    @jit
+    def add_by_ids(block: int, out: int, left: int) -> None:
+        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
+        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
+        dim, rows = load(block, Block.dim), _register(block, out)
+        ids, kind = load(block, Block.ids), load(block, Block.ids_dtype)
+        wraps, size = load(block, Block.wraps), dim * item
+        clear(rows, rows, load(block, Block.row_count) * dim)
+        for index in range(load(block, Block.id_count)):
+            row = integer_at(ids, index, kind)
+            if row < 0:
+                row += wraps
+            if row >= 0:
+                add(rows + row * size, first + index * step, dim)
+
+    return add_by_ids
+
+
+def _scatter(stored: str, kind: str) -> Any:
+    item, change, change_marked = (
+        DTYPES[stored].item_bytes,
+        _row(stored, kind),
+        _marked(stored, kind),
+    )
+
     @jit
     def scatter(block: int, out: int, left: int) -> None:
         dim, first = load(block, Block.dim), load(load(block, Block.variables), out)
         entries, size = _register(block, left), dim * item
         words, shift = load(block, Block.entries), load(block, Block.shift)
+        if load(block, Block.marks) != 0:
+            marks, count = load(block, Block.marks), load(block, Block.row_count)
+            change_marked(_register(block, out), entries, marks, count, dim)
+            return
         for entry in range(load(block, Block.entry_count)):
             change(first + (load(words, entry) >> shift) * size, entries + entry * size, dim)
 
@@ -169,6 +220,31 @@ def _result(item: int, copy: Any) -> Any:
             copy(first + (load(words, entry) & mask) * size, entries + entry * size, dim)
 
     return result
+
+
+def _marked(stored: str, kind: str) -> Any:
+    """A jitted function (first, entries, marks, rows, dim) that changes rows with marks."""
+    item, change = DTYPES[stored].item_bytes, _row(stored, kind)
+    lanes = tiles(stored)[-1][0]
+    by_vector, by_element = _marked_part(stored, kind, lanes), _marked_part(stored, kind, 1)
+
+    @jit
+    def whole(first: int, entries: int, marks: int, rows: int, dim: int) -> None:
+        row = int64(0)
+        if dim == 1:
+            while row + lanes <= rows:
+                by_vector(first + row * item, entries + row * item, marks + row * MARK_BYTES)
+                row += lanes
+            while row < rows:
+                by_element(first + row * item, entries + row * item, marks + row * MARK_BYTES)
+                row += 1
+            return
+        while row < rows:
+            if load_as(marks, row, np.int32) != 0:
+                change(first + row * dim * item, entries + row * dim * item, dim)
+            row += 1
+
+    return whole
 
 
 def _row(stored: str, kind: str) -> Any:
@@ -198,31 +274,54 @@ def _row(stored: str, kind: str) -> Any:
     return whole
 
 
-def _part(stored: str, kind: str, lanes: int) -> Any:
-    """A jitted function (row, other) for so many elements."""
+def _changed(stored: str, kind: str, lanes: int) -> Any:
+    """A jitted function (row, other) -> the tile that elements of a row are changed to."""
     ops, none = tile_ops(stored, lanes, 1), 0
-    load_tile, store_tile, zero = ops.load, ops.store, ops.zero
+    load_tile, zero = ops.load, ops.zero
 
     @jit
-    def copy(row: int, other: int) -> None:
-        store_tile(row, none, load_tile(other, none))
+    def copy(row: int, other: int) -> Any:
+        return load_tile(other, none)
 
     @jit
-    def add(row: int, other: int) -> None:
-        store_tile(row, none, load_tile(row, none) + load_tile(other, none))
+    def add(row: int, other: int) -> Any:
+        return load_tile(row, none) + load_tile(other, none)
 
     @jit
-    def subtract(row: int, other: int) -> None:
-        store_tile(row, none, load_tile(row, none) - load_tile(other, none))
+    def subtract(row: int, other: int) -> Any:
+        return load_tile(row, none) - load_tile(other, none)
 
     @jit
-    def begin(row: int, other: int) -> None:
+    def begin(row: int, other: int) -> Any:
         # As sums begin with 0: 0 + -0 is 0.
-        store_tile(row, none, zero() + load_tile(other, none))
+        return zero() + load_tile(other, none)
 
     @jit
-    def clear(row: int, other: int) -> None:
-        store_tile(row, none, zero())
+    def clear(row: int, other: int) -> Any:
+        return zero()
 
     kinds = {"copy": copy, "add": add, "subtract": subtract, "begin": begin, "clear": clear}
     return kinds[kind]
+
+
+def _part(stored: str, kind: str, lanes: int) -> Any:
+    """A jitted function (row, other) for so many elements."""
+    store_tile, changed = tile_ops(stored, lanes, 1).store, _changed(stored, kind, lanes)
+
+    @jit
+    def change(row: int, other: int) -> None:
+        store_tile(row, 0, changed(row, other))
+
+    return change
+
+
+def _marked_part(stored: str, kind: str, lanes: int) -> Any:
+    """A jitted function (row, other, marks) that changes those of so many elements with a mark."""
+    ops, changed = tile_ops(stored, lanes, 1), _changed(stored, kind, lanes)
+    load_tile, store_tile = ops.load, ops.store
+
+    @jit
+    def change(row: int, other: int, marks: int) -> None:
+        store_tile(row, 0, where_marked(marks, changed(row, other), load_tile(row, 0)))
+
+    return change

@@ -8,7 +8,6 @@ from numba import carray
 from fusion.cpu_ops.elements import integer_at
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, pointer, stack_words, store, store_as
-from fusion.runtime.tensorflow.dtypes import INT64
 
 #: So few are sorted by insertion.
 _FEW = 24
@@ -63,12 +62,10 @@ def number_rows(
     wraps: int,
     drops: bool,
     summands: int,
-    entries: int,
     numbers: int,
+    entries: int,
 ) -> int:
-    """Lists the distinct rows, and which of them each id has.
-
-    If no two ids have the same row the order is that of the ids, and else any.
+    """Lists the distinct rows in the order of ids, and which of them each id has.
 
     For few rows this takes less time than to sort.
 
@@ -76,86 +73,22 @@ def number_rows(
       ids ... drops: as in `pack_entries`.
       summands: out, the address of int64 [count + 1]: number of the row << shift | index of the id,
         in the order of ids, then -1.
+      numbers: workspace, the address of int32 [rows].
       entries: out, the address of int64 [count + 1]: row << shift | its number; the last is a
         workspace.
-      numbers: workspace, the address of int32 [rows].
 
     Returns:
       How many rows there are, or -1 - index of a bad id.
     """
     carray(pointer(numbers, np.int32), (rows,))[:] = 0
-    if kind == INT64:
-        return _number_rows(
-            ids, np.int64, count, rows, shift, wraps, drops, summands, entries, numbers
-        )
-    return _number_rows(ids, np.int32, count, rows, shift, wraps, drops, summands, entries, numbers)
-
-
-@jit
-def _are_rows(ids: int, dtype: type, count: int, rows: int) -> bool:
-    """Whether all ids are in [0, rows)."""
-    outside = int64(0)
-    for row in carray(pointer(ids, dtype), (count,)):
-        outside |= int64(row) | (rows - 1 - int64(row))
-    return outside >= 0
-
-
-@jit
-def _number_marked(
-    ids: int,
-    dtype: type,
-    count: int,
-    rows: int,
-    shift: int,
-    summands: int,
-    entries: int,
-    numbers: int,
-) -> int:
-    """As `number_rows`, of ids that all are rows, but in the order of rows."""
-    given = carray(pointer(ids, dtype), (count,))
-    for row in given:
-        store_as(numbers, int64(row), np.int32(1), np.int32)
-    distinct = int64(0)
-    for row in range(rows):
-        # No branch, which nothing could foresee: the next item of the list is written anyway.
-        mark = int64(load_as(numbers, row, np.int32))
-        store(entries, distinct, row << shift | distinct)
-        store_as(numbers, row, np.int32(distinct), np.int32)
-        distinct += mark
-    out = carray(pointer(summands, np.int64), (count,))
-    for index in range(count):
-        number = int64(load_as(numbers, int64(given[index]), np.int32))
-        out[index] = number << shift | index
-    store(summands, count, -1)
-    return distinct
-
-
-@jit
-def _number_rows(
-    ids: int,
-    dtype: type,
-    count: int,
-    rows: int,
-    shift: int,
-    wraps: int,
-    drops: bool,
-    summands: int,
-    entries: int,
-    numbers: int,
-) -> int:
-    # Of as many ids as rows all may be distinct, and then the order of ids is worth more.
-    if rows < count and _are_rows(ids, dtype, count, rows):
-        return _number_marked(ids, dtype, count, rows, shift, summands, entries, numbers)
-    distinct, kept = int64(0), int64(0)
-    for index in range(count):
-        row = int64(load_as(ids, index, dtype))
-        if row < 0 or row >= rows:
-            if row < 0:
-                row += wraps
-            if row < 0 and drops:
-                continue
-            if row < 0 or row >= rows:
-                return -1 - index
+    kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, summands)
+    if kept < 0:
+        return kept
+    store(summands, kept, -1)
+    mask, distinct = (int64(1) << shift) - 1, int64(0)
+    for index in range(kept):
+        word = load(summands, index)
+        row = word >> shift
         # No branch, which nothing could foresee: the next item of the list is written anyway. One
         # more than the number is kept, as 0 is none.
         number = int64(load_as(numbers, row, np.int32))
@@ -164,10 +97,36 @@ def _number_rows(
         distinct += is_new
         number += is_new * distinct
         store_as(numbers, row, np.int32(number), np.int32)
-        store(summands, kept, (number - 1) << shift | index)
-        kept += 1
-    store(summands, kept, -1)
+        store(summands, index, (number - 1) << shift | word & mask)
     return distinct
+
+
+@jit
+def mark_rows(
+    ids: int, kind: int, count: int, rows: int, wraps: int, drops: bool, marks: int
+) -> int:
+    """Marks the rows that ids have.
+
+    Args:
+      ids ... drops: as in `pack_entries`.
+      marks: out, the address of int32 [rows]: -1 for those, else 0.
+
+    Returns:
+      How many ids there are that are not left out, or -1 - index of a bad id.
+    """
+    carray(pointer(marks, np.int32), (rows,))[:] = 0
+    kept = int64(0)
+    for index in range(count):
+        row = integer_at(ids, index, kind)
+        if row < 0:
+            row += wraps
+        if row < 0 and drops:
+            continue
+        if row < 0 or row >= rows:
+            return -1 - index
+        store_as(marks, row, np.int32(-1), np.int32)
+        kept += 1
+    return kept
 
 
 @jit
@@ -177,14 +136,6 @@ def unpack_rows(entries: int, count: int, shift: int, rows: int) -> None:
     out = carray(pointer(rows, np.int64), (count,))
     for index in range(count):
         out[index] = words[index] >> shift
-
-
-@jit
-def count_up(words: int, count: int) -> None:
-    """Writes 0, 1, 2..., so many int64."""
-    out = carray(pointer(words, np.int64), (count,))
-    for index in range(count):
-        out[index] = index
 
 
 @jit

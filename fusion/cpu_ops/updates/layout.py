@@ -25,12 +25,16 @@ _FIRST = 3 * len(BINARY) + len(UNARY)
     GATHER,  # rows out = rows of variable `left`, wherever these are
     GATHER_VALUE,  # entries out = those of value `left`
     SUM_VALUE,  # entries out = sums of those of value `left`, see `Block.starts`
+    SUM_BY_IDS,  # rows out = sums of those of value `left`, see `Block.ids`
     SCATTER_ADD,  # rows of variable `out`, wherever these are, += the entries left
     SCATTER_SUB,
     SCATTER_UPDATE,  # = instead
     RESULT,  # result `out` = the entries left
-) = range(_FIRST, _FIRST + 12)
+) = range(_FIRST, _FIRST + 13)
 
+
+#: The size of a mark of `Block.marks`.
+MARK_BYTES = 4
 
 #: How many elements an elementwise instruction has.
 OF_ROWS, OF_ENTRIES, OF_SCALAR = range(3)
@@ -61,7 +65,19 @@ class Block(Layout):
     starts: Address  # of entry `index` the summands [starts[index], starts[index + 1]); 0 where
     # all are of this block, and say themselves which entry is theirs
     summands: Address  # of those, as entries are; both read by `SUM_VALUE` alone
-    locals: Address  # of each entry its row among those of the block, int64 [entry_count]
+    locals: Address  # of each entry its row among those of the block, int64 [entry_count]; 0 where
+    # each row has one entry, in the order of rows
+    marks: (
+        Address  # of each row -1 if it has ids, else 0, int32 [row_count]; 0 where all have. Else
+    )
+    # the block is rows side by side, each with an entry; `rows` and `entries` are not there
+    sums: Address  # of each value those of all rows, where there are marks
+    first_row: Int64  # of the block, among those
+    ids: Address  # of all entries; with their dtype, number, and what those < 0 are added to be
+    # rows, unless they have none; read by `SUM_BY_IDS` alone
+    ids_dtype: Int64
+    id_count: Int64
+    wraps: Int64
     variables: Address  # of the first row of each variable, int64
     values: Address  # `ValueSource` of each value
     results: Address  # of each result, int64

@@ -53,6 +53,7 @@ class UpdateJob(Job):
     scalars: Address  # of each, int64
     results: Address  # of each, int64
     zero: Int64  # 0, the sum of no entries
+    ids: Address
     id_count: Int64
     row_count: Int64  # of the variables
     block_bits: Int64  # a block has 1 << block_bits rows
@@ -64,6 +65,8 @@ class UpdateJob(Job):
     ungrouped: Address  # where values are summed first: sorted, all of them
     rows: Address  # distinct rows, and where their entries start; where they are needed
     starts: Address
+    marks: Address  # of all rows those that have ids, see `Block.marks`, or 0
+    sums: Address  # of each value those of all rows, where there are marks
     distinct_count: Int64
     most_entries: Int64  # of a block
     skips: Flag  # whether rows of zero slots stay

@@ -6,8 +6,8 @@ wherever they are.
 
 from __future__ import annotations
 
-from fusion.cpu_ops.updates.grouping import count_up, first_at
-from fusion.cpu_ops.updates.layout import Block
+from fusion.cpu_ops.updates.grouping import first_at
+from fusion.cpu_ops.updates.layout import MARK_BYTES, Block
 from fusion.cpu_ops.updates.zeros import is_zero
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
@@ -123,11 +123,17 @@ def _put_buffers(register: int, first: int, count: int, size: int) -> int:
 def _begin_block(worker: int, job: int) -> None:
     """Sets what is the same for all blocks."""
     block = worker + 8 * Worker.block
-    store(block, Block.dim, load(load(job, UpdateJob.state), UpdateState.dim))
+    state = load(job, UpdateJob.state)
+    store(block, Block.dim, load(state, UpdateState.dim))
     store(block, Block.shift, load(job, UpdateJob.shift))
     store(block, Block.starts, load(job, UpdateJob.starts))
     store(block, Block.summands, load(job, UpdateJob.ungrouped))
-    store(block, Block.locals, load(worker, Worker.locals))
+    has_one_each = load(state, UpdateState.deduplicates) != 0
+    is_listed = load(state, UpdateState.is_sweep) == 0
+    locals_of = int64(0) if has_one_each and is_listed else load(worker, Worker.locals)
+    store(block, Block.locals, locals_of)
+    store(block, Block.marks, 0)
+    store(block, Block.sums, load(job, UpdateJob.sums))
     store(block, Block.variables, load(job, UpdateJob.variables))
     store(block, Block.values, load(job, UpdateJob.values))
     store(block, Block.results, load(job, UpdateJob.results))
@@ -245,15 +251,25 @@ def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
         _ask_for(job, index + 1)
         count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
         start, stop = first, first + count
-        if has_one_each:
-            count_up(locals_of, count)
-        else:
+        if not has_one_each:
             start, stop = load(starts, first), load(starts, first + count)
             for row in range(count):
                 for entry in range(load(starts, first + row), load(starts, first + row + 1)):
                     store(locals_of, entry - start, row)
         store(block, Block.rows, load(job, UpdateJob.rows) + 8 * first)
         execute_with(worker, job, int64(0), count, start, stop)
+
+
+@jit
+def _marked_blocks(worker: int, job: int, begin: int, end: int) -> None:
+    """Does the blocks [begin, end) of all rows, of which those with marks change."""
+    bits, block = load(job, UpdateJob.block_bits), worker + 8 * Worker.block
+    for index in range(begin, end):
+        first = index << bits
+        count = min(int64(1) << bits, load(job, UpdateJob.row_count) - first)
+        store(block, Block.marks, load(job, UpdateJob.marks) + MARK_BYTES * first)
+        store(block, Block.first_row, first)
+        execute_with(worker, job, first, count, int64(0), count)
 
 
 @jit
@@ -266,6 +282,8 @@ def do_tasks(worker: int, job: int, helps: int) -> None:
         begin, end = task * step, min((task + 1) * step, load(job, UpdateJob.block_count))
         if is_sweep:
             _sweep_blocks(worker, job, begin, end)
+        elif load(job, UpdateJob.marks) != 0:
+            _marked_blocks(worker, job, begin, end)
         else:
             _listed_blocks(worker, job, begin, end)
         task = next_task(job, helps)

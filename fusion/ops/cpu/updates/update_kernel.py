@@ -13,13 +13,14 @@ from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.updates.grouping import (
     bits_of,
     list_rows,
+    mark_rows,
     number_rows,
     pack_entries,
     pack_rows,
     sort_entries,
     unpack_rows,
 )
-from fusion.cpu_ops.updates.layout import ValueSource
+from fusion.cpu_ops.updates.layout import SUM_BY_IDS, Block, Instruction, ValueSource
 from fusion.ops.cpu.updates.inputs import release_inputs, take_inputs, tensor_count
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
 from fusion.ops.cpu.updates.tasks import (
@@ -44,7 +45,7 @@ from fusion.ops.cpu.updates.variables import (
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import context, failed, kernel_state, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.memory import call_at, load, stack_words, store
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS
 from fusion.runtime.threads import jobs
@@ -56,9 +57,16 @@ _BLOCK_ELEMENTS, _BLOCK_ENTRY_ELEMENTS = 1024, 4096
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
 
-#: Rows are numbered, not sorted, if so many elements at most are summed into rows that are so many
-#: times as many as the ids at most: their numbers are cleared, and all is one block.
+#: Where the values of a row are summed and only rows of ids change, rows are numbered in place of
+#: sorted if so many elements at most are summed into rows that are so many times as many as the ids
+#: at most: their numbers are cleared, and all is one block.
 _NUMBERED_ELEMENTS, _NUMBERED_ROWS = 8192, 32
+
+#: All rows are computed and those of ids kept if the elements are so many for each id at most, and
+#: so many in all: one thread sums.
+_MARKED_ELEMENTS, _MOST_MARKED = 8, 1 << 20
+
+#: What takes so many words at most is on the stack: to allocate takes longer than a small update.
 _STACK_WORDS = 4096
 
 #: Tasks of a thread, so that all end at about the same time.
@@ -126,7 +134,7 @@ def _group(frame: int, job: int, ids: int) -> None:
         return
     buffer, kind = memory + 8 * count, load(state, UpdateState.ids_dtype)
     drops = load(state, UpdateState.needs_rows) == 0
-    wraps = rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
+    wraps = _wraps_of(job)
     kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, memory)
     if kept < 0:
         _fail_id(frame, job, ids, -1 - kept)
@@ -165,12 +173,76 @@ def _list_rows(job: int, memory: int) -> None:
 
 
 @jit
+def _wraps_of(job: int) -> int:
+    """What is added to ids < 0."""
+    wraps = load(load(job, UpdateJob.state), UpdateState.wraps_negative) != 0
+    return load(job, UpdateJob.row_count) if wraps else int64(0)
+
+
+@jit
+def _marks_rows(job: int) -> bool:
+    """Whether all rows are computed, and those of ids kept."""
+    state, rows = load(job, UpdateJob.state), load(job, UpdateJob.row_count)
+    dim, most = load(state, UpdateState.dim), int64(_MARKED_ELEMENTS)
+    return (
+        load(state, UpdateState.is_sweep) == 0
+        and load(state, UpdateState.deduplicates) != 0
+        and rows * dim <= _MOST_MARKED
+        and rows * min(dim, most) <= load(job, UpdateJob.id_count) * most
+    )
+
+
+@jit
+def _mark(frame: int, job: int, ids: int, memory: int) -> None:
+    """Marks the rows that ids have, and sums their values; blocks are of all rows."""
+    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
+    rows, kind = load(job, UpdateJob.row_count), load(state, UpdateState.ids_dtype)
+    wraps, drops = _wraps_of(job), load(state, UpdateState.needs_rows) == 0
+    kept = mark_rows(ids, kind, count, rows, wraps, drops, memory)
+    if kept < 0:
+        _fail_id(frame, job, ids, -1 - kept)
+        return
+    store(job, UpdateJob.marks, memory)
+    store(job, UpdateJob.sums, memory + 8 * _mark_words(job))
+    if kept > 0:
+        _sum_by_ids(job, ids)
+    rows = rows if kept > 0 else int64(0)
+    bits = _choose_block(load(state, UpdateState.dim), rows, rows)
+    _put_blocks(job, rows, bits)
+
+
+@jit
+def _sum_by_ids(job: int, ids: int) -> None:
+    """Sums the values of each row into those of `UpdateJob.sums`."""
+    state = load(job, UpdateJob.state)
+    values = load(state, UpdateState.value_count)
+    block, instruction = stack_words(Block.SIZE), stack_words(Instruction.SIZE)
+    first = load(job, UpdateJob.sums) + 8 * values
+    for k in range(values):
+        store(load(job, UpdateJob.sums), k, first + 8 * k * _sum_words(job))
+    store(instruction, Instruction.opcode, SUM_BY_IDS)
+    store(block, Block.instructions, instruction)
+    store(block, Block.instruction_count, 1)
+    store(block, Block.registers, load(job, UpdateJob.sums))
+    store(block, Block.dim, load(state, UpdateState.dim))
+    store(block, Block.row_count, load(job, UpdateJob.row_count))
+    store(block, Block.values, load(job, UpdateJob.values))
+    store(block, Block.ids, ids)
+    store(block, Block.ids_dtype, load(state, UpdateState.ids_dtype))
+    store(block, Block.id_count, load(job, UpdateJob.id_count))
+    store(block, Block.wraps, _wraps_of(job))
+    for k in range(values):
+        store(instruction, Instruction.out, k)
+        store(instruction, Instruction.left, k)
+        call_at(load(state, UpdateState.kernel_of_blocks), block)
+
+
+@jit
 def _numbers_rows(job: int) -> bool:
     """Whether rows are numbered rather than sorted."""
     state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
-    is_listed = load(state, UpdateState.is_sweep) == 0
     return (
-        is_listed
+        load(state, UpdateState.is_sweep) == 0
         and load(state, UpdateState.deduplicates) != 0
         and count * load(state, UpdateState.dim) <= _NUMBERED_ELEMENTS
         and load(job, UpdateJob.row_count) <= count * _NUMBERED_ROWS
@@ -178,22 +250,14 @@ def _numbers_rows(job: int) -> bool:
 
 
 @jit
-def _numbered_words(job: int) -> int:
-    """The words that `_number` needs."""
-    rows = load(job, UpdateJob.row_count)
-    return 3 * load(job, UpdateJob.id_count) + 2 + (rows + 1) // 2
-
-
-@jit
 def _number(frame: int, job: int, ids: int, memory: int) -> None:
-    """Numbers the rows of few entries whose values are summed: they are one block."""
+    """Numbers the rows that ids have; all that have ids are one block."""
     state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
-    rows, shift = load(job, UpdateJob.row_count), bits_of(count)
+    rows, kind = load(job, UpdateJob.row_count), load(state, UpdateState.ids_dtype)
+    drops, shift = load(state, UpdateState.needs_rows) == 0, bits_of(count)
     entries, listed = memory + 8 * (count + 1), memory + 8 * (2 * count + 2)
-    kind, numbers = load(state, UpdateState.ids_dtype), listed + 8 * count
-    drops = load(state, UpdateState.needs_rows) == 0
-    wraps = rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
-    distinct = number_rows(ids, kind, count, rows, shift, wraps, drops, memory, entries, numbers)
+    numbers, wraps = listed + 8 * count, _wraps_of(job)
+    distinct = number_rows(ids, kind, count, rows, shift, wraps, drops, memory, numbers, entries)
     if distinct < 0:
         _fail_id(frame, job, ids, -1 - distinct)
         return
@@ -201,12 +265,42 @@ def _number(frame: int, job: int, ids: int, memory: int) -> None:
     store(job, UpdateJob.shift, shift)
     store(job, UpdateJob.ungrouped, memory)
     store(job, UpdateJob.rows, listed)
-    store(job, UpdateJob.distinct_count, distinct)
     store(job, UpdateJob.entries, entries)
-    store(job, UpdateJob.entry_count, distinct)
-    store(job, UpdateJob.most_entries, distinct)
-    store(job, UpdateJob.block_bits, bits_of(distinct))
-    store(job, UpdateJob.block_count, int64(distinct > 0))
+    _put_blocks(job, distinct, bits_of(distinct))
+
+
+@jit
+def _mark_words(job: int) -> int:
+    return (load(job, UpdateJob.row_count) + 1) // 2
+
+
+@jit
+def _sum_words(job: int) -> int:
+    """The words of the sums of a value."""
+    state = load(job, UpdateJob.state)
+    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
+    return (load(job, UpdateJob.row_count) * size + 7) // 8
+
+
+@jit
+def _listed_words(job: int) -> int:
+    """The words that `_mark` or `_number` needs; 0 if rows are neither marked nor numbered."""
+    if _marks_rows(job):
+        values = load(load(job, UpdateJob.state), UpdateState.value_count)
+        return _mark_words(job) + values * (1 + _sum_words(job))
+    if _numbers_rows(job):
+        return _mark_words(job) + 3 * load(job, UpdateJob.id_count) + 2
+    return int64(0)
+
+
+@jit
+def _put_blocks(job: int, rows: int, bits: int) -> None:
+    """Lets blocks have 1 << bits of so many rows, each with an entry."""
+    store(job, UpdateJob.distinct_count, rows)
+    store(job, UpdateJob.entry_count, rows)
+    store(job, UpdateJob.most_entries, min(rows, int64(1) << bits))
+    store(job, UpdateJob.block_bits, bits)
+    store(job, UpdateJob.block_count, (rows + (int64(1) << bits) - 1) >> bits)
 
 
 @jit
@@ -242,6 +336,8 @@ def _cost(job: int) -> int:
     with_entries = load(code_with(state), Code.instruction_count)
     without = load(code_without(state), Code.instruction_count)
     dim = load(state, UpdateState.dim)
+    if load(job, UpdateJob.marks) != 0:
+        return load(job, UpdateJob.row_count) * dim * with_entries // 8
     elements = load(job, UpdateJob.entry_count) * (dim + 16) * with_entries
     if load(state, UpdateState.deduplicates) != 0:
         elements += load(job, UpdateJob.id_count) * (dim + 16)
@@ -284,14 +380,17 @@ def _update_locked(frame: int, job: int, ids: int, tensors: int) -> None:
     if rows < 0:
         return
     store(job, UpdateJob.row_count, rows)
-    if _numbers_rows(job):
-        words = _numbered_words(job)
-        # What fits the stack costs no allocation, which takes longer than a small update.
-        memory = stack_words(words if words <= _STACK_WORDS else int64(0))
-        if words > _STACK_WORDS:
-            memory = scratch_bytes(frame, 8 * words)
-        if not failed(frame):
-            _number(frame, job, ids, memory)
+    store(job, UpdateJob.ids, ids)
+    words = _listed_words(job)
+    memory = stack_words(words if words <= _STACK_WORDS else int64(0))
+    if words > _STACK_WORDS:
+        memory = scratch_bytes(frame, 8 * words)
+    if failed(frame):
+        return
+    if _marks_rows(job):
+        _mark(frame, job, ids, memory)
+    elif _numbers_rows(job):
+        _number(frame, job, ids, memory)
     else:
         _group(frame, job, ids)
     if not failed(frame):
