@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
     from fusion.grappler import disable, enable, fused, stats
-    from fusion.saved_model import fuse_saved_model
+    from fusion.saved_model import fuse_saved_model, saved_model_load
 
 __all__ = [
     "disable",
@@ -40,6 +40,7 @@ __all__ = [
     "keras",
     "ops",
     "optimizers",
+    "saved_model_load",
     "stats",
 ]
 
@@ -54,6 +55,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "fuse_function": ("fusion.functions", "fuse_function"),
     "fuse_graph": ("fusion.graphs", "fuse_graph"),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
+    "saved_model_load": ("fusion.saved_model", "saved_model_load"),
 }
 
 

@@ -14,7 +14,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.targets import PASSES, Target
+from fusion.passes.targets import PASSES, Target, checked_target
 
 
 def fuse_graph(
@@ -43,20 +43,18 @@ def fuse_graph(
         ValueError: an output does not exist, the target is unknown, the graph is malformed, or it
             has ops of this package that cannot become stock ones.
     """
-    targets = [t.value for t in Target]
-    if target not in targets:
-        raise ValueError(f"fuse_graph: target must be one of {', '.join(targets)}, got {target!r}")
+    chosen = checked_target("fuse_graph", target)
     if not isinstance(graph_def, graph_pb2.GraphDef):
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
     preserve = final_nodes(graph_def)
     if outputs is not None:
         preserve = frozenset(checked_outputs("fuse_graph", graph_def, outputs))
     with _graph_errors("fuse_graph: graph_def"):
-        lookup_pass = PASSES[Target(target)]
+        lookup_pass = PASSES[chosen]
         result = lookup_pass(preserve, variables=_variables(graph_def), devices=DEVICES).apply(
             graph_def
         )
-    if Target(target) is Target.STOCK:
+    if chosen is Target.STOCK:
         left = remaining_fused_ops(result.graph_def, result.report)
         if left is not None:
             raise ValueError(f"fuse_graph: target 'stock': {left}")

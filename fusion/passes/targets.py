@@ -18,4 +18,16 @@ class Target(Enum):
     """Stock ops alone: any TensorFlow runs them."""
 
 
+def checked_target(function: str, target: str) -> Target:
+    """Returns the target of a name.
+
+    Raises:
+        ValueError: there is none of it, naming the public `function`.
+    """
+    names = [known.value for known in Target]
+    if target not in names:
+        raise ValueError(f"{function}: target must be one of {', '.join(names)}, got {target!r}")
+    return Target(target)
+
+
 PASSES: dict[Target, type[LookupPass]] = {Target.FUSED: FuseLookups, Target.STOCK: LowerLookups}

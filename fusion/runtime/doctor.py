@@ -60,9 +60,13 @@ def _op(spec: OpSpec) -> Fact:
 
 
 def _grappler_symbol() -> tuple[str, bool]:
-    symbol = plugin.symbol()
-    # Without it models can still be rewritten in files.
-    return ("present" if symbol else "absent: graphs cannot be rewritten while they run"), True
+    # Without it models can still be rewritten in files, or as they are loaded.
+    if plugin.symbol() is None:
+        return "absent: graphs cannot be rewritten while they run", True
+    if others := plugin.other_plugins():
+        taken = f"taken by {', '.join(others)}: graphs cannot be rewritten while they run"
+        return f"present, {taken}", True
+    return "present", True
 
 
 def _shared_variables() -> tuple[str, bool]:

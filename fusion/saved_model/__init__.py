@@ -1,8 +1,9 @@
-"""SavedModels in, SavedModels with fused lookups out; two compared, measured; their kernels."""
+"""SavedModels in, fused ones out, in files or loaded; two compared, measured; their kernels."""
 
 from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.gain import Gain, Saving, expected_gain
+from fusion.saved_model.loader import saved_model_load
 from fusion.saved_model.rewrite import (
     TARGETS,
     Rewrite,
@@ -33,5 +34,6 @@ __all__ = [
     "explain_saved_model",
     "fuse_saved_model",
     "rewrite_saved_model",
+    "saved_model_load",
     "warm",
 ]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import Message
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
-from fusion.passes.report.report import FusionReport
-from fusion.passes.targets import Target
+from fusion.passes.report.report import FusionReport, FusionResult
+from fusion.passes.targets import Target, checked_target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
@@ -79,8 +79,7 @@ class RewriteOptions:
     batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {self.target!r}")
+        checked_target("fuse_saved_model", self.target)
 
     def recorded(self, is_frozen: bool) -> dict[str, object]:
         """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
@@ -226,22 +225,49 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
         ModelError: `path` cannot be read.
     """
     source = read_saved_model(path)
-    with graph_errors(source):
+    with graph_errors(source.path):
         reports = [lookup_pass(meta).explain(meta.graph_def) for meta in source.meta_graphs]
     return FusionReport.merge(reports)
 
 
 @contextmanager
-def graph_errors(source: SourceModel) -> Iterator[None]:
+def graph_errors(model: str | os.PathLike[str]) -> Iterator[None]:
     """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
     try:
         yield
     except Exception as error:
         raise ModelError(
-            f"{source.path}: its graph makes no sense to fusion "
+            f"{model}: its graph makes no sense to fusion "
             f"({type(error).__name__}: {reason_of(error)}); the file is damaged, or else, if "
             "TensorFlow can load it, please report a defect"
         ) from error
+
+
+def rewrite_meta_graph(
+    meta: meta_graph_pb2.MetaGraphDef,
+    target: Target,
+    model: str | os.PathLike[str],
+    *,
+    was_rewritten: bool,
+) -> FusionResult:
+    """Applies the pass to a meta graph in place.
+
+    Args:
+        meta: the meta graph.
+        target: what lookups become.
+        model: where it is from.
+        was_rewritten: whether the pass is known to have fused it before.
+
+    Raises:
+        ModelError: the graph makes no sense, or has ops that cannot become stock ones.
+    """
+    with graph_errors(model):
+        result = apply_pass(meta, lookup_pass(meta, target))
+    if target is Target.STOCK:
+        left = remaining_fused_ops(result.graph_def, result.report, was_rewritten=was_rewritten)
+        if left is not None:
+            raise ModelError(f"{model}: {left}")
+    return result
 
 
 def _rewritten(
@@ -250,14 +276,11 @@ def _rewritten(
     """Applies the pass to each meta graph of a copy; returns also whether one is changed."""
     proto = saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
-    with graph_errors(source):
-        results = [apply_pass(meta, lookup_pass(meta, target)) for meta in proto.meta_graphs]
-    if target is Target.STOCK:
-        for result in results:
-            was_rewritten = _was_rewritten(source)
-            left = remaining_fused_ops(result.graph_def, result.report, was_rewritten=was_rewritten)
-            if left is not None:
-                raise ModelError(f"{source.path}: {left}")
+    was_rewritten = _was_rewritten(source)
+    results = [
+        rewrite_meta_graph(meta, target, source.path, was_rewritten=was_rewritten)
+        for meta in proto.meta_graphs
+    ]
     report = FusionReport.merge(result.report for result in results)
     return proto, report, any(result.modified for result in results)
 

@@ -115,7 +115,7 @@ def _nodes(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
     """All nodes of a model, and all that it has when it is fused."""
     source = read_saved_model(model)
     for meta in source.meta_graphs:
-        with graph_errors(source):
+        with graph_errors(source.path):
             fused = lookup_pass(meta).apply(meta.graph_def).graph_def
         for graph_def in (meta.graph_def, fused):
             yield from graph_def.node

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.metadata
 import logging
 import os
 import threading
@@ -51,6 +52,14 @@ _ITEM_SYMBOLS = (
     "TF_GetFetchNodesListSize",
     "TF_GetFetchNodesList",
 )
+#: What fuses lookups without an optimizer in the process.
+_OTHER_WAYS = """Lookups can be fused in other ways all the same:
+  fusion.saved_model_load(path) loads a SavedModel with fused lookups
+  fusion.fuse_saved_model(src, dst), or the command `fusion rewrite`, writes one
+  fusion.fuse_function(concrete_function) and fusion.fuse_graph(graph_def) fuse what is built
+  fusion.keras.accelerate(model) swaps the Embedding layers of a Keras model
+  feature columns with do_fusion and the lookups of this package are built of fused ops
+fusion.explain(model, under="rewrite") tells what can be fused so; see docs/enable.md"""
 
 
 # The structures of tensorflow/c/experimental/grappler/grappler.h
@@ -225,7 +234,9 @@ def install(optimize: Optimize) -> None:
             atexit.register(plugin.close)
         if not plugin.accepted:
             raise tf.errors.UnimplementedError(
-                None, None, f"TensorFlow {tf.__version__} has refused fusion's graph optimizer"
+                None,
+                None,
+                f"TensorFlow {tf.__version__} has refused fusion's graph optimizer.\n{_OTHER_WAYS}",
             )
         plugin.optimize = optimize
 
@@ -261,14 +272,15 @@ def _entry_point() -> Callable[..., object]:
             None,
             f"TensorFlow {tf.__version__} cannot call fusion for the graphs that it runs: "
             f"{_library_path()} does not export tensorflow::grappler::InitGraphPlugin and "
-            f"{', '.join(_ITEM_SYMBOLS)}. Functions and files can be rewritten all the same.",
+            f"{', '.join(_ITEM_SYMBOLS)}.\n{_OTHER_WAYS}",
         )
-    if others := _other_plugins():
+    if others := other_plugins():
         raise tf.errors.AlreadyExistsError(
             None,
             None,
-            f"{', '.join(others)} has graph optimizers of its own; TensorFlow takes one per device "
-            "type and ends the process when there are two",
+            "another library has registered a graph optimizer with TensorFlow: "
+            f"{', '.join(others)}. TensorFlow takes one per device type, and the process ends when "
+            f"there is a second one for the CPU, so fusion registers none.\n{_OTHER_WAYS}",
         )
     return getattr(_library(), name)
 
@@ -345,11 +357,15 @@ def _set_status(status: int | None, code: int) -> None:
     library.load().TF_SetStatus(ctypes.c_void_p(status), code, b"")
 
 
-def _other_plugins() -> list[str]:
-    """The shared libraries of this process that bring graph optimizers along."""
+def other_plugins() -> list[str]:
+    """The shared libraries of this process that have graph optimizers, each with its package.
+
+    Which device types they have registered, TensorFlow does not tell.
+    """
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps if ".so" in line)
-    return [path for path in paths if _exports_plugin(path)]
+    found = [path for path in paths if _exports_plugin(path)]
+    return [f"{path}{_package(path)}" for path in found]
 
 
 def _exports_plugin(path: str) -> bool:
@@ -358,6 +374,19 @@ def _exports_plugin(path: str) -> bool:
     except OSError:  # a file that was replaced since
         return False
     return hasattr(handle, _PLUGIN_SYMBOL)
+
+
+def _package(path: str) -> str:
+    """Returns " of NAME VERSION" for the file of an installed package, else nothing."""
+    name = os.path.basename(path)
+    for package in importlib.metadata.distributions():
+        # To list the files of all packages takes long.
+        if name not in (package.read_text("RECORD") or ""):
+            continue
+        files = [file for file in package.files or () if file.name == name]
+        if any(os.path.realpath(str(package.locate_file(file))) == path for file in files):
+            return f" of {package.name} {package.version}"
+    return ""
 
 
 def _library_path() -> Path:
