@@ -146,7 +146,8 @@ def enable(*, row_updates: bool | None = None) -> None:
 
     Raises:
         tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
-        tf.errors.AlreadyExistsError: another library does so already.
+        tf.errors.AlreadyExistsError: another library has registered a graph optimizer; the message
+            names it, and what fuses lookups all the same.
     """
     _warn_of_row_updates(row_updates)
     plugin.install(_optimize)

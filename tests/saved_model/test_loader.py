@@ -309,7 +309,7 @@ def test_bad_arguments(models: Path, tmp_path: Path):
 
 def test_threads_that_load_do_not_meet(models: Path):
     """TensorFlow's own loader stays what it was while others load."""
-    loaders = [stock, fusion.saved_model_load] * 2
+    loaders: list[Callable[..., Model]] = [stock, fusion.saved_model_load] * 2
     loaded: list[Any] = [None] * len(loaders)
     start = threading.Barrier(len(loaders))
 
