@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[2]
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
 WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md"}
 
+#: Pages whose commands run as the reader's do, while those of others are forked: they set variables
+#: of the environment that a process reads when it begins, or are the first that a reader tries.
+IN_PROCESSES_OF_THEIR_OWN = {"README.md", "docs/cache.md"}
+
 
 def all_blocks(page):
     """(language, text) of the fenced blocks; the language is "" for those that name none."""
@@ -74,8 +78,7 @@ def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     for command, expected in shown:
         name, *arguments = shlex.split(command)
         words = [shutil.which(name, path=environment["PATH"]) or name, *arguments]
-        # The commands of the first page are run as the reader's are; those of others are forked.
-        run = subprocess.run if path == "README.md" else zygote.run
+        run = subprocess.run if path in IN_PROCESSES_OF_THEIR_OWN else zygote.run
         result = run(
             words,
             cwd=tmp_path,

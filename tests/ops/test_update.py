@@ -93,7 +93,9 @@ def test_rows_that_are_numbered_or_sorted(name, tid, is_distinct, is_whole, rows
 
 
 LISTED = [name for name, text in PROGRAMS.items() if not parse(text).is_sweep]
-MARKED = "t=take(v0);scatter_add(v1,x0);a=sum(x1);b=sub(v1,a);u=take(b);w=mul(u,t);scatter_sub(v0,w)"
+MARKED = (
+    "t=take(v0);scatter_add(v1,x0);a=sum(x1);b=sub(v1,a);u=take(b);w=mul(u,t);scatter_sub(v0,w)"
+)
 
 
 @pytest.mark.parametrize("text", [*(PROGRAMS[name] for name in LISTED), MARKED])
