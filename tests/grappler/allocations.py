@@ -11,7 +11,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-#: The allocator tells of no smaller ones.
+from fusion.runtime.tensorflow import library
+
+#: oneDNN's allocator tells of no smaller ones.
 SMALLEST = 256 << 10
 
 
@@ -20,10 +22,21 @@ def allocations() -> Iterator[list[int]]:
     """Lists the bytes of each allocation in the block of at least `SMALLEST`."""
     sizes: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
-        with tf.profiler.experimental.Profile(folder):
+        with _told(), tf.profiler.experimental.Profile(folder):
             yield sizes
         for path in Path(folder).rglob("*.xplane.pb"):
             sizes += _sizes(xplane_pb2.XSpace.FromString(path.read_bytes()))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Lets the allocator tell too that TensorFlow has on processors where it leaves out oneDNN."""
+    functions = library.load()
+    functions._ZN3tsl23EnableCPUAllocatorStatsEv()
+    try:
+        yield
+    finally:
+        functions._ZN3tsl24DisableCPUAllocatorStatsEv()
 
 
 def _sizes(space: xplane_pb2.XSpace) -> Iterator[int]:
