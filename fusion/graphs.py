@@ -11,14 +11,18 @@ from fusion.arguments import wrong_type
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.targets import PASSES, Target, checked_target
+from fusion.passes.targets import PASSES, Target, checked_runtime, checked_target
 
 
 def fuse_graph(
-    graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None, target: str = "fused"
+    graph_def: graph_pb2.GraphDef,
+    outputs: Iterable[str] | None = None,
+    target: str = "fused",
+    runtime: str | None = None,
 ) -> FusionResult:
     """Fuses the embedding lookups of a graph and of its library functions.
 
@@ -33,29 +37,33 @@ def fuse_graph(
             whatever they are. By default these are all nodes that no other node reads or waits
             for; give names for a graph in which values inside a lookup are fetched as well.
         target: what lookups become: "fused" is the ops of this package, "stock" fewer ops of
-            TensorFlow's own, which any TensorFlow runs; fused lookups become such ones again.
+            TensorFlow's own; fused lookups become such ones again.
+        runtime: the version of TensorFlow, such as "2.4", in which a graph of target "stock" has to
+            load; by default the one that its producer says it is from, or else the running one.
 
     Returns:
         The graph (`graph_def` itself if nothing was rewritten) and the report.
 
     Raises:
         TypeError: not a GraphDef, or `outputs` is no iterable of strings.
-        ValueError: an output does not exist, the target is unknown, the graph is malformed, or it
-            has ops of this package that cannot become stock ones.
+        ValueError: an output does not exist, the target or runtime is unknown, the graph is
+            malformed, or it has ops of this package that cannot become stock ones.
     """
     chosen = checked_target("fuse_graph", target)
     if not isinstance(graph_def, graph_pb2.GraphDef):
         raise wrong_type("fuse_graph", "graph_def", "a GraphDef", graph_def)
+    release = checked_runtime("fuse_graph", runtime, chosen)
     preserve = final_nodes(graph_def)
     if outputs is not None:
         preserve = frozenset(checked_outputs("fuse_graph", graph_def, outputs))
     with _graph_errors("fuse_graph: graph_def"):
-        lookup_pass = PASSES[chosen]
-        result = lookup_pass(preserve, variables=_variables(graph_def), devices=DEVICES).apply(
-            graph_def
+        release = release or recorded_release(graph_def)
+        rewrite = PASSES[chosen](
+            preserve, variables=_variables(graph_def), devices=DEVICES, runtime=release
         )
+        result = rewrite.apply(graph_def)
     if chosen is Target.STOCK:
-        left = remaining_fused_ops(result.graph_def, result.report)
+        left = remaining_fused_ops(result.graph_def, result.report, release)
         if left is not None:
             raise ValueError(f"fuse_graph: target 'stock': {left}")
     return result

@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
-        *("fused_columns", "liveness", "edit"),
+        *("fused_columns", "liveness", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),

@@ -11,6 +11,7 @@ from tensorflow.core.framework import node_def_pb2
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.emit.emit import emit
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.runtime_ops import lacking
 from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_bare
@@ -20,6 +21,7 @@ from fusion.passes.plan.stacks import TOO_FEW, stock_plans
 from fusion.passes.plan.training_step import NO_STEP, TrainingStep
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.schema.op_history import NEWEST, Release
 
 FEWEST_OPS = "it has as few stock ops as it can have"
 """What is said of lookups that nothing better is known for."""
@@ -69,17 +71,25 @@ def choose_fused(
     return Choice(refused=refused)
 
 
-def choose_stock(view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters) -> Choice:
-    """Chooses fewer stock ops."""
+def choose_stock(
+    view: GraphView,
+    lookups: Sequence[LookupMatch],
+    writers: SparseWriters,
+    runtime: Release = NEWEST,
+) -> Choice:
+    """Chooses fewer stock ops, of those that a TensorFlow release has."""
     refused: dict[str, NoMatch] = {}
     while lookups:
-        planned = _stock(view, lookups, writers)
-        if planned is not None and not _is_in_vain(planned[1]):
+        planned = _stock(view, lookups, writers, runtime)
+        unknown = {} if planned is None else _refuse_unknown(*planned, runtime)
+        if unknown:
+            refused |= unknown
+        elif planned is not None and not _is_in_vain(planned[1]):
             taken = {lookup.anchor for group in planned[0].groups for lookup in group.lookups}
             left = [lookup.anchor for lookup in lookups if lookup.anchor not in taken]
             refused |= {anchor: NoMatch(TOO_FEW, anchor) for anchor in left}
             return Choice(*planned, refused)
-        if planned is not None:
+        elif planned is not None:
             for lookup in lookups:
                 why = TOO_FEW if is_bare(lookup) else FEWEST_OPS
                 refused[lookup.anchor] = NoMatch(why, lookup.anchor)
@@ -116,20 +126,36 @@ def _fused(
 
 
 def _stock(
-    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, runtime: Release
 ) -> tuple[Plan, GraphEdit] | None:
-    plans = list(stock_plans(view, lookups, writers))
+    plans = list(stock_plans(view, lookups, writers, runtime))
     if view.has_loops:
         # Their back edges are circles too; what is emitted alone waits for what it did.
-        return plans[-1], emit(view, plans[-1])
+        return plans[-1], emit(view, plans[-1], runtime)
     if not are_awaited(view, lookups):
-        return plans[0], emit(view, plans[0])
-    return _first_free(view, plans)
+        return plans[0], emit(view, plans[0], runtime)
+    return _first_free(view, plans, runtime)
 
 
-def _first_free(view: GraphView, plans: Iterable[Plan]) -> tuple[Plan, GraphEdit] | None:
-    edits = ((plan, emit(view, plan)) for plan in plans)
+def _first_free(
+    view: GraphView, plans: Iterable[Plan], runtime: Release = NEWEST
+) -> tuple[Plan, GraphEdit] | None:
+    edits = ((plan, emit(view, plan, runtime)) for plan in plans)
     return next(((plan, edit) for plan, edit in edits if not edit.is_circular()), None)
+
+
+def _refuse_unknown(plan: Plan, edit: GraphEdit, runtime: Release) -> dict[str, NoMatch]:
+    """Returns why lookups stay that would become what a TensorFlow release does not have."""
+    if runtime >= NEWEST:
+        return {}
+    positions, refused = edit.positions(), dict[str, NoMatch]()
+    for node in edit.added.values():
+        use = lacking(node, runtime, edit.view.nodes.values())
+        if use is not None:
+            groups = [one for one in plan.groups if one.op == positions[node.name]] or plan.groups
+            for lookup in (lookup for group in groups for lookup in group.lookups):
+                refused.setdefault(lookup.anchor, NoMatch(use.refusal(runtime), lookup.anchor))
+    return refused
 
 
 def _is_in_vain(edit: GraphEdit) -> bool:

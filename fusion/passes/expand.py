@@ -7,16 +7,18 @@ alone is still what its definition by stock ops says.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
+from fusion.passes.graph.runtime_ops import TOO_OLD, drop_later_defaults, lacking
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.names import OP_NAMES, SINGLE
+from fusion.schema.op_history import NEWEST, OLDEST, Release
 from fusion.stock_ops.definitions import DEFINITIONS
 from fusion.stock_ops.entries import NoDefinition
 
@@ -27,20 +29,36 @@ _MATRICES = frozenset(
 """Inputs of rank 2; all others are vectors, but for the ids and rows of groups."""
 
 
-def expanded(
-    graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
-) -> tuple[graph_pb2.GraphDef, dict[str, dict[str, str]]]:
-    """Returns the graph without fused ops, and for each function that had any what became of them.
+class Expansion(NamedTuple):
+    """A graph without fused ops; function "" is the main graph.
 
-    That is the node that holds the first result, by the op's name; function "" is the main graph.
-    One with an op that has no definition stays as it is: what is left would need our ops anyway.
-    What outsiders refer to keeps its name and its values.
+    Attributes:
+        graph_def: the graph.
+        held: for each function that had fused ops, the node that holds the first result of each.
+        lacking: why other functions have theirs, where a TensorFlow release lacks what they become.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    held: dict[str, dict[str, str]]
+    lacking: dict[str, str]
+
+
+def expanded(
+    graph_def: graph_pb2.GraphDef,
+    preserved: frozenset[str] = frozenset(),
+    runtime: Release = NEWEST,
+) -> Expansion:
+    """Replaces each fused op by stock ones.
+
+    A function with an op that has no definition stays as it is: what is left would need our ops
+    anyway. What outsiders refer to keeps its name and its values.
 
     Args:
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
+        runtime: the TensorFlow release that has to know the stock ops.
     """
-    edits, held = dict[str, GraphEdit](), dict[str, dict[str, str]]()
+    edits, held, unknown = dict[str, GraphEdit](), dict[str, dict[str, str]](), dict[str, str]()
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
         names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
@@ -52,9 +70,24 @@ def expanded(
             results = {name: _expand(edit, name) for name in names}
         except NoDefinition:
             continue
-        if names:
+        if (why := _refuse(edit, runtime)) is not None:
+            unknown[view.function] = why
+        elif names:
             edits[view.function], held[view.function] = edit, results
-    return (apply_edits(graph_def, edits) if edits else graph_def), held
+    return Expansion(apply_edits(graph_def, edits) if edits else graph_def, held, unknown)
+
+
+def _refuse(edit: GraphEdit, runtime: Release) -> str | None:
+    """Returns why a TensorFlow release cannot load the new nodes; None if it can."""
+    if not edit.added or runtime >= NEWEST:
+        return None
+    if runtime < OLDEST:
+        return TOO_OLD
+    for node in edit.added.values():
+        drop_later_defaults(node, runtime)
+    found = (lacking(node, runtime, edit.view.nodes.values()) for node in edit.added.values())
+    use = next((use for use in found if use is not None), None)
+    return None if use is None else use.refusal(runtime)
 
 
 def _expand(edit: GraphEdit, name: str) -> str:

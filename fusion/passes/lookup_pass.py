@@ -24,6 +24,7 @@ from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.schema.devices import CPU_ALONE, Devices
+from fusion.schema.op_history import NEWEST, Release
 
 COMPILED = "_XlaMustCompile"
 COMPILED_REASON = "the function is compiled by XLA"
@@ -90,6 +91,8 @@ class LookupPass(ABC):
             lookup that the graph places elsewhere is left alone.
         devices: where the fused ops can run. A lookup that the graph places elsewhere is left
             alone.
+        runtime: the TensorFlow release in which a graph of stock ops has to load, where its source
+            does.
     """
 
     preserve: frozenset[str] = frozenset()
@@ -97,6 +100,7 @@ class LookupPass(ABC):
     variables: Mapping[tuple[str, str], Variable] = field(default_factory=dict)
     tasks: frozenset[str] | None = None
     devices: Devices = CPU_ALONE
+    runtime: Release = NEWEST
 
     @abstractmethod
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:

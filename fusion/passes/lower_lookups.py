@@ -11,9 +11,10 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import FEWEST_OPS, Choice, choose_stock
 from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import apply_edits
+from fusion.passes.graph.runtime_ops import IS_FOR, TOO_OLD, newer_than
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
-from fusion.passes.plan.forms import can_stack, is_bare
+from fusion.passes.plan.forms import can_stack, is_bare, reads_whole
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch, recognise_all
@@ -28,6 +29,7 @@ from fusion.passes.report.fused_before import (
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.ungroup import ungrouped
 from fusion.schema.names import OP_NAMES, ROW_UPDATE, UPDATE
+from fusion.schema.op_history import NEWEST, OLDEST, Release
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,19 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        apart = ungrouped(graph_def, self.preserve)
+        apart = ungrouped(graph_def, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         lowered = apply_edits(apart, edits) if edits else apart
-        result, held = expanded(lowered, self.preserve)
+        result, held, _ = expanded(lowered, self.preserve, self.runtime)
         if result is apart:
             # To take groups apart is a step on the way, and no gain.
             result = graph_def
         columns = tuple(
             _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
         )
-        report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
+        newer = newer_than(result, self.runtime)
+        report = FusionReport(columns, count_nodes(graph_def), count_nodes(result), newer=newer)
         return FusionResult(result, report, modified=result is not graph_def)
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
@@ -60,39 +63,50 @@ class LowerLookups(LookupPass):
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         recognised = self.named(view, recognise_all(view))
-        matches = [_without_gradient(view, match) for match in recognised]
+        matches = [self._without_gradient(view, match, writers) for match in recognised]
         refused = refuse_unsafe(view, matches, self.devices.types, self.tasks).all
+        if self.runtime < OLDEST:
+            refusal = refusal or TOO_OLD
         if refusal:
             refused = {
                 lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in matches
             } | refused
         lookups = [lookup for lookup in matches if lookup.spec and lookup.anchor not in refused]
-        choice = choose_stock(view, lookups, writers)
+        choice = choose_stock(view, lookups, writers, self.runtime)
         columns = _columns(view, matches, refused | choice.refused, choice)
         return self.rewrite(view, columns, choice.edit)
 
+    def _without_gradient(
+        self, view: GraphView, lookup: LookupMatch, writers: SparseWriters
+    ) -> LookupMatch:
+        """Returns the lookup, or why it does not become other stock ops."""
+        is_fewest, reason = False, ""
+        if lookup.spec is not None:
+            is_fewest = self._has_fewest_ops(view, lookup, writers)
+        asks = lookup.has_few_ops and not is_fewest
+        if lookup.gradients or (asks and has_gradient(view, lookup.nodes())):
+            reason = f"{HAS_GRADIENT}, which reads what is inside it"
+        elif is_fewest:
+            reason = FEWEST_OPS
+        if not reason:
+            return lookup
+        return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
 
-def _without_gradient(view: GraphView, lookup: LookupMatch) -> LookupMatch:
-    """Returns the lookup, or why it does not become other stock ops."""
-    is_fewest, reason = lookup.spec is not None and _has_fewest_ops(view, lookup), ""
-    asks = lookup.has_few_ops and not is_fewest
-    if lookup.gradients or (asks and has_gradient(view, lookup.nodes())):
-        reason = f"{HAS_GRADIENT}, which reads what is inside it"
-    elif is_fewest:
-        reason = FEWEST_OPS
-    if not reason:
-        return lookup
-    return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
-
-
-def _has_fewest_ops(view: GraphView, lookup: LookupMatch) -> bool:
-    """Whether a lookup has a dense sum, or a reduction of the table itself that fills no rows."""
-    if lookup.has_few_ops:
-        if lookup.full_spec.addition is not None:
+    def _has_fewest_ops(self, view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
+        """Whether a lookup has a dense sum, or a reduction of the rows it needs that fills none."""
+        spec = lookup.full_spec
+        if lookup.has_few_ops:
+            if spec.addition is not None:
+                return True
+            may_stack = is_bare(lookup) and can_stack(view, spec)
+            return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS and not may_stack
+        if lookup.parts.fill is not None:
+            return False
+        if not lookup.unique:
             return True
-        may_stack = is_bare(lookup) and can_stack(view, lookup.full_spec)
-        return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS and not may_stack
-    return lookup.parts.fill is None and not lookup.unique
+        # Where a table is not read whole its distinct rows are found and gathered again.
+        is_plain = spec.weights is None and spec.table.max_norm is None and not spec.table.strategy
+        return is_plain and not reads_whole(view, lookup, writers, self.runtime)
 
 
 def _columns(
@@ -125,24 +139,34 @@ def _expanded(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> Co
 
 
 def remaining_fused_ops(
-    graph_def: graph_pb2.GraphDef, report: FusionReport, *, was_rewritten: bool = False
+    graph_def: graph_pb2.GraphDef,
+    report: FusionReport,
+    runtime: Release = NEWEST,
+    *,
+    was_rewritten: bool = False,
 ) -> str | None:
     """Returns which op of this package is still there, why, and what to do; None if there is none.
 
     Args:
         graph_def: the result of the pass.
         report: that of the pass.
+        runtime: the TensorFlow release that the pass wrote for.
         was_rewritten: whether the pass is known to have fused the model that it was given.
     """
-    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
-    left = [
-        (node, reasons.get((function, node.name)))
+    found = [
+        (function, node)
         for function, nodes in _node_lists(graph_def)
         for node in nodes
         if node.op in OP_NAMES
     ]
-    if not left:
+    if not found:
         return None
+    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    lacking = expanded(graph_def, runtime=runtime).lacking
+    left = [
+        (node, lacking.get(function, reasons.get((function, node.name))))
+        for function, node in found
+    ]
     # One that is known not to fit says more than what is around it.
     node, reason = min(left, key=lambda pair: pair[1] is None)
     why = "" if reason is None else f": {reason}"
@@ -151,6 +175,10 @@ def remaining_fused_ops(
 
 
 def _advice(op: str, reason: str, was_rewritten: bool) -> str:
+    if reason == TOO_OLD:
+        return "or rewrite the model that was fused instead"
+    if IS_FOR in reason:
+        return "name a newer runtime, or rewrite the model that was fused instead"
     if was_rewritten:
         return "rewrite the model that was fused instead"
     if op in (ROW_UPDATE, UPDATE) or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):

@@ -20,23 +20,27 @@ from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
+from fusion.schema.op_history import NEWEST, Release
 
 #: What TensorFlow takes for the name of a node.
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def ungrouped(
-    graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
+    graph_def: graph_pb2.GraphDef,
+    preserved: frozenset[str] = frozenset(),
+    runtime: Release = NEWEST,
 ) -> graph_pb2.GraphDef:
     """Returns the graph without grouped lookups, boundaries and shared reads, or itself.
 
     Args:
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
+        runtime: the TensorFlow release that has to know the stock ops.
     """
     edits = {}
     for view in bodies(graph_def, preserved):
-        edit = _Ungroup(GraphEdit(view)).edit_all()
+        edit = _Ungroup(GraphEdit(view), runtime).edit_all()
         if edit.added:
             edits[view.function] = edit
     return apply_edits(graph_def, edits) if edits else graph_def
@@ -45,6 +49,7 @@ def ungrouped(
 @dataclass(frozen=True)
 class _Ungroup:
     edit: GraphEdit
+    runtime: Release
 
     def edit_all(self) -> GraphEdit:
         """Returns the edit of a graph or a function."""
@@ -90,7 +95,7 @@ class _Ungroup:
         for index, handle in enumerate(view.inputs(name)):
             shape = view.shape(Tensor(name, index)) or (None, None)
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
-            reads.append(stock_read(build, read))
+            reads.append(stock_read(build, read, self.runtime))
             self.edit.replace(Tensor(name, index), Tensor(reads[-1]))
         if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
             # Who waits for the op, as what changes a variable does, waits for all of them.

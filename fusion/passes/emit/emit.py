@@ -11,17 +11,25 @@ from fusion.passes.emit.stacked import StackedEmitter
 from fusion.passes.emit.stock import StockEmitter
 from fusion.passes.emit.trained import TrainedEmitter
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.runtime_ops import drop_later_defaults
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Lowering, Plan
+from fusion.schema.op_history import NEWEST, Release
 
 
-def emit(view: GraphView, plan: Plan) -> GraphEdit:
-    """Returns the edit that replaces every lookup of the plan."""
+def emit(view: GraphView, plan: Plan, runtime: Release = NEWEST) -> GraphEdit:
+    """Returns the edit that replaces every lookup of the plan.
+
+    Args:
+        view: the graph.
+        plan: the plan.
+        runtime: the TensorFlow release that has to know what stock ops are emitted.
+    """
     edit = GraphEdit(view)
     concats = ConcatEmitter(edit)
     inference = InferenceEmitter(edit, concats)
     split, trained = SplitEmitter(edit), TrainedEmitter(edit, concats, plan)
-    forward, stock = ForwardEmitter(edit), StockEmitter(edit)
+    forward, stock = ForwardEmitter(edit), StockEmitter(edit, runtime)
     stacked = StackedEmitter(edit, concats)
     for group in plan.groups:
         if group.form is Lowering.GROUPED:
@@ -40,4 +48,6 @@ def emit(view: GraphView, plan: Plan) -> GraphEdit:
             split.lookup(group.lookups[0])
     concats.finish()
     SizeEmitter(edit, plan.measures).finish(plan.groups)
+    for node in edit.added.values():
+        drop_later_defaults(node, runtime)
     return edit

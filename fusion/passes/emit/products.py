@@ -162,8 +162,8 @@ def _distinct(build: NodeBuilder, ids: Tensor) -> Tensor:
     """Returns ids of which each is in a row once: sorted, with NONE instead of repeats."""
     shape = build.shared("shape", "Shape", (ids,), {"T": _INT64, "out_type": _INT32})
     width = sliced(build, shape, _INT32, [1], [2], {"shrink_axis_mask": 1})
-    types = {"T": _INT64, "Tk": _INT32, "index_type": _INT32}
-    ordered = build.shared("sorted", "TopKV2", (ids, width), types, {"sorted": True})
+    # Without Tk and index_type, which TensorFlow before 2.13 does not know: both are int32.
+    ordered = build.shared("sorted", "TopKV2", (ids, width), {"T": _INT64}, {"sorted": True})
     # Each is compared with the one on its left; there is none left of the first.
     masks = {"begin_mask": 3, "end_mask": 1}
     before = sliced(build, ordered, _INT64, [0, 0], [0, -1], masks)

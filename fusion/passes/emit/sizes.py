@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Measured, SizesOf
 
@@ -56,8 +56,7 @@ def _same(build: NodeBuilder, vectors: list[Tensor]) -> Tensor:
     for axis in (0, 1):
         node = build.node("same", "ConcatOffset")
         build.inputs(node, build.constant("axis", np.array(axis, np.int32)), *vectors)
-        set_attrs(node, N=len(vectors))
-        set_types(node, shape_type=_INT32)
+        set_attrs(node, N=len(vectors))  # and no shape_type: TensorFlow before 2.14 has none
         zeros = Tensor(build.add(node))
         sizes = build.shared("checked", "AddV2", (sizes, zeros), {"T": _INT32})
     return sizes

@@ -31,6 +31,7 @@ from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.reduction import COMBINERS
 from fusion.schema.attributes import HALF_TYPES
+from fusion.schema.op_history import Release
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _REDUCTIONS = {combiner: op for op, combiner in COMBINERS.items()}
@@ -38,9 +39,15 @@ _REDUCTIONS = {combiner: op for op, combiner in COMBINERS.items()}
 
 @dataclass
 class StockEmitter:
-    """Emits lookups one by one; equal nodes are emitted once and shared."""
+    """Emits lookups one by one; equal nodes are emitted once and shared.
+
+    Attributes:
+        edit: the rewrite.
+        runtime: the TensorFlow release that has to know the ops.
+    """
 
     edit: GraphEdit
+    runtime: Release
 
     def lookup(self, lookup: LookupMatch, reads_whole: bool) -> None:
         """Emits one lookup under the name of its output and takes its nodes out.
@@ -51,7 +58,7 @@ class StockEmitter:
         """
         build, product = NodeBuilder.of(self.edit, lookup.full_spec), lookup.parts.whole
         spec = with_plain_ids(build, lookup.full_spec)
-        emitted = _Lookup(build, replace(lookup, spec=spec))
+        emitted = _Lookup(build, replace(lookup, spec=spec), self.runtime)
         if has_one_per_row(self.edit.view, spec):
             last = emitted.one_per_row()
         elif spec.weights is not None:
@@ -84,6 +91,7 @@ class _Lookup:
 
     build: NodeBuilder
     lookup: LookupMatch
+    runtime: Release
 
     @property
     def spec(self) -> LookupSpec:
@@ -111,9 +119,12 @@ class _Lookup:
         else:
             matrix, index = self._distinct_rows(bags.ids)
             index_dtype = _INT32
-        inputs: tuple[Tensor, ...] = (matrix, index, bags.rows)
-        types = {"T": spec.table.dtype, "Tidx": index_dtype, "Tsegmentids": bags.rows_dtype}
-        op = _REDUCTIONS[spec.combiner]
+        op, rows, rows_dtype = _REDUCTIONS[spec.combiner], bags.rows, bags.rows_dtype
+        if not self.runtime.has(op, "Tsegmentids"):
+            # Lookups had them cast then.
+            rows, rows_dtype = as_dtype(build, rows, rows_dtype, _INT32), _INT32
+        inputs: tuple[Tensor, ...] = (matrix, index, rows)
+        types = {"T": spec.table.dtype, "Tidx": index_dtype, "Tsegmentids": rows_dtype}
         if bags.count is not None:
             inputs, op = (*inputs, bags.count), f"{op}WithNumSegments"
             types |= {"Tnumsegments": _INT64}

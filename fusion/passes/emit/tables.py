@@ -14,11 +14,12 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.forms import can_share, is_small, placement
+from fusion.passes.plan.forms import can_read_large, can_share, is_small, placement
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
+from fusion.schema.op_history import NEWEST, Release
 
 
 def gather(
@@ -150,17 +151,17 @@ class VariableRead:
         return ("read", self.handle, self.dtype, self.device, self.colocation, self.waits)
 
 
-def stock_read(build: NodeBuilder, read: VariableRead) -> str:
+def stock_read(build: NodeBuilder, read: VariableRead, runtime: Release = NEWEST) -> str:
     """Adds stock's read of a variable's value, once; returns its name.
 
     After any sparse access a variable is in a mode in which each read copies it; that is switched
-    off first, unless a copy costs no more than that.
+    off first, unless a copy costs no more than that, or the TensorFlow release has no op for it.
     """
     if read.key not in build.edit.shared:
         node = build.node("table", "ReadVariableOp", read.device)
         set_types(node, dtype=read.dtype)
         nodes = [node]
-        if not is_small(read.dtype, read.shape):
+        if can_read_large(runtime) and not is_small(read.dtype, read.shape):
             nodes.insert(0, build.node("share_table", "DisableCopyOnRead", read.device))
         for copy in nodes:
             build.inputs(copy, read.handle)

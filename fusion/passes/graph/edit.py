@@ -50,6 +50,10 @@ class GraphEdit:
         self.added[node.name] = node
         self._placed.setdefault(at, []).append(node.name)
 
+    def positions(self) -> dict[str, str]:
+        """Returns the existing node that each new one stands before, or in whose place it is."""
+        return {name: at for at, names in self._placed.items() for name in names}
+
     def text(self, tensor: Tensor) -> str:
         """Returns the input string of a new or an existing tensor."""
         node = self.added.get(tensor.node)

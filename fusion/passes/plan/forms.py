@@ -17,6 +17,7 @@ from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.rows import Rows, Shaped
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
+from fusion.schema.op_history import Release
 
 
 def is_bare(lookup: LookupMatch) -> bool:
@@ -65,6 +66,26 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
     if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
         return False
     return not writers.change(view, table.shards[0].tensor)
+
+
+def reads_whole(
+    view: GraphView, lookup: LookupMatch, writers: SparseWriters, runtime: Release
+) -> bool:
+    """Whether a stock op may read the table whole, and a TensorFlow release has what that takes."""
+    spec = lookup.full_spec
+    is_variable = spec.table.shards[0].kind == "resource"
+    if is_variable and not (
+        is_small(spec.table.dtype, spec.table.shape) or can_read_large(runtime)
+    ):
+        return False
+    if not runtime.has("SparseSegmentSum", "Tidx", spec.dtype):
+        return False
+    return reads_table_well(view, lookup, writers)
+
+
+def can_read_large(runtime: Release) -> bool:
+    """Whether a release can let those who read a variable share it, whatever accessed its rows."""
+    return runtime.has("DisableCopyOnRead")
 
 
 def needs_cpu(lookup: LookupMatch) -> bool:

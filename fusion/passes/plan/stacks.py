@@ -12,20 +12,21 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import slot_in_concat
-from fusion.passes.plan.forms import can_stack, is_bare, is_joinable, is_small, reads_table_well
+from fusion.passes.plan.forms import can_stack, is_bare, is_joinable, is_small, reads_whole
 from fusion.passes.plan.joins import FEWEST, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.plan.sizes import result_shape
 from fusion.passes.recognise.lookup import LookupMatch
+from fusion.schema.op_history import Release
 
 
 def stock_plans(
-    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters
+    view: GraphView, lookups: Sequence[LookupMatch], writers: SparseWriters, runtime: Release
 ) -> Iterator[Plan]:
     """Yields plans with stock ops, the best one first."""
     alone = {
         lookup.anchor: Group(
-            Lowering.STOCK, (lookup,), reads_whole=reads_table_well(view, lookup, writers)
+            Lowering.STOCK, (lookup,), reads_whole=reads_whole(view, lookup, writers, runtime)
         )
         for lookup in lookups
         if not is_bare(lookup)

@@ -138,12 +138,15 @@ class FusionReport:
         columns: all columns.
         nodes_before, nodes_after: the node counts.
         updates: the updates of tables, where they were looked for: in graphs that are about to run.
+        newer: what the source has that the TensorFlow release does not, for which stock ops were
+            written, as far as that is known.
     """
 
     columns: tuple[ColumnReport, ...] = ()
     nodes_before: int = 0
     nodes_after: int = 0
     updates: tuple[UpdateReport, ...] = ()
+    newer: tuple[str, ...] = ()
 
     @property
     def fused_count(self) -> int:
@@ -159,6 +162,7 @@ class FusionReport:
             "nodes_after": self.nodes_after,
             "columns": [column.to_dict() for column in self.columns],
             "updates": [update.to_dict() for update in self.updates],
+            "newer": list(self.newer),
         }
 
     def __str__(self) -> str:
@@ -167,7 +171,12 @@ class FusionReport:
             f"{self.fused_count} of {len(self.columns)} columns fused, "
             f"{self.nodes_before}{after} nodes"
         )
-        sections = (_lines(self.columns), _group_lines(self.columns), _update_lines(self.updates))
+        sections = (
+            _lines(self.columns),
+            _group_lines(self.columns),
+            _update_lines(self.updates),
+            (f"  newer than the runtime  {newer}" for newer in self.newer),
+        )
         return "\n".join([head, *map(printable, chain.from_iterable(sections))])
 
     @staticmethod
@@ -179,6 +188,7 @@ class FusionReport:
             nodes_before=sum(part.nodes_before for part in parts),
             nodes_after=sum(part.nodes_after for part in parts),
             updates=tuple(update for part in parts for update in part.updates),
+            newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
         )
 
 
