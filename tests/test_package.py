@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fusion.version import __version__
+from fusion.version import TENSORFLOW, __version__
 
 DISTRIBUTION = "tf-embedding-fusion"
 
@@ -23,6 +23,7 @@ def test_supported_python_and_tensorflow_are_declared() -> None:
     requirements = importlib.metadata.requires(DISTRIBUTION) or []
     (tensorflow,) = (r for r in requirements if re.match(r"tensorflow\b", r))
     assert set(tensorflow.removeprefix("tensorflow").split(",")) == {">=2.18", "<2.22"}
+    assert TENSORFLOW == ("2.18", "2.21")
 
 
 def test_command_is_installed_beside_python() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from fusion.saved_model import Rewrite
+    from fusion.saved_model.runtimes import Runtimes
+
+_FUSED_LOAD = "run `import fusion` before loading it"
 
 
 @click.command()
@@ -29,7 +32,13 @@ if TYPE_CHECKING:
     type=click.Choice(["fused", "stock"]),
     default="fused",
     show_default=True,
-    help="What lookups become: ops of this package, or fewer ops that any TensorFlow has.",
+    help="What lookups become: ops of this package, or fewer ops of TensorFlow's own.",
+)
+@click.option(
+    "--runtime",
+    metavar="VERSION",
+    help="With --target stock, the TensorFlow that DST has to load in: no newer op is written.  "
+    "[default: the version that SRC records]",
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
 @timeout()
@@ -59,14 +68,18 @@ def rewrite(
 
     DST's signatures are compared with SRC's on generated or recorded inputs, to the bit, before it
     appears.
-    SRC is never changed. Run `import fusion` before loading DST; with --target stock any TensorFlow
-    loads it, and what is fused in SRC becomes stock ops again.
+    SRC is never changed. Run `import fusion` before loading DST; with --target stock it loads
+    wherever SRC does, and what is fused in SRC becomes stock ops again.
     """
     check_output_file(report_file, "--report")
     from fusion.saved_model import RewriteOptions, rewrite_saved_model
 
     names = None if outputs is None else [name for name in outputs.split(",") if name]
-    options = RewriteOptions(verify=not no_verify, outputs=names, **rest)
+    try:
+        options = RewriteOptions(verify=not no_verify, outputs=names, **rest)
+    except ValueError as error:  # of the other options click knows what they may be
+        message = str(error).removeprefix("fuse_saved_model: ")
+        raise click.BadParameter(message, param_hint="--runtime") from None
     with _copying() as progress:
         done = rewrite_saved_model(src, dst, options, progress)
     if report_file is not None:
@@ -112,7 +125,7 @@ def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
     out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
-    if not report.fused_count:
+    if done.runtimes is None or not report.fused_count:
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification
@@ -121,5 +134,17 @@ def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
     if done.unchecked:
         count, where = len(done.unchecked), "named in fusion.json"
         out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))
-    load = "it needs TensorFlow alone" if is_stock else "run `import fusion` before loading it"
+    if report.newer:
+        newer = ", ".join(report.newer)
+        out.print(cell(f"newer than TensorFlow {done.runtimes.first}, in SRC too: {newer}"))
+    load = _stock_load(done.runtimes) if is_stock else f"{_FUSED_LOAD}, in {done.runtimes}"
     out.print(cell(f"wrote {dst}; {load}"))
+
+
+def _stock_load(runtimes: Runtimes) -> str:
+    """Returns what it takes to load a model of stock ops."""
+    from fusion.passes.graph.runtime_ops import running_release
+
+    release = "" if runtimes.first == running_release() else f", {runtimes.first} or newer"
+    condition = ", and loads where SRC does" if runtimes.need_source else ""
+    return f"it needs TensorFlow alone{release}{condition}"

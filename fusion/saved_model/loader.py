@@ -18,6 +18,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.saved_model import load, load_v1_in_v2
 
+from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import checked_target
 from fusion.saved_model.rewrite import rewrite_meta_graph
@@ -46,7 +47,8 @@ def saved_model_load(
         path: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2.
         tags: those of the meta graph to load, if there are several.
         options: as of `tf.saved_model.load`.
-        target: what the lookups become, as of `fuse_saved_model`: "fused" or "stock".
+        target: what the lookups become, as of `fuse_saved_model`: "fused" or "stock",
+            here for the TensorFlow that is running.
 
     Returns:
         What `tf.saved_model.load` returns, with an attribute more: `fusion_report`, which says what
@@ -64,7 +66,9 @@ def saved_model_load(
     def rewrite(meta: meta_graph_pb2.MetaGraphDef) -> None:
         model = os.fsdecode(path)
         was_rewritten = Path(model, MANIFEST_FILE).is_file()
-        result = rewrite_meta_graph(meta, chosen, model, was_rewritten=was_rewritten)
+        result = rewrite_meta_graph(
+            meta, chosen, model, was_rewritten=was_rewritten, runtime=running_release()
+        )
         reports.append(result.report)
 
     # Called while a function is traced: AutoGraph would translate all of it.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 from fusion.passes.report.report import FusionReport
+from fusion.saved_model.runtimes import Runtimes
 from fusion.saved_model.source import SourceModel, model_files
 from fusion.saved_model.verify import Verification
 from fusion.version import __version__
@@ -24,6 +25,7 @@ def manifest(
     report: FusionReport,
     ops: Iterable[str],
     options: Mapping[str, object],
+    runtimes: Runtimes | None,
     verification: Verification | None,
     unchecked: Iterable[str] = (),
 ) -> bytes:
@@ -34,6 +36,7 @@ def manifest(
         report: what the pass did.
         ops: the names of this package's ops that the rewritten model uses.
         options: the options of the rewrite.
+        runtimes: the TensorFlow releases that it loads in; None if they are the source's.
         verification: the comparison with the source; None when there was nothing to compare.
         unchecked: functions with fused lookups that no signature runs.
     """
@@ -42,6 +45,7 @@ def manifest(
         "tool": "tf-embedding-fusion",
         "version": __version__,
         "load": LOAD_HINT if names else LOAD_PLAIN,
+        "runtimes": None if runtimes is None else str(runtimes),
         "ops": names,
         "options": dict(options),
         "source": _origin(source),

@@ -11,16 +11,38 @@ from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
 
 from fusion.ops import DEVICES
+from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
 from fusion.saved_model.variables import variable_search
+from fusion.schema.op_history import Release
 
 
-def lookup_pass(meta: meta_graph_pb2.MetaGraphDef, target: Target = Target.FUSED) -> LookupPass:
-    """Returns the pass that rewrites the lookups of `meta`."""
+def lookup_pass(
+    meta: meta_graph_pb2.MetaGraphDef,
+    target: Target = Target.FUSED,
+    runtime: Release | None = None,
+) -> LookupPass:
+    """Returns the pass that rewrites the lookups of `meta`.
+
+    Args:
+        meta: the meta graph.
+        target: what lookups become.
+        runtime: the TensorFlow release that stock ops are written for; by default that of `meta`.
+    """
     variables = variable_search(meta).known
-    return PASSES[target](preserved_names(meta), variables=variables, devices=DEVICES)
+    return PASSES[target](
+        preserved_names(meta),
+        variables=variables,
+        devices=DEVICES,
+        runtime=runtime or release_of(meta),
+    )
+
+
+def release_of(meta: meta_graph_pb2.MetaGraphDef) -> Release:
+    """Returns the TensorFlow release that a meta graph was saved by."""
+    return recorded_release(meta.graph_def, meta.meta_info_def.tensorflow_version)
 
 
 def apply_pass(meta: meta_graph_pb2.MetaGraphDef, graph_pass: Pass) -> FusionResult:

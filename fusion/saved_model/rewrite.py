@@ -14,13 +14,14 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.targets import Target, checked_target
+from fusion.passes.targets import Target, checked_runtime, checked_target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
-from fusion.saved_model.meta_graph import apply_pass, lookup_pass, used_ops
+from fusion.saved_model.meta_graph import apply_pass, lookup_pass, release_of, used_ops
+from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
     FINGERPRINT_FILE,
     MANIFEST_FILE,
@@ -37,8 +38,11 @@ from fusion.saved_model.verify import (
     compare_models,
 )
 from fusion.schema.names import OP_NAMES
+from fusion.schema.op_history import Release
 
 TARGETS = tuple(target.value for target in Target)
+
+_FUNCTION = "fuse_saved_model"
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -55,11 +59,14 @@ class Rewrite:
             fused and the model is a plain copy.
         unchecked: functions with fused lookups that no signature runs, so that the verification
             says nothing about them: what else can be called after loading.
+        runtimes: the TensorFlow releases that the result loads in; None if they are the source's,
+            as nothing was rewritten.
     """
 
     report: FusionReport
     verification: Verification | None
     unchecked: tuple[str, ...] = ()
+    runtimes: Runtimes | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class RewriteOptions:
     """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
 
     Raises:
-        ValueError: an unknown target.
+        ValueError: an unknown target or runtime.
     """
 
     target: str = "fused"
@@ -77,13 +84,20 @@ class RewriteOptions:
     link: bool = False
     inputs: str | os.PathLike[str] | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
-        checked_target("fuse_saved_model", self.target)
+        self.release()
+
+    def release(self) -> Release | None:
+        """Returns the TensorFlow release that `runtime` names, None if there is none."""
+        return checked_runtime(_FUNCTION, self.runtime, checked_target(_FUNCTION, self.target))
 
     def recorded(self, is_frozen: bool) -> dict[str, object]:
         """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
         options: dict[str, object] = {"target": self.target, "verify": self.verify}
+        if self.runtime is not None:
+            options["runtime"] = self.runtime
         if self.inputs is not None:
             options["inputs"] = os.path.basename(self.inputs)
         if is_frozen and self.outputs is not None:
@@ -105,14 +119,15 @@ def fuse_saved_model(
     progress: Progress | None = None,
     inputs: str | os.PathLike[str] | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
+    runtime: str | None = None,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
     Every signature, variable and asset stays: `saved_model.pb` and `fingerprint.pb` are new,
     `fusion.json` is added, all other files are copied byte for byte. Variables are never loaded
     for the rewrite itself. `dst` appears complete and verified, or not at all; `src` is only read;
-    a second run writes the same bytes. Load a fused result after `import fusion`; any TensorFlow
-    loads one of target "stock".
+    a second run writes the same bytes. Load a fused result after `import fusion`, in TensorFlow
+    2.18 to 2.21; one of target "stock" loads wherever the source does.
 
     Of a frozen graph, a file with a binary GraphDef, a file is made; its record is called like it,
     with `.fusion.json` behind the name.
@@ -135,6 +150,9 @@ def fuse_saved_model(
         inputs: a file of recorded inputs to compare the models on, see `compare_models`; generated
             ones by default.
         batch_size: how many Examples of a TFRecord file of inputs are a batch.
+        runtime: the version of TensorFlow, such as "2.4", in which a result of target "stock" has
+            to load: no newer op is written. It is 1.12 or newer, and not newer than the one that is
+            installed; by default the version that the model records, or that its graph tells.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -144,12 +162,12 @@ def fuse_saved_model(
         ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
             source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
             left behind.
-        ValueError: an unknown target.
+        ValueError: an unknown target or runtime, or a runtime with target "fused".
     """
     return rewrite_saved_model(
         src,
         dst,
-        RewriteOptions(target, verify, timeout, outputs, link, inputs, batch_size),
+        RewriteOptions(target, verify, timeout, outputs, link, inputs, batch_size, runtime),
         progress,
     ).report
 
@@ -165,18 +183,17 @@ def rewrite_saved_model(
     if source.is_frozen:
         return _rewrite_frozen(source, dst, options)
     destination = check_destination(source.path, dst)
-    proto, report, is_modified = _rewritten(source, Target(options.target))
+    proto, done, is_modified = _rewritten(source, options)
     with staged_directory(destination) as staging:
         content = _serialized(proto, source) if is_modified else source.content
         _build(source, staging, content, options.link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
-        unchecked = _not_reached(proto, report) if compare else ()
-        done = Rewrite(report, None, unchecked)
         if compare:
-            tolerance = _tolerance(source, proto, report)
+            tolerance = _tolerance(source, proto, done.report)
             verification = _verify(source.path, staging, tolerance, options)
-            done = replace(done, verification=verification)
+            unchecked = _not_reached(proto, done.report)
+            done = replace(done, verification=verification, unchecked=unchecked)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
             copy_file(source.path / MANIFEST_FILE, staging / MANIFEST_FILE)
         else:
@@ -190,8 +207,7 @@ def _rewrite_frozen(
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
-    proto, report, is_modified = _rewritten(source, Target(options.target))
-    done = Rewrite(report, None)
+    proto, done, is_modified = _rewritten(source, options)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
         content = source.content
         if is_modified:
@@ -202,7 +218,7 @@ def _rewrite_frozen(
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
-            tolerance = _tolerance(source, proto, report)
+            tolerance = _tolerance(source, proto, done.report)
             done = replace(done, verification=_verify(*models, tolerance, options))
         write_file(record_file, _record(source, proto, options, done))
     return done
@@ -215,7 +231,8 @@ def _record(
     done: Rewrite,
 ) -> bytes:
     ops, recorded = _custom_ops(proto), options.recorded(source.is_frozen)
-    return manifest(source, done.report, ops, recorded, done.verification, done.unchecked)
+    facts = (source, done.report, ops, recorded, done.runtimes, done.verification, done.unchecked)
+    return manifest(*facts)
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -249,6 +266,7 @@ def rewrite_meta_graph(
     model: str | os.PathLike[str],
     *,
     was_rewritten: bool,
+    runtime: Release | None = None,
 ) -> FusionResult:
     """Applies the pass to a meta graph in place.
 
@@ -257,32 +275,43 @@ def rewrite_meta_graph(
         target: what lookups become.
         model: where it is from.
         was_rewritten: whether the pass is known to have fused it before.
+        runtime: the TensorFlow release that stock ops are written for; by default that of `meta`.
 
     Raises:
         ModelError: the graph makes no sense, or has ops that cannot become stock ones.
     """
     with graph_errors(model):
-        result = apply_pass(meta, lookup_pass(meta, target))
+        lookups = lookup_pass(meta, target, runtime)
+        result = apply_pass(meta, lookups)
     if target is Target.STOCK:
-        left = remaining_fused_ops(result.graph_def, result.report, was_rewritten=was_rewritten)
+        left = remaining_fused_ops(
+            result.graph_def, result.report, lookups.runtime, was_rewritten=was_rewritten
+        )
         if left is not None:
             raise ModelError(f"{model}: {left}")
     return result
 
 
 def _rewritten(
-    source: SourceModel, target: Target
-) -> tuple[saved_model_pb2.SavedModel, FusionReport, bool]:
+    source: SourceModel, options: RewriteOptions
+) -> tuple[saved_model_pb2.SavedModel, Rewrite, bool]:
     """Applies the pass to each meta graph of a copy; returns also whether one is changed."""
-    proto = saved_model_pb2.SavedModel()
+    target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
-    was_rewritten = _was_rewritten(source)
+    was_rewritten, runtime = _was_rewritten(source), options.release()
     results = [
-        rewrite_meta_graph(meta, target, source.path, was_rewritten=was_rewritten)
+        rewrite_meta_graph(meta, target, source.path, was_rewritten=was_rewritten, runtime=runtime)
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
-    return proto, report, any(result.modified for result in results)
+    is_modified, runtimes = any(result.modified for result in results), None
+    if _custom_ops(proto):
+        runtimes = FUSED_RUNTIMES
+    elif is_modified:
+        recorded = max(map(release_of, source.meta_graphs))
+        first = recorded if runtime is None else runtime
+        runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
+    return proto, Rewrite(report, None, runtimes=runtimes), is_modified
 
 
 def _was_rewritten(source: SourceModel) -> bool:

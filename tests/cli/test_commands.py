@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.cli import main
+from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.targets import PASSES, Target
 from tests.cli.test_app import command
 from tests.saved_model.test_rewrite import WrongPass
@@ -48,7 +49,8 @@ def test_rewrite_verify_and_report(models: Path, tmp_path: Path):
     assert first.startswith("2 of 2 columns fused, ")
     agreed = "1 signatures, 12 runs, outputs equal to the bit; 2 runs fail alike in both"
     assert second == f"verified: {agreed}"
-    assert third == f"wrote {dst}; run `import fusion` before loading it"
+    load = "run `import fusion` before loading it, in TensorFlow 2.18 to 2.21"
+    assert third == f"wrote {dst}; {load}"
     assert json.loads(report.read_text())["fused"] == 2
     assert (dst / "fusion.json").is_file()
 
@@ -230,3 +232,38 @@ def test_doctor_tells_the_processor_of_kernels(
     line = next(x for x in capsys.readouterr().out.splitlines() if x.split()[1] == "processor")
     assert ("kernels for x86-64-v3" in line) == (choice == "x86-64-v3")
     assert line.startswith("BROKEN" if choice == "unheard-of" else "ok")
+
+
+def test_rewrite_for_another_tensorflow_says_which(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["rewrite", "--no-verify", "--target", "stock", str(models / "tf2")]
+    for runtime in ([], ["--runtime", f"{running_release()}.0"]):
+        dst = tmp_path / f"of {len(runtime)}"
+        assert main([*arguments, str(dst), *runtime]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"wrote {dst}; it needs TensorFlow alone"
+    dst = tmp_path / "older"
+    assert main([*arguments, str(dst), "--runtime", "2.4"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"wrote {dst}; it needs TensorFlow alone, 2.4 or newer, and loads where SRC does"
+    assert json.loads((dst / "fusion.json").read_text())["options"]["runtime"] == "2.4"
+
+
+@pytest.mark.parametrize("runtime", ["latest", "1.4", "2.99"])
+def test_rewrite_for_what_is_no_tensorflow_is_an_error(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], runtime: str
+):
+    arguments = ["rewrite", str(models / "tf2"), str(tmp_path / "dst"), "--runtime", runtime]
+    assert main([*arguments, "--target", "stock"]) == 2
+    assert capsys.readouterr().err == (
+        "fusion: error: Invalid value for --runtime: runtime must be a version of TensorFlow such "
+        f"as 2.4 or 2.15.1, from 1.12 to the {running_release()} that is installed, got "
+        f"{runtime!r}; see `fusion rewrite --help`\n"
+    )
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "fusion: error: Invalid value for --runtime: runtime is for target 'stock', got "
+        f"{runtime!r} with target 'fused'; see `fusion rewrite --help`\n"
+    )
+    assert not (tmp_path / "dst").exists()

@@ -56,7 +56,7 @@ def without_trailing_spaces(text):
         ("docs/inference.md", 1),
         ("docs/keras.md", 5),
         ("docs/layers.md", 1),
-        ("docs/rewrite.md", 3),
+        ("docs/rewrite.md", 4),
         ("docs/savedmodel.md", 13),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),

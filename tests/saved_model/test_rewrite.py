@@ -59,6 +59,7 @@ class WrongPass:
     preserve: frozenset[str] = frozenset()
     variables: object = None
     devices: object = None
+    runtime: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         graph = graph_pb2.GraphDef()
