@@ -27,16 +27,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("row_update", "update", "columns", "node_kernels", "reference"),
     ),
     "fusion.ops.cpu.columns": (
-        *("layout", "inputs", "tasks", "slow_path", "lookup_kernel", "unique_kernel"),
-        "gradient_kernel",
+        *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
+        *("tasks", "slow_path", "lookup_kernel", "unique_kernel", "gradient_kernel"),
     ),
     "fusion.ops.cpu.updates": (
-        "layout",
-        "lowering",
-        "variables",
-        "inputs",
-        "tasks",
-        "update_kernel",
+        *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),
+        *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
     ),
     "fusion.keras": ("tables", "embedding", "bags", "embedding_bag", "layers", "acceleration"),
     "fusion.passes": (

@@ -74,6 +74,41 @@ OF_VECTORS = {
     "of_both_signs": "r=rsqrt(v0);assign(v1,r);s=rsqrt(x0);scatter_add(v1,s)",
 }
 
+#: Texts that are no programs, and what is said of them.
+NO_PROGRAMS: list[tuple[str, str]] = [
+    ("", "'': it is not name=op(args)"),
+    ("g=sum(x0);", "'': it is not name=op(args)"),
+    ("g=sum(x0", "'g=sum(x0': it is not name=op(args)"),
+    ("g=sum(neg(x0))", "it is not name=op(args)"),
+    ("1=neg(x0)", "it is not name=op(args)"),
+    ("g=neg()", "'' has no value"),
+    ("g=neg(h)", "'h' has no value"),
+    ("g=neg(g)", "'g' has no value"),
+    ("neg(x0)", "neg gives a value"),
+    ("g=assign(v0,v1)", "assign gives no value"),
+    ("g=neg(x0);g=neg(x0)", "g has a value already"),
+    ("v2=neg(x0)", "v2 has a value already"),
+    ("g=cbrt(x0)", "there is no operation 'cbrt'"),
+    ("g=add(x0)", "add has not 1 operands"),
+    ("g=neg(x0,x0)", "neg has not 2 operands"),
+    ("g=add(x0,v0)", "add of entries and rows"),
+    ("g=add(s0,s1)", "add of scalar and scalar"),
+    ("g=sqrt(s0)", "sqrt of scalar"),
+    ("g=sum(v0)", "sum takes entries"),
+    ("g=sum(x0,x1)", "sum takes entries"),
+    ("g=take(x0)", "take takes rows"),
+    ("assign(v0,x0)", "assign takes v, rows"),
+    ("assign(v0,s0)", "assign takes v, rows"),
+    ("g=sum(x0);assign(g,v0)", "assign takes v, rows"),
+    ("scatter_add(v0,v1)", "scatter_add takes v, entries"),
+    ("scatter_sub(x0,x0)", "scatter_sub takes v, entries"),
+    ("result(v0)", "result takes entries"),
+    ("\u00e9=neg(x0)", "it is not name=op(args)"),
+    ("g\u00e9=neg(x0)", "it is not name=op(args)"),
+    ("g=neg(x\u0663)", "has no value"),
+    ("g\u00a0=neg(x0)", "it is not name=op(args)"),
+]
+
 _ELEMENTWISE = {
     "add": tf.raw_ops.AddV2,
     "sub": tf.raw_ops.Sub,
@@ -104,6 +139,11 @@ def counts(text: str) -> dict[str, int]:
         letter: 1 + max((index for kind, index in leaves if kind == letter), default=-1)
         for letter in "vxs"
     }
+
+
+def result_count(text: str) -> int:
+    """How many results a program has."""
+    return sum(line.op == "result" for line in parse(text).instructions)
 
 
 def run_stock(

@@ -67,6 +67,10 @@ MOST_ZEROS = 4096
 SEGMENT, AXIS, SEQUENCE, DENSE_SEGMENT = range(4)
 
 
+#: What is added in an order but the first: rows, rows times weights, rows less a penalty.
+PLAIN, TIMES, LESS = range(3)
+
+
 class ColumnInputs(Layout):
     """The tensors of a column of a call."""
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from typing import Any
 
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
-from fusion.ops.update import block_kernel_address
+from fusion.ops.update import BLOCK_KERNELS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin
-from fusion.runtime.registration import kernel_objects, op_functions, registration
-from fusion.runtime.registration.creation import attr_value
+from fusion.runtime.registration import creation, op_functions, registration
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
-from fusion.schema.attributes import ROW_UPDATE_DTYPES
 from fusion.schema.columns import LATER_LISTS
-
-_SPECS = {spec.name: spec for spec in SPECS}
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
@@ -35,17 +30,16 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
     Raises:
       ValueError: a node that could not run, by its attrs; the message names it.
     """
-    with objects.asked_for() as wanted:
-        _ask_for_common()
-        for node in nodes:
-            spec = _SPECS.get(node.op)
-            if spec is None:
-                continue
-            try:
-                values = {attr.name: attr_value(node, attr) for attr in spec.attrs}
-                registration.node_state(spec, "CPU", values)
-            except (ValueError, NotImplementedError) as error:
-                raise ValueError(f"node {node.name!r} ({node.op}): {error}") from error
+    wanted = _common()
+    for node in nodes:
+        kernels_of = registration.kernels_of(node.op)
+        if kernels_of is None:
+            continue
+        try:
+            needed = [creation.BUILDER, *kernels_of.needs(node)]
+        except (ValueError, NotImplementedError) as error:
+            raise ValueError(f"node {node.name!r}: {error}") from error
+        wanted |= map(kernels_of.recipe, needed)
     return wanted
 
 
@@ -55,43 +49,52 @@ def of_all_ops() -> dict[str, Recipe]:
     These are those of all ops and dtypes, and of what depends on the dimension of tables, those
     of float32 tables without max_norm, whose rows are added as segment reductions do.
     """
-    with objects.asked_for() as wanted:
-        _ask_for_common()
-        for spec in SPECS:
-            for types in itertools.product(*spec.kernel_types.values()):
-                chosen = {} if spec.custom else dict(zip(spec.kernel_types, types, strict=True))
-                kernel_objects.kernel_address(spec, "CPU", chosen)
-            if spec.custom is not None and "dims" in {attr.name for attr in spec.attrs}:
-                for weighted in (False, True):
-                    registration.node_state(spec, "CPU", _columns(spec, weighted))
-        for dtype in ROW_UPDATE_DTYPES:
-            block_kernel_address(dtype)
+    wanted = _common()
+    for spec in SPECS:
+        kernels_of = registration.kernels_of(spec.name)
+        assert kernels_of is not None
+        wanted |= map(kernels_of.recipe, [creation.BUILDER, *range(len(kernels_of.bodies))])
+        if "dims" in {attr.name for attr in spec.attrs}:
+            for weighted in (False, True):
+                needed = kernels_of.needs(_node_of_columns(spec, weighted))
+                wanted |= map(kernels_of.recipe, needed)
+    for index in range(BLOCK_KERNELS.count):
+        name, compile_it = BLOCK_KERNELS.at(index)
+        wanted[name] = Recipe(compile_it)
     return wanted
 
 
-def _ask_for_common() -> None:
-    op_functions.native_functions()
-    plugin.native_optimizer()
-    pool.serve_address()
+def _common() -> dict[str, Recipe]:
+    """How that is made which every process loads."""
+    with objects.asked_for() as wanted:
+        op_functions.native_functions()
+        plugin.native_optimizer()
+        pool.serve_address()
+    return wanted
 
 
-def _columns(spec: OpSpec, weighted: bool) -> dict[str, Any]:
-    """The attrs of a node with a column of each dimension for which kernels differ, and of any."""
+def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
+    """A node with a column of each dimension for which kernels differ, and of any."""
+    node = node_def_pb2.NodeDef(name=spec.name, op=spec.name)
     dims = [-1, *range(1, most_elements(_COMMON) + 2)]
-    special = {"dims": dims, "use_sparse_weights": [weighted] * len(dims), "boundaries": []}
-    return {
-        "num_columns": len(dims),
-        **{attr.name: _plain(attr, len(dims)) for attr in spec.attrs if attr.is_list},
-        **{attr.name: [] for attr in spec.attrs if attr.name in LATER_LISTS},
-        "T": _COMMON,
-        **special,
-    }
+    for attr in spec.attrs:
+        if attr.is_list and attr.name not in (*LATER_LISTS, "boundaries"):
+            _put_plain(node.attr[attr.name].list, attr, len(dims))
+        elif attr.is_list:
+            node.attr[attr.name].list.SetInParent()
+    node.attr["num_columns"].i = len(dims)
+    node.attr["T"].type = DTYPES[_COMMON].enum
+    node.attr["dims"].list.i[:] = dims
+    node.attr["use_sparse_weights"].list.b[:] = [weighted] * len(dims)
+    return node
 
 
-def _plain(attr: Attr, count: int) -> list[Any]:
-    """A value of an attr that is a list, of so many items."""
+def _put_plain(values: attr_value_pb2.AttrValue.ListValue, attr: Attr, count: int) -> None:
+    """Lets an attr that is a list have so many items."""
     if attr.element == "type":
-        return ["int64"] * count
-    if attr.allowed:
-        return [attr.allowed[0]] * count
-    return [{"int": 0, "float": -1.0, "bool": False, "string": ""}[attr.element]] * count
+        values.type.extend([DTYPES["int64"].enum] * count)
+    elif attr.element == "string":
+        values.s.extend([(attr.allowed or ("",))[0].encode()] * count)
+    else:
+        field = {"int": values.i, "float": values.f, "bool": values.b}[attr.element]
+        field.extend([-1.0 if attr.element == "float" else 0] * count)

@@ -9,20 +9,27 @@ optimizers. What replaces a variable as a whole leaves this op's result as it wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from fusion.ops import cpu
-from fusion.runtime.tensorflow import variable_access
-from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
+from fusion.ops.cpu.access_layout import access_words
+from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, TABLE_ATTR
 
 
-def _state(values: Mapping[str, Any], device: str) -> list[int]:
-    return variable_access.functions(values["T"], device)
+def _constants(spec: OpSpec, device: str) -> list[int]:
+    dtype_attr = [attr.name for attr in spec.attrs].index(TABLE_ATTR.name)
+    return access_words(dtype_attr, FLOATS, device)
+
+
+def _compile_builder() -> bytes:
+    from fusion.ops.cpu.read_tables_state import build_read_tables_state
+    from fusion.runtime.native.compiler import compile_object
+
+    return compile_object(build_read_tables_state, 1, "build_read_tables_state")
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -47,7 +54,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("read_tables"), "GPU": cpu.kernel("read_tables")},
     kernel_types={"T": FLOATS},
-    custom=_state,
+    builder=Builder("build_read_tables_state", _compile_builder, _constants),
     gradient=_gradient,
     is_stateful=True,
 )

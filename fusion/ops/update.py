@@ -2,89 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from fusion.ops import cpu
-from fusion.ops.cpu.updates.layout import Code, UpdateState
-from fusion.ops.cpu.updates.lowering import Lowered, lower, may_skip
-from fusion.runtime.native.objects import address
-from fusion.runtime.tensorflow import variable_access
-from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.layout import State
-from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
-from fusion.runtime.threads.pool import pool_address
+from fusion.ops.cpu.updates.constants import constants
+from fusion.runtime.tensorflow.spec import (
+    NOT_DIFFERENTIABLE,
+    Arg,
+    Attr,
+    Builder,
+    OpSpec,
+    RowKernel,
+    RowKernels,
+)
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR, ROW_UPDATE_DTYPES
-from fusion.schema.update_program import Program, parse
 
 
-def _state(values: Mapping[str, Any], device: str) -> list[int]:
-    """The state of a node, see `UpdateState`.
-
-    Raises:
-      ValueError: a program that is none, or that its inputs and outputs do not go with; lists of
-        other lengths than the numbers of what they are of; an offset below -1; results of values
-        that are summed first.
-    """
-    program = parse(values["program"])
-    variables, scalars = values["num_variables"], values["num_scalars"]
-    program.check(variables, values["num_values"], scalars, values["num_results"])
-    for name, count in (("offsets", values["num_values"]), ("sparse", variables)):
-        if len(values[name]) != count:
-            raise ValueError(f"{name} has {len(values[name])} items, not {count}")
-    if min(values["offsets"], default=0) < -1:
-        raise ValueError(f"offsets must not be below -1, got {list(values['offsets'])}")
-    if values["deduplicate"] and program.result_count:
-        raise ValueError("program must not have results with deduplicate")
-    head = [0] * UpdateState.SIZE
-    _put_attrs(head, values, program)
-    access = variable_access.update_functions(values["T"])
-    head[UpdateState.access : UpdateState.access + len(access)] = access
-    words: list[int] = []
-    for field, has_entries in ((UpdateState.with_entries, True), (UpdateState.without, False)):
-        lowered = lower(
-            program,
-            variables,
-            scalars,
-            has_entries=has_entries,
-            sums_values=values["deduplicate"],
-        )
-        head[field : field + Code.SIZE] = _code(lowered, len(head) + len(words))
-        words += [word for instruction in lowered.instructions for word in instruction]
-    head[UpdateState.offsets] = len(head) + len(words)
-    head[UpdateState.sparse] = len(head) + len(words) + values["num_values"]
-    return [*head[State.SIZE :], *words, *values["offsets"], *map(int, values["sparse"])]
-
-
-def _put_attrs(head: list[int], values: Mapping[str, Any], program: Program) -> None:
-    head[UpdateState.pool] = pool_address()
-    head[UpdateState.kernel_of_blocks] = block_kernel_address(values["T"])
-    head[UpdateState.item_bytes] = DTYPES[values["T"]].item_bytes
-    head[UpdateState.ids_dtype] = DTYPES[values["Tid"]].code
-    head[UpdateState.variable_count] = values["num_variables"]
-    head[UpdateState.value_count] = values["num_values"]
-    head[UpdateState.scalar_count] = values["num_scalars"]
-    head[UpdateState.result_count] = values["num_results"]
-    head[UpdateState.dim] = values["dim"]
-    head[UpdateState.is_sweep] = int(program.is_sweep)
-    head[UpdateState.needs_rows] = int(program.needs_rows)
-    head[UpdateState.may_skip] = int(program.is_sweep and may_skip(program))
-    head[UpdateState.deduplicates] = int(values["deduplicate"])
-    head[UpdateState.wraps_negative] = int(values["wrap_negative"])
-    head[UpdateState.sparse_count] = sum(map(bool, values["sparse"]))
-
-
-def _code(lowered: Lowered, offset: int) -> list[int]:
-    words = [0] * Code.SIZE
-    words[Code.offset], words[Code.instruction_count] = offset, len(lowered.instructions)
-    words[Code.row_buffers], words[Code.entry_buffers] = lowered.row_buffers, lowered.entry_buffers
-    words[Code.scalar_buffers] = lowered.scalar_buffers
-    return words
-
-
-def block_kernel_address(dtype: str) -> int:
-    """The address of the interpreter for rows of a dtype."""
+def _block_kernel_at(index: int) -> RowKernel:
+    """The interpreter for rows of a dtype."""
+    dtype = ROW_UPDATE_DTYPES[index]
     name = f"update_{dtype}"
 
     def compile_it() -> bytes:
@@ -93,7 +28,17 @@ def block_kernel_address(dtype: str) -> int:
 
         return compile_object(block_kernel(dtype), 1, name)
 
-    return address(name, compile_it)
+    return RowKernel(name, compile_it)
+
+
+def _compile_builder() -> bytes:
+    from fusion.ops.cpu.updates.states import build_update_state
+    from fusion.runtime.native.compiler import compile_object
+
+    return compile_object(build_update_state, 1, "build_update_state")
+
+
+BLOCK_KERNELS = RowKernels("block_kernels", len(ROW_UPDATE_DTYPES), _block_kernel_at)
 
 
 SPEC = OpSpec(
@@ -167,7 +112,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("updates.update_kernel")},
     kernel_types={"T": ROW_UPDATE_DTYPES},
-    custom=_state,
+    builder=Builder("build_update_state", _compile_builder, constants, BLOCK_KERNELS),
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )

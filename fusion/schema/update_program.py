@@ -5,13 +5,20 @@
 Lines are executed in order. `v<k>` are the rows of variable k as they are at that line, `x<k>` the
 entries of value k, `s<k>` scalar k; every other name is given a value once. A value is *rows*, one
 for each row of the variables; *entries*, one for each id; or a *scalar*, which goes with both.
+
+This reads programs for who looks at their lines. What is executed is lowered in native code, which
+reads and checks the text itself (`fusion.ops.cpu.updates.parsing`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from string import whitespace
 from typing import Final
+
+#: No program is longer: to lower one takes time that grows with the square of its length.
+MOST_BYTES: Final = 1 << 16
 
 ROWS: Final = "rows"
 ENTRIES: Final = "entries"
@@ -35,8 +42,8 @@ _SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
     "result": ((ENTRIES,), ""),
 }
 
-_LINE = re.compile(r"(?:([A-Za-z_]\w*)=)?(\w+)\(([^()]*)\)")
-_LEAF = re.compile(r"([xsv])(\d+)")
+_LINE = re.compile(r"(?:([A-Za-z_]\w*)=)?(\w+)\(([^()]*)\)", re.ASCII)
+_LEAF = re.compile(r"([xsv])(\d+)", re.ASCII)
 _KINDS = {"x": ENTRIES, "s": SCALAR, "v": ROWS}
 
 
@@ -83,46 +90,19 @@ class Program:
     instructions: tuple[Instruction, ...]
     kinds: dict[str, str]
 
-    @property
-    def is_sweep(self) -> bool:
-        """Whether it changes rows without entries."""
-        return any(line.op == "assign" for line in self.instructions)
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether each entry needs a row: else those of negative ids are left out."""
-        return any(line.op in ("take", "result", *SCATTERS) for line in self.instructions)
-
-    @property
-    def result_count(self) -> int:
-        """The number of its results."""
-        return sum(line.op == "result" for line in self.instructions)
-
-    def check(self, variables: int, values: int, scalars: int, results: int) -> None:
-        """Checks a program against the inputs and outputs that it has.
-
-        Raises:
-          ValueError: an index that is out of range, with the line; another number of results.
-        """
-        limits = {"v": variables, "x": values, "s": scalars}
-        for line in self.instructions:
-            for arg in line.args:
-                known = leaf(arg)
-                if known and known[1] >= limits[known[0]]:
-                    raise _error(line.text, f"there is no {arg}")
-        if results != self.result_count:
-            raise ValueError(f"program has {self.result_count} results, not {results}")
-
 
 def parse(text: str) -> Program:
     """The program that a text is.
 
     Raises:
       ValueError: with the line: it is no operation, of other operands than that has, or of a name
-        without a value; the name that it gives a value has one already.
+        without a value; the name that it gives a value has one already. It is too long.
     """
+    size = len(text.encode())
+    if size > MOST_BYTES:
+        raise ValueError(f"program has {size} bytes, more than {MOST_BYTES}")
     kinds: dict[str, str] = {}
-    instructions = tuple(_instruction(line.strip(), kinds) for line in text.split(";"))
+    instructions = tuple(_instruction(line.strip(whitespace), kinds) for line in text.split(";"))
     return Program(instructions, kinds)
 
 
@@ -132,7 +112,7 @@ def _instruction(text: str, kinds: dict[str, str]) -> Instruction:
     if not match:
         raise _error(text, "it is not name=op(args)")
     name, op, inside = match[1] or "", match[2], match[3]
-    args = tuple(arg.strip() for arg in inside.split(","))
+    args = tuple(arg.strip(whitespace) for arg in inside.split(","))
     for arg in args:
         if known := leaf(arg):
             kinds[arg] = _KINDS[known[0]]

@@ -25,6 +25,7 @@ from fusion.ops import SPECS
 from fusion.runtime.cuda import launcher
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.registration import registration
+from fusion.runtime.registration.registration import Kernels
 from tests.gpu_ops import hardware
 from tests.gpu_ops.simulation import launch
 
@@ -227,6 +228,14 @@ def gpus() -> Any:
         return hardware.gpus()
     found = SimulatedGpus()
     registration.register_labelled(SPECS, lambda: found, LABEL)
+    return found
+
+
+def kernels_on_gpu(op: str) -> Kernels:
+    """The kernels of an op for those GPUs."""
+    gpus()
+    found = registration.kernels_of(op, "GPU" if hardware.CHOSEN else LABEL)
+    assert found is not None
     return found
 
 

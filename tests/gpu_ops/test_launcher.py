@@ -22,11 +22,19 @@ from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
 from fusion.runtime.registration import registration
+from fusion.runtime.registration.creation import KernelsRecord
 from fusion.runtime.tensorflow import library
 from fusion.runtime.tensorflow.dtypes import FLOATS
 from fusion.runtime.tensorflow.layout import State
 from fusion.schema.columns import COLUMN_ATTRS
-from tests.gpu_ops.driver import STREAMS, SimulatedGpus, gpus, labelled, on_gpu
+from tests.gpu_ops.driver import (
+    STREAMS,
+    SimulatedGpus,
+    gpus,
+    kernels_on_gpu,
+    labelled,
+    on_gpu,
+)
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
@@ -277,9 +285,15 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
     def pressed(*given: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(registration, "kernel_address", pressed)
+    monkeypatch.setattr(registration.Kernels, "bring", pressed)
+    kernels = kernels_on_gpu("UniqueWithCountsV3")
+    bodies = ctypes.c_int64 * len(kernels.bodies)
+    addresses = bodies.from_address(kernels.words[KernelsRecord.bodies])
+    before = [*addresses]
+    addresses[:] = [0] * len(before)
     with pytest.raises(tf.errors.InternalError, match="KeyboardInterrupt"):
         on_gpu(lambda ids: ops.unique_with_counts_v3(input=ids), np.array([1]))
+    addresses[:] = before
 
 
 @pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 8)])

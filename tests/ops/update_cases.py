@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.schema.update_program import parse
-from tests.update_programs import PROGRAMS, counts, run_stock, same
+from tests.update_programs import PROGRAMS, counts, result_count, run_stock, same
 
 ADAM = PROGRAMS["k3_adam"]
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-310, 1e30)
@@ -65,7 +65,7 @@ class Case:
             "offsets": self.offsets,
             "sparse": [False] * len(variables) if sparse is None else sparse,
             "program": self.text,
-            "num_results": parse(self.text).result_count,
+            "num_results": result_count(self.text),
         }
         return ops.fused_embedding_update(**inputs | changed)
 

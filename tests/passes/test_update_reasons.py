@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_updates import FuseUpdates
-from tests.passes.update_checks import PASS, UPDATE, check, refused
+from fusion.passes.recognise.updates import table_update
+from tests.passes.update_checks import PASS, SUBTRACT, UPDATE, check, refused
 from tests.passes.update_graphs import DIM, ROWS, assign, build, read, rows_of, subtract
 
 v1 = tf.compat.v1
@@ -32,6 +33,16 @@ def test_a_table_of_any_number_of_rows():
         return subtract([handle], ids)
 
     refused(build(body), "the static shape of the table is not known")
+
+
+@pytest.mark.parametrize("most", [len(SUBTRACT) - 1, len(SUBTRACT)])
+def test_a_program_that_is_too_long(monkeypatch, most):
+    monkeypatch.setattr(table_update, "MOST_BYTES", most)
+    graph_def = build(subtract)
+    if most < len(SUBTRACT):
+        refused(graph_def, "the update has more operations than one op may have")
+    else:
+        check(graph_def, SUBTRACT)
 
 
 def test_a_sum_of_entries_that_goes_through_another_op():

@@ -170,6 +170,28 @@ def test_what_is_asked_for_is_not_compiled(folder):
     assert list(folder.iterdir()) == []
 
 
+def test_what_python_calls_is_loaded_whatever_is_around(folder, monkeypatch):
+    """For the processor of this process, though others are compiled for another one."""
+    monkeypatch.setattr(objects, "_addresses", {})
+    other = processor.named("haswell" if processor.target().name != "haswell" else "skylake")
+    targets = []
+
+    def compile_it():
+        targets.append(processor.target())
+        return compile_add_up()
+
+    with processor.compiling_for(other), objects.asked_for() as wanted:
+        with objects.loading():
+            address = objects.address("add_up", compile_it)
+        assert processor.target() == other
+    assert wanted == {}
+    assert objects.address("add_up", compile_it) == address
+    assert targets == [processor.target()]
+    result = ctypes.c_int64()
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)(40, 2, ctypes.addressof(result))
+    assert result.value == 42
+
+
 def test_other_threads_do_not_ask(folder):
     """Nor do they compile for the processor that one compiles for."""
     other = processor.named("haswell" if processor.target().name != "haswell" else "skylake")

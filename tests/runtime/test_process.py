@@ -65,10 +65,9 @@ def test_threads_create_the_same_kernel_at_once(monkeypatch):
 
     monkeypatch.setattr(objects, "load", count_and_load)
     spec = next(spec for spec in fusion.ops.SPECS if spec.name == "UniqueWithCountsV3")
+    recipe = kernel_objects.kernel_recipe(spec, "CPU", {"Tid": "int64"})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        results = pool.map(
-            lambda _: kernel_objects.kernel_address(spec, "CPU", {"Tid": "int64"}), range(8)
-        )
+        results = pool.map(lambda _: objects.recipe_address(*recipe), range(8))
         assert len(set(results)) == 1
     assert loaded == ["UniqueWithCountsV3_CPU_int64"]
 

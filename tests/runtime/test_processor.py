@@ -83,12 +83,12 @@ def test_a_choice_that_does_not_run_here_is_this_machines_with_one_warning(
     old = Processor("haswell", "+avx2,+f16c,-avx512f")
     monkeypatch.setattr(processor, "host", lambda: old)
     monkeypatch.setenv(processor.CPU_VARIABLE, name)
-    processor._chosen.cache_clear()
+    processor.default_target.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, "fusion"):
             assert processor.target() == processor.target() == old
     finally:
-        processor._chosen.cache_clear()
+        processor.default_target.cache_clear()
     (message,) = caplog.messages
     assert name in message
     assert message.endswith("kernels are those of this machine's processor")

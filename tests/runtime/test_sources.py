@@ -32,10 +32,11 @@ GRAPH = sources.parse(FILES)
 def recipes() -> dict[str, Recipe]:
     """How objects are made: all that need no model, host code for GPUs, and code of GPUs."""
     wanted = node_kernels.of_all_ops()
-    with objects.asked_for() as on_gpus:
-        for spec in (spec for spec in SPECS if "GPU" in spec.kernels):
-            types = {name: dtypes[0] for name, dtypes in spec.kernel_types.items()}
-            kernel_objects.kernel_address(spec, "GPU", {} if spec.custom else types)
+    on_gpus = {}
+    for spec in (spec for spec in SPECS if "GPU" in spec.kernels):
+        types = {name: dtypes[0] for name, dtypes in spec.kernel_types.items()}
+        name, recipe = kernel_objects.kernel_recipe(spec, "GPU", {} if spec.builder else types)
+        on_gpus[name] = recipe
     text: Any = modules.text
     ptx = {f"ptx_{name}": Recipe(text, modules.sources_of(name)) for name in KERNELS}
     return wanted | on_gpus | ptx
@@ -81,7 +82,7 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
         ("runtime/native/compiler.py", ('"sched_yield", ', ""), ALL - {SCAN, SORT}),
         ("runtime/native/entry.py", (r"_SHORT_FRAME = 64", "_SHORT_FRAME = 65"), NODES),
         ("runtime/tensorflow/layout.py", (r"^MAX_RANK = 2", "MAX_RANK = 3"),
-         NODES | {SHAPES, GATHER, SCATTER}),
+         NODES | {SHAPES}),
         ("schema/attributes.py", (r'^COMBINERS = \("', 'COMBINERS = ("other", "'),
          {COMBINE, GATHER, SCATTER}),
         ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {GATHER, SCATTER}),
@@ -99,7 +100,7 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
          {UNIQUE_ON_GPU, SCAN, SORT}),
         ("gpu_ops/layout/call.py", (r"^WARP = 32", "WARP = 64"), {UNIQUE_ON_GPU, SCAN, SORT}),
         ("runtime/threads/jobs.py", (r"^from", "NEW = 1\nfrom"),
-         {UNIQUE_ON_GPU, LOOKUP, GATHER, SCATTER, SERVE}),
+         {UNIQUE_ON_GPU, LOOKUP, SERVE}),
         ("runtime/registration/registration.py", (r"^from", "NEW = 1\nfrom"), set()),
         ("ops/__init__.py", (r"^SPECS", "NEW = 1\nSPECS"), set()),
     ],
@@ -135,9 +136,8 @@ def test_what_an_op_declares_counts(changes: dict[str, Any], counts: bool) -> No
     """The module that declares an op is no source of its kernels."""
     (unique,) = (spec for spec in SPECS if spec.name in UNIQUE)
     other = replace(unique, inputs=(replace(unique.inputs[0], **changes),))
-    with objects.asked_for() as wanted:
-        kernel_objects.kernel_address(other, "CPU", {"Tid": "int64"})
-    names = {objects.file_name(UNIQUE, recipes[UNIQUE]) for recipes in (wanted, RECIPES)}
+    _, recipe = kernel_objects.kernel_recipe(other, "CPU", {"Tid": "int64"})
+    names = {objects.file_name(UNIQUE, each) for each in (recipe, RECIPES[UNIQUE])}
     assert len(names) == 1 + counts
 
 

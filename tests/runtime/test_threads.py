@@ -47,8 +47,21 @@ def test_the_number_of_threads(monkeypatch):
     assert 1 <= pool.thread_count() <= len(os.sched_getaffinity(0))
     monkeypatch.setenv(pool.THREADS_VARIABLE, "3")
     assert pool.thread_count() == 3
-    monkeypatch.setenv(pool.THREADS_VARIABLE, "1")
-    assert pool.pool_address() == 0
+
+
+@pytest.mark.parametrize(("setting", "helpers"), [("1", 0), ("3", 2)])
+def test_a_pool_has_the_threads_that_it_is_to_have_besides_the_caller(
+    monkeypatch, setting, helpers
+):
+    fresh = pool._Pool()
+    monkeypatch.setattr(pool, "_pool", fresh)
+    monkeypatch.setenv(pool.THREADS_VARIABLE, setting)
+    assert not pool.is_ready()
+    pool.start_pool()
+    assert pool.is_ready()
+    assert fresh.words[Pool.thread_count] == helpers
+    fresh.forget_threads()
+    assert not pool.is_ready()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
@@ -61,7 +74,7 @@ def test_a_number_of_threads_that_is_none(monkeypatch, text):
 def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeypatch):
     """They come, leave for kernels that begin and come back; all of them sleep in the end."""
     monkeypatch.setenv(pool.THREADS_VARIABLE, "2")
-    assert pool.pool_address()
+    pool.start_pool()
     table = np.arange(4000, dtype=np.float32).reshape(1000, 4)
     ids = np.random.default_rng(0).integers(0, 1000, (200_000, 1))
     inputs = {"table": table, "ids": ids, "entry_rows": NO_IDS, "dense_shape": NO_IDS}

@@ -154,6 +154,7 @@ def test_without_a_model_all_ops_have_all_kernels() -> None:
     for name in (
         *("infer_shapes", "serve", "lookup_kernel_CPU", "UniqueWithCountsV3_CPU_int32"),
         *("FusedEmbeddingSparsePostLookUpV2_CPU_bfloat16_float64", "gather_float32_any"),
+        *("update_float64", "build_columns_state", "build_update_state", "build_plain_state"),
         *("gather_float32_any_weighted", "scatter_float32_1x8", "scatter_float32_any_weighted"),
     ):
         assert name in recipes

@@ -34,7 +34,7 @@ from tests.soak.plan import Kernel
 KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     (spec, types)
     for spec in (FAULTY, *SPECS)
-    if "CPU" in spec.kernels and spec.custom is None
+    if "CPU" in spec.kernels and spec.builder is None
     for combination in itertools.product(*spec.kernel_types.values())
     for types in [dict(zip(spec.kernel_types, combination, strict=True))]
     if types.get("T", types.get("Tw")) == types.get("Tw", types.get("T"))
@@ -93,7 +93,7 @@ def array_kernels() -> dict[str, set[str]]:
         for function in vars(module).values():
             if isinstance(function, Dispatcher) and _is_array_kernel(function):
                 users.setdefault(_name(function), set())
-    inference = [(spec, dict[str, str]()) for spec in SPECS if spec.custom is not None]
+    inference = [(spec, dict[str, str]()) for spec in SPECS if spec.builder is not None]
     for spec, types in [*KERNELS, *inference]:
         made = spec.kernels["CPU"](spec, types)
         body = made[0] if isinstance(made, tuple) else made

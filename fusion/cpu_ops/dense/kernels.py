@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import AXIS, SEQUENCE
+from fusion.cpu_ops.column_layout import AXIS, LESS, SEQUENCE, TIMES
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
 from fusion.cpu_ops.dense.folds import Fold, fold_in_packets, fold_of, packet_size
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
@@ -31,9 +31,6 @@ from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store
 from fusion.runtime.tensorflow.dtypes import DTYPES
-
-#: What is made of a row: nothing, its product with a weight, or what is left without one.
-PLAIN, TIMES, LESS = range(3)
 
 #: With fewer rows there are no four sums.
 _FOUR_SUMS_FROM = 16

@@ -7,8 +7,8 @@ matrix, so that no op is needed to join them.
 from __future__ import annotations
 
 from fusion.ops import cpu, gpu
+from fusion.ops.columns.builders import LOOKUP
 from fusion.ops.columns.gradients import grouped_gradient, single_gradient
-from fusion.ops.columns.state import grouped_state, single_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
@@ -55,7 +55,7 @@ SINGLE = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
-    custom=single_state,
+    builder=LOOKUP,
     names=NAME_ATTR.name,
     gradient=single_gradient,
 )
@@ -95,7 +95,7 @@ GROUPED = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
-    custom=grouped_state,
+    builder=LOOKUP,
     names=NAMES_ATTR.name,
     gradient=grouped_gradient,
 )

@@ -10,8 +10,8 @@ the gradient of that has distinct ids.
 from __future__ import annotations
 
 from fusion.ops import cpu, gpu
+from fusion.ops.columns.builders import POST_LOOKUP, POST_LOOKUP_GRAD, PRE_LOOKUP
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
-from fusion.ops.columns.state import grad_state, post_state, pre_state
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
@@ -69,7 +69,7 @@ PRE = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("columns.unique_kernel"), "GPU": gpu.kernel("pre_grouped")},
     kernel_types={"T": FLOATS},
-    custom=pre_state,
+    builder=PRE_LOOKUP,
     names=NAMES_ATTR.name,
     gradient=pre_gradient,
 )
@@ -92,7 +92,7 @@ POST = OpSpec(
     attrs=(_COUNT, TABLE_ATTR, *list_attrs(POST_ATTRS)),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
-    custom=post_state,
+    builder=POST_LOOKUP,
     gradient=post_gradient,
 )
 
@@ -116,6 +116,6 @@ GRAD = OpSpec(
     attrs=(_COUNT, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),
     kernels={"CPU": cpu.kernel("columns.gradient_kernel"), "GPU": gpu.kernel("scatter")},
     kernel_types={"T": FLOATS},
-    custom=grad_state,
+    builder=POST_LOOKUP_GRAD,
     gradient=second_gradient,
 )

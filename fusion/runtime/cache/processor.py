@@ -81,7 +81,7 @@ def named(name: str) -> Processor:
 
 def target() -> Processor:
     """The processor that this process compiles for, and whose kernels it loads."""
-    return _compiled_for.get() or _chosen()
+    return _compiled_for.get() or default_target()
 
 
 _compiled_for: ContextVar[Processor | None] = ContextVar("compiled_for", default=None)
@@ -98,7 +98,8 @@ def compiling_for(processor: Processor) -> Iterator[None]:
 
 
 @cache
-def _chosen() -> Processor:
+def default_target() -> Processor:
+    """The processor that this process loads kernels of."""
     processor, why_not = choice(os.environ.get(CPU_VARIABLE, ""))
     if why_not:
         _logger.warning("%s; kernels are those of this machine's processor", why_not)

@@ -136,6 +136,22 @@ def address(name: str, compile_it: Compile, *modules: str, given: str = "") -> i
     return _addresses[name]
 
 
+def recipe_address(name: str, recipe: Recipe) -> int:
+    """As `address`."""
+    return address(name, recipe.compile_it, *recipe.modules, given=recipe.given)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A block in which objects are loaded, those of this machine, whatever is around it."""
+    before = _asked_for.set(None)
+    try:
+        with processor.compiling_for(processor.default_target()):
+            yield
+    finally:
+        _asked_for.reset(before)
+
+
 @contextmanager
 def asked_for() -> Iterator[dict[str, Recipe]]:
     """A block in which this thread loads no objects; gives how those that it asks for are made."""

@@ -1,142 +1,66 @@
-"""What the native code that makes the kernel of a node shares with Python (`native_creation`).
+"""What the native code that makes the state of a node's kernel shares with Python.
 
-It makes a kernel's state by an upcall, or from one that was *prepared*: a node that a graph
-optimizer has put into a graph carries the number of a state that is ready. Then nothing of Python
-is needed once the graph is there. The numbers are secret, so that no graph from elsewhere has one.
+A state is made natively: `native_creation` reads the node's attrs, and the *builder* of its op
+writes the state. Where that needs what is not there yet, a kernel that was never compiled or the
+pool of threads, the builder notes it, Python is asked for it by an upcall, and it begins anew.
+Nothing of Python is needed once all is there.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import secrets
-import threading
-from typing import Any
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 
-from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import dtypes
-
-from fusion.runtime.layout import Address, Int64, Layout
-from fusion.runtime.process import keep_forever, single
-from fusion.runtime.tensorflow.spec import Attr
-
-#: The attr of a node with the number of a prepared state.
-STATE_ATTR = "_fusion_state"
-
-
-class KernelsRecord(Layout):
-    """The kernels of an op for a type of device."""
-
-    server_number: Int64  # who serves the requests for their states
-    upcalls: Address  # `UpcallsRecord`
-    patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
-    too_late: Address  # what it says then, a C string
-    no_memory: Address  # what it says without memory
-    attr_name: Address  # `STATE_ATTR`
-    prepared: Address  # `PreparedRecord`
-
-
-class PreparedRecord(Layout):
-    """The prepared states of a process."""
-
-    count: Int64
-    entries: Address  # `PreparedEntry` [count]
-
-
-class PreparedEntry(Layout):
-    """A prepared state."""
-
-    number: Int64
-    owner: Address  # `KernelsRecord` of the kernels that it is for
-    state: Address
-    state_bytes: Int64
-
+#: What a builder may lack: besides these a body by its index, and a row kernel from this index on.
+BUILDER, POOL, CONSTANTS, LAUNCHER = -1, -2, -3, -4
+FIRST_ROW_KERNEL = 1 << 32
 
 #: A node fails only where nothing in an idle process can have Python's lock for so long.
 PATIENCE_NS = 20_000_000_000
 
-_FIRST_CAPACITY = 64
+
+class KernelsRecord(Layout):
+    """The kernels of an op for a type of device. Addresses are 0 until Python has been asked."""
+
+    op_name: Address  # a C string
+    server_number: Int64  # who serves the requests for what is lacking
+    upcalls: Address  # `UpcallsRecord`
+    patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
+    too_late: Address  # what it says then, a C string
+    builder: Address  # void (*)(`Creation`)
+    op_table: Address  # `OpTable`
+    launcher: Address  # see `fusion.runtime.cuda.launcher`
+    is_for_gpu: Flag
+    attrs: Address  # `AttrEntry` [attr_count]
+    attr_count: Int64
+    types: Address  # `TypeEntry` [type_count] of the attrs that bodies depend on
+    type_count: Int64
+    names: Int64  # the index of the attr that names columns, -1 for none
+    bodies: Address  # addresses, for each combination of types, the last attr's first
+    row_kernels: Address  # addresses, by an index that is the op's own
+    constants: Address  # what the builder needs to know besides
+    pool: Address  # `Pool`
 
 
-class Prepared:
-    """The prepared states of a process; they stay."""
+class TypeEntry(Layout):
+    """The values that an attr of a kernel may have."""
 
-    def __init__(self) -> None:
-        self.words = (ctypes.c_int64 * PreparedRecord.SIZE)()
-        keep_forever(self.words)
-        self._entries: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * 0)()
-        self._reserve(_FIRST_CAPACITY)
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        """Makes states anew: those of a parent process know of its threads."""
-        self._lock = threading.Lock()
-        self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-
-    def number(self, owner: int, state: list[int]) -> int:
-        """The number of a state for the kernels whose words have that address."""
-        key = owner, tuple(state)
-        with self._lock:
-            if key not in self._numbers:
-                self._numbers[key] = self._add(owner, state)
-            return self._numbers[key]
-
-    def _add(self, owner: int, state: list[int]) -> int:
-        count = self.words[PreparedRecord.count]
-        if count == self._capacity:
-            self._reserve(2 * count)
-        memory = (ctypes.c_int64 * len(state))(*state)
-        keep_forever(memory)
-        number = secrets.randbits(62) + 1
-        address, size = ctypes.addressof(memory), ctypes.sizeof(memory)
-        first = count * PreparedEntry.SIZE
-        self._entries[first : first + PreparedEntry.SIZE] = [number, owner, address, size]
-        self.words[PreparedRecord.count] = count + 1
-        return number
-
-    def _reserve(self, capacity: int) -> None:
-        """Moves the entries; native code may still read the old ones, which stay."""
-        entries = (ctypes.c_int64 * (capacity * PreparedEntry.SIZE))()
-        keep_forever(entries)
-        ctypes.memmove(entries, self._entries, ctypes.sizeof(self._entries))
-        self._entries, self._capacity = entries, capacity
-        self.words[PreparedRecord.entries] = ctypes.addressof(entries)
+    attr: Int64  # its index
+    count: Int64
+    numbers: Address  # `TF_DataType` of each, int64
 
 
-def prepared() -> Prepared:
-    """The prepared states of this process."""
-    return single("prepared_states", Prepared)
+MESSAGE_BYTES = 2304
+MOST_MISSING = 64
 
 
-def c_string(text: str) -> int:
-    """The address of a C string that stays."""
-    memory = ctypes.create_string_buffer(text.encode())
-    keep_forever(memory)
-    return ctypes.addressof(memory)
+class Creation(Layout):
+    """The creation of a state."""
 
-
-#: The fields of an AttrValue.
-_FIELDS = {"type": "type", "int": "i", "float": "f", "bool": "b", "string": "s"}
-
-
-def attr_value(node: node_def_pb2.NodeDef, attr: Attr) -> Any:
-    """The value of an attr: a dtype's name, an int, a float, a bool, a string, or a list of them.
-
-    Raises:
-      ValueError: the node does not have the attr; an int above the attr's maximum.
-    """
-    if attr.name not in node.attr and attr.default is not None:
-        return list(attr.default) if isinstance(attr.default, tuple) else attr.default
-    if attr.name not in node.attr:
-        raise ValueError(f"{node.name} has no attr {attr.name}")
-    value, field = node.attr[attr.name], _FIELDS[attr.element]
-    values = list(getattr(value.list, field)) if attr.is_list else [getattr(value, field)]
-    if attr.element == "int" and attr.maximum is not None and max(values, default=0) > attr.maximum:
-        raise ValueError(f"{attr.name} must be at most {attr.maximum}, not {max(values)}")
-    if attr.element == "type":
-        values = [str(dtypes.as_dtype(value).name) for value in values]
-    elif attr.element == "string":
-        # A file may hold anything.
-        values = [value.decode(errors="backslashreplace") for value in values]
-    return values if attr.is_list else values[0]
+    record: Address  # `KernelsRecord`
+    values: Address  # an `AttrValue` for each attr
+    state: Address  # out: from malloc, 0 if it failed
+    has_failed: Flag
+    code: Int64  # `TF_Code`, and the message, a C string
+    message: Fields = fields(MESSAGE_BYTES // 8)
+    missing_count: Int64  # what was not there, each once; what is beyond is found the next time
+    missing: Fields = fields(MOST_MISSING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Recipe
 
 
 def native_functions() -> tuple[int, int]:
@@ -11,6 +12,18 @@ def native_functions() -> tuple[int, int]:
         objects.address("infer_shapes", _compile_infer_shapes),
         objects.address("create_kernel", _compile_create_kernel),
     )
+
+
+def plain_builder() -> tuple[str, Recipe]:
+    """The builder of ops without one of their own, and how it is made."""
+    return "build_plain_state", Recipe(_compile_plain_builder)
+
+
+def _compile_plain_builder() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.registration.plain_state import build_plain_state
+
+    return compile_object(build_plain_state, 1, "build_plain_state")
 
 
 def _compile_infer_shapes() -> bytes:

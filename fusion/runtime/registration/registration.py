@@ -20,20 +20,22 @@ from tensorflow.python.framework.device_spec import DeviceSpecV2
 
 from fusion.runtime.cuda import launcher
 from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.registration import creation
-from fusion.runtime.registration.creation import STATE_ATTR, KernelsRecord, attr_value, prepared
-from fusion.runtime.registration.kernel_objects import kernel_address
-from fusion.runtime.registration.op_functions import native_functions
-from fusion.runtime.tensorflow import layout, library
-from fusion.runtime.tensorflow.layout import State
-from fusion.runtime.tensorflow.names import name_words
-from fusion.runtime.tensorflow.spec import Attr, OpSpec, as_dtype
+from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, Creation, KernelsRecord
+from fusion.runtime.registration.kernel_objects import kernel_recipe
+from fusion.runtime.registration.op_functions import native_functions, plain_builder
+from fusion.runtime.tensorflow import attrs, layout, library
+from fusion.runtime.tensorflow.attrs import Memory
+from fusion.runtime.tensorflow.spec import OpSpec, as_dtype
+from fusion.runtime.threads import pool
+from fusion.runtime.threads.layout import Pool
 from fusion.runtime.upcalls.service import Request, upcalls
 
-_INVALID_ARGUMENT, _INTERNAL = 3, 13
+_INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
 
-#: The kernels of each op and type of device that TensorFlow knows of.
+#: The kernels of each op and type of device, or label, that TensorFlow knows of.
 _kernels: dict[tuple[str, str], Kernels] = single("kernels", dict)
 
 
@@ -181,24 +183,68 @@ class Kernels:
     label: str = ""
 
     @cached_property
+    def memory(self) -> Memory:
+        """Keeps what native code reads of them."""
+        memory = Memory()
+        keep_forever(memory)
+        return memory
+
+    @cached_property
     def words(self) -> ctypes.Array[ctypes.c_int64]:
-        """The words that native code has of them, see `creation`."""
+        """What native code knows of them, see `creation`."""
+        spec, memory = self.spec, self.memory
         words = (ctypes.c_int64 * KernelsRecord.SIZE)()
         keep_forever(words)
+        words[KernelsRecord.op_name] = memory.text(spec.name)
         words[KernelsRecord.server_number] = upcalls().add(self)
         words[KernelsRecord.upcalls] = upcalls().address
         words[KernelsRecord.patience_ns] = creation.PATIENCE_NS
-        words[KernelsRecord.too_late] = creation.c_string(
-            f"{self.spec.name}: no kernel, because to make one takes Python's lock (the GIL), "
-            "which was not to be had in time: another thread kept it, perhaps while waiting for "
-            "this very node. Run the function once before"
+        words[KernelsRecord.too_late] = memory.text(
+            "no kernel, because to make one takes Python's lock (the GIL), which was not to be had "
+            "in time: another thread kept it, perhaps while waiting for this very node. Run the "
+            "function once before"
         )
-        words[KernelsRecord.no_memory] = creation.c_string(
-            f"{self.spec.name}: no memory for a kernel"
-        )
-        words[KernelsRecord.attr_name] = creation.c_string(STATE_ATTR)
-        words[KernelsRecord.prepared] = ctypes.addressof(prepared().words)
+        words[KernelsRecord.op_table] = self.table
+        words[KernelsRecord.is_for_gpu] = int(self.device != "CPU")
+        words[KernelsRecord.attrs] = attrs.entries(spec.attrs, memory)
+        words[KernelsRecord.attr_count] = len(spec.attrs)
+        words[KernelsRecord.types] = memory.words(self._types())
+        words[KernelsRecord.type_count] = len(self.body_types)
+        names = [attr.name for attr in spec.attrs]
+        words[KernelsRecord.names] = -1 if spec.names is None else names.index(spec.names)
+        words[KernelsRecord.bodies] = memory.words([0] * len(self.bodies))
+        words[KernelsRecord.row_kernels] = _row_kernel_addresses(spec)
+        words[KernelsRecord.pool] = pool.pool_address()
         return words
+
+    @cached_property
+    def body_types(self) -> Mapping[str, tuple[str, ...]]:
+        """The dtypes that there is a body for, by their attrs."""
+        return self.spec.kernel_types if self.spec.builder is None else {}
+
+    @cached_property
+    def bodies(self) -> list[dict[str, str]]:
+        """The dtypes of each body."""
+        combinations = itertools.product(*self.body_types.values())
+        return [dict(zip(self.body_types, types, strict=True)) for types in combinations]
+
+    def _types(self) -> list[int]:
+        """The words of a `TypeEntry` for each attr."""
+        names, words = [attr.name for attr in self.spec.attrs], list[int]()
+        for name, allowed in self.body_types.items():
+            numbers = [as_dtype(dtype).as_datatype_enum for dtype in allowed]
+            words += [names.index(name), len(numbers), self.memory.words(numbers)]
+        return words
+
+    def lacks(self) -> list[int]:
+        """What no state can do without and is not there yet."""
+        lacking = {
+            creation.BUILDER: not self.words[KernelsRecord.builder],
+            creation.CONSTANTS: not self.words[KernelsRecord.constants],
+            creation.POOL: not pool.is_ready(),
+            creation.LAUNCHER: self.device != "CPU" and not self.words[KernelsRecord.launcher],
+        }
+        return [what for what, is_lacking in lacking.items() if is_lacking]
 
     @property
     def address(self) -> int:
@@ -211,8 +257,7 @@ class Kernels:
         Args:
           dispatch, create: the addresses of their functions.
         """
-        if not self.label:
-            _kernels[self.spec.name, self.device] = self
+        _kernels[self.spec.name, self.label or self.device] = self
         for combination in itertools.product(*self.spec.kernel_types.values()):
             self._register(ctypes.c_void_p(dispatch), ctypes.c_void_p(create), combination)
 
@@ -238,95 +283,160 @@ class Kernels:
             status.check(f"registering kernel {name}")
 
     def serve(self, request: Request) -> None:
-        """Makes the state of one node's kernel: it is first run."""
+        """Brings what a state needs: a node of the op is first run."""
+        content = request.input()
         try:
-            state = self.state(node_def_pb2.NodeDef.FromString(request.input()))
+            for (what,) in struct.iter_unpack("=q", content):
+                self.bring(what)
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
-            code = _INVALID_ARGUMENT if isinstance(error, ValueError) else _INTERNAL
-            text = f"{self.spec.name}: {str(error) or type(error).__name__}"
-            request.answer(text.encode() + b"\0", code)
+            code = next((c for kind, c in _CODES.items() if isinstance(error, kind)), _INTERNAL)
+            request.answer((str(error) or type(error).__name__).encode() + b"\0", code)
         else:
-            request.answer(struct.pack(f"={len(state)}q", *state))
+            request.answer(b"\0")
 
     def too_late(self) -> None:
         """The node has failed already."""
 
-    def state(self, node: node_def_pb2.NodeDef) -> list[int]:
-        """The words of the state of a node's kernel, see `layout`.
+    def bring(self, what: int) -> None:
+        """Lets native code have what it lacks, see `creation`.
+
+        Raises:
+          ValueError: a setting that makes no sense.
+          NotImplementedError: TensorFlow lacks what the op needs.
+        """
+        if what == creation.POOL:
+            pool.start_pool()
+        elif what == creation.LAUNCHER:
+            assert self.gpus is not None
+            self.words[KernelsRecord.launcher] = launcher.launcher(self.gpus).address
+        elif what == creation.CONSTANTS:
+            self.words[KernelsRecord.constants] = self.memory.words(self.constants())
+        elif what == creation.BUILDER:
+            self.words[KernelsRecord.builder] = objects.recipe_address(*self.recipe(what))
+        else:
+            is_row_kernel = what >= FIRST_ROW_KERNEL
+            field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
+            place = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
+            address = objects.recipe_address(*self.recipe(what))
+            ctypes.c_int64.from_address(place).value = address
+
+    def constants(self) -> list[int]:
+        """What the builder needs to know."""
+        return self.spec.builder.constants(self.spec, self.device) if self.spec.builder else [0]
+
+    def recipe(self, what: int) -> tuple[str, Recipe]:
+        """The name of a builder, a body or a row kernel, and how it is made."""
+        builder = self.spec.builder
+        if what == creation.BUILDER:
+            return (
+                plain_builder() if builder is None else (builder.name, Recipe(builder.compile_it))
+            )
+        if what < FIRST_ROW_KERNEL:
+            return kernel_recipe(self.spec, self.device, self.bodies[what], self.label)
+        assert builder is not None
+        assert builder.row_kernels is not None
+        name, compile_it = builder.row_kernels.at(what - FIRST_ROW_KERNEL)
+        return name, Recipe(compile_it)
+
+    def needs(self, node: node_def_pb2.NodeDef) -> list[int]:
+        """What the state of a node's kernel leads to, as `recipe` takes it.
 
         Raises:
           ValueError: attrs that do not go together.
+          NotImplementedError: TensorFlow lacks what the op needs.
         """
-        spec = self.spec
-        values = {attr.name: attr_value(node, attr) for attr in spec.attrs}
-        address, words = node_state(spec, self.device, values, self.label)
-        launching = 0 if self.gpus is None else launcher.launcher(self.gpus).address
-        names = _names(spec, values)
-        names_at = State.SIZE + len(words) if names else 0
-        head = [address, self.table, launching, 0, names_at]
-        return [*head, *words, *name_words(names, names_at)]
+        memory, bodies = Memory(), [0] * len(self.bodies)
+        record = list(self.words)
+        record[KernelsRecord.bodies] = memory.words(bodies)
+        record[KernelsRecord.row_kernels] = memory.words([0] * _row_kernel_count(self.spec))
+        record[KernelsRecord.constants] = memory.words(self.constants())
+        record[KernelsRecord.launcher] = 1
+        record[KernelsRecord.pool] = memory.words([1] * Pool.SIZE)
+        words = (ctypes.c_int64 * Creation.SIZE)()
+        words[Creation.record] = memory.words(record)
+        words[Creation.values] = attrs.values(self.spec.attrs, node, memory)
+        build, found = _builder_function(self), list[int]()
+        while True:
+            words[Creation.missing_count] = words[Creation.state] = 0
+            build(ctypes.addressof(words))
+            _libc.free(ctypes.c_void_p(words[Creation.state]))
+            if words[Creation.has_failed]:
+                raise _error(words)
+            missing = words[Creation.missing : Creation.missing + words[Creation.missing_count]]
+            if not missing:
+                return found
+            for what in missing:
+                is_row_kernel = what >= FIRST_ROW_KERNEL
+                field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
+                place = record[field] + 8 * (what % FIRST_ROW_KERNEL)
+                ctypes.c_int64.from_address(place).value = 1
+            found += missing
 
 
-def _names(spec: OpSpec, values: Mapping[str, Any]) -> list[str]:
-    """What a node's messages call its columns; nothing if it does not say.
+#: The codes that errors in Python are in TensorFlow.
+_CODES: dict[type[BaseException], int] = {
+    NotImplementedError: _UNIMPLEMENTED,
+    ValueError: _INVALID_ARGUMENT,
+}
+_libc = ctypes.CDLL(None)
 
-    Raises:
-      ValueError: names of another number of columns.
-    """
-    if spec.names is None or not values[spec.names]:
-        return []
-    names = values[spec.names]
-    if isinstance(names, str):
-        return [names]
-    if len(names) != values["num_columns"]:
-        raise ValueError(f"{spec.names} has {len(names)} items for {values['num_columns']} columns")
-    return list(names)
+
+def _error(words: ctypes.Array[ctypes.c_int64]) -> Exception:
+    """The error that a creation ended with."""
+    start = ctypes.addressof(words) + 8 * Creation.message
+    text = ctypes.string_at(start).decode(errors="backslashreplace")
+    codes = {code: kind for kind, code in _CODES.items()}
+    return codes.get(words[Creation.code], RuntimeError)(text)  # type: ignore[return-value]
+
+
+def _builder_function(kernels_of: Kernels) -> Callable[[int], None]:
+    """The function that builds states, for this machine whatever is compiled for."""
+    name, recipe = kernels_of.recipe(creation.BUILDER)
+    with objects.loading():
+        address = objects.recipe_address(name, recipe)
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)
+
+
+def _row_kernel_count(spec: OpSpec) -> int:
+    kernels_of_rows = None if spec.builder is None else spec.builder.row_kernels
+    return 0 if kernels_of_rows is None else kernels_of_rows.count
+
+
+def _row_kernel_addresses(spec: OpSpec) -> int:
+    """The address of those of an op's row kernels, which ops with the same ones share."""
+    if spec.builder is None or spec.builder.row_kernels is None:
+        return 0
+
+    def make() -> ctypes.Array[ctypes.c_int64]:
+        array = (ctypes.c_int64 * _row_kernel_count(spec))()
+        keep_forever(array)
+        return array
+
+    return ctypes.addressof(single(spec.builder.row_kernels.name, make))
+
+
+def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
+    """The kernels of an op for a type of device, or of a label, if there are any."""
+    return _kernels.get((op, device))
 
 
 def prepare(node: node_def_pb2.NodeDef) -> None:
-    """Has the kernel of a placed node ready, so that TensorFlow needs nothing of Python to make it.
+    """Has all ready that the kernel of a placed node leads to, so that Python is not needed for it.
 
     Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
     node will find out.
     """
-    if (node.op, "CPU") not in _kernels:
-        return
-    node.attr.pop(STATE_ATTR, None)
     device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
     kernels_of = _kernels.get((node.op, str(device)))
     if kernels_of is None or "_kernel" in node.attr:  # one with a label
         return
     try:
-        number = prepared().number(kernels_of.address, kernels_of.state(node))
+        for what in kernels_of.lacks():
+            kernels_of.bring(what)
+        for what in kernels_of.needs(node):
+            kernels_of.bring(what)
     except Exception:
         return
-    node.attr[STATE_ATTR].i = number
-
-
-def node_state(
-    spec: OpSpec, device: str, values: Mapping[str, Any], label: str = ""
-) -> tuple[int, list[int]]:
-    """The address of the kernel of a node of an op, and the state it has of its own.
-
-    Args:
-      values: the node's attrs, dtypes by name.
-
-    Raises:
-      ValueError: attrs that do not go together.
-    """
-    if spec.custom is not None:
-        words = spec.custom(values, device)
-        return kernel_address(spec, device, {}, label), words
-    words = [_word(attr, values[attr.name]) for attr in spec.value_attrs]
-    types = {name: values[name] for name in spec.kernel_types}
-    return kernel_address(spec, device, types, label), words
-
-
-def _word(attr: Attr, value: Any) -> int:
-    """The value of `attr` as a 64-bit word: strings by place in `allowed`, floats as doubles."""
-    if attr.kind == "string":
-        return attr.allowed.index(value)
-    return layout.double_word(value) if attr.kind == "float" else int(value)
 
 
 def _register_gradient(spec: OpSpec) -> None:

@@ -33,12 +33,42 @@ tf_new_status = c_function("TF_NewStatus", _i64)
 tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_set_status = c_function("TF_SetStatus", types.void, _i64, _i32, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
-tf_delete_buffer = c_function("TF_DeleteBuffer", types.void, _i64)
 tf_has_attr = c_function("TF_OpKernelConstruction_HasAttr", types.uint8, _i64, _i64, _i64)
 tf_get_attr_int64 = c_function(
     "TF_OpKernelConstruction_GetAttrInt64", types.void, _i64, _i64, _i64, _i64
 )
-tf_get_node_def = c_function("TF_OpKernelConstruction_GetNodeDef", _i64, _i64, _i64)
+tf_get_attr_int64s = c_function(
+    "TF_OpKernelConstruction_GetAttrInt64List", types.void, _i64, _i64, _i64, _i32, _i64
+)
+tf_get_attr_float = c_function(
+    "TF_OpKernelConstruction_GetAttrFloat", types.void, _i64, _i64, _i64, _i64
+)
+tf_get_attr_floats = c_function(
+    "TF_OpKernelConstruction_GetAttrFloatList", types.void, _i64, _i64, _i64, _i32, _i64
+)
+tf_get_attr_bool = c_function(
+    "TF_OpKernelConstruction_GetAttrBool", types.void, _i64, _i64, _i64, _i64
+)
+tf_get_attr_bools = c_function(
+    "TF_OpKernelConstruction_GetAttrBoolList", types.void, _i64, _i64, _i64, _i32, _i64
+)
+tf_get_attr_type = c_function(
+    "TF_OpKernelConstruction_GetAttrType", types.void, _i64, _i64, _i64, _i64
+)
+tf_get_attr_types = c_function(
+    "TF_OpKernelConstruction_GetAttrTypeList", types.void, _i64, _i64, _i64, _i32, _i64
+)
+tf_get_attr_string = c_function(
+    "TF_OpKernelConstruction_GetAttrString", types.void, _i64, _i64, _i64, _i64, _i64
+)
+tf_get_attr_strings = c_function(
+    "TF_OpKernelConstruction_GetAttrStringList",
+    types.void,
+    *(_i64, _i64, _i64, _i64, _i32, _i64, _i64, _i64),
+)
+tf_get_attr_size = c_function(
+    "TF_OpKernelConstruction_GetAttrSize", types.void, _i64, _i64, _i64, _i64, _i64
+)
 tf_fail_construction = c_function("TF_OpKernelConstruction_Failure", types.void, _i64, _i64)
 tf_failure = c_function("TF_OpKernelContext_Failure", types.void, _i64, _i64)
 tf_allocate_output = c_function("TF_AllocateOutput", _i64, _i64, _i32, _i32, _i64, _i32, _i64, _i64)

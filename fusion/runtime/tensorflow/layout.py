@@ -16,7 +16,7 @@ MAX_RANK = 2
 
 
 class State(Layout):
-    """The state of a node's kernel. Attrs follow, or what the op's `custom` made of them."""
+    """The state of a node's kernel. Attrs follow, or what the op's builder makes of them."""
 
     kernel: Address
     op_table: Address

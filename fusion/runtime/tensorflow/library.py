@@ -14,13 +14,12 @@ from fusion.runtime.tensorflow import executable_memory
 
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
-    # tensorflow/c/tf_status.h, tf_tensor.h, tf_buffer.h
+    # tensorflow/c/tf_status.h, tf_tensor.h
     "TF_NewStatus",
     "TF_DeleteStatus",
     "TF_SetStatus",
     "TF_GetCode",
     "TF_Message",
-    "TF_DeleteBuffer",
     "TF_DeleteTensor",
     "TF_TensorData",
     "TF_NumDims",
@@ -55,7 +54,16 @@ SYMBOLS = (
     "TF_RegisterKernelBuilder",
     "TF_OpKernelConstruction_Failure",
     "TF_OpKernelConstruction_GetAttrInt64",
-    "TF_OpKernelConstruction_GetNodeDef",
+    "TF_OpKernelConstruction_GetAttrInt64List",
+    "TF_OpKernelConstruction_GetAttrFloat",
+    "TF_OpKernelConstruction_GetAttrFloatList",
+    "TF_OpKernelConstruction_GetAttrBool",
+    "TF_OpKernelConstruction_GetAttrBoolList",
+    "TF_OpKernelConstruction_GetAttrType",
+    "TF_OpKernelConstruction_GetAttrTypeList",
+    "TF_OpKernelConstruction_GetAttrString",
+    "TF_OpKernelConstruction_GetAttrStringList",
+    "TF_OpKernelConstruction_GetAttrSize",
     "TF_OpKernelConstruction_HasAttr",
     "TF_OpKernelContext_Failure",
     "TF_NumInputs",

@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.python.framework import dtypes
@@ -167,9 +167,43 @@ class Arg:
 KernelFactory = Callable[["OpSpec", Mapping[str, str]], Any]
 
 
-#: Makes a kernel's state, 64-bit words, from a node's attrs, all of them (dtypes by name), and the
-#: type of its device.
-CustomState = Callable[[Mapping[str, Any], str], list[int]]
+class RowKernel(NamedTuple):
+    """A kernel that those of an op call, for rows of some dtype and dimension."""
+
+    name: str
+    compile_it: Callable[[], bytes]
+
+
+@dataclass(frozen=True)
+class RowKernels:
+    """The row kernels that states may have addresses of.
+
+    Attributes:
+      name: what they are called together.
+      count: how many there may be.
+      at: index -> the kernel; some depend on the processor that is compiled for.
+    """
+
+    name: str
+    count: int
+    at: Callable[[int], RowKernel]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What makes the states of an op's kernels, where attrs as words do not do.
+
+    Attributes:
+      name: of the native function `void name(Creation*)`.
+      compile_it: makes the object with it.
+      constants: (op, type of device) -> words that it needs to know.
+      row_kernels: those of the op, if it has any.
+    """
+
+    name: str
+    compile_it: Callable[[], bytes]
+    constants: Callable[[OpSpec, str], list[int]]
+    row_kernels: RowKernels | None = None
 
 
 #: The gradient of an op whose outputs do not depend smoothly on its inputs.
@@ -184,10 +218,9 @@ class OpSpec:
     attr that they depend on, the dtypes that have kernels. `gradient` is a TensorFlow gradient
     function; without one TensorFlow raises when it is asked for.
 
-    The kernel of an op with a `custom` state, which that makes of a node's attrs, is the same for
-    all dtypes and takes its inputs itself; a factory that gives two functions gives the arguments
-    of `entry.make_shared_entry`. The results of a stateful op depend on more than its inputs, so
-    that equal nodes are not the same.
+    The kernel of an op with a `builder` of states is the same for all dtypes and takes its inputs
+    itself; a factory that gives two functions gives the arguments of `entry.make_shared_entry`. The
+    results of a stateful op depend on more than its inputs, so that equal nodes are not the same.
 
     `names` is the string attr, or list of one for each column, by which its messages call columns.
     """
@@ -200,7 +233,7 @@ class OpSpec:
     kernels: Mapping[str, KernelFactory] = field(default_factory=dict)
     kernel_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gradient: Callable[..., Any] | Literal["not differentiable"] | None = None
-    custom: CustomState | None = None
+    builder: Builder | None = None
     is_stateful: bool = False
     names: str | None = None
 

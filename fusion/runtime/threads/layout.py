@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 
 SLOT_COUNT = 16
 
@@ -18,6 +18,7 @@ class Pool(Layout):
     """The threads of a process that help kernels."""
 
     semaphore: Fields = fields(4)  # sem_t has 32 bytes
+    is_ready: Flag  # whether it has all threads that it is to have, maybe none
     thread_count: Int64
     active_count: Int64  # threads at work, kernels that may ask for help included
     helper_count: Int64  # of these, the pool's

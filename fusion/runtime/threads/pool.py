@@ -25,12 +25,11 @@ _MOST_THREADS = 64
 
 
 class _Pool:
-    """The pool's memory, and whether its threads run in this process."""
+    """The pool's memory, and its threads in this process."""
 
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * Pool.SIZE)()
         keep_forever(self.words)
-        self.is_running = False
         self.renew_lock()
         os.register_at_fork(after_in_child=self.forget_threads)
 
@@ -39,7 +38,6 @@ class _Pool:
 
     def forget_threads(self) -> None:
         self.renew_lock()
-        self.is_running = False
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
 
     def start(self, helpers: int, address: int) -> None:
@@ -57,23 +55,34 @@ class _Pool:
             libc.pthread_detach(handle)
             started += 1
         self.words[Pool.thread_count] = started
-        self.is_running = True
 
 
 _pool = single("threads", _Pool)
 
 
 def pool_address() -> int:
-    """The address of the pool that kernels may ask for help; 0 where one thread is all there is."""
-    helpers = thread_count() - 1
-    if helpers < 1:
-        return 0
-    address = serve_address()
-    with _pool.lock:
-        # Without an address code is compiled only, maybe for another processor.
-        if address and not _pool.is_running:
-            _pool.start(helpers, address)
+    """The address of the pool that kernels may ask for help, once it is ready."""
     return ctypes.addressof(_pool.words)
+
+
+def is_ready() -> bool:
+    """Whether the pool has all its threads in this process."""
+    return bool(_pool.words[Pool.is_ready])
+
+
+def start_pool() -> None:
+    """Lets the pool have all its threads; none where one thread is all there is.
+
+    Raises:
+      ValueError: `FUSION_NUM_THREADS` is no positive number.
+    """
+    helpers = thread_count() - 1
+    address = serve_address() if helpers > 0 else 0
+    with _pool.lock:
+        if not _pool.words[Pool.is_ready]:
+            if helpers > 0:
+                _pool.start(helpers, address)
+            _pool.words[Pool.is_ready] = 1
 
 
 def thread_count() -> int:

@@ -1,11 +1,12 @@
-"""What the kernels for whole columns know of a node.
+"""What the kernels for whole columns know of a node, and what their states are built from.
 
-This module needs no Numba, so that a node's state can be written without it.
+This module needs no Numba.
 """
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Int64, fields
+from fusion.ops.cpu.columns.kernel_indices import DTYPE_COUNT, MOST_TILES
+from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
 from fusion.runtime.tensorflow.layout import State
 
 
@@ -27,5 +28,69 @@ class ColumnsState(State):
     columns: Fields = fields(0)
 
 
-#: Roles: a whole lookup; what comes before and behind the gathers of one.
-FULL, PRE, POST = range(3)
+#: Roles: a whole lookup; what comes before and behind the gathers of one, and the gradient of that.
+FULL, PRE, POST, GRAD = range(4)
+
+
+class GivenColumn(Layout):
+    """A column as the node's attrs have it; strings are indices among those allowed."""
+
+    form: Int64
+    combiner: Int64
+    max_norm: Float64
+    prune: Flag
+    fill_empty_row: Flag
+    default_id: Int64
+    use_sparse_weights: Flag
+    prune_sparse_weights: Flag
+    default_weight: Float64
+    divide_no_nan: Flag
+    row_count: Int64
+    use_ignored_id: Flag
+    ignored_id: Int64
+    column_stride: Int64
+    num_buckets: Int64
+    bucket_default: Int64
+    dim: Int64
+    wrap_negative: Flag
+    sum_order: Int64
+    mask_product: Flag
+    mask_penalty: Float64
+    divisor_epsilon: Float64
+    epsilon_input: Flag
+    Tids: Int64  # codes of dtypes
+    Trows: Int64
+    Tkeys: Int64
+    sort_key: Flag
+    copied: Flag
+    offset: Int64
+
+
+class Source(Layout):
+    """Where a field of `GivenColumn` comes from."""
+
+    attr: Int64  # its index, -1 for none
+    is_list: Flag  # with an element for each column
+    may_be_empty: Flag  # and stand for the default of all then
+    is_dtype: Flag
+    default: Int64
+
+
+class Tile(Layout):
+    """A tile that there are kernels for, see `row_tiles`."""
+
+    lanes: Int64
+    vectors: Int64
+
+
+class ColumnsConstants(Layout):
+    """What the builder of states for whole columns needs to know."""
+
+    role: Int64
+    dtype_attr: Int64  # the indices of attrs, -1 for none
+    count_attr: Int64
+    boundaries_attr: Int64
+    boundary_counts_attr: Int64
+    sources: Fields = fields(GivenColumn.SIZE * Source.SIZE)
+    tile_counts: Fields = fields(DTYPE_COUNT)
+    tiles: Fields = fields(DTYPE_COUNT * MOST_TILES * Tile.SIZE)

@@ -1,0 +1,107 @@
+"""The columns of a node, read from its attrs."""
+
+from __future__ import annotations
+
+from fusion.ops.cpu.columns.layout import ColumnsConstants, GivenColumn, Source
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
+from fusion.runtime.registration.states import attr_count, attr_item, attr_word
+from fusion.runtime.tensorflow.attrs import AttrEntry
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
+#: (code, number of TF_DataType).
+_CODES = tuple((dtype.code, dtype.enum) for dtype in DTYPES.values() if dtype.code >= 0)
+
+
+@jit
+def _attr_name(creation: int, attr: int) -> int:
+    """The address of the name of an attr."""
+    entries = load(load(creation, Creation.record), KernelsRecord.attrs)
+    return load(entries, AttrEntry.SIZE * attr + AttrEntry.name)
+
+
+@jit
+def check_lists(creation: int, constants: int, count: int) -> None:
+    """Refuses lists that have another length than the number of columns."""
+    for field in range(GivenColumn.SIZE):
+        source = constants + 8 * (ColumnsConstants.sources + Source.SIZE * field)
+        attr = load(source, Source.attr)
+        if attr < 0 or load(source, Source.is_list) == 0:
+            continue
+        may_be_empty = load(source, Source.may_be_empty) != 0
+        if not (may_be_empty and attr_count(creation, attr) == 0):
+            _check_length(creation, attr, count)
+    counts = load(constants, ColumnsConstants.boundary_counts_attr)
+    if counts >= 0:
+        _check_length(creation, counts, count)
+        _check_counts(creation, counts, load(constants, ColumnsConstants.boundaries_attr))
+    names = load(load(creation, Creation.record), KernelsRecord.names)
+    has_many = load(constants, ColumnsConstants.count_attr) >= 0
+    if names >= 0 and has_many and attr_count(creation, names) > 0:
+        _check_length(creation, names, count)
+
+
+@jit
+def _check_length(creation: int, attr: int, count: int) -> None:
+    found = attr_count(creation, attr)
+    if found != count:
+        name = _attr_name(creation, attr)
+        text = "%s has %lld items for %lld columns"
+        refuse(creation, INVALID_ARGUMENT, text, name, found, count)
+
+
+@jit
+def _check_counts(creation: int, counts: int, boundaries: int) -> None:
+    """Refuses numbers of boundaries that do not go with these."""
+    total, most = int64(0), attr_count(creation, boundaries)
+    for k in range(attr_count(creation, counts)):
+        number = attr_item(creation, counts, k)
+        if number < 0:
+            text = "boundary_counts must not be negative, got %lld"
+            refuse(creation, INVALID_ARGUMENT, text, number)
+            return
+        total += min(number, most + 1)
+    if total != most:
+        refuse(
+            creation,
+            INVALID_ARGUMENT,
+            "there are %lld boundaries, but counts of %lld",
+            most,
+            total,
+        )
+
+
+@jit
+def limit_count(creation: int, constants: int, column: int) -> int:
+    """The number of a column's boundaries."""
+    counts = load(constants, ColumnsConstants.boundary_counts_attr)
+    boundaries = load(constants, ColumnsConstants.boundaries_attr)
+    if counts >= 0:
+        return attr_item(creation, counts, column)
+    return attr_count(creation, boundaries) if boundaries >= 0 else int64(0)
+
+
+@jit
+def read_column(creation: int, constants: int, index: int, given: int) -> None:
+    """Writes a column as the attrs have it."""
+    for field in range(GivenColumn.SIZE):
+        source = constants + 8 * (ColumnsConstants.sources + Source.SIZE * field)
+        attr, value = load(source, Source.attr), load(source, Source.default)
+        if attr >= 0:
+            if load(source, Source.is_list) == 0:
+                value = attr_word(creation, attr)
+            elif attr_count(creation, attr) > index:
+                value = attr_item(creation, attr, index)
+            if load(source, Source.is_dtype) != 0:
+                value = _code_of(value)
+        store(given, field, value)
+
+
+@jit
+def _code_of(number: int) -> int:
+    for code, enum in _CODES:
+        if enum == number:
+            return int64(code)
+    return int64(-1)

@@ -1,0 +1,30 @@
+"""The indices of the row kernels of the ops for whole columns: of each dtype, tile and variant.
+
+This module needs no Numba.
+"""
+
+from __future__ import annotations
+
+from fusion.cpu_ops.column_layout import SEGMENT
+from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT32
+
+#: The codes of dtypes of tables.
+FIRST_FLOAT, DTYPE_COUNT = FLOAT32, BFLOAT16 - FLOAT32 + 1
+
+#: Tile 0 is that for any number of elements; the others are those of `row_tiles.tiles`, in order.
+MOST_TILES = 32
+
+#: With weights or not, limited norms or not; then of each other order of sums, see `ordered`.
+GATHER_VARIANTS, FIRST_ORDERED = 32, 4
+
+SCATTER_VARIANTS = 2
+
+
+def shape_index(dtype: int, tile: int) -> int:
+    """The index of a tile of a dtype, by its code."""
+    return (dtype - FIRST_FLOAT) * MOST_TILES + tile
+
+
+def ordered(order: int, terms: int, takes_max: int) -> int:
+    """The variant of a gather in another order of sums than the first."""
+    return FIRST_ORDERED + ((order - SEGMENT - 1) * 3 + terms) * 2 + takes_max

@@ -1,0 +1,27 @@
+"""The builder of the states of ReadEmbeddingTables."""
+
+from __future__ import annotations
+
+from fusion.ops.cpu.access_layout import AccessConstants, TypedAccess
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
+from fusion.runtime.registration.states import attr_word, begin_state, constants_of
+from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.variable_access import VariableAccess
+
+
+def build_read_tables_state(creation: int) -> None:
+    """The builder, see `fusion.runtime.registration.creation`."""
+    constants = constants_of(creation)
+    if constants == 0:
+        return
+    number = attr_word(creation, load(constants, AccessConstants.dtype_attr))
+    for k in range(load(constants, AccessConstants.dtype_count)):
+        typed = constants + 8 * (AccessConstants.accesses + TypedAccess.SIZE * k)
+        if load(typed, TypedAccess.dtype) == number and load(typed, TypedAccess.is_there) != 0:
+            state = begin_state(creation, State.SIZE + VariableAccess.SIZE)
+            for field in range(VariableAccess.SIZE if state != 0 else 0):
+                store(state, State.SIZE + field, load(typed, TypedAccess.access + field))
+            return
+    text = "TensorFlow does not export how variables of DataType %lld are shared here"
+    refuse(creation, UNIMPLEMENTED, text, number)

@@ -1,0 +1,23 @@
+"""The state of a kernel that is for the node's dtypes: the attrs that are no types, as words."""
+
+from __future__ import annotations
+
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.registration.states import attr_word, begin_state
+from fusion.runtime.tensorflow.attrs import TYPE, AttrEntry
+from fusion.runtime.tensorflow.layout import State
+
+
+def build_plain_state(creation: int) -> None:
+    """The builder of ops without one of their own; their attrs are no lists."""
+    record = load(creation, Creation.record)
+    attrs, count = load(record, KernelsRecord.attrs), load(record, KernelsRecord.attr_count)
+    state = begin_state(creation, State.SIZE + count)
+    if state == 0:
+        return
+    slot = State.SIZE
+    for attr in range(count):
+        if load(attrs, AttrEntry.SIZE * attr + AttrEntry.kind) != TYPE:
+            store(state, slot, attr_word(creation, attr))
+            slot += 1

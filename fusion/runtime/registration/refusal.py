@@ -1,0 +1,49 @@
+"""Why a node has no kernel: the error that the creation of its state ends with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from fusion.runtime.native.memory import word_pointer
+from fusion.runtime.registration.creation import MESSAGE_BYTES, Creation, KernelsRecord
+
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 3, 8, 12, 13
+
+_i64 = types.int64
+_WORD = ir.IntType(64)
+
+
+@intrinsic(prefer_literal=True)
+def refuse(typingctx: Any, creation: Any, code: Any, text: Any, *values: Any) -> Any:
+    """Sets the code and the message of a creation, unless it has failed; the op's name is in front.
+
+    `text` is a literal with %lld for an int64 value, %s for the address of a C string and %g for a
+    double.
+    """
+    if not isinstance(text, types.StringLiteral):
+        return None
+    packed_type = types.StarArgTuple([types.unliteral(value) for value in values])
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        creation, code, _, packed = args
+        numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
+        record = builder.load(word_pointer(builder, creation, Creation.record))
+        name = builder.load(word_pointer(builder, record, KernelsRecord.op_name))
+        flag = word_pointer(builder, creation, Creation.has_failed)
+        first = builder.icmp_unsigned("==", builder.load(flag), ir.Constant(_WORD, 0))
+        with builder.if_then(first, likely=False):
+            builder.store(ir.Constant(_WORD, 1), flag)
+            builder.store(code, word_pointer(builder, creation, Creation.code))
+            buffer = word_pointer(builder, creation, Creation.message)
+            buffer = builder.bitcast(buffer, ir.IntType(8).as_pointer())
+            size = ir.Constant(_WORD, MESSAGE_BYTES)
+            text_of_op = f"%s: {text.literal_value}"
+            cgutils.snprintf(builder, buffer, size, text_of_op, name, *numbers)
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, text, packed_type), codegen

@@ -1,0 +1,161 @@
+"""The attrs of a node as records in memory, and what an op says of each.
+
+A kernel's state is made from them in native code (`fusion.runtime.registration`), which reads them
+from TensorFlow; Python writes the same records of a NodeDef, to learn what its kernel will need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.runtime.layout import Address, Flag, Int64, Layout
+from fusion.runtime.tensorflow.layout import double_word
+from fusion.runtime.tensorflow.spec import Attr
+
+#: Kinds of attrs, and of the elements of those that are lists.
+INT, FLOAT, BOOL, STRING, TYPE = range(5)
+
+_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "string": STRING, "type": TYPE}
+
+_MOST = 2**63 - 1
+
+
+class AttrEntry(Layout):
+    """What an op says of an attr."""
+
+    name: Address  # a C string
+    kind: Int64
+    is_list: Flag
+    allowed: Address  # `Text` [allowed_count] of the strings that it may be; 0 for any
+    allowed_count: Int64
+    has_default: Flag  # that of a list is the empty one
+    default: Int64
+    maximum: Int64  # of an int
+
+
+class Text(Layout):
+    """Bytes of a text."""
+
+    address: Address
+    length: Int64
+
+
+class AttrValue(Layout):
+    """The value of an attr of a node.
+
+    Ints and bools are words, floats the bits of doubles, types numbers of `TF_DataType`, strings of
+    those allowed their index. A list is the address of words; any other string, as a list of one,
+    that of `Text`.
+    """
+
+    value: Int64
+    count: Int64  # elements of a list
+    memory: Address  # from malloc, 0 for none
+
+
+class Memory:
+    """Records that native code reads, with all that they lead to; kept as long as this is."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def words(self, numbers: Sequence[int]) -> int:
+        """The address of 64-bit words."""
+        return self._add((ctypes.c_int64 * max(1, len(numbers)))(*numbers))
+
+    def bytes(self, content: bytes) -> int:
+        """The address of bytes, with a zero behind."""
+        return self._add(ctypes.create_string_buffer(content))
+
+    def text(self, content: str) -> int:
+        """The address of a C string."""
+        return self.bytes(content.encode())
+
+    def _add(self, array: Any) -> int:
+        self._kept.append(array)
+        return ctypes.addressof(array)
+
+
+def entries(attrs: Sequence[Attr], memory: Memory) -> int:
+    """The address of an `AttrEntry` for each attr."""
+    words: list[int] = []
+    for attr in attrs:
+        is_text = attr.element == "string"
+        allowed = [value.encode() for value in attr.allowed] if is_text else []
+        texts = [word for text in allowed for word in (memory.bytes(text), len(text))]
+        # Of lists, and of strings that may be any, the default is the empty one.
+        has_word = attr.default is not None and not attr.is_list and not _is_free(attr)
+        default = _word(attr, attr.default) if has_word else 0
+        words += [
+            memory.text(attr.name),
+            _KINDS[attr.element],
+            int(attr.is_list),
+            memory.words(texts) if texts else 0,
+            len(allowed),
+            int(attr.default is not None),
+            default,
+            _MOST if attr.maximum is None else attr.maximum,
+        ]
+    return memory.words(words)
+
+
+def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: Memory) -> int:
+    """The address of an `AttrValue` for each attr, as a node has them.
+
+    Raises:
+      ValueError: the node does not have an attr, or its value is none that the attr may have.
+    """
+    words: list[int] = []
+    for attr in attrs:
+        if attr.name not in node.attr:
+            if attr.default is None:
+                raise ValueError(f"{node.name} has no attr {attr.name}")
+            words += [_default_value(attr, memory), 0 if attr.is_list else 1, 0]
+            continue
+        value, field = node.attr[attr.name], _FIELDS[attr.element]
+        items = list(getattr(value.list, field)) if attr.is_list else [getattr(value, field)]
+        if attr.is_list or _is_free(attr):
+            words += [_list_of(attr, items, memory), len(items), 0]
+        else:
+            words += [_word(attr, items[0]), 1, 0]
+    return memory.words(words)
+
+
+#: The fields of an AttrValue of a NodeDef.
+_FIELDS = {"type": "type", "int": "i", "float": "f", "bool": "b", "string": "s"}
+
+
+def _is_free(attr: Attr) -> bool:
+    return attr.element == "string" and not attr.allowed
+
+
+def _default_value(attr: Attr, memory: Memory) -> int:
+    if attr.is_list:
+        return memory.words([])
+    if _is_free(attr):
+        return _list_of(attr, [str(attr.default).encode()], memory)
+    return _word(attr, attr.default)
+
+
+def _list_of(attr: Attr, items: Sequence[Any], memory: Memory) -> int:
+    if _is_free(attr):
+        return memory.words([word for item in items for word in (memory.bytes(item), len(item))])
+    return memory.words([_word(attr, item) for item in items])
+
+
+def _word(attr: Attr, value: Any) -> int:
+    """The word of a value of an attr, or of an element of a list.
+
+    Raises:
+      ValueError: a string that the attr may not be.
+    """
+    if attr.element == "string":
+        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+        if text not in attr.allowed:
+            raise ValueError(f"{attr.name} must be one of {', '.join(attr.allowed)}, not {text!r}")
+        return attr.allowed.index(text)
+    return double_word(value) if attr.element == "float" else int(value)
