@@ -36,7 +36,7 @@ from fusion.printable import printable_lines
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.optimizer.prefilter import Rule
-from fusion.runtime.registration import registration
+from fusion.runtime.registration import op_kernels
 from fusion.runtime.tensorflow.cluster import local_tasks
 
 _logger = logging.getLogger("fusion")
@@ -327,7 +327,7 @@ def _serialized_result(result: FusionResult) -> bytes | None:
         return None
     for node in result.graph_def.node:
         # Whoever has Python's lock may wait for the very thread that makes the kernels.
-        registration.prepare(node)
+        op_kernels.prepare(node)
     return result.graph_def.SerializeToString()
 
 

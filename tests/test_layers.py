@@ -18,8 +18,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("functions", "compiled", "grappler", "optimized", "saved_model", "explanation", "cli"),
     ),
     "fusion.runtime": (
-        *("process", "machine", "layout", "cache", "tensorflow", "native", "upcalls", "threads"),
-        *("cuda", "registration", "optimizer", "doctor"),
+        *("process", "machine", "layout", "records", "cache", "tensorflow", "native"),
+        *("upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (

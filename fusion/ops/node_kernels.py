@@ -12,7 +12,7 @@ from fusion.ops.update import BLOCK_KERNELS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin
-from fusion.runtime.registration import creation, op_functions, registration
+from fusion.runtime.registration import creation, op_functions, op_kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
@@ -32,7 +32,7 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
     """
     wanted = _common()
     for node in nodes:
-        kernels_of = registration.kernels_of(node.op)
+        kernels_of = op_kernels.kernels_of(node.op)
         if kernels_of is None:
             continue
         try:
@@ -51,7 +51,7 @@ def of_all_ops() -> dict[str, Recipe]:
     """
     wanted = _common()
     for spec in SPECS:
-        kernels_of = registration.kernels_of(spec.name)
+        kernels_of = op_kernels.kernels_of(spec.name)
         assert kernels_of is not None
         wanted |= map(kernels_of.recipe, [creation.BUILDER, *range(len(kernels_of.bodies))])
         if "dims" in {attr.name for attr in spec.attrs}:

@@ -24,8 +24,8 @@ from fusion.gpu_ops.language import simulated
 from fusion.ops import SPECS
 from fusion.runtime.cuda import launcher
 from fusion.runtime.cuda.layout import LauncherRecord
-from fusion.runtime.registration import registration
-from fusion.runtime.registration.registration import Kernels
+from fusion.runtime.registration import op_kernels, registration
+from fusion.runtime.registration.op_kernels import Kernels
 from tests.gpu_ops import hardware
 from tests.gpu_ops.simulation import launch
 
@@ -234,7 +234,7 @@ def gpus() -> Any:
 def kernels_on_gpu(op: str) -> Kernels:
     """The kernels of an op for those GPUs."""
     gpus()
-    found = registration.kernels_of(op, "GPU" if hardware.CHOSEN else LABEL)
+    found = op_kernels.kernels_of(op, "GPU" if hardware.CHOSEN else LABEL)
     assert found is not None
     return found
 

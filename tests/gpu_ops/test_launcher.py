@@ -21,7 +21,7 @@ from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
-from fusion.runtime.registration import registration
+from fusion.runtime.registration import op_kernels
 from fusion.runtime.registration.creation import KernelsRecord
 from fusion.runtime.tensorflow import library
 from fusion.runtime.tensorflow.dtypes import FLOATS
@@ -285,7 +285,7 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
     def pressed(*given: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(registration.Kernels, "bring", pressed)
+    monkeypatch.setattr(op_kernels.Kernels, "bring", pressed)
     kernels = kernels_on_gpu("UniqueWithCountsV3")
     bodies = ctypes.c_int64 * len(kernels.bodies)
     addresses = bodies.from_address(kernels.words[KernelsRecord.bodies])

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 import fusion
 from fusion import grappler
-from fusion.runtime.registration import registration
-from fusion.runtime.registration.creation import KernelsRecord
+from fusion.runtime.registration import op_kernels
+from fusion.runtime.registration.creation import KernelsRecord, ServerRecord
 from fusion.runtime.upcalls import service
 from tests.grappler.lookups import TABLE, expected, ids, look_up, new_function
 
@@ -284,16 +284,17 @@ def busy_for_long() -> None:
 
 def kernel_without_the_lock() -> None:
     """A node of a fused op fails where nobody can make its kernel, and says so."""
-    for kernels in registration._kernels.values():
-        kernels.words[KernelsRecord.patience_ns] = 100_000_000
+    for kernels in op_kernels._kernels.values():
+        server = kernels.words[KernelsRecord.server]
+        ctypes.c_int64.from_address(server + 8 * ServerRecord.patience_ns).value = 100_000_000
     table, one = tf.Variable(TABLE), ids()
     function = tf.function(
         lambda one: fusion.fused_safe_embedding_lookup_sparse(table, one, combiner="mean")
     )
     function.get_concrete_function(one)
-    serve = registration.Kernels.serve
+    serve = op_kernels.Kernels.serve
     stopped = _Stopped(serve, lambda self, request: request)
-    registration.Kernels.serve = partialmethod(stopped)  # type: ignore[assignment]
+    op_kernels.Kernels.serve = partialmethod(stopped)  # type: ignore[assignment]
     (error,) = stopped.run(lambda: function(one), _spin)
     if not isinstance(error, tf.errors.DeadlineExceededError):
         raise AssertionError(repr(error))

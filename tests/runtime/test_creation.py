@@ -12,11 +12,11 @@ from tensorflow.core.framework import node_def_pb2
 
 import fusion
 from fusion import ops
-from fusion.runtime.registration import creation, registration
+from fusion.runtime.records import LiveMemory
+from fusion.runtime.registration import creation, op_kernels
 from fusion.runtime.registration.creation import Creation, KernelsRecord
-from fusion.runtime.registration.registration import Kernels
+from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow import attrs
-from fusion.runtime.tensorflow.attrs import Memory
 from fusion.runtime.tensorflow.layout import State
 from fusion.schema.columns import COLUMN_ATTRS, LATER_LISTS
 from tests.grappler.lookups import TABLE, expected, ids, new_function
@@ -49,7 +49,7 @@ def unique() -> Kernels:
 
 def kernels_of(op: str) -> Kernels:
     """The kernels of an op on a CPU."""
-    found = registration.kernels_of(op)
+    found = op_kernels.kernels_of(op)
     assert found is not None
     return found
 
@@ -102,16 +102,16 @@ def test_only_placed_nodes_of_our_own_are_prepared(unique):
         for node in nodes:
             node.device = device
             before = node.SerializeToString()
-            registration.prepare(node)
+            op_kernels.prepare(node)
             assert node.SerializeToString() == before
         assert any(bodies_of(unique)) == is_ready
     other = node_def_pb2.NodeDef(name="a", op="NoOp", device="/device:CPU:0")
-    registration.prepare(other)
+    op_kernels.prepare(other)
 
 
 def test_a_node_that_could_not_run_is_prepared_in_silence(unique):
     node = node_def_pb2.NodeDef(name="a", op="UniqueWithCountsV3", device="/device:CPU:0")
-    registration.prepare(node)
+    op_kernels.prepare(node)
     assert not any(bodies_of(unique))
 
 
@@ -166,13 +166,13 @@ def test_more_may_be_lacking_than_is_asked_for_at_once():
 
 def built(op: str, node: node_def_pb2.NodeDef) -> bytes:
     """The state of a node's kernel."""
-    kernels, memory = kernels_of(op), Memory()
+    kernels, memory = kernels_of(op), LiveMemory()
     for what in (*kernels.lacks(), *kernels.needs(node)):
         kernels.bring(what)
     words = (ctypes.c_int64 * Creation.SIZE)()
     words[Creation.record] = kernels.address
     words[Creation.values] = attrs.values(kernels.spec.attrs, node, memory)
-    registration._builder_function(kernels)(ctypes.addressof(words))
+    op_kernels._builder_function(kernels)(ctypes.addressof(words))
     assert not words[Creation.has_failed]
     assert not words[Creation.missing_count]
     state = words[Creation.state]

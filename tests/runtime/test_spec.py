@@ -1,5 +1,6 @@
 """What follows from an op's description."""
 
+import ctypes
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from fusion.ops import SPECS
+from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration.wrapper import check_static
 from fusion.runtime.tensorflow import layout
 from fusion.runtime.tensorflow.layout import InputEntry, OpTable, OutputEntry
@@ -104,7 +106,8 @@ def test_inferred_attrs_and_symbols():
 
 
 def test_table_for_native_code():
-    words, names = layout.words(EXAMPLE)
+    memory = LiveMemory()
+    words = layout.words(EXAMPLE, memory)
     assert words[: OpTable.entries] == [3, 2, 2, 1, 2, 0]
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
@@ -115,13 +118,15 @@ def test_table_for_native_code():
     weights = words[OpTable.entries + 2 * InputEntry.SIZE :][: InputEntry.SIZE]
     assert weights[2] == EXAMPLE.slots.weighted
     assert words[-OutputEntry.SIZE :] == [0, 2, layout.UNKNOWN, 2]
-    assert [name.value for name in names] == [b"ids", b"tables", b"weights"]
+    starts = [OpTable.entries + k * InputEntry.SIZE + InputEntry.name for k in range(3)]
+    names = [ctypes.string_at(words[start]) for start in starts]
+    assert names == [b"ids", b"tables", b"weights"]
 
 
 def test_sizes_per_position_are_those_of_the_first_list():
     assert LISTS.symbols == ("n", "D")
     assert LISTS.per_position == {"n_p": (1, 0), "w_p": (3, 1)}
-    words, _ = layout.words(LISTS)
+    words = layout.words(LISTS, LiveMemory())
     dims = [words[OpTable.entries + k * InputEntry.SIZE :][4 : InputEntry.SIZE] for k in range(4)]
     n_p, w_p = layout.FIRST_PEER - layout.MAX_RANK, layout.FIRST_PEER - 3 * layout.MAX_RANK - 1
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1

@@ -19,6 +19,7 @@ from numba.core.dispatcher import Dispatcher
 from fusion.ops import SPECS
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
+from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration import kernel_objects as runtime
 from fusion.runtime.tensorflow import layout
 from fusion.runtime.tensorflow.layout import InputEntry, OpTable
@@ -55,7 +56,7 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
     called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}
     if missing := called - {*c_api.PROTOTYPES}:
         raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
-    table, _ = layout.words(spec)
+    table = layout.words(spec, LiveMemory())
     names = {
         OpTable.entries + k * InputEntry.SIZE + InputEntry.name: arg.name.encode()
         for k, arg in enumerate(spec.inputs)

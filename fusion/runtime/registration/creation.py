@@ -2,8 +2,8 @@
 
 A state is made natively: `native_creation` reads the node's attrs, and the *builder* of its op
 writes the state. Where that needs what is not there yet, a kernel that was never compiled or the
-pool of threads, the builder notes it, Python is asked for it by an upcall, and it begins anew.
-Nothing of Python is needed once all is there.
+pool of threads, the builder notes it, it is provided, by Python that an upcall asks, and the
+builder begins anew. Nothing of Python is needed once all is there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ class KernelsRecord(Layout):
     """The kernels of an op for a type of device. Addresses are 0 until Python has been asked."""
 
     op_name: Address  # a C string
-    server_number: Int64  # who serves the requests for what is lacking
-    upcalls: Address  # `UpcallsRecord`
-    patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
-    too_late: Address  # what it says then, a C string
+    provide: Address  # void (*)(`Creation`): brings what is lacking, or refuses
+    server: Address  # `ServerRecord`, 0 where Python is not asked
     builder: Address  # void (*)(`Creation`)
     op_table: Address  # `OpTable`
     launcher: Address  # see `fusion.runtime.cuda.launcher`
@@ -39,6 +37,15 @@ class KernelsRecord(Layout):
     row_kernels: Address  # addresses, by an index that is the op's own
     constants: Address  # what the builder needs to know besides
     pool: Address  # `Pool`
+
+
+class ServerRecord(Layout):
+    """Whom of Python is asked for what is lacking."""
+
+    number: Int64
+    upcalls: Address  # `UpcallsRecord`
+    patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
+    too_late: Address  # what it says then, a C string
 
 
 class TypeEntry(Layout):

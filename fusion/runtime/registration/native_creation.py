@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from numba import types
 
-from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import c_free, call_at, load, stack_words, store
 from fusion.runtime.registration.attr_reader import free_attrs, read_attrs
 from fusion.runtime.registration.creation import (
     BUILDER,
-    MOST_MISSING,
     Creation,
     KernelsRecord,
 )
-from fusion.runtime.registration.refusal import INTERNAL, RESOURCE_EXHAUSTED, refuse
+from fusion.runtime.registration.refusal import INTERNAL, refuse
 from fusion.runtime.tensorflow.attrs import AttrValue
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
@@ -22,12 +21,10 @@ from fusion.runtime.tensorflow.c_api import (
     tf_new_status,
     tf_set_status,
 )
-from fusion.runtime.upcalls.native import free_request, new_request, upcall
-from fusion.runtime.upcalls.service import RequestRecord
 
-_OK, _DEADLINE_EXCEEDED = 0, 4
+_OK = 0
 
-#: A builder that begins so often lacks what Python says is there.
+#: A builder that begins so often lacks what is said to be there.
 _MOST_ROUNDS = 1000
 
 _i32 = types.int32
@@ -63,7 +60,7 @@ def create(record: int, construction: int, made: int) -> None:
 
 @jit
 def _build(creation: int) -> None:
-    """Has the state built, and asks for what is lacking until nothing is."""
+    """Has the state built, and what is lacking provided until nothing is."""
     record = load(creation, Creation.record)
     for _ in range(_MOST_ROUNDS):
         store(creation, Creation.missing_count, 0)
@@ -79,29 +76,7 @@ def _build(creation: int) -> None:
         c_free(load(creation, Creation.state))
         store(creation, Creation.state, 0)
         if load(creation, Creation.has_failed) == 0:
-            _ask(creation)
+            call_at(load(record, KernelsRecord.provide), creation)
         if load(creation, Creation.has_failed) != 0:
             return
     refuse(creation, INTERNAL, "kernels are still lacking that were loaded")
-
-
-@jit
-def _ask(creation: int) -> None:
-    """Has Python bring what is lacking."""
-    record = load(creation, Creation.record)
-    count = min(load(creation, Creation.missing_count), int64(MOST_MISSING))
-    server = load(record, KernelsRecord.server_number)
-    request = new_request(server, creation + 8 * Creation.missing, 8 * count)
-    if request == 0:
-        refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
-        return
-    patience = load(record, KernelsRecord.patience_ns)
-    if not upcall(load(record, KernelsRecord.upcalls), request, patience):
-        refuse(creation, _DEADLINE_EXCEEDED, "%s", load(record, KernelsRecord.too_late))
-        return
-    code, text = load(request, RequestRecord.code), load(request, RequestRecord.result)
-    if text == 0:
-        refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
-    elif code != _OK:
-        refuse(creation, code, "%s", text)
-    free_request(request)

@@ -14,6 +14,16 @@ def native_functions() -> tuple[int, int]:
     )
 
 
+def registrar() -> int:
+    """The address of what tells TensorFlow of ops and kernels, see `native_registry`."""
+    return objects.address("register_ops", _compile_registrar)
+
+
+def provider() -> int:
+    """The address of what has Python bring what a state lacks, see `creation`."""
+    return objects.address("ask_python", _compile_provider)
+
+
 def plain_builder() -> tuple[str, Recipe]:
     """The builder of ops without one of their own, and how it is made."""
     return "build_plain_state", Recipe(_compile_plain_builder)
@@ -24,6 +34,20 @@ def _compile_plain_builder() -> bytes:
     from fusion.runtime.registration.plain_state import build_plain_state
 
     return compile_object(build_plain_state, 1, "build_plain_state")
+
+
+def _compile_registrar() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.registration.native_registry import register
+
+    return compile_object(register, 1, "register_ops")
+
+
+def _compile_provider() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.registration.asking import ask_python
+
+    return compile_object(ask_python, 1, "ask_python")
 
 
 def _compile_infer_shapes() -> bytes:

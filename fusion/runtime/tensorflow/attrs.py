@@ -6,13 +6,13 @@ from TensorFlow; Python writes the same records of a NodeDef, to learn what its 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.runtime.layout import Address, Flag, Int64, Layout
+from fusion.runtime.records import LiveMemory, Memory, Word
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr
 
@@ -57,32 +57,9 @@ class AttrValue(Layout):
     memory: Address  # from malloc, 0 for none
 
 
-class Memory:
-    """Records that native code reads, with all that they lead to; kept as long as this is."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-
-    def words(self, numbers: Sequence[int]) -> int:
-        """The address of 64-bit words."""
-        return self._add((ctypes.c_int64 * max(1, len(numbers)))(*numbers))
-
-    def bytes(self, content: bytes) -> int:
-        """The address of bytes, with a zero behind."""
-        return self._add(ctypes.create_string_buffer(content))
-
-    def text(self, content: str) -> int:
-        """The address of a C string."""
-        return self.bytes(content.encode())
-
-    def _add(self, array: Any) -> int:
-        self._kept.append(array)
-        return ctypes.addressof(array)
-
-
-def entries(attrs: Sequence[Attr], memory: Memory) -> int:
+def entries(attrs: Sequence[Attr], memory: Memory) -> Word:
     """The address of an `AttrEntry` for each attr."""
-    words: list[int] = []
+    words: list[Word] = []
     for attr in attrs:
         is_text = attr.element == "string"
         allowed = [value.encode() for value in attr.allowed] if is_text else []
@@ -103,7 +80,7 @@ def entries(attrs: Sequence[Attr], memory: Memory) -> int:
     return memory.words(words)
 
 
-def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: Memory) -> int:
+def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: LiveMemory) -> int:
     """The address of an `AttrValue` for each attr, as a node has them.
 
     Raises:
@@ -133,7 +110,7 @@ def _is_free(attr: Attr) -> bool:
     return attr.element == "string" and not attr.allowed
 
 
-def _default_value(attr: Attr, memory: Memory) -> int:
+def _default_value(attr: Attr, memory: LiveMemory) -> int:
     if attr.is_list:
         return memory.words([])
     if _is_free(attr):
@@ -141,7 +118,7 @@ def _default_value(attr: Attr, memory: Memory) -> int:
     return _word(attr, attr.default)
 
 
-def _list_of(attr: Attr, items: Sequence[Any], memory: Memory) -> int:
+def _list_of(attr: Attr, items: Sequence[Any], memory: LiveMemory) -> int:
     if _is_free(attr):
         return memory.words([word for item in items for word in (memory.bytes(item), len(item))])
     return memory.words([_word(attr, item) for item in items])

@@ -33,6 +33,23 @@ tf_new_status = c_function("TF_NewStatus", _i64)
 tf_delete_status = c_function("TF_DeleteStatus", types.void, _i64)
 tf_set_status = c_function("TF_SetStatus", types.void, _i64, _i32, _i64)
 tf_get_code = c_function("TF_GetCode", _i32, _i64)
+tf_message = c_function("TF_Message", _i64, _i64)
+tf_new_op_definition_builder = c_function("TF_NewOpDefinitionBuilder", _i64, _i64)
+tf_add_attr = c_function("TF_OpDefinitionBuilderAddAttr", types.void, _i64, _i64)
+tf_add_input = c_function("TF_OpDefinitionBuilderAddInput", types.void, _i64, _i64)
+tf_add_output = c_function("TF_OpDefinitionBuilderAddOutput", types.void, _i64, _i64)
+tf_set_stateful = c_function("TF_OpDefinitionBuilderSetIsStateful", types.void, _i64, types.uint8)
+tf_set_shape_function = c_function(
+    "TF_OpDefinitionBuilderSetShapeInferenceFunction", types.void, _i64, _i64
+)
+tf_register_op = c_function("TF_RegisterOpDefinition", types.void, _i64, _i64)
+tf_new_kernel_builder = c_function("TF_NewKernelBuilder", _i64, _i64, _i64, _i64, _i64, _i64)
+tf_label_kernel = c_function("TF_KernelBuilder_Label", types.void, _i64, _i64)
+tf_constrain_type = c_function(
+    "TF_KernelBuilder_TypeConstraint", types.void, _i64, _i64, _i32, _i64
+)
+tf_keep_on_host = c_function("TF_KernelBuilder_HostMemory", types.void, _i64, _i64)
+tf_register_kernel = c_function("TF_RegisterKernelBuilder", types.void, _i64, _i64, _i64)
 tf_has_attr = c_function("TF_OpKernelConstruction_HasAttr", types.uint8, _i64, _i64, _i64)
 tf_get_attr_int64 = c_function(
     "TF_OpKernelConstruction_GetAttrInt64", types.void, _i64, _i64, _i64, _i64

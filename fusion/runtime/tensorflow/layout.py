@@ -6,10 +6,10 @@ declaration serves both.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.records import Memory, Word
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 MAX_RANK = 2
@@ -74,20 +74,19 @@ class OutputEntry(Layout):
     dims: Fields = fields(MAX_RANK)
 
 
-def words(spec: OpSpec) -> tuple[list[int], list[ctypes.Array[ctypes.c_char]]]:
-    """The table of `spec`, and the C strings that it points to."""
-    names = [ctypes.create_string_buffer(arg.name.encode()) for arg in spec.inputs]
+def words(spec: OpSpec, memory: Memory) -> list[Word]:
+    """The table of `spec`."""
     lists = sum(arg.length is not None for arg in spec.inputs)
-    table = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
+    table: list[Word] = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
     lengths = {arg.length for arg in (*spec.inputs, *spec.outputs) if arg.length}
     table += [len(spec.inputs) - lists, int(len(lengths) > 1)]
-    for arg, name in zip(spec.inputs, names, strict=True):
+    for arg in spec.inputs:
         when = getattr(spec.slots, arg.when) if arg.when else -1
-        table += [int(arg.length is not None), _rank(arg), when, ctypes.addressof(name)]
+        table += [int(arg.length is not None), _rank(arg), when, memory.text(arg.name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:
         table += [int(arg.length is not None), len(arg.dims), *_dimensions(spec, arg)]
-    return table, names
+    return table
 
 
 def _rank(arg: Arg) -> int:

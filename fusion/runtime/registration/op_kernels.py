@@ -1,0 +1,332 @@
+"""The kernels of an op: what native code knows of them, and how Python brings what is lacking."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework.device_spec import DeviceSpecV2
+
+from fusion.runtime.cuda import launcher
+from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Recipe
+from fusion.runtime.process import keep_forever, single
+from fusion.runtime.records import LiveMemory, Memory, Word
+from fusion.runtime.registration import creation
+from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, Creation, KernelsRecord
+from fusion.runtime.registration.kernel_objects import kernel_recipe
+from fusion.runtime.registration.op_functions import plain_builder, provider
+from fusion.runtime.tensorflow import attrs
+from fusion.runtime.tensorflow.spec import OpSpec, as_dtype
+from fusion.runtime.threads import pool
+from fusion.runtime.threads.layout import Pool
+from fusion.runtime.upcalls.service import Request, upcalls
+
+_INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
+
+#: The kernels of each op and type of device, or label, that TensorFlow knows of.
+_kernels: dict[tuple[str, str], Kernels] = single("kernels", dict)
+
+
+def record_words(
+    spec: OpSpec,
+    device: str,
+    memory: Memory,
+    *,
+    op_table: Word,
+    row_kernels: Word,
+    pool: Word,
+) -> list[Word]:
+    """The words of the `KernelsRecord` of an op for a type of device; nothing has been provided.
+
+    Args:
+      op_table: the address of the op's table.
+      row_kernels: that of the addresses of its row kernels.
+      pool: that of the pool of threads.
+    """
+    names, words = [attr.name for attr in spec.attrs], [0] * KernelsRecord.SIZE
+    types: list[Word] = []
+    for name, allowed in body_types(spec).items():
+        numbers = [as_dtype(dtype).as_datatype_enum for dtype in allowed]
+        types += [names.index(name), len(numbers), memory.words(numbers)]
+    words[KernelsRecord.op_name] = memory.text(spec.name)
+    words[KernelsRecord.op_table] = op_table
+    words[KernelsRecord.is_for_gpu] = int(device != "CPU")
+    words[KernelsRecord.attrs] = attrs.entries(spec.attrs, memory)
+    words[KernelsRecord.attr_count] = len(spec.attrs)
+    words[KernelsRecord.types] = memory.words(types)
+    words[KernelsRecord.type_count] = len(body_types(spec))
+    words[KernelsRecord.names] = -1 if spec.names is None else names.index(spec.names)
+    words[KernelsRecord.bodies] = memory.words([0] * len(bodies_of(spec)))
+    words[KernelsRecord.row_kernels] = row_kernels
+    words[KernelsRecord.pool] = pool
+    return words
+
+
+def body_types(spec: OpSpec) -> Mapping[str, tuple[str, ...]]:
+    """The dtypes that there is a body for, by their attrs."""
+    return spec.kernel_types if spec.builder is None else {}
+
+
+def bodies_of(spec: OpSpec) -> list[dict[str, str]]:
+    """The dtypes of each body of an op, in the order of their indices."""
+    combinations = itertools.product(*body_types(spec).values())
+    return [dict(zip(body_types(spec), types, strict=True)) for types in combinations]
+
+
+def builder_recipe(spec: OpSpec) -> tuple[str, Recipe]:
+    """The name of the builder of an op's states, and how it is made."""
+    builder = spec.builder
+    return plain_builder() if builder is None else (builder.name, Recipe(builder.compile_it))
+
+
+def row_kernel_recipe(spec: OpSpec, index: int) -> tuple[str, Recipe]:
+    """The name of a row kernel of an op, and how it is made."""
+    assert spec.builder is not None
+    assert spec.builder.row_kernels is not None
+    name, compile_it = spec.builder.row_kernels.at(index)
+    return name, Recipe(compile_it)
+
+
+def constants_of(spec: OpSpec, device: str) -> list[int]:
+    """What the builder of an op needs to know; one word, if that is nothing."""
+    return spec.builder.constants(spec, device) if spec.builder else [0]
+
+
+#: () -> the GPUs of this process.
+FindGpus = Callable[[], launcher.Gpus]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of an op for a type of device.
+
+    Attributes:
+      device: the type that their bodies are made for, a key of `OpSpec.kernels`.
+      table: the address of the op's table.
+      gpus: finds what launches kernels on a GPU.
+      label: with one, they are those of nodes on a CPU that ask for them by it.
+    """
+
+    spec: OpSpec
+    device: str
+    table: int
+    gpus: FindGpus | None = None
+    label: str = ""
+
+    @cached_property
+    def memory(self) -> LiveMemory:
+        """Keeps what native code reads of them."""
+        memory = LiveMemory()
+        keep_forever(memory)
+        return memory
+
+    @cached_property
+    def words(self) -> ctypes.Array[ctypes.c_int64]:
+        """What native code knows of them, see `creation`."""
+        words = (ctypes.c_int64 * KernelsRecord.SIZE)()
+        keep_forever(words)
+        words[:] = record_words(
+            self.spec,
+            self.device,
+            self.memory,
+            op_table=self.table,
+            row_kernels=_row_kernel_addresses(self.spec),
+            pool=pool.pool_address(),
+        )
+        words[KernelsRecord.provide] = provider()
+        words[KernelsRecord.server] = self.memory.words(
+            [upcalls().add(self), upcalls().address, creation.PATIENCE_NS, _too_late()]
+        )
+        return words
+
+    @cached_property
+    def bodies(self) -> list[dict[str, str]]:
+        """The dtypes of each body."""
+        return bodies_of(self.spec)
+
+    def lacks(self) -> list[int]:
+        """What no state can do without and is not there yet."""
+        lacking = {
+            creation.BUILDER: not self.words[KernelsRecord.builder],
+            creation.CONSTANTS: not self.words[KernelsRecord.constants],
+            creation.POOL: not pool.is_ready(),
+            creation.LAUNCHER: self.device != "CPU" and not self.words[KernelsRecord.launcher],
+        }
+        return [what for what, is_lacking in lacking.items() if is_lacking]
+
+    @property
+    def address(self) -> int:
+        """The address of the words."""
+        return ctypes.addressof(self.words)
+
+    def serve(self, request: Request) -> None:
+        """Brings what a state needs: a node of the op is first run."""
+        content = request.input()
+        try:
+            for (what,) in struct.iter_unpack("=q", content):
+                self.bring(what)
+        except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
+            code = next((c for kind, c in _CODES.items() if isinstance(error, kind)), _INTERNAL)
+            request.answer((str(error) or type(error).__name__).encode() + b"\0", code)
+        else:
+            request.answer(b"\0")
+
+    def too_late(self) -> None:
+        """The node has failed already."""
+
+    def bring(self, what: int) -> None:
+        """Lets native code have what it lacks, see `creation`.
+
+        Raises:
+          ValueError: a setting that makes no sense.
+          NotImplementedError: TensorFlow lacks what the op needs.
+        """
+        if what == creation.POOL:
+            pool.start_pool()
+        elif what == creation.LAUNCHER:
+            assert self.gpus is not None
+            self.words[KernelsRecord.launcher] = launcher.launcher(self.gpus).address
+        elif what == creation.CONSTANTS:
+            self.words[KernelsRecord.constants] = self.memory.words(
+                constants_of(self.spec, self.device)
+            )
+        elif what == creation.BUILDER:
+            self.words[KernelsRecord.builder] = objects.recipe_address(*self.recipe(what))
+        else:
+            is_row_kernel = what >= FIRST_ROW_KERNEL
+            field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
+            place = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
+            address = objects.recipe_address(*self.recipe(what))
+            ctypes.c_int64.from_address(place).value = address
+
+    def recipe(self, what: int) -> tuple[str, Recipe]:
+        """The name of a builder, a body or a row kernel, and how it is made."""
+        if what == creation.BUILDER:
+            return builder_recipe(self.spec)
+        if what < FIRST_ROW_KERNEL:
+            return kernel_recipe(self.spec, self.device, self.bodies[what], self.label)
+        return row_kernel_recipe(self.spec, what - FIRST_ROW_KERNEL)
+
+    def needs(self, node: node_def_pb2.NodeDef) -> list[int]:
+        """What the state of a node's kernel leads to, as `recipe` takes it.
+
+        Raises:
+          ValueError: attrs that do not go together.
+          NotImplementedError: TensorFlow lacks what the op needs.
+        """
+        memory, bodies = LiveMemory(), [0] * len(self.bodies)
+        record = list(self.words)
+        record[KernelsRecord.bodies] = memory.words(bodies)
+        record[KernelsRecord.row_kernels] = memory.words([0] * _row_kernel_count(self.spec))
+        record[KernelsRecord.constants] = memory.words(constants_of(self.spec, self.device))
+        record[KernelsRecord.launcher] = 1
+        record[KernelsRecord.pool] = memory.words([1] * Pool.SIZE)
+        words = (ctypes.c_int64 * Creation.SIZE)()
+        words[Creation.record] = memory.words(record)
+        words[Creation.values] = attrs.values(self.spec.attrs, node, memory)
+        build, found = _builder_function(self), list[int]()
+        while True:
+            words[Creation.missing_count] = words[Creation.state] = 0
+            build(ctypes.addressof(words))
+            _libc.free(ctypes.c_void_p(words[Creation.state]))
+            if words[Creation.has_failed]:
+                raise _error(words)
+            missing = words[Creation.missing : Creation.missing + words[Creation.missing_count]]
+            if not missing:
+                return found
+            for what in missing:
+                is_row_kernel = what >= FIRST_ROW_KERNEL
+                field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
+                place = record[field] + 8 * (what % FIRST_ROW_KERNEL)
+                ctypes.c_int64.from_address(place).value = 1
+            found += missing
+
+
+#: The codes that errors in Python are in TensorFlow.
+_CODES: dict[type[BaseException], int] = {
+    NotImplementedError: _UNIMPLEMENTED,
+    ValueError: _INVALID_ARGUMENT,
+}
+_libc = ctypes.CDLL(None)
+
+
+def _error(words: ctypes.Array[ctypes.c_int64]) -> Exception:
+    """The error that a creation ended with."""
+    start = ctypes.addressof(words) + 8 * Creation.message
+    text = ctypes.string_at(start).decode(errors="backslashreplace")
+    codes = {code: kind for kind, code in _CODES.items()}
+    return codes.get(words[Creation.code], RuntimeError)(text)  # type: ignore[return-value]
+
+
+def _builder_function(kernels_of: Kernels) -> Callable[[int], None]:
+    """The function that builds states, for this machine whatever is compiled for."""
+    name, recipe = kernels_of.recipe(creation.BUILDER)
+    with objects.loading():
+        address = objects.recipe_address(name, recipe)
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)
+
+
+def _row_kernel_count(spec: OpSpec) -> int:
+    kernels_of_rows = None if spec.builder is None else spec.builder.row_kernels
+    return 0 if kernels_of_rows is None else kernels_of_rows.count
+
+
+def _row_kernel_addresses(spec: OpSpec) -> int:
+    """The address of those of an op's row kernels, which ops with the same ones share."""
+    if spec.builder is None or spec.builder.row_kernels is None:
+        return 0
+
+    def make() -> ctypes.Array[ctypes.c_int64]:
+        array = (ctypes.c_int64 * _row_kernel_count(spec))()
+        keep_forever(array)
+        return array
+
+    return ctypes.addressof(single(spec.builder.row_kernels.name, make))
+
+
+@cache
+def _too_late() -> int:
+    """What a node fails with that waited for Python in vain, a C string."""
+    text = (
+        "no kernel, because to make one takes Python's lock (the GIL), which was not to be had "
+        "in time: another thread kept it, perhaps while waiting for this very node. Run the "
+        "function once before"
+    )
+    memory = LiveMemory()
+    keep_forever(memory)
+    return memory.text(text)
+
+
+def add(kernels_of: Kernels) -> None:
+    """Takes note of kernels that TensorFlow is told of."""
+    _kernels[kernels_of.spec.name, kernels_of.label or kernels_of.device] = kernels_of
+
+
+def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
+    """The kernels of an op for a type of device, or of a label, if there are any."""
+    return _kernels.get((op, device))
+
+
+def prepare(node: node_def_pb2.NodeDef) -> None:
+    """Has all ready that the kernel of a placed node leads to, so that Python is not needed for it.
+
+    Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
+    node will find out.
+    """
+    device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
+    kernels_of = _kernels.get((node.op, str(device)))
+    if kernels_of is None or "_kernel" in node.attr:  # one with a label
+        return
+    try:
+        for what in kernels_of.lacks():
+            kernels_of.bring(what)
+        for what in kernels_of.needs(node):
+            kernels_of.bring(what)
+    except Exception:
+        return

@@ -1,0 +1,64 @@
+"""The functions that TensorFlow calls, in LLVM's textual IR: each is a few instructions.
+
+The compute function of all kernels jumps to the address in a kernel's state, which is known only
+when a node is created; the shape function of an op calls the common one with the op's table, and
+the create function of kernels the common one with their record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusion.runtime.records import Word, constant
+
+#: `void COMPUTE(void* state, TF_OpKernelContext*)`
+COMPUTE = "dispatch"
+
+_COMPUTE = f"""
+define void @{COMPUTE}(ptr %state, i64 %ctx) {{
+  %kernel = load ptr, ptr %state
+  %word = ptrtoint ptr %state to i64
+  tail call void %kernel(i64 %word, i64 %ctx)
+  ret void
+}}
+"""
+
+_SHAPE = """
+define void @{symbol}(i64 %ctx, i64 %status) {{
+  %infer = inttoptr i64 {infer} to ptr
+  tail call void %infer(i64 {table}, i64 %ctx, i64 %status)
+  ret void
+}}
+"""
+
+_CREATE = """
+define i64 @{symbol}(i64 %construction) {{
+  %made = alloca i64
+  %address = ptrtoint ptr %made to i64
+  %create = inttoptr i64 {create} to ptr
+  call void %create(i64 {record}, i64 %construction, i64 %address)
+  %state = load i64, ptr %made
+  ret i64 %state
+}}
+"""
+
+
+def thunks(
+    tables: Mapping[str, Word], records: Mapping[str, Word], infer: Word, create: Word
+) -> str:
+    """The module of all functions.
+
+    Args:
+      tables: the address of an op's table by the name of its shape function.
+      records: that of a `KernelsRecord` by the name of its create function.
+      infer, create: the addresses of the common functions.
+    """
+    shapes = [
+        _SHAPE.format(symbol=symbol, infer=constant(infer), table=constant(table))
+        for symbol, table in tables.items()
+    ]
+    creates = [
+        _CREATE.format(symbol=symbol, create=constant(create), record=constant(record))
+        for symbol, record in records.items()
+    ]
+    return "".join([_COMPUTE, *shapes, *creates])
