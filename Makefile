@@ -79,7 +79,7 @@ lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/mypy
 
 clean: ## Remove the environments and everything generated
-	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) .demo .zoo build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) .demo .zoo build dist *.egg-info examples/native/build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
     from fusion.grappler import disable, enable, fused, stats
-    from fusion.saved_model import fuse_saved_model, saved_model_load
+    from fusion.saved_model import build_ops, fuse_saved_model, saved_model_load
 
 __all__ = [
+    "build_ops",
     "disable",
     "enable",
     "explain",
@@ -46,6 +47,7 @@ __all__ = [
 
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "build_ops": ("fusion.saved_model", "build_ops"),
     "disable": ("fusion.grappler", "disable"),
     "enable": ("fusion.grappler", "enable"),
     "fused": ("fusion.grappler", "fused"),

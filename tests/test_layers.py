@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "passes", "lookup", "optimizers", "feature_column", "keras", "graphs"),
-        *("functions", "compiled", "grappler", "optimized", "saved_model", "explanation", "cli"),
+        *("gpu_ops", "ops", "ops_library", "passes", "lookup", "optimizers", "feature_column"),
+        *("keras", "graphs", "functions", "compiled", "grappler", "optimized", "saved_model"),
+        *("explanation", "cli"),
     ),
     "fusion.runtime": (
-        *("process", "machine", "layout", "records", "cache", "tensorflow", "native"),
-        *("upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
+        *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),
+        *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (

@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from fusion.cli.bench import bench
+from fusion.cli.build_ops import build_ops
 from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.rewrite import rewrite
@@ -40,7 +41,7 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, verify, bench, warm, doctor):
+for _command in (inspect, rewrite, verify, bench, warm, build_ops, doctor):
     cli.add_command(_command)
 
 

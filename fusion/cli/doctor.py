@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from rich.table import Table
 from rich.text import Text
@@ -9,13 +11,22 @@ from rich.text import Text
 from fusion.cli.report import cell, console, say
 from fusion.version import __version__
 
+if TYPE_CHECKING:
+    from fusion.runtime.registration.library.manifest import Manifest
+
 BROKEN = 1
 """Exit status when something does not work."""
 
 
 @click.command()
-def doctor() -> int:
-    """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them."""
+@click.argument("library", required=False)
+def doctor(library: str | None) -> int:
+    """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them.
+
+    Of a LIBRARY that `fusion build-ops` wrote, show what is in it.
+    """
+    if library is not None:
+        return _show_library(library)
     from fusion.ops import SPECS
     from fusion.ops.gpu.facts import facts as facts_of_gpus
     from fusion.runtime.doctor import facts
@@ -29,3 +40,24 @@ def doctor() -> int:
     broken = [name for name, _, ok in checks if not ok]
     say(f"broken: {', '.join(broken)}" if broken else "everything works")
     return BROKEN if broken else 0
+
+
+def _show_library(path: str) -> int:
+    from fusion.runtime.registration.library.manifest import read_manifest
+
+    try:
+        manifest = read_manifest(path)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    show_manifest(manifest)
+    return 0
+
+
+def show_manifest(manifest: Manifest) -> None:
+    """Prints what a library of ops says of itself."""
+    say(f"fusion {manifest.fusion}")
+    say(f"{len(manifest.ops)} ops: {', '.join(manifest.ops)}")
+    for cpu, kernels in manifest.cpus.items():
+        say(f"{len(kernels)} kernels for {cpu}: {', '.join(kernels)}")

@@ -21,6 +21,11 @@ DIFFERENT = 1
 @recorded_inputs(
     "Run on an npz file of arrays or a TFRecord file of Examples, not on generated inputs."
 )
+@click.option(
+    "--library",
+    metavar="FILE",
+    help="A library of `fusion build-ops`, which runs the fused ops of the models.",
+)
 def verify(a: str, b: str, **options: Any) -> int:
     """Compare the outputs of the SavedModels A and B.
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
+from fusion.ops.columns.row_kernels import GATHERS, SCATTERS, any_gathers, any_scatters
 from fusion.ops.update import BLOCK_KERNELS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.registration import creation, op_functions, op_kernels
+from fusion.runtime.registration.creation import FIRST_ROW_KERNEL
+from fusion.runtime.registration.library.chosen import LIBRARY_VARIABLE
+from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
@@ -20,6 +24,10 @@ from fusion.schema.columns import LATER_LISTS
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
+
+
+#: The kernels of an op, and what of them, as `Kernels.recipe` takes it.
+Place = tuple[Kernels, int]
 
 
 def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
@@ -30,44 +38,80 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
     Raises:
       ValueError: a node that could not run, by its attrs; the message names it.
     """
-    wanted = _common()
+    return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places_of_nodes(nodes))
+
+
+def of_all_ops() -> dict[str, Recipe]:
+    """How each kernel on a CPU is made that does not depend on a model, see `places_of_all_ops`."""
+    return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places_of_all_ops())
+
+
+def places_of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[Place]:
+    """Yields the kernels that nodes ask for on a CPU.
+
+    Raises:
+      ValueError: a node that could not run, by its attrs; the message names it.
+    """
+    _require_compiler()
     for node in nodes:
         kernels_of = op_kernels.kernels_of(node.op)
         if kernels_of is None:
             continue
         try:
-            needed = [creation.BUILDER, *kernels_of.needs(node)]
+            needed = kernels_of.needs(node)
         except (ValueError, NotImplementedError) as error:
             raise ValueError(f"node {node.name!r}: {error}") from error
-        wanted |= map(kernels_of.recipe, needed)
-    return wanted
+        yield from ((kernels_of, what) for what in (creation.BUILDER, *needed))
 
 
-def of_all_ops() -> dict[str, Recipe]:
-    """How each kernel on a CPU is made that does not depend on a model.
+def _require_compiler() -> None:
+    """Refuses to look for kernels that are compiled where those of a library are taken.
+
+    Raises:
+      ValueError: this process takes them from a library.
+    """
+    if op_kernels.kernels_of(SPECS[0].name) is None:
+        raise ValueError(
+            "this process takes its kernels from a library of ops and compiles none; where "
+            f"{LIBRARY_VARIABLE} is empty it compiles them"
+        )
+
+
+def places_of_all_ops() -> Iterator[Place]:
+    """Yields the kernels on a CPU that do not depend on a model.
 
     These are those of all ops and dtypes, and of what depends on the dimension of tables, those
     of float32 tables without max_norm, whose rows are added as segment reductions do.
     """
-    wanted = _common()
+    _require_compiler()
     for spec in SPECS:
         kernels_of = op_kernels.kernels_of(spec.name)
         assert kernels_of is not None
-        wanted |= map(kernels_of.recipe, [creation.BUILDER, *range(len(kernels_of.bodies))])
+        needed = [creation.BUILDER, *range(len(kernels_of.bodies))]
         if "dims" in {attr.name for attr in spec.attrs}:
             for weighted in (False, True):
-                needed = kernels_of.needs(_node_of_columns(spec, weighted))
-                wanted |= map(kernels_of.recipe, needed)
-    for index in range(BLOCK_KERNELS.count):
-        name, compile_it = BLOCK_KERNELS.at(index)
-        wanted[name] = Recipe(compile_it)
-    return wanted
+                needed += kernels_of.needs(_node_of_columns(spec, weighted))
+        if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
+            needed += range(FIRST_ROW_KERNEL, FIRST_ROW_KERNEL + BLOCK_KERNELS.count)
+        yield from ((kernels_of, what) for what in needed)
+
+
+def places_of_any_dimension() -> Iterator[Place]:
+    """Yields the row kernels for any dimension, which do where there is none for a node's own."""
+    for spec in SPECS:
+        kernels_of = op_kernels.kernels_of(spec.name)
+        assert kernels_of is not None
+        kind = None if spec.builder is None else spec.builder.row_kernels
+        indices = any_gathers() if kind is GATHERS else any_scatters() if kind is SCATTERS else []
+        yield from ((kernels_of, FIRST_ROW_KERNEL + index) for index in indices)
 
 
 def _common() -> dict[str, Recipe]:
     """How that is made which every process loads."""
     with objects.asked_for() as wanted:
         op_functions.native_functions()
+        op_functions.registrar()
+        op_functions.provider()
         plugin.native_optimizer()
         pool.serve_address()
     return wanted

@@ -9,20 +9,23 @@ optimizers. What replaces a variable as a whole leaves this op's result as it wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from fusion.ops import cpu
 from fusion.ops.cpu.access_layout import access_words
+from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
+from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, TABLE_ATTR
 
 
-def _constants(spec: OpSpec, device: str) -> list[int]:
+def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
     dtype_attr = [attr.name for attr in spec.attrs].index(TABLE_ATTR.name)
-    return access_words(dtype_attr, FLOATS, device)
+    return access_words(dtype_attr, FLOATS, device, access)
 
 
 def _compile_builder() -> bytes:

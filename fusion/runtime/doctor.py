@@ -11,6 +11,7 @@ from tensorflow.python.framework import kernels
 
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.optimizer import plugin
+from fusion.runtime.registration.library.chosen import chosen_library
 from fusion.runtime.tensorflow import library, variable_access
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -28,8 +29,8 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
             f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             True,
         ),
-        *((name, *_version(name)) for name in ("tensorflow", "numba", "llvmlite", "numpy")),
-        _processor(),
+        *((name, *_version(name)) for name in ("tensorflow", "numpy")),
+        *_compiler(),
         (
             "C API symbols",
             f"{found} {'missing: ' + ', '.join(missing) if missing else ''}".strip(),
@@ -39,8 +40,16 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
         ("devices", ", ".join(device.name for device in tf.config.list_physical_devices()), True),
         ("Grappler plugin symbol", *_grappler_symbol()),
         ("variables of lookups", *_shared_variables()),
-        *_cache(),
     ]
+
+
+def _compiler() -> list[Fact]:
+    """What kernels are compiled with, unless a library has them."""
+    library_of_ops = chosen_library()
+    if library_of_ops is not None:  # it was loaded, or fusion could not be imported
+        return [("ops library", str(library_of_ops), True)]
+    packages = ((name, *_version(name)) for name in ("numba", "llvmlite"))
+    return [*packages, _processor(), *_cache()]
 
 
 def _version(package: str) -> tuple[str, bool]:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: A 64-bit word: an int, or a `Reference`.
 Word = Any
 
 
-class Reference(str):
-    """The address of what has this name in a library that is built."""
+class Reference(NamedTuple):
+    """The address of what has a name in a library that is built, and so many bytes further."""
+
+    name: str
+    offset: int = 0
 
 
 class Memory(Protocol):
@@ -55,4 +58,7 @@ class LiveMemory:
 
 def constant(word: Word) -> str:
     """A word as a constant in LLVM's textual IR."""
-    return f"ptrtoint (ptr @{word} to i64)" if isinstance(word, Reference) else str(int(word))
+    if not isinstance(word, Reference):
+        return str(int(word))
+    address = f"ptrtoint (ptr @{word.name} to i64)"
+    return f"add (i64 {address}, i64 {word.offset})" if word.offset else address

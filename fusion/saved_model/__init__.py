@@ -1,9 +1,10 @@
-"""SavedModels in, fused ones out, in files or loaded; two compared, measured; their kernels."""
+"""SavedModels in, fused ones out, in files or loaded; two compared, measured; kernels and ops."""
 
 from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.gain import Gain, Saving, expected_gain
 from fusion.saved_model.loader import saved_model_load
+from fusion.saved_model.ops_library import build_ops
 from fusion.saved_model.rewrite import (
     TARGETS,
     Rewrite,
@@ -29,6 +30,7 @@ __all__ = [
     "VerificationError",
     "Warmed",
     "bench_models",
+    "build_ops",
     "compare_models",
     "expected_gain",
     "explain_saved_model",

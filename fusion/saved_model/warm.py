@@ -103,7 +103,7 @@ def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     for model in models:
         try:
-            recipes |= node_kernels.of_nodes(_nodes(model))
+            recipes |= node_kernels.of_nodes(nodes_of(model))
         except ModelError:
             raise
         except ValueError as error:
@@ -111,7 +111,7 @@ def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Recipe]:
     return recipes
 
 
-def _nodes(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
+def nodes_of(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
     """All nodes of a model, and all that it has when it is fused."""
     source = read_saved_model(model)
     for meta in source.meta_graphs:

@@ -421,7 +421,7 @@ def test_sizes_that_do_not_fit_are_errors(message: str) -> None:
 UNFIT: dict[str, tuple[str, Any]] = {
     "form lengths needs sum_order axis": ("float32", {"form": "lengths", "sum_order": "segment"}),
     "does not go with form dense": ("float32", {"sum_order": "sequence"}),
-    "does not go with combiner sqrtn and row_count dense_shape": (
+    "dense_segment does not go with combiner sqrtn": (
         "float32",
         {"form": "row_ids", "sum_order": "dense_segment", "combiner": "sqrtn"},
     ),

@@ -11,7 +11,7 @@ import pytest
 
 from fusion import ops
 from fusion.runtime.threads import pool
-from fusion.runtime.threads.layout import SLOT_COUNT, Pool, Slot
+from fusion.runtime.threads.layout import SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
 from tests.ops.embedding_columns import NO_IDS, attrs
 
 #: A process whose kernels have had help, and a child of it, in which there is none.
@@ -43,9 +43,9 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_the_number_of_threads(monkeypatch):
-    monkeypatch.delenv(pool.THREADS_VARIABLE, raising=False)
+    monkeypatch.delenv(THREADS_VARIABLE, raising=False)
     assert 1 <= pool.thread_count() <= len(os.sched_getaffinity(0))
-    monkeypatch.setenv(pool.THREADS_VARIABLE, "3")
+    monkeypatch.setenv(THREADS_VARIABLE, "3")
     assert pool.thread_count() == 3
 
 
@@ -55,7 +55,7 @@ def test_a_pool_has_the_threads_that_it_is_to_have_besides_the_caller(
 ):
     fresh = pool._Pool()
     monkeypatch.setattr(pool, "_pool", fresh)
-    monkeypatch.setenv(pool.THREADS_VARIABLE, setting)
+    monkeypatch.setenv(THREADS_VARIABLE, setting)
     assert not pool.is_ready()
     pool.start_pool()
     assert pool.is_ready()
@@ -66,14 +66,14 @@ def test_a_pool_has_the_threads_that_it_is_to_have_besides_the_caller(
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
 def test_a_number_of_threads_that_is_none(monkeypatch, text):
-    monkeypatch.setenv(pool.THREADS_VARIABLE, text)
+    monkeypatch.setenv(THREADS_VARIABLE, text)
     with pytest.raises(ValueError, match="FUSION_NUM_THREADS must be a positive number"):
         pool.thread_count()
 
 
 def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeypatch):
     """They come, leave for kernels that begin and come back; all of them sleep in the end."""
-    monkeypatch.setenv(pool.THREADS_VARIABLE, "2")
+    monkeypatch.setenv(THREADS_VARIABLE, "2")
     pool.start_pool()
     table = np.arange(4000, dtype=np.float32).reshape(1000, 4)
     ids = np.random.default_rng(0).integers(0, 1000, (200_000, 1))
@@ -97,7 +97,7 @@ def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeyp
 
 @pytest.mark.parametrize("count", ["1", "4"])
 def test_kernels_go_on_after_a_fork(count):
-    environment = os.environ | {pool.THREADS_VARIABLE: count}
+    environment = os.environ | {THREADS_VARIABLE: count}
     command = [sys.executable, "-c", _FORK]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.columns.row_kernels import GATHERS, SCATTERS
@@ -18,9 +17,10 @@ from fusion.ops.cpu.columns.layout import (
     Source,
     Tile,
 )
+from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word
-from fusion.runtime.tensorflow.spec import Attr, Builder, OpSpec
+from fusion.runtime.tensorflow.spec import Attr, Builder, Constants, OpSpec
 from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, LATER_LISTS, POST_ATTRS, PRE_ATTRS
 
 #: What a column is where its op has no attr for it.
@@ -37,16 +37,16 @@ _DEFAULTS = {
 }
 
 
-def _constants(role: int, lists: dict[str, Attr]) -> Callable[[OpSpec, str], list[int]]:
+def _constants(role: int, lists: dict[str, Attr]) -> Constants:
     """The words of `ColumnsConstants` for ops of a role.
 
     Args:
       lists: attrs of a column by the name of their list.
     """
 
-    def words(spec: OpSpec, device: str) -> list[int]:
-        del device
-        result = [0] * ColumnsConstants.SIZE
+    def words(spec: OpSpec, device: str, access: object) -> list[Word]:
+        del device, access
+        result: list[Word] = [0] * ColumnsConstants.SIZE
         result[ColumnsConstants.role] = role
         attrs = [attr.name for attr in spec.attrs]
         for field, name in (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from fusion.cpu_ops.column_layout import SEGMENT
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.cpu.columns.kernel_indices import (
@@ -13,6 +11,7 @@ from fusion.ops.cpu.columns.kernel_indices import (
     GATHER_VARIANTS,
     MOST_TILES,
     SCATTER_VARIANTS,
+    shape_index,
 )
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import RowKernel, RowKernels
@@ -29,7 +28,6 @@ def _shape(index: int) -> tuple[str, int, int, str]:
     return dtype, lanes, count, f"{count}x{lanes}" if lanes else "any"
 
 
-@cache
 def _gather_at(index: int) -> RowKernel:
     shape, variant = divmod(index, GATHER_VARIANTS)
     dtype, lanes, count, shape_name = _shape(shape)
@@ -73,7 +71,6 @@ def _ordered(dtype: str, lanes: int, count: int, shape_name: str, variant: int) 
     return RowKernel(name, compile_it)
 
 
-@cache
 def _scatter_at(index: int) -> RowKernel:
     shape, weighted = divmod(index, SCATTER_VARIANTS)
     dtype, lanes, count, shape_name = _shape(shape)
@@ -90,6 +87,23 @@ def _scatter_at(index: int) -> RowKernel:
         return compile_object(kernel, 1, name)
 
     return RowKernel(name, compile_it)
+
+
+def any_gathers() -> list[int]:
+    """The indices of those for any number of elements."""
+    orders = (len(SUM_ORDERS) - 1) * 6
+    variants = range(FIRST_ORDERED + orders)
+    return [_any(dtype) * GATHER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
+
+
+def any_scatters() -> list[int]:
+    """The indices of those for any number of elements."""
+    variants = range(SCATTER_VARIANTS)
+    return [_any(dtype) * SCATTER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
+
+
+def _any(dtype: int) -> int:
+    return shape_index(dtype + FIRST_FLOAT, 0)
 
 
 GATHERS = RowKernels("gathers", DTYPE_COUNT * MOST_TILES * GATHER_VARIANTS, _gather_at)

@@ -5,20 +5,19 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from fusion.runtime.layout import Fields, Flag, Int64, Layout, fields
-from fusion.runtime.tensorflow import variable_access
+from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.variable_access import VariableAccess
+from fusion.runtime.tensorflow.variable_access import AccessRequest
 
 
 class TypedAccess(Layout):
     """How variables of a dtype are shared."""
 
     dtype: Int64  # `TF_DataType`
-    is_there: Flag  # whether this TensorFlow lets them
-    access: Fields = fields(VariableAccess.SIZE)
+    access: Address  # `VariableAccess`, 0 where this TensorFlow does not let them
 
 
 class AccessConstants(Layout):
@@ -29,13 +28,18 @@ class AccessConstants(Layout):
     accesses: Fields = fields(0)
 
 
-def access_words(dtype_attr: int, dtypes: Sequence[str], device: str) -> list[int]:
-    """The words of `AccessConstants` for variables of some dtypes on a type of device."""
-    words = [dtype_attr, len(dtypes)]
+def access_words(
+    dtype_attr: int,
+    dtypes: Sequence[str],
+    device: str,
+    access: Callable[[AccessRequest], Word],
+) -> list[Word]:
+    """The words of `AccessConstants` for variables of some dtypes on a type of device.
+
+    Args:
+      access: gives the address of the record of functions.
+    """
+    words: list[Word] = [dtype_attr, len(dtypes)]
     for dtype in dtypes:
-        try:
-            access = variable_access.functions(dtype, device)
-            words += [DTYPES[dtype].enum, 1, *access]
-        except NotImplementedError:
-            words += [DTYPES[dtype].enum, 0, *[0] * VariableAccess.SIZE]
+        words += [DTYPES[dtype].enum, access(AccessRequest(dtype, device))]
     return words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusion.ops.cpu.access_layout import AccessConstants, TypedAccess
 from fusion.runtime.native.memory import load, store
 from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
-from fusion.runtime.registration.states import attr_word, begin_state, constants_of
+from fusion.runtime.registration.states import attr_word, begin_state, constants_of, is_access
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import VariableAccess
 
@@ -18,10 +18,11 @@ def build_read_tables_state(creation: int) -> None:
     number = attr_word(creation, load(constants, AccessConstants.dtype_attr))
     for k in range(load(constants, AccessConstants.dtype_count)):
         typed = constants + 8 * (AccessConstants.accesses + TypedAccess.SIZE * k)
-        if load(typed, TypedAccess.dtype) == number and load(typed, TypedAccess.is_there) != 0:
+        access = load(typed, TypedAccess.access)
+        if load(typed, TypedAccess.dtype) == number and is_access(access):
             state = begin_state(creation, State.SIZE + VariableAccess.SIZE)
             for field in range(VariableAccess.SIZE if state != 0 else 0):
-                store(state, State.SIZE + field, load(typed, TypedAccess.access + field))
+                store(state, State.SIZE + field, load(access, field))
             return
     text = "TensorFlow does not export how variables of DataType %lld are shared here"
     refuse(creation, UNIMPLEMENTED, text, number)

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 
-import llvmlite.binding as llvm
+from fusion.runtime.llvm import binding
 
 #: Names the processor to compile for and to take kept kernels of; unset, it is this machine's.
 CPU_VARIABLE = "FUSION_CPU"
@@ -22,17 +22,13 @@ CPU_VARIABLE = "FUSION_CPU"
 #: LLVM's names of those that can be named: levels of the x86-64 psABI, and processors. LLVM ends
 #: the process for those that have no 64 bits, and takes an unknown name for the oldest of all.
 NAMES = (
+    "x86-64-v2",
     "x86-64-v3",
     "x86-64-v4",
     *("haswell", "broadwell", "skylake", "skylake-avx512", "cascadelake", "cooperlake"),
     *("icelake-server", "sapphirerapids", "emeraldrapids", "graniterapids"),
     *("znver1", "znver2", "znver3", "znver4", "znver5"),
 )
-
-#: Without this instruction set the conversions of float16 would be calls of a library that compiled
-#: code does not have.
-_NEEDED = "f16c"
-_TOO_OLD = ("x86-64", "x86-64-v2")
 
 _logger = logging.getLogger("fusion")
 
@@ -45,10 +41,13 @@ class Processor:
       name: LLVM's.
       features: LLVM's too, what there is with a plus and what not with a minus; empty are those
         that the name stands for.
+      suffix: with one, code is for a library with code for several processors: it may be at any
+        address, and the names of its functions end so.
     """
 
     name: str
     features: str = ""
+    suffix: str = ""
 
     def has(self, feature: str) -> bool:
         """Whether code for it may use an instruction set, by LLVM's name."""
@@ -60,6 +59,7 @@ class Processor:
 @cache
 def host() -> Processor:
     """This machine's."""
+    llvm = binding()
     return Processor(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
@@ -71,11 +71,6 @@ def named(name: str) -> Processor:
     """
     if name in NAMES:
         return Processor(name)
-    if name in _TOO_OLD:
-        raise ValueError(
-            f"{name} has no {_NEEDED.upper()}, which lookups of float16 tables need; "
-            "the first level that has it is x86-64-v3"
-        )
     raise ValueError(f"{name!r} is none of {', '.join(NAMES)}")
 
 
@@ -132,6 +127,7 @@ attributes #1 = {{ "target-cpu"="{machine.name}" "target-features"="{machine.fea
 @cache
 def runs(code: Processor, on: Processor) -> bool:
     """Whether a processor has all instructions that code for another may use."""
+    llvm = binding()
     llvm.initialize_native_target()
     module = llvm.parse_assembly(_QUESTION.format(code=code, machine=on))
     machine = llvm.Target.from_default_triple().create_target_machine()

@@ -41,6 +41,11 @@ class _Codegen(JITCPUCodegen):
         self._target = target
         super().__init__("fusion")
 
+    def _customize_tm_options(self, options: dict[str, Any]) -> None:
+        super()._customize_tm_options(options)
+        if self._target.suffix:
+            options |= {"reloc": "pic", "codemodel": "small", "jit": False}
+
     def _get_host_cpu_name(self) -> str:
         return self._target.name
 

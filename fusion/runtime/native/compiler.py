@@ -11,19 +11,24 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from fusion.runtime.cache import processor
+from fusion.runtime.native.soft_float16 import CONVERSIONS
 from fusion.runtime.tensorflow.library import SYMBOLS
 
 #: What compiled code may refer to besides TensorFlow's C API. Nothing that works on the pages of a
 #: process, as madvise does: it holds a lock for which every thread waits that touches new memory.
-_LIBC = frozenset(
+LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
+    | {"dlopen", "dlsym", "getenv", "sched_getaffinity", "sem_init", "write", "__register_atfork"}
     | {"memcmp", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
 )
 
 
 def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> bytes:
     """The object file of `function(*int64)`, exported as the C function `void symbol(int64...)`.
+
+    For a library of code for several processors, the symbol ends with the processor's suffix.
 
     Raises:
       RuntimeError: the code refers to something other than TensorFlow's C API and libc, or it can
@@ -35,6 +40,7 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     from fusion.runtime.native.code_generation import OPTIONS, NativeCompiler, Pipeline
 
     target = registry.cpu_target
+    symbol += processor.target().suffix
     with global_compiler_lock:
         options = dict(OPTIONS, nopython=True)
         native = NativeCompiler(function, target, options, {}, Pipeline)
@@ -44,7 +50,7 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
         library.finalize()
         library.optimize()
         code = _emit(library, symbol)
-    foreign = undefined_symbols(code) - _LIBC - {*SYMBOLS}
+    foreign = undefined_symbols(code) - LIBC - {*SYMBOLS}
     if foreign:
         raise RuntimeError(f"{symbol}: compiled code needs {', '.join(sorted(foreign))}")
     # Nobody could receive a Python exception; code that may raise one carries it pickled.
@@ -84,9 +90,16 @@ def _emit(library: Any, symbol: str) -> bytes:
 
     module = llvm.parse_assembly(library.get_llvm_str())
     module.link_in(llvm.parse_assembly(_NO_DESTRUCTOR))
+    if not processor.target().has("f16c"):
+        module.link_in(llvm.parse_assembly(CONVERSIONS))
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
+        elif function.name == symbol and processor.target().suffix:
+            function.visibility = "hidden"  # others of its library call it, and nobody else
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
     return bytes(library.codegen._tm.emit_object(module))
 
 

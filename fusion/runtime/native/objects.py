@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import version
-from typing import NamedTuple
-
-import llvmlite.binding as llvm
+from typing import Any, NamedTuple
 
 from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.llvm import binding
 from fusion.runtime.native import sources
-from fusion.runtime.tensorflow import library
+from fusion.runtime.tensorflow import executable_memory, library
 from fusion.version import __version__
 
 _logger = logging.getLogger("fusion")
@@ -53,7 +52,7 @@ class Recipe(NamedTuple):
 
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
-_engines: list[llvm.ExecutionEngine] = []
+_engines: list[Any] = []
 
 #: What each object took that this process compiled.
 _seconds: list[float] = []
@@ -87,7 +86,7 @@ def file_name(name: str, recipe: Recipe) -> str:
     """The name of the file of an object."""
     target = processor.target()
     made_from = f"{recipe.digest} {recipe.given}"
-    text = f"{_versions()} {target.name} {target.features} {name} {made_from}"
+    text = f"{_versions()} {target.name} {target.features} {target.suffix} {name} {made_from}"
     return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.o"
 
 
@@ -110,6 +109,7 @@ def compiled(name: str, compile_it: Compile) -> bytes:
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
     with _lock:
+        _initialized()
         begun = time.monotonic()
         code = compile_it()
         _seconds.append(time.monotonic() - begun)
@@ -164,14 +164,20 @@ def asked_for() -> Iterator[dict[str, Recipe]]:
 
 
 @cache
-def _initialize() -> None:
+def _initialized() -> Any:
+    """LLVM, ready to compile and to load what calls TensorFlow."""
+    library.load()
+    executable_memory.require()
+    llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    library.load()
+    # Compiled code finds the symbols here, when it is compiled and when it is loaded.
+    llvm.load_library_permanently(library.path())
+    return llvm
 
 
-def _engine() -> llvm.ExecutionEngine:
-    _initialize()
+def _engine() -> Any:
+    llvm = _initialized()
     machine = llvm.Target.from_default_triple().create_target_machine(
         codemodel="jitdefault", jit=True
     )
@@ -183,7 +189,7 @@ def _engine() -> llvm.ExecutionEngine:
 def load(code: bytes, symbol: str) -> int:
     """The address of the C function `symbol` of an object."""
     engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.add_object_file(binding().ObjectFileRef.from_data(code))
     engine.finalize_object()
     return int(engine.get_function_address(symbol))
 
@@ -191,6 +197,6 @@ def load(code: bytes, symbol: str) -> int:
 def load_ir(text: str, symbols: list[str]) -> list[int]:
     """The addresses of C functions of a module of LLVM's textual IR."""
     engine = _engine()
-    engine.add_module(llvm.parse_assembly(text))
+    engine.add_module(binding().parse_assembly(text))
     engine.finalize_object()
     return [int(engine.get_function_address(symbol)) for symbol in symbols]

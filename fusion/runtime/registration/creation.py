@@ -37,6 +37,10 @@ class KernelsRecord(Layout):
     row_kernels: Address  # addresses, by an index that is the op's own
     constants: Address  # what the builder needs to know besides
     pool: Address  # `Pool`
+    # Of a library, which has no server.
+    pending: Address  # what the constants are once there are `accesses`
+    accesses: Address  # `AccessEntry` [access_count]
+    access_count: Int64
 
 
 class ServerRecord(Layout):

@@ -56,6 +56,9 @@ def register(registry: int) -> None:
     tf_delete_status(status)
 
 
+register_all = jit(register)
+
+
 @jit
 def _define(op: int, status: int) -> None:
     builder = tf_new_op_definition_builder(load(op, OpRecord.name))

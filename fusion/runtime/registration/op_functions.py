@@ -8,10 +8,24 @@ from fusion.runtime.native.objects import Recipe
 
 def native_functions() -> tuple[int, int]:
     """The addresses of the shape function and the create function of all ops."""
-    return (
-        objects.address("infer_shapes", _compile_infer_shapes),
-        objects.address("create_kernel", _compile_create_kernel),
-    )
+    infer, create = common_recipes()
+    return objects.recipe_address(*infer), objects.recipe_address(*create)
+
+
+def common_recipes() -> tuple[tuple[str, Recipe], tuple[str, Recipe]]:
+    """The names of the shape function and the create function, and how they are made."""
+    infer = "infer_shapes", Recipe(_compile_infer_shapes)
+    return infer, ("create_kernel", Recipe(_compile_create_kernel))
+
+
+def loader() -> tuple[str, Recipe]:
+    """What a library of ops does when it is loaded, see `native_loading`, and how it is made."""
+    return "load_library", Recipe(_compile_loader)
+
+
+def library_provider() -> tuple[str, Recipe]:
+    """What provides what a state lacks in a library of ops, and how it is made."""
+    return "provide", Recipe(_compile_library_provider)
 
 
 def registrar() -> int:
@@ -34,6 +48,20 @@ def _compile_plain_builder() -> bytes:
     from fusion.runtime.registration.plain_state import build_plain_state
 
     return compile_object(build_plain_state, 1, "build_plain_state")
+
+
+def _compile_loader() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.registration.library.loading import load_library
+
+    return compile_object(load_library, 2, "load_library")
+
+
+def _compile_library_provider() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.registration.library.providing import provide
+
+    return compile_object(provide, 1, "provide")
 
 
 def _compile_registrar() -> bytes:

@@ -21,8 +21,9 @@ from fusion.runtime.registration import creation
 from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, Creation, KernelsRecord
 from fusion.runtime.registration.kernel_objects import kernel_recipe
 from fusion.runtime.registration.op_functions import plain_builder, provider
-from fusion.runtime.tensorflow import attrs
+from fusion.runtime.tensorflow import attrs, variable_access
 from fusion.runtime.tensorflow.spec import OpSpec, as_dtype
+from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.runtime.threads import pool
 from fusion.runtime.threads.layout import Pool
 from fusion.runtime.upcalls.service import Request, upcalls
@@ -93,9 +94,17 @@ def row_kernel_recipe(spec: OpSpec, index: int) -> tuple[str, Recipe]:
     return name, Recipe(compile_it)
 
 
-def constants_of(spec: OpSpec, device: str) -> list[int]:
-    """What the builder of an op needs to know; one word, if that is nothing."""
-    return spec.builder.constants(spec, device) if spec.builder else [0]
+def constants_of(
+    spec: OpSpec,
+    device: str,
+    access: Callable[[AccessRequest], Word] = variable_access.live_record,
+) -> list[Word]:
+    """What the builder of an op needs to know; one word, if that is nothing.
+
+    Args:
+      access: gives the address of the functions by which variables are shared.
+    """
+    return spec.builder.constants(spec, device, access) if spec.builder else [0]
 
 
 #: () -> the GPUs of this process.

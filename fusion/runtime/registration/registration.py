@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import kernels, op_def_registry, ops
@@ -17,6 +18,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever
 from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration import op_kernels, registry
+from fusion.runtime.registration.library.chosen import chosen_library, load_library, unusable
 from fusion.runtime.registration.op_functions import native_functions, registrar
 from fusion.runtime.registration.op_kernels import FindGpus, Kernels
 from fusion.runtime.registration.registry import Registry
@@ -36,6 +38,10 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
         it has a different op of one of these names.
     """
     library.load()
+    chosen = chosen_library()
+    if chosen is not None:
+        _load(chosen, specs)
+        gpus = None
     new = [spec for spec in specs if not _is_registered(spec)]
     known = {spec.name for spec in specs} - {spec.name for spec in new}
     # TensorFlow looks through all of its kernels for those of an op; one that is new has none.
@@ -50,6 +56,15 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
         _register(new, tables, made, memory)
     for spec in specs:
         _register_gradient(spec)
+
+
+def _load(path: Path, specs: tuple[OpSpec, ...]) -> None:
+    """Has a library register the ops, unless they are there."""
+    if not all(map(_is_registered, specs)):
+        load_library(path)
+    missing = [spec.name for spec in specs if not _is_registered(spec)]
+    if missing:
+        raise unusable(path, f"the standard error says why it has not registered {missing[0]}")
 
 
 def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import types
 
+from fusion.runtime.native.atomic import atomic_load
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, store
 from fusion.runtime.registration.creation import (
@@ -24,6 +25,7 @@ from fusion.runtime.registration.refusal import (
 )
 from fusion.runtime.tensorflow.attrs import INT, AttrEntry, AttrValue
 from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.variable_access import VariableAccess
 from fusion.runtime.threads.layout import Pool
 
 _c_memset = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
@@ -134,19 +136,33 @@ def row_kernel(creation: int, index: int) -> int:
 
 
 @jit
+def may_have_row_kernel(creation: int, index: int) -> bool:
+    """Whether a row kernel of the op is there, or can be made; without Python none can."""
+    record = load(creation, Creation.record)
+    is_there = load(load(record, KernelsRecord.row_kernels), index) != 0
+    return is_there or load(record, KernelsRecord.server) != 0
+
+
+@jit
 def constants_of(creation: int) -> int:
     """The address of what the op's builder needs to know; 0 if it is not there yet."""
-    address = load(load(creation, Creation.record), KernelsRecord.constants)
+    address = atomic_load(load(creation, Creation.record), KernelsRecord.constants)
     if address == 0:
         lack(creation, int64(CONSTANTS))
     return address
 
 
 @jit
+def is_access(address: int) -> bool:
+    """Whether a `VariableAccess` is at an address; one that was not found has no functions."""
+    return address != 0 and load(address, VariableAccess.handle_from_input) != 0
+
+
+@jit
 def pool_of(creation: int) -> int:
     """The address of the pool of threads; 0 where a kernel is to do all itself."""
     pool = load(load(creation, Creation.record), KernelsRecord.pool)
-    if load(pool, Pool.is_ready) == 0:
+    if atomic_load(pool, Pool.is_ready) == 0:
         lack(creation, int64(POOL))
         return int64(0)
     return pool if load(pool, Pool.thread_count) > 0 else int64(0)

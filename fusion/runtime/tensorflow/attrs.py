@@ -86,20 +86,23 @@ def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: LiveMemory
     Raises:
       ValueError: the node does not have an attr, or its value is none that the attr may have.
     """
-    words: list[int] = []
-    for attr in attrs:
-        if attr.name not in node.attr:
-            if attr.default is None:
-                raise ValueError(f"{node.name} has no attr {attr.name}")
-            words += [_default_value(attr, memory), 0 if attr.is_list else 1, 0]
-            continue
-        value, field = node.attr[attr.name], _FIELDS[attr.element]
-        items = list(getattr(value.list, field)) if attr.is_list else [getattr(value, field)]
-        if attr.is_list or _is_free(attr):
-            words += [_list_of(attr, items, memory), len(items), 0]
-        else:
-            words += [_word(attr, items[0]), 1, 0]
-    return memory.words(words)
+    try:
+        return memory.words([word for attr in attrs for word in _value(attr, node, memory)])
+    except ValueError as error:
+        raise ValueError(f"{node.op}: {error}") from error
+
+
+def _value(attr: Attr, node: node_def_pb2.NodeDef, memory: LiveMemory) -> list[int]:
+    """The words of the `AttrValue` of a node's attr."""
+    if attr.name not in node.attr:
+        if attr.default is None:
+            raise ValueError(f"there is no attr {attr.name}")
+        return [_default_value(attr, memory), 0 if attr.is_list else 1, 0]
+    value, field = node.attr[attr.name], _FIELDS[attr.element]
+    items = list(getattr(value.list, field)) if attr.is_list else [getattr(value, field)]
+    if attr.is_list or _is_free(attr):
+        return [_list_of(attr, items, memory), len(items), 0]
+    return [_word(attr, items[0]), 1, 0]
 
 
 #: The fields of an AttrValue of a NodeDef.

@@ -7,10 +7,7 @@ import platform
 import sys
 from functools import cache
 
-import llvmlite.binding as llvm
 import tensorflow as tf
-
-from fusion.runtime.tensorflow import executable_memory
 
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
@@ -110,7 +107,6 @@ def load() -> ctypes.CDLL:
       ImportError: the library or one of `SYMBOLS` is missing, or no code can be loaded here.
     """
     require_platform()
-    executable_memory.require()
     try:
         missing = missing_symbols()
     except OSError as error:
@@ -120,8 +116,6 @@ def load() -> ctypes.CDLL:
             f"fusion cannot work with TensorFlow {tf.__version__}: its library {path()} "
             f"does not export {', '.join(missing)}"
         )
-    # Compiled code finds the symbols here, when it is compiled and when it is loaded.
-    llvm.load_library_permanently(path())
     library = ctypes.CDLL(path())
     for name in SYMBOLS:
         # Addresses are 64-bit integers throughout: nothing is ever truncated to a C int.

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.python.framework import dtypes
 
+from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 Default = int | float | bool | str | tuple[()] | None
@@ -189,6 +190,11 @@ class RowKernels:
     at: Callable[[int], RowKernel]
 
 
+#: (op, type of device, what gives the address of the functions by which variables are shared, asked
+#: with an `AccessRequest`) -> words.
+Constants = Callable[["OpSpec", str, Callable[..., Word]], list[Word]]
+
+
 @dataclass(frozen=True)
 class Builder:
     """What makes the states of an op's kernels, where attrs as words do not do.
@@ -196,13 +202,13 @@ class Builder:
     Attributes:
       name: of the native function `void name(Creation*)`.
       compile_it: makes the object with it.
-      constants: (op, type of device) -> words that it needs to know.
+      constants: gives words that it needs to know.
       row_kernels: those of the op, if it has any.
     """
 
     name: str
     compile_it: Callable[[], bytes]
-    constants: Callable[[OpSpec, str], list[int]]
+    constants: Constants
     row_kernels: RowKernels | None = None
 
 

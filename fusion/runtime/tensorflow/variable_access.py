@@ -26,10 +26,13 @@ import ctypes
 import struct
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tensorflow.python.framework import dtypes
 
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.process import keep_forever
+from fusion.runtime.records import LiveMemory
 from fusion.runtime.tensorflow import elf, library
 
 #: The template argument of a type of device, and of a dtype, in mangled names.
@@ -55,7 +58,7 @@ _UNLOCK = "_ZN10tensorflow23VariableInputLockHolderD2Ev"
 _FAIL = "_ZN10tensorflow15OpKernelContext10CtxFailureERK"
 _HANDLE = "_ZN10tensorflow15HandleFromInputEPNS_15OpKernelContextEi"
 _DESCRIBE = "_ZNK10tensorflow14ResourceHandle14SummarizeValueB5cxx11Ev"
-_DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
+DESCRIBE_VARIABLE = "_ZNK10tensorflow3Var11DebugStringB5cxx11Ev"
 _SET_OUTPUT = "_ZN10tensorflow15OpKernelContext10set_outputEiRKNS_6TensorE"
 _MAKE_TENSOR, _END_TENSOR = "_ZN10tensorflow6TensorC1Ev", "_ZN10tensorflow6TensorD1Ev"
 _TENSOR_DATA = "_ZNK10tensorflow6Tensor4dataEv"
@@ -119,13 +122,8 @@ def functions(dtype: str, device: str) -> list[int]:
     Raises:
       NotImplementedError: this TensorFlow lacks one.
     """
-    lock = _LOCK.format(device=_DEVICES[device], dtype=_DTYPES[dtype])
-    find, read, fail = _versioned()
-    tensor = (_SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
-    names = (_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor)
-    number = dtypes.as_dtype(dtype).as_datatype_enum
-    name = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
-    return [*map(_address, names), _dtype_offset(), number, *name]
+    addresses = [*map(_address, names(dtype, device))]
+    return [*addresses, _dtype_offset(), *dtype_words(dtype)]
 
 
 def update_functions(dtype: str) -> list[int]:
@@ -134,10 +132,72 @@ def update_functions(dtype: str) -> list[int]:
     Raises:
       NotImplementedError: this TensorFlow lacks one.
     """
-    words = functions(dtype, "CPU")
+    *of_variables, data, size = map(_address, update_names(dtype))
+    return [*of_variables, _dtype_offset(), *dtype_words(dtype), data, size]
+
+
+def names(dtype: str, device: str) -> list[str]:
+    """The names of the functions in a `VariableAccess`, in the order of their fields.
+
+    Raises:
+      NotImplementedError: this TensorFlow lacks one.
+    """
+    lock = _LOCK.format(device=_DEVICES[device], dtype=_DTYPES[dtype])
+    find, read, fail = _versioned()
+    tensor = (_SET_OUTPUT, _MAKE_TENSOR, _END_TENSOR)
+    return [_HANDLE, find, _DESCRIBE, lock, read, _UNLOCK, fail, *tensor]
+
+
+def update_names(dtype: str) -> list[str]:
+    """The names of the functions in an `UpdateAccess`, in the order of their fields.
+
+    Raises:
+      NotImplementedError: this TensorFlow lacks one.
+    """
+    found = names(dtype, "CPU")
     if dtype == "float64":
-        words[VariableAccess.read] = _address(_double_reader())
-    return [*words, _address(_TENSOR_DATA), _address(_TENSOR_BYTES)]
+        found[VariableAccess.read] = _double_reader()
+    return [*found, _TENSOR_DATA, _TENSOR_BYTES]
+
+
+def dtype_words(dtype: str) -> tuple[int, int, int]:
+    """The number of a dtype, and its name as a C string in two words."""
+    first, second = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
+    return dtypes.as_dtype(dtype).as_datatype_enum, first, second
+
+
+class AccessRequest(NamedTuple):
+    """What a builder needs to know to share variables of a dtype.
+
+    Attributes:
+      dtype: of the variables.
+      device: the type of device.
+      updates: whether an `UpdateAccess` is wanted.
+    """
+
+    dtype: str
+    device: str
+    updates: bool = False
+
+
+def live_record(request: AccessRequest) -> int:
+    """The address of a record of this process's functions; 0 where this TensorFlow lacks one."""
+    try:
+        words = (
+            update_functions(request.dtype)
+            if request.updates
+            else functions(request.dtype, request.device)
+        )
+    except NotImplementedError:
+        return 0
+    return _kept().words(words)
+
+
+@cache
+def _kept() -> LiveMemory:
+    memory = LiveMemory()
+    keep_forever(memory)
+    return memory
 
 
 @cache
@@ -188,7 +248,7 @@ def _named_dtype(offset: int, number: int) -> bytes:
     variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
     variable[offset] = number
     text = (ctypes.c_int64 * OBJECT_WORDS)()
-    kind(_address(_DESCRIBE_VARIABLE))(text, variable)
+    kind(_address(DESCRIBE_VARIABLE))(text, variable)
     return ctypes.string_at(text[0]).partition(b"/")[0]
 
 

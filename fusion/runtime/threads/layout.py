@@ -6,6 +6,13 @@ from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 
 SLOT_COUNT = 16
 
+#: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
+#: intra-op setting where Python starts them, or the number of processors.
+THREADS_VARIABLE = "FUSION_NUM_THREADS"
+
+#: More would only wait for the memory.
+MOST_THREADS = 64
+
 
 class Slot(Layout):
     """Where a kernel offers a job."""
@@ -24,6 +31,9 @@ class Pool(Layout):
     helper_count: Int64  # of these, the pool's
     sleeper_count: Int64  # threads of the pool that nobody has woken
     slots: Fields = fields(SLOT_COUNT * Slot.SIZE)
+    # Of the pool of a library, which starts its threads without Python.
+    is_starting: Flag
+    serve: Address  # what a thread does, for `pthread_create`
 
 
 class Job(Layout):

@@ -13,15 +13,9 @@ import threading
 import tensorflow as tf
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
-from fusion.runtime.threads.layout import Pool
-
-#: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
-#: intra-op setting, or the number of processors.
-THREADS_VARIABLE = "FUSION_NUM_THREADS"
-
-#: More would only wait for the memory.
-_MOST_THREADS = 64
+from fusion.runtime.threads.layout import MOST_THREADS, THREADS_VARIABLE, Pool
 
 
 class _Pool:
@@ -95,19 +89,36 @@ def thread_count() -> int:
     if setting is not None:
         if not setting.isdecimal() or int(setting) < 1:
             raise ValueError(f"{THREADS_VARIABLE} must be a positive number, not {setting!r}")
-        return min(int(setting), _MOST_THREADS)
+        return min(int(setting), MOST_THREADS)
     processors = len(os.sched_getaffinity(0))
     chosen = tf.config.threading.get_intra_op_parallelism_threads() or processors
-    return min(chosen, processors, _MOST_THREADS)
+    return min(chosen, processors, MOST_THREADS)
 
 
 def serve_address() -> int:
     """The address of what a thread of the pool does."""
+    return objects.recipe_address(*serve_recipe())
 
-    def compile_it() -> bytes:
-        from fusion.runtime.native.compiler import compile_object
-        from fusion.runtime.threads.jobs import serve
 
-        return compile_object(serve, 1, "serve")
+def serve_recipe() -> tuple[str, Recipe]:
+    """The name of what a thread of the pool does, and how it is made."""
+    return "serve", Recipe(_compile_serve)
 
-    return objects.address("serve", compile_it)
+
+def forget_recipe() -> tuple[str, Recipe]:
+    """The name of what forgets the threads of a library's pool after a fork, and how it is made."""
+    return "forget_threads", Recipe(_compile_forget)
+
+
+def _compile_serve() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.threads.jobs import serve
+
+    return compile_object(serve, 1, "serve")
+
+
+def _compile_forget() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.threads.native_start import forget_threads
+
+    return compile_object(forget_threads, 1, "forget_threads")

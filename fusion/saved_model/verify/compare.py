@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fusion.runtime.registration.library.manifest import read_manifest
+from fusion.saved_model.errors import ModelError
 from fusion.saved_model.inputs.recorded import DEFAULT_BATCH_SIZE, recording_advice
 from fusion.saved_model.inputs.signature import Signature, TensorSpec, signatures
 from fusion.saved_model.source import SourceModel, read_saved_model
@@ -35,6 +37,7 @@ def compare_models(
     inputs: str | os.PathLike[str] | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     rounding: float = 0.0,
+    library: str | os.PathLike[str] | None = None,
 ) -> Verification:
     """Runs each signature of `a` and `b` on the same inputs and compares the outputs.
 
@@ -55,10 +58,12 @@ def compare_models(
         rounding: as `tolerance`, where all embedding columns are equal to the bit: then the
             difference is one of TensorFlow's, which orders the arithmetic of other layers by the
             graph that these are in.
+        library: a library of ops, see `build_ops`, which runs the fused ops of both models; by
+            default they have the kernels that this process has.
 
     Raises:
-        ModelError: a model or the inputs cannot be read, a model cannot be loaded, or its process
-            crashed or took too long.
+        ModelError: a model, the inputs or the library cannot be read, a model cannot be loaded, or
+            its process crashed or took too long.
     """
     first, second = read_saved_model(a), read_saved_model(b)
     declared, others = _by_title(first), _by_title(second)
@@ -67,18 +72,19 @@ def compare_models(
     if not declared:
         why = "the model has no callable signature"
         return Verification((), 0, (), (why,), (), ())
+    library = None if library is None else _checked_library(Path(library))
     with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
         folder, recorded, titles = Path(name), None, sorted(declared)
         if inputs is not None:
             recorded = folder / "inputs"
             titles = record_inputs(inputs, tuple(declared.values()), batch_size, recorded)
         runs = Run(first.path, folder / "a"), Run(second.path, folder / "b")
-        run_models(Job(first.path, runs, recorded), timeout)
+        run_models(Job(first.path, runs, recorded, library=library), timeout)
         result = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
         # What only one way of loading shows is looked for in the other one last.
         shown = sorted((d for d in result.differences if d.output), key=_is_not_of_session)
         if shown:
-            columns = locate(first, second, shown[0], recorded, folder, timeout, tolerance)
+            columns = locate(first, second, shown[0], recorded, folder, timeout, tolerance, library)
             result = replace(result, columns=columns)
             if rounding and columns.are_equal:
                 rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding)
@@ -88,6 +94,16 @@ def compare_models(
         result = replace(result, unverified=tuple(_with_advice(result.unverified, declared)))
     not_run = tuple(title for title in sorted(declared) if title not in titles)
     return replace(result, not_run=not_run)
+
+
+def _checked_library(path: Path) -> Path:
+    try:
+        read_manifest(path)
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    except OSError as error:
+        raise ModelError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    return path
 
 
 def _with_advice(unverified: Sequence[str], known: Mapping[str, Signature]) -> Iterator[str]:

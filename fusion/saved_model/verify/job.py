@@ -38,12 +38,15 @@ class Job:
         recorded: a directory of batches to run them on, see `recorded`; None: generated ones.
         only: the title of a signature and the name of a batch, which alone run, in a Session; None:
             all of them.
+        library: a library of ops that the fused ops of the models are run by; None: that of the
+            environment, if it names one.
     """
 
     reference: Path
     runs: tuple[Run, ...]
     recorded: Path | None = None
     only: tuple[str, str] | None = None
+    library: Path | None = None
 
     def write(self, file: Path) -> None:
         """Writes the job to a file."""
@@ -61,10 +64,11 @@ class Job:
             )
             for run in facts["runs"]
         )
-        recorded, only = facts["recorded"], facts["only"]
+        recorded, only, library = facts["recorded"], facts["only"], facts["library"]
         return Job(
             Path(facts["reference"]),
             tuple(runs),
             None if recorded is None else Path(recorded),
             None if only is None else (only[0], only[1]),
+            None if library is None else Path(library),
         )

@@ -31,6 +31,7 @@ def locate(
     scratch: Path,
     timeout: float,
     tolerance: float,
+    library: Path | None = None,
 ) -> Columns:
     """Runs the batch of a difference once more and compares column after column, in file order.
 
@@ -41,7 +42,7 @@ def locate(
         recorded: the directory of recorded batches, or None.
         scratch: a folder for the values.
         timeout: seconds for each of the two processes.
-        tolerance: see `compare_models`.
+        tolerance, library: see `compare_models`.
 
     Returns:
         The first column that differs; or that none does, or why that cannot be said. Nothing that
@@ -63,7 +64,7 @@ def locate(
     )
     only = (difference.signature, difference.case)
     try:
-        run_models(Job(a.path, runs, recorded, only), timeout)
+        run_models(Job(a.path, runs, recorded, only, library), timeout)
         seen_a, seen_b = (_Seen.read(run) for run in runs)
     except ModelError as error:
         return Columns(note=str(error))

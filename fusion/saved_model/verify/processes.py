@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fusion.runtime.registration.library.chosen import LIBRARY_VARIABLE
 from fusion.saved_model.child import child_environment, error_text
 from fusion.saved_model.errors import CannotRun, ModelError
 from fusion.saved_model.verify.job import Job
@@ -44,7 +45,7 @@ def run_models(job: Job, timeout: float) -> None:
                 stdout=messages,
                 stderr=messages,
                 cwd=first,
-                env=child_environment(),
+                env=_environment(job),
                 pass_fds=[write_end],
                 start_new_session=True,
             )
@@ -65,6 +66,11 @@ def run_models(job: Job, timeout: float) -> None:
                 # The processes of models may outlive the worker; no other is in its session.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _environment(job: Job) -> dict[str, str]:
+    chosen = {} if job.library is None else {LIBRARY_VARIABLE: str(job.library.absolute())}
+    return child_environment() | chosen
 
 
 def _raise_unless_run(model: Path, status: int, messages: Path) -> None:

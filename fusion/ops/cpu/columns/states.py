@@ -42,6 +42,7 @@ from fusion.runtime.registration.states import (
     begin_state,
     constants_of,
     give_up,
+    may_have_row_kernel,
     pool_of,
     row_kernel,
 )
@@ -189,20 +190,24 @@ def _put_kernels(creation: int, constants: int, given: int, column: int, dtype: 
         variants, variant = int64(SCATTER_VARIANTS), load(given, GivenColumn.use_sparse_weights)
     else:
         variants, variant = int64(GATHER_VARIANTS), _gather_variant(given, role)
-    if dim <= 0:
-        index = _shape_index(dtype, int64(0)) * variants + variant
-        store(column, ColumnAttrs.tail_kernel, row_kernel(creation, index))
-        return
     place = ColumnsConstants.tiles + (dtype - FIRST_FLOAT) * MOST_TILES * Tile.SIZE
     tiles = constants + 8 * place
     count = load(constants, ColumnsConstants.tile_counts + dtype - FIRST_FLOAT)
     last = tiles + 8 * Tile.SIZE * (count - 1)
     most = load(last, Tile.lanes) * load(last, Tile.vectors)
-    tail = _shape_index(dtype, _tile_for(tiles, count, (dim - 1) % most + 1))
-    store(column, ColumnAttrs.tail_kernel, row_kernel(creation, tail * variants + variant))
+    tail = _shape_index(dtype, _tile_for(tiles, count, max(dim - 1, int64(0)) % most + 1))
+    whole = _shape_index(dtype, _tile_for(tiles, count, most))
+    tail, whole = tail * variants + variant, whole * variants + variant
+    is_there = may_have_row_kernel(creation, tail) and (
+        dim <= most or may_have_row_kernel(creation, whole)
+    )
+    if dim <= 0 or not is_there:
+        index = _shape_index(dtype, int64(0)) * variants + variant
+        store(column, ColumnAttrs.tail_kernel, row_kernel(creation, index))
+        return
+    store(column, ColumnAttrs.tail_kernel, row_kernel(creation, tail))
     if dim > most:
-        whole = _shape_index(dtype, _tile_for(tiles, count, most))
-        store(column, ColumnAttrs.tile_kernel, row_kernel(creation, whole * variants + variant))
+        store(column, ColumnAttrs.tile_kernel, row_kernel(creation, whole))
         store(column, ColumnAttrs.tile_width, most)
 
 

@@ -6,12 +6,13 @@ This module needs no Numba.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
-from fusion.runtime.layout import Fields, Flag, Int64, Layout, fields
-from fusion.runtime.tensorflow import variable_access
+from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.runtime.tensorflow.variable_access import UpdateAccess
+from fusion.runtime.tensorflow.variable_access import AccessRequest
 
 
 class UpdateAttrs(Layout):
@@ -36,8 +37,7 @@ class UpdateDtype(Layout):
 
     dtype: Int64  # `TF_DataType`
     item_bytes: Int64
-    is_there: Flag  # whether this TensorFlow lets variables be updated where they are
-    access: Fields = fields(UpdateAccess.SIZE)
+    access: Address  # `UpdateAccess`, 0 where TensorFlow does not let them be updated in place
 
 
 class UpdateConstants(UpdateAttrs):
@@ -46,15 +46,11 @@ class UpdateConstants(UpdateAttrs):
     dtypes: Fields = fields(len(COMPUTED) * UpdateDtype.SIZE)
 
 
-def constants(spec: OpSpec, device: str) -> list[int]:
+def constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
     """The words of `UpdateConstants`."""
-    del device  # a CPU
     attrs = [attr.name for attr in spec.attrs]
-    words = [attrs.index(name) for name in inspect.get_annotations(UpdateAttrs)]
+    words: list[Word] = [attrs.index(name) for name in inspect.get_annotations(UpdateAttrs)]
     for dtype in COMPUTED:
-        words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes]
-        try:
-            words += [1, *variable_access.update_functions(dtype)]
-        except NotImplementedError:
-            words += [0] * (1 + UpdateAccess.SIZE)
+        request = AccessRequest(dtype, device, updates=True)
+        words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes, access(request)]
     return words

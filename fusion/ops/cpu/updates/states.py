@@ -22,11 +22,13 @@ from fusion.runtime.registration.states import (
     begin_state,
     constants_of,
     give_up,
+    is_access,
     pool_of,
     row_kernel,
 )
 from fusion.runtime.tensorflow.attrs import Text
 from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES
+from fusion.runtime.tensorflow.variable_access import UpdateAccess
 
 _DTYPE_COUNT = len(COMPUTED)
 _most_words = jit(most_words)
@@ -99,7 +101,7 @@ def _dtype_index(creation: int, constants: int) -> int:
     number = _attr(creation, constants, int64(UpdateConstants.T))
     for k in range(_DTYPE_COUNT):
         typed = constants + 8 * (UpdateConstants.dtypes + UpdateDtype.SIZE * k)
-        if load(typed, UpdateDtype.dtype) == number and load(typed, UpdateDtype.is_there) != 0:
+        if load(typed, UpdateDtype.dtype) == number and is_access(load(typed, UpdateDtype.access)):
             return int64(k)
     text = "TensorFlow does not export how variables of DataType %lld are updated"
     refuse(creation, UNIMPLEMENTED, text, number)
@@ -138,8 +140,8 @@ def _lower(creation: int, constants: int, lowering: int, words: int, capacity: i
 @jit
 def _put_head(creation: int, constants: int, lowering: int, state: int, index: int) -> None:
     typed = constants + 8 * (UpdateConstants.dtypes + UpdateDtype.SIZE * index)
-    for k in range(UpdateDtype.SIZE - UpdateDtype.access):
-        store(state, UpdateState.access + k, load(typed, UpdateDtype.access + k))
+    for k in range(UpdateAccess.SIZE):
+        store(state, UpdateState.access + k, load(load(typed, UpdateDtype.access), k))
     store(state, UpdateState.pool, pool_of(creation))
     store(state, UpdateState.kernel_of_blocks, row_kernel(creation, index))
     store(state, UpdateState.item_bytes, load(typed, UpdateDtype.item_bytes))

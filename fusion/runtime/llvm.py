@@ -1,0 +1,26 @@
+"""LLVM, by the package llvmlite: imported when something is compiled or loaded, and not before.
+
+A process whose kernels are those of a library of ops needs neither llvmlite nor Numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+
+@cache
+def binding() -> Any:
+    """The module `llvmlite.binding`.
+
+    Raises:
+      ImportError: the package is not installed.
+    """
+    try:
+        return importlib.import_module("llvmlite.binding")
+    except ImportError as error:
+        raise ImportError(
+            "this needs a compiler, the packages numba and llvmlite, which cannot be imported "
+            f"({error}); a library of ops (FUSION_OPS_LIBRARY) has the kernels of ops alone"
+        ) from error

@@ -1,0 +1,133 @@
+"""How a library of ops finds out how variables are shared; see `variable_access` for Python."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import call_at, load, load_as, stack_words, store, store_as
+from fusion.runtime.native.text import literal
+from fusion.runtime.registration.library.record import AccessEntry
+from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, VariableAccess
+
+_i32, _i64 = types.int32, types.int64
+_c_dlopen = types.ExternalFunction("dlopen", _i64(_i64, _i32))
+_c_dlsym = types.ExternalFunction("dlsym", _i64(_i64, _i64))
+
+#: RTLD_LAZY | RTLD_NOLOAD of dlopen(3).
+_LOADED = 1 | 4
+
+#: The longest name, and the digits of a version.
+_NAME_BYTES, _DIGITS = 512, 8
+
+_FLOAT, _BFLOAT16 = 1, 14
+
+
+@jit
+def find_function(name: int) -> int:
+    """The address of a function of TensorFlow by its name, which any of its libraries may have."""
+    address = _c_dlsym(int64(0), name)
+    for library in (
+        literal("libtensorflow_cc.so.2"),
+        literal("libtensorflow.so.2"),
+        literal("libtensorflow_framework.so.2"),
+    ):
+        if address == 0:
+            handle = _c_dlopen(library, _i32(_LOADED))
+            if handle != 0:
+                address = _c_dlsym(handle, name)
+    return address
+
+
+@jit
+def find_accesses(entries: int, count: int) -> None:
+    """Fills the records of `AccessEntry`; those that lack a function stay as they are."""
+    for k in range(count):
+        entry = entries + 8 * AccessEntry.SIZE * k
+        offset = _dtype_offset(find_function(load(entry, AccessEntry.describe_variable)))
+        if offset < 0:
+            continue
+        _find(entry, offset)
+
+
+@jit
+def _find(entry: int, offset: int) -> None:
+    found, count = stack_words(OBJECT_WORDS), load(entry, AccessEntry.name_count)
+    for k in range(count):
+        address = _find_versioned(entry, load(load(entry, AccessEntry.names), k))
+        if address == 0:
+            return
+        store(found, k, address)
+    record = load(entry, AccessEntry.record)
+    store(record, VariableAccess.dtype_offset, offset)
+    for k in range(VariableAccess.SIZE - VariableAccess.dtype):
+        store(record, VariableAccess.dtype + k, load(entry, AccessEntry.dtype + k))
+    for k in range(count - 1, -1, -1):
+        behind = VariableAccess.SIZE + k - VariableAccess.dtype_offset
+        place = k if k < VariableAccess.dtype_offset else behind
+        store(record, place, load(found, k))
+
+
+@jit
+def _find_versioned(entry: int, name: int) -> int:
+    """The address of a function whose name may have one of several versions of absl in it."""
+    text, length, place = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
+    while length < _NAME_BYTES - 1 and _byte(name, length) != 0:
+        store_as(text, length, np.uint8(_byte(name, length)), np.uint8)
+        if length >= 3 and _is_marker(name, length - 3):
+            place = length + 1
+        length += 1
+    store_as(text, length, np.uint8(0), np.uint8)
+    address = find_function(text)
+    for k in range(load(entry, AccessEntry.version_count) if place >= 0 else 0):
+        if address == 0:
+            version = load(load(entry, AccessEntry.versions), k)
+            for digit in range(_DIGITS):
+                store_as(text, place + digit, np.uint8(_byte(version, digit)), np.uint8)
+            address = find_function(text)
+    return address
+
+
+@jit
+def _is_marker(name: int, start: int) -> bool:
+    """Whether a C string goes on with "lts_", behind which a version has its digits."""
+    same, marker = int64(0), literal("lts_")
+    for k in range(4):
+        same += int64(_byte(name, start + k) == _byte(marker, int64(k)))
+    return same == 4
+
+
+@jit
+def _dtype_offset(describe: int) -> int:
+    """The number of the byte in a variable that is the number of its dtype; -1 if none is."""
+    found, count = int64(-1), int64(0)
+    if describe == 0:
+        return found
+    for k in range(8 * OBJECT_WORDS):
+        if _describes(describe, int64(k), int64(_FLOAT), literal("float/")):
+            found, count = int64(k), count + 1
+    if count != 1 or not _describes(describe, found, int64(_BFLOAT16), literal("bfloat16/")):
+        return int64(-1)
+    return found
+
+
+@jit
+def _describes(describe: int, offset: int, number: int, expected: int) -> bool:
+    """Whether the text of a variable of zeros but for one byte begins as is expected."""
+    variable, text = stack_words(2 * OBJECT_WORDS), stack_words(OBJECT_WORDS)
+    for k in range(2 * OBJECT_WORDS):
+        store(variable, k, 0)
+    store_as(variable, offset, np.uint8(number), np.uint8)
+    call_at(describe, text, variable)
+    start, k = load(text, 0), int64(0)
+    while _byte(expected, k) != 0:
+        if _byte(start, k) != _byte(expected, k):
+            return False
+        k += 1
+    return True
+
+
+@jit
+def _byte(address: int, index: int) -> int:
+    return int64(load_as(address, index, np.uint8))

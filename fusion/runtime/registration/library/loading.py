@@ -1,0 +1,170 @@
+"""What a library of ops does when it is loaded: it tells TensorFlow of its ops and kernels.
+
+Whoever loads it cannot be told that this fails, so that a line on the standard error says so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import call_at, load, load_as, stack_words, store, store_as
+from fusion.runtime.native.text import Message, append_literal, begin, literal
+from fusion.runtime.registration.library.access import find_function
+from fusion.runtime.registration.library.record import Fixup, LevelRecord, LibraryRecord
+from fusion.runtime.registration.native_registry import register_all
+from fusion.runtime.registration.registry import OpRecord, Registry
+from fusion.runtime.tensorflow.layout import Buffer
+
+_i32, _i64 = types.int32, types.int64
+_c_register_atfork = types.ExternalFunction("__register_atfork", _i32(_i64, _i64, _i64, _i64))
+_c_memcmp = types.ExternalFunction("memcmp", _i32(_i64, _i64, _i64))
+_c_write = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
+
+_STANDARD_ERROR = 2
+_MESSAGE_BYTES = 1536
+
+#: What an op of the registry is to one of the library.
+_ABSENT, _SAME, _DIFFERENT = range(3)
+
+#: The tags of `OpList.op` and `OpDef.name` in TensorFlow's op_def.proto, and the bits of a varint.
+_FIRST_FIELD, _MORE = 0x0A, 0x80
+
+
+def load_library(library: int, level: int) -> None:
+    """Takes the kernels for this processor and tells TensorFlow of them, unless others are there.
+
+    Args:
+      library: the address of the `LibraryRecord`.
+      level: of the processor, see `LEVELS`.
+    """
+    message = stack_words(Message.SIZE)
+    text = stack_words(_MESSAGE_BYTES // 8)
+    begin(message, text, _MESSAGE_BYTES)
+    append_literal(message, literal("fusion ops "))
+    append_literal(message, load(library, LibraryRecord.version))
+    append_literal(message, literal(": "))
+    registry = load(library, LibraryRecord.registry)
+    if not _take_level(library, level):
+        append_literal(message, literal("not registered, for this processor has less than all of "))
+        append_literal(message, load(library, LibraryRecord.level_names))
+        _say(message)
+        return
+    # Before there are threads, so that no child of a fork can miss it.
+    forget = load(library, LibraryRecord.forget_threads)
+    _c_register_atfork(int64(0), int64(0), forget, library)
+    state = _state_of_registry(registry)
+    if state == _SAME:
+        append_literal(message, literal("registered before, nothing is left to do"))
+        _say(message)
+    elif state == _DIFFERENT:
+        append_literal(message, literal("not registered, for those of another version are there"))
+        _say(message)
+    else:
+        register_all(registry)
+        if load(registry, Registry.code) != 0:
+            append_literal(message, literal("not registered: "))
+            append_literal(message, registry + 8 * Registry.message)
+            _say(message)
+
+
+@jit
+def _say(message: int) -> None:
+    """Writes a line on the standard error."""
+    length = load(message, Message.length)
+    start = load(message, Message.start)
+    store_as(start, length, np.uint8(10), np.uint8)
+    _c_write(_i32(_STANDARD_ERROR), start, length + 1)
+
+
+@jit
+def _take_level(library: int, level: int) -> bool:
+    """Sets what depends on the processor; returns whether there is anything for it."""
+    for k in range(load(library, LibraryRecord.level_count)):
+        record = load(library, LibraryRecord.levels) + 8 * LevelRecord.SIZE * k
+        if load(record, LevelRecord.level) <= level:
+            for index in range(load(record, LevelRecord.fixup_count)):
+                fixup = load(record, LevelRecord.fixups) + 8 * Fixup.SIZE * index
+                store(load(fixup, Fixup.place), 0, load(fixup, Fixup.word))
+            return True
+    return False
+
+
+@jit
+def _state_of_registry(registry: int) -> int:
+    """Whether ops are registered that have the names of the library's, and are the same."""
+    get_list = find_function(literal("TF_GetAllOpList"))
+    if get_list == 0:  # a program that can run no graph, or one that will have the library first
+        return int64(_ABSENT)
+    buffer = call_at(get_list)
+    found, count = int64(0), load(registry, Registry.op_count)
+    is_different = False
+    for k in range(count):
+        op = load(registry, Registry.ops) + 8 * OpRecord.SIZE * k
+        state = _state_of_op(op, load(buffer, Buffer.data), load(buffer, Buffer.length))
+        found += int64(state != _ABSENT)
+        is_different = is_different or state == _DIFFERENT
+    delete = find_function(literal("TF_DeleteBuffer"))
+    if delete != 0:
+        call_at(delete, buffer)
+    if found == 0:
+        return int64(_ABSENT)
+    return int64(_DIFFERENT if is_different or found < count else _SAME)
+
+
+@jit
+def _state_of_op(op: int, ops: int, length: int) -> int:
+    """What a serialized `OpList` has of the name of an op."""
+    at, wanted = stack_words(1), load(op, OpRecord.name)
+    store(at, 0, 0)
+    while load(at, 0) < length:
+        if _byte(ops, load(at, 0)) != _FIRST_FIELD:
+            return int64(_ABSENT)
+        store(at, 0, load(at, 0) + 1)
+        size = _varint(ops, at)
+        start = load(at, 0)
+        store(at, 0, start + size)
+        if _is_named(ops + start, size, wanted):
+            expected = load(op, OpRecord.content_bytes)
+            is_same = size == expected and (
+                _c_memcmp(ops + start, load(op, OpRecord.content), size) == 0
+            )
+            return int64(_SAME if is_same else _DIFFERENT)
+    return int64(_ABSENT)
+
+
+@jit
+def _is_named(content: int, size: int, name: int) -> bool:
+    """Whether a serialized `OpDef` has a name, a C string."""
+    if size < 2 or _byte(content, int64(0)) != _FIRST_FIELD:
+        return False
+    at = stack_words(1)
+    store(at, 0, 1)
+    length = _varint(content, at)
+    start = load(at, 0)
+    if start + length > size:
+        return False
+    for k in range(length):
+        if _byte(name, k) == 0 or _byte(name, k) != _byte(content, start + k):
+            return False
+    return _byte(name, length) == 0
+
+
+@jit
+def _varint(content: int, at: int) -> int:
+    """The varint at the place that a word has, which is moved behind it."""
+    number, shift = int64(0), int64(0)
+    while shift < 64:
+        byte = _byte(content, load(at, 0))
+        store(at, 0, load(at, 0) + 1)
+        number |= (byte & (_MORE - 1)) << shift
+        shift += 7
+        if byte < _MORE:
+            return number
+    return number
+
+
+@jit
+def _byte(address: int, index: int) -> int:
+    return int64(load_as(address, index, np.uint8))

@@ -1,0 +1,49 @@
+"""What a library of ops does where the state of a kernel lacks something; see `creation`."""
+
+from __future__ import annotations
+
+from fusion.runtime.native.atomic import atomic_store
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load
+from fusion.runtime.registration.creation import (
+    CONSTANTS,
+    FIRST_ROW_KERNEL,
+    POOL,
+    Creation,
+    KernelsRecord,
+)
+from fusion.runtime.registration.library.access import find_accesses
+from fusion.runtime.registration.refusal import INVALID_ARGUMENT, UNIMPLEMENTED, refuse
+from fusion.runtime.threads import native_start
+
+
+def provide(creation: int) -> None:
+    """Provides what can be: the threads, and the functions of TensorFlow that share variables.
+
+    Nobody can make a kernel that the library was built without.
+    """
+    record = load(creation, Creation.record)
+    for k in range(load(creation, Creation.missing_count)):
+        what = load(creation, Creation.missing + k)
+        if what == POOL:
+            _start_pool(creation, record)
+        elif what == CONSTANTS:
+            entries, count = KernelsRecord.accesses, KernelsRecord.access_count
+            find_accesses(load(record, entries), load(record, count))
+            atomic_store(record, KernelsRecord.constants, load(record, KernelsRecord.pending))
+        elif what >= FIRST_ROW_KERNEL:
+            text = "the library of ops was built without row kernel %lld, which this node needs"
+            refuse(creation, UNIMPLEMENTED, text, what - FIRST_ROW_KERNEL)
+        else:
+            text = "the library of ops was built without the kernel for the dtypes of this node"
+            refuse(creation, UNIMPLEMENTED, text)
+
+
+@jit
+def _start_pool(creation: int, record: int) -> None:
+    threads = native_start.thread_count()
+    if threads == 0:
+        text = "FUSION_NUM_THREADS must be a positive number, not '%s'"
+        refuse(creation, INVALID_ARGUMENT, text, native_start.threads_setting())
+        return
+    native_start.start(load(record, KernelsRecord.pool), int64(threads))
