@@ -1,13 +1,14 @@
 """Measures models under load: `python -m examples.serving.load_test MODEL MODEL...`.
 
-Each model gets a server of its own on this machine. The clients call one server after the other,
-round by round, each with its next request as soon as the last is answered. Before that the answers
-of all servers are compared.
+Each model gets a server of its own on this machine, and with --native a second one, that in C. The
+clients call one server after the other, round by round, each with its next request as soon as the
+last is answered. Before that the answers of all servers are compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -15,29 +16,34 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.native import client as native_client
 from examples.serving.client import Client, read_response, request
 
+_ROOT = Path(__file__).parents[2]
+_NATIVE = _ROOT / "examples/native"
 _REQUESTS = 16  # of each client, which it repeats
 _SECONDS_TO_END = 60
 
 
 @dataclass
 class Load:
-    """What the calls of one model took.
+    """What the calls of one server took.
 
     Attributes:
+        name: of the model, with "(C)" if the server is that in C.
         milliseconds: of each call.
         rates: of each round, requests per second.
     """
 
+    name: str
     milliseconds: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
 
@@ -47,16 +53,22 @@ class Different(Exception):
 
 
 @contextmanager
-def served(model: str, *options: str) -> Iterator[str]:
+def served(model: str, *options: str, native: str | None = None) -> Iterator[str]:
     """Starts a server of a model; yields its address, and stops the server in the end.
+
+    Args:
+        model: the directory of a SavedModel.
+        options: of the server.
+        native: a library of ops, with which the server in C is started; None is that in Python.
 
     Raises:
         RuntimeError: it did not start; its message was printed.
     """
-    here = str(Path(model).absolute())
+    command = [sys.executable, "-m", "examples.serving"] if native is None else _native(native)
     with subprocess.Popen(
-        [sys.executable, "-m", "examples.serving", here, "--port", "0", *options],
-        cwd=Path(__file__).parents[2],
+        [*command, "--port", "0", *options, str(Path(model).absolute())],
+        cwd=_ROOT,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -65,11 +77,31 @@ def served(model: str, *options: str) -> Iterator[str]:
             words = process.stdout.readline().split(" on ")
             if len(words) < 2:
                 raise RuntimeError(f"{model}: its server did not start")
-            yield words[-1].split(",")[0]
+            address = words[-1].split(",")[0]
+            yield address if native is None else f"{native_client.SCHEME}{address}"
             process.terminate()
             process.wait(_SECONDS_TO_END)
         finally:
             process.kill()
+
+
+def _native(library: str) -> list[str]:
+    """Builds the server in C, if it is not; returns its command."""
+    subprocess.run(["make", "--silent", "-C", _NATIVE, f"PYTHON={sys.executable}"], check=True)
+    return [str(_NATIVE / "build/server"), "--ops", str(Path(library).absolute())]
+
+
+class Connection(Protocol):
+    """What the clients of both servers can do."""
+
+    def send(self, content: bytes) -> bytes:
+        """Sends a serialized request; returns the serialized response."""
+
+
+def connect(address: str) -> AbstractContextManager[Connection]:
+    """Returns a client of either server."""
+    is_native = address.startswith(native_client.SCHEME)
+    return native_client.Client(address) if is_native else Client(address)
 
 
 def made_up_requests(model: str, signature: str, rows: int, count: int) -> list[bytes]:
@@ -95,7 +127,7 @@ def made_up_requests(model: str, signature: str, rows: int, count: int) -> list[
 def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
     """Raises Different unless all servers answer all requests with the same bits."""
     with ExitStack() as stack:
-        first, *others = (stack.enter_context(Client(address)) for address in addresses)
+        first, *others = (stack.enter_context(connect(address)) for address in addresses)
         for content in requests:
             expected = read_response(first.send(content))
             for other in others:
@@ -122,7 +154,7 @@ def call(address: str, requests: Sequence[Sequence[bytes]], seconds: float, load
     start = threading.Barrier(len(requests))
 
     def client(mine: Sequence[bytes]) -> list[float]:
-        with Client(address) as connection:
+        with connect(address) as connection:
             connection.send(mine[0])
             start.wait()
             end = time.perf_counter() + seconds
@@ -147,8 +179,9 @@ def measure(
     seconds: float = 3.0,
     rounds: int = 5,
     max_rows: int = 1,
+    native: str | None = None,
 ) -> list[Load]:
-    """Returns what calls take, for each model.
+    """Returns what calls take, for each server.
 
     Args:
         models: SavedModels with the same signature.
@@ -157,33 +190,39 @@ def measure(
         rows: of each request.
         seconds: that each model is called for, per round.
         rounds: in each of which every model has its turn.
-        max_rows: of requests that a server computes together.
+        max_rows: of requests that a server in Python computes together.
+        native: a library of ops for servers in C.
 
     Raises:
         Different: the models do not give the same bits.
     """
     requests = made_up_requests(models[0], signature, rows, _REQUESTS * clients)
     by_client = [requests[i::clients] for i in range(clients)]
-    options = ("--signature", signature, "--max-rows", str(max_rows))
-    loads = [Load() for _ in models]
+    options = ("--signature", signature)
     with ExitStack() as stack:
-        addresses = [stack.enter_context(served(model, *options)) for model in models]
-        check_equal(addresses, requests)
+        servers = [
+            (stack.enter_context(served(model, *options, "--max-rows", str(max_rows))), Load(model))
+            for model in models
+        ]
+        for model in models if native is not None else ():
+            address = stack.enter_context(served(model, *options, native=native))
+            servers.append((address, Load(f"{model} (C)")))
+        check_equal([address for address, _ in servers], requests)
         for turn in range(rounds):
-            for place in range(len(models)):
-                who = (turn + place) % len(models)
-                call(addresses[who], by_client, seconds, loads[who])
-    return loads
+            first = turn % len(servers)
+            for address, load in servers[first:] + servers[:first]:
+                call(address, by_client, seconds, load)
+    return [load for _, load in servers]
 
 
-def table(models: Sequence[str], loads: Sequence[Load], rows: int) -> Iterator[str]:
-    """Yields the lines of a table."""
-    width = max(map(len, models))
-    yield f"{'':{width}}  p50 ms  p99 ms  requests/s  examples/s  over {models[0]}"
-    for model, load in zip(models, loads, strict=True):
+def table(loads: Sequence[Load], rows: int) -> Iterator[str]:
+    """Yields the lines of a table; the first server is the baseline."""
+    width = max(len(load.name) for load in loads)
+    yield f"{'':{width}}  p50 ms  p99 ms  requests/s  examples/s  over {loads[0].name}"
+    for load in loads:
         p50, p99 = np.percentile(load.milliseconds, [50, 99])
         rate = statistics.median(load.rates)
-        line = f"{model:{width}}  {p50:6.2f}  {p99:6.2f}  {rate:10,.0f}  {rate * rows:10,.0f}"
+        line = f"{load.name:{width}}  {p50:6.2f}  {p99:6.2f}  {rate:10,.0f}  {rate * rows:10,.0f}"
         pairs = zip(load.rates, loads[0].rates, strict=True)
         ratios = sorted(mine / first for mine, first in pairs)
         spread = f"  {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
@@ -204,6 +243,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="per turn; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--max-rows", type=int, default=1, help="of the servers: %(default)s")
+    parser.add_argument("--native", metavar="LIBRARY", help="ops for the same models served in C")
     options = vars(parser.parse_args())
     try:
         loads = measure(**options)
@@ -213,7 +253,7 @@ def main() -> int:
     count = sum(len(load.milliseconds) for load in loads)
     together = f"up to {options['max_rows']} rows together" if options["max_rows"] > 1 else "alone"
     print(f"{options['clients']} clients, {options['rows']} rows a request, computed {together}")
-    print(*table(options["models"], loads, options["rows"]), sep="\n")
+    print(*table(loads, options["rows"]), sep="\n")
     print(f"{count:,} calls in {options['rounds']} rounds; all answers compared, equal to the bit")
     return 0
 
