@@ -33,7 +33,7 @@ def test_no_other_device_shares_them():
 
 
 @pytest.mark.parametrize(
-    "name", ["_FIND", "_READ", "_FAIL", "_UNLOCK", "_LOCK", "_DESCRIBE_VARIABLE"]
+    "name", ["_FIND", "_READ", "_FAIL", "_UNLOCK", "_LOCK", "DESCRIBE_VARIABLE"]
 )
 def test_a_tensorflow_that_lacks_a_function_shares_none(monkeypatch, forgetful, name):
     monkeypatch.setattr(variable_access, name, "_ZN10tensorflow7NothingEv")
