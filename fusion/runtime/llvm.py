@@ -5,7 +5,6 @@ A process whose kernels are those of a library of ops needs neither llvmlite nor
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from typing import Any
 
@@ -18,9 +17,10 @@ def binding() -> Any:
       ImportError: the package is not installed.
     """
     try:
-        return importlib.import_module("llvmlite.binding")
+        import llvmlite.binding as llvm
     except ImportError as error:
         raise ImportError(
             "this needs a compiler, the packages numba and llvmlite, which cannot be imported "
             f"({error}); a library of ops (FUSION_OPS_LIBRARY) has the kernels of ops alone"
         ) from error
+    return llvm
