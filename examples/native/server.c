@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -33,6 +34,7 @@ static const char HEALTH_PATH[] = "/healthz";
 
 enum { FAILED = 2, MOST_THREADS = 1024, MOST_CONNECTIONS = 1 << 16 };
 enum { KEPT_BYTES = 1 << 22 }; /* of the buffers of a thread, from one request to the next */
+enum { MAPPED_BYTES = 1 << 25, FREE_BYTES = 1 << 27 }; /* see keep_memory */
 
 typedef struct {
     const char *model, *library, *signature;
@@ -224,6 +226,15 @@ static bool load_library(const char* path, Error* error) {
     return is_loaded;
 }
 
+/* Keeps what requests free for the next ones. By default the allocator gives it back to the system
+ * after each, and that a large request finds its pages anew takes as long as half of its lookups. */
+static void keep_memory(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES); /* the most that glibc takes */
+    mallopt(M_TRIM_THRESHOLD, FREE_BYTES);
+#endif
+}
+
 static double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -287,6 +298,7 @@ int main(int count, char** arguments) {
         fputs(USAGE, stderr);
         return FAILED;
     }
+    keep_memory();
     /* Blocked in all threads, those of TensorFlow too, and waited for. */
     sigset_t ends, blocked;
     sigemptyset(&ends);
