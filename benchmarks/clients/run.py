@@ -1,6 +1,6 @@
 """Runs one model: under `enable`, exported, rewritten, verified and measured.
 
-python -m benchmarks.clients.run MODEL RESULT.json
+python -m benchmarks.clients.run MODEL RESULT.json OPS_LIBRARY
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ import fusion
 from benchmarks.clients.models import BATCH, CLIENTS, Arrays
 from benchmarks.measure import in_turns
 from fusion.passes.report.columns import distinct_columns
-from fusion.saved_model import bench_models, fuse_saved_model
+from fusion.saved_model import bench_models, compare_models, fuse_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
 
 #: So long each of a pair is called.
 _SECONDS = 4.0
 
 
-def run(name: str) -> dict[str, Any]:
-    """Returns what is said of a model."""
+def run(name: str, library: str) -> dict[str, Any]:
+    """Returns what is said of a model.
+
+    Args:
+        name: of the model.
+        library: what `fusion build-ops` wrote.
+    """
     client = CLIENTS[name]
     model, embeddings = client.build()
     arrays = client.inputs(BATCH)
     found: dict[str, Any] = {"model": name, "library": client.library, "batch": BATCH}
     whole = _paired(_call_of(model), arrays)
     found["enable"] = whole
-    found["saved_model"] = _rewritten(model, arrays)
+    found["saved_model"] = _rewritten(model, arrays, library)
     if embeddings is not None:
-        found["embeddings"] = _rewritten(embeddings, arrays)
+        found["embeddings"] = _rewritten(embeddings, arrays, library)
     return found
 
 
-def _rewritten(model: Any, arrays: Arrays) -> dict[str, Any]:
-    """Exports, rewrites, verifies and measures a model."""
+def _rewritten(model: Any, arrays: Arrays, library: str) -> dict[str, Any]:
+    """Exports, rewrites, verifies and measures a model; verifies it with a library of ops too."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         _export(model, arrays, path / "model")
         # Verified with values that are generated after what the graph says of its inputs.
         report = fuse_saved_model(path / "model", path / "fused", verify=True)
+        native = compare_models(path / "model", path / "fused", library=library)
         np.savez(path / "inputs.npz", **{key: _bytes(one) for key, one in arrays.items()})
         bench = bench_models(
             path / "model", path / "fused", batches=[BATCH], inputs=path / "inputs.npz", seconds=3.0
@@ -62,6 +68,7 @@ def _rewritten(model: Any, arrays: Arrays) -> dict[str, Any]:
         "reasons": sorted({str(copy.reason) for one in stock for copy in one.copies}),
         "ratio": ratio.median,
         "range": [ratio.low, ratio.high],
+        "library_equal": native.same,
     }
 
 
@@ -140,4 +147,4 @@ def _times(*calls: Callable[[], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(json.dumps(run(sys.argv[1]), indent=1) + "\n")
+    Path(sys.argv[2]).write_text(json.dumps(run(sys.argv[1], sys.argv[3]), indent=1) + "\n")

@@ -1,5 +1,72 @@
-"""Servers of models are forked."""
+"""Servers of models are forked; the example server in C, and a model for it."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion.ops import node_kernels
+from fusion.ops_library.build import build
+from fusion.saved_model.warm import nodes_of
 from tests import zygote
+from tests.examples.native import NATIVE, Process, Shop, running
+from tests.ops_library.conftest import HOST_LEVELS, any_rows
 
 forks = zygote.forks_of("examples.serving.load_test")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models "stock" and "fused", and "library.so" with what it needs."""
+    folder = tmp_path_factory.mktemp("shop")
+    shop = Shop()
+    tf.saved_model.save(shop, str(folder / "stock"), signatures=shop.serve)
+    assert fusion.fuse_saved_model(folder / "stock", folder / "fused").fused_count == 1
+
+    def kernels() -> Iterator[node_kernels.Place]:
+        yield from node_kernels.places_of_nodes(nodes_of(folder / "fused"))
+        yield from any_rows()
+
+    build(folder / "library.so", HOST_LEVELS[-1:], kernels)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server, compiled."""
+    folder = tmp_path_factory.mktemp("server")
+    done = subprocess.run(
+        ["make", "-C", NATIVE, f"BUILD={folder}", f"PYTHON={sys.executable}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail(f"the server cannot be built: {done.stderr}", pytrace=False)
+    return folder / "server"
+
+
+@pytest.fixture(scope="module")
+def server(program: Path, models: Path) -> Iterator[Process]:
+    """A server of the fused model; the requests of all tests have not harmed it."""
+    command = (program, "--ops", models / "library.so", "--port", 0, "--threads", 4)
+    with running(*command, models / "fused") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def stock(models: Path) -> Callable[..., dict[str, np.ndarray]]:
+    function = tf.saved_model.load(models / "stock").signatures["serving_default"]
+
+    def call(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = function(**{name: tf.constant(array) for name, array in inputs.items()})
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    return call

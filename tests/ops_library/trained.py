@@ -1,32 +1,40 @@
-"""Trains a model of a SavedModel for some steps with stock TensorFlow and libraries of ops.
+"""Runs a signature of a SavedModel step by step, with stock TensorFlow and libraries of ops.
 
-    trained.py MODEL [LIBRARY ...]
+    trained.py SIGNATURE FEEDS.npz MODEL [LIBRARY ...]
 
-Prints each loss, and at the end the sum of each variable, in hexadecimal.
+Arrays of the file are called as the inputs and the step: `items/0`. Prints each output of each
+step, and at the end the variables, by what their bytes are hashed to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 
 import numpy as np
 import tensorflow as tf
 
-COLUMNS = "abc"
-_STEPS = 5
 
-
-def main(model: str, *libraries: str) -> None:
+def main(signature: str, feeds: str, model: str, *libraries: str) -> None:
     """The program."""
     for library in libraries:
         tf.load_op_library(library)
     loaded = tf.saved_model.load(model)
-    rng = np.random.default_rng(3)
-    for _ in range(_STEPS):
-        ids = {name: tf.constant(rng.integers(0, 50, (40, 5))) for name in COLUMNS}
-        print(float(loaded.signatures["train"](**ids)["loss"]).hex())
-    print([float(tf.reduce_sum(table)).hex() for table in loaded.tables])
+    steps: dict[int, dict[str, tf.Tensor]] = {}
+    for name, array in np.load(feeds).items():
+        key, step = name.rsplit("/", 1)
+        steps.setdefault(int(step), {})[key] = tf.constant(array)
+    for step in sorted(steps):
+        outputs = loaded.signatures[signature](**steps[step])
+        print(step, {name: _hash(value) for name, value in sorted(outputs.items())})
+    variables = loaded.signatures[signature].variables
+    assert variables
+    print([_hash(variable) for variable in variables])
     assert "fusion" not in sys.modules
+
+
+def _hash(value: tf.Tensor) -> str:
+    return hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""Models of the zoo, run by a library of ops: in TensorFlow alone, and by the server in C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+from examples.native.client import Client
+from examples.serving import messages
+from examples.serving.client import read_response
+from examples.serving.load_test import made_up_requests
+from fusion.ops import node_kernels
+from fusion.ops_library.build import build
+from fusion.saved_model import compare_models
+from fusion.saved_model.warm import nodes_of
+from modelzoo.layers import GraphLayers
+from modelzoo.options import Options
+from modelzoo.signatures import SERVING
+from modelzoo.training import setup
+from modelzoo.training.export import export_graph, export_keras
+from modelzoo.training.optimizers import graph_optimizer
+from modelzoo.training.steps import KerasSteps, placeholders
+from tests.examples.native import assert_same, running
+from tests.modelzoo.small import FEW, MODELS, SMALL, few
+from tests.ops_library import trained
+from tests.ops_library.conftest import HOST_LEVELS, any_rows
+from tests.ops_library.test_library import run
+
+v1 = tf.compat.v1
+MODEL = MODELS["wide_deep"]
+_STEPS = 5
+
+
+def read_request(content: bytes) -> messages.Arrays:
+    return messages.read_arrays(messages.PredictRequest.FromString(content).inputs)
+
+
+def of_keras(path: Path, options: Options) -> None:
+    source, _ = few(options)
+    steps = setup.build(MODEL, options, source)
+    assert isinstance(steps, KerasSteps)
+    export_keras(steps, setup.columns_of(options, source).inputs, path)
+
+
+def of_graph(path: Path, options: Options) -> None:
+    source, _ = few(options)
+    steps = setup.build(MODEL, options, source)
+    checkpoint = path.with_name("trained")
+    steps.save(checkpoint)
+    columns = setup.columns_of(options, source)
+    export_graph(MODEL, setup.shape_of(MODEL, options), columns, checkpoint, path)
+
+
+def of_training(path: Path, options: Options) -> None:
+    """A signature of which each call is a step of training."""
+    source, _ = few(options)
+    columns, shape = setup.columns_of(options, source), setup.shape_of(MODEL, options)
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(0)
+        features = placeholders(columns)
+        labels = v1.placeholder(tf.float32, [None, 1], name="label")
+        logits = MODEL.logits(GraphLayers(columns, features), shape)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        loss = tf.reduce_mean(losses)
+        with tf.control_dependencies([graph_optimizer("adagrad", 0.05).minimize(loss)]):
+            outputs = {"loss": tf.identity(loss), "logits": tf.identity(logits)}
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(path), {**features, "label": labels}, outputs)
+
+
+Models = tuple[Path, Path, Path]
+
+
+@pytest.fixture(scope="module", params=[of_keras, of_graph, of_training])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A model, the same fused, and a library with what it needs."""
+    folder = tmp_path_factory.mktemp("zoo")
+    stock, fused, library = (folder / name for name in ("stock", "fused", "libfusion_ops.so"))
+    export: Callable[[Path, Options], None] = request.param
+    options = replace(SMALL, style="keras" if export is of_keras else "graph")
+    export(stock, options)
+    report = fusion.fuse_saved_model(stock, fused)
+    assert report.fused_count >= 2 * len(FEW)
+
+    def places():
+        yield from node_kernels.places_of_nodes(nodes_of(fused))
+        yield from any_rows()
+
+    build(library, HOST_LEVELS[-1:], places)
+    return stock, fused, library
+
+
+def test_in_tensorflow_alone_a_model_has_the_bits_of_the_original(models, tmp_path):
+    """Each gets the same requests; those of a training graph are steps, one after the other."""
+    stock, fused, library = models
+    feeds = {
+        f"{name}/{step}": array
+        for step, content in enumerate(made_up_requests(str(stock), SERVING, 32, _STEPS))
+        for name, array in read_request(content).items()
+    }
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    command = [trained.__file__, SERVING, str(tmp_path / "feeds.npz")]
+    done = [run([*command, str(stock)]), run([*command, str(fused), str(library)])]
+    assert done[0].returncode == 0, done[0].stderr
+    assert len({*done[0].stdout.splitlines()}) > _STEPS
+    assert done[1].stdout == done[0].stdout, done[1].stderr
+
+
+def test_by_the_server_in_c_a_model_has_the_bits_of_the_original(models, program):
+    stock, fused, library = models
+    requests = made_up_requests(str(stock), SERVING, 32, _STEPS)
+    answers = []
+    for command in ([stock], ["--ops", library, fused]):
+        with running(program, "--port", 0, *command) as process, Client(process.address) as client:
+            answers.append([read_response(client.send(content)) for content in requests])
+    for given, wanted in zip(*answers, strict=True):
+        assert_same(given, wanted)
+    assert len({one["logits"].tobytes() for one in answers[0]}) == _STEPS
+
+
+def test_all_signatures_are_verified(models):
+    stock, fused, library = models
+    result = compare_models(stock, fused, library=library)
+    assert result.same, result.summary()
+    assert result.runs >= 5
