@@ -238,9 +238,9 @@ declare void @{load}(i64, i64)
 declare void @{forget}(i64)
 
 @manifest = internal constant [{manifest_bytes} x i8] c"{manifest}", section "{section}"
-@llvm.used = appending global [1 x ptr] [ptr @manifest], section "llvm.metadata"
-@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}]
-  [{{ i32, ptr, ptr }} {{ i32 65535, ptr @load_fusion_ops, ptr null }}]
+; LLVM's own list of constructors would be in .ctors, which not every linker takes.
+@start = internal constant ptr @load_fusion_ops, section ".init_array"
+@llvm.used = appending global [2 x ptr] [ptr @manifest, ptr @start], section "llvm.metadata"
 
 define internal void @load_fusion_ops() {{
   %level = call i64 @processor_level()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from fusion.ops import node_kernels
 from fusion.ops_library.build import build
 from fusion.saved_model.warm import nodes_of
 from tests import zygote
-from tests.examples.native import NATIVE, Process, Shop, running
+from tests.examples.native import Process, Shop, make, running
 from tests.ops_library.conftest import HOST_LEVELS, any_rows
 
 forks = zygote.forks_of("examples.serving.load_test")
@@ -24,7 +22,7 @@ forks = zygote.forks_of("examples.serving.load_test")
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models "stock" and "fused", and "library.so" with what it needs."""
+    """A folder with the models "stock" and "fused", and what they need: "library.so" and ".a"."""
     folder = tmp_path_factory.mktemp("shop")
     shop = Shop()
     tf.saved_model.save(shop, str(folder / "stock"), signatures=shop.serve)
@@ -35,6 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         yield from any_rows()
 
     build(folder / "library.so", HOST_LEVELS[-1:], kernels)
+    build(folder / "library.a", HOST_LEVELS[-1:], kernels, is_static=True)
     return folder
 
 
@@ -42,12 +41,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The server, compiled."""
     folder = tmp_path_factory.mktemp("server")
-    done = subprocess.run(
-        ["make", "-C", NATIVE, f"BUILD={folder}", f"PYTHON={sys.executable}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = make(f"BUILD={folder}")
     if done.returncode != 0:
         pytest.fail(f"the server cannot be built: {done.stderr}", pytrace=False)
     return folder / "server"

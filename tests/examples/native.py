@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,12 @@ class Shop(tf.Module):
         basket = tf.sparse.from_dense(items)
         vector = tf.nn.safe_embedding_lookup_sparse(self.items, basket, combiner="mean")
         return {"vector": vector, "upper": tf.strings.upper(word), "same": tf.identity(word)}
+
+
+def make(*variables: str) -> subprocess.CompletedProcess[str]:
+    """Builds the server with some variables of its Makefile."""
+    command = ["make", "-C", NATIVE, f"PYTHON={sys.executable}", *variables]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def without_log(text: str) -> str:

@@ -11,21 +11,25 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
-from examples.native.client import Client
+from examples.native.client import Client, Refused
 from examples.serving.client import read_response, request
 from examples.serving.load_test import check_equal, measure, served
+from fusion.ops import SPECS
 from tests.examples.native import (
     ENVIRONMENT,
-    NATIVE,
     PREDICT,
     Process,
     assert_same,
     exchanged,
     inputs,
+    make,
     running,
     without_log,
 )
@@ -170,6 +174,42 @@ def test_without_the_ops_a_model_is_not_loaded(program, models):
     assert line.startswith(f"{models / 'fused'}: Op type not registered '")
 
 
+def newer(models: Path, folder: Path, **change: Any) -> Path:
+    """The fused model with something else in its fused ops."""
+    shutil.copytree(models / "fused", folder)
+    content = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    ours = {spec.name for spec in SPECS}
+    graph = content.meta_graphs[0].graph_def
+    nodes = [node for function in graph.library.function for node in function.node_def]
+    for node in (*graph.node, *nodes):
+        if node.op in ours:
+            node.MergeFrom(node_def_pb2.NodeDef(**change))
+    (folder / "saved_model.pb").write_bytes(content.SerializeToString())
+    return folder
+
+
+def test_a_model_with_an_op_of_a_later_version_is_not_loaded(program, models, tmp_path):
+    model = newer(models, tmp_path / "newer", op="FusedOpOfLater")
+    line = failed(program, "--ops", models / "library.so", model)
+    assert line.startswith(f"{model}: Op type not registered 'FusedOpOfLater'")
+
+
+def test_a_model_with_an_attr_of_a_later_version_is_refused(program, models, tmp_path):
+    """TensorFlow leaves out what an op does not have; the kernel does not."""
+    model = newer(models, tmp_path / "newer", attr={"newer": {"i": 1}})
+    process = Process(program, "--ops", models / "library.so", "--port", 0, model)
+    text = "attr newer is not known: a later version of fusion has written this node"
+    with Client(process.address) as client, pytest.raises(Refused, match=text) as caught:
+        client.predict(inputs(2))
+    assert caught.value.status == 400
+    process.stop()
+    status, _, told = process.ended()
+    assert status == 0
+    assert told.startswith("not warmed up: ")
+    assert text in told
+    assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize("part", ["saved_model.pb", "variables/variables.data-00000-of-00001"])
 def test_a_damaged_model_is_not_loaded(program, models, tmp_path, part):
     damaged = tmp_path / "damaged"
@@ -223,12 +263,23 @@ def test_the_load_test_measures_both_servers(models):
     assert all(load.milliseconds for load in loads)
 
 
+def test_an_archive_is_linked_into_a_program(models, stock, tmp_path):
+    done = make(f"BUILD={tmp_path}", f"OPS={models / 'library.a'}")
+    assert done.returncode == 0, done.stderr
+    command = (tmp_path / "server", "--port", 0, models / "fused")
+    with running(*command) as process, Client(process.address) as client:
+        assert_same(client.predict(inputs(5)), stock(inputs(5)))
+
+
+def test_the_compiler_of_ziglang_does_too(models, stock, tmp_path):
+    done = make(f"BUILD={tmp_path}", f"CC={sys.executable} -m ziglang cc")
+    assert done.returncode == 0, done.stderr
+    command = (tmp_path / "server", "--ops", models / "library.so", "--port", 0, models / "fused")
+    with running(*command) as process, Client(process.address) as client:
+        assert_same(client.predict(inputs(5)), stock(inputs(5)))
+
+
 def test_without_a_compiler_it_is_said_what_is_missing(tmp_path):
-    done = subprocess.run(
-        ["make", "-C", NATIVE, f"BUILD={tmp_path}", f"PYTHON={sys.executable}", "CC=none/cc"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = make(f"BUILD={tmp_path}", "CC=none/cc")
     assert done.returncode == 2
     assert "no C compiler: there is no cc, and no package ziglang" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_in_tensorflow_alone_a_model_has_the_bits_of_the_original(models, tmp_path):
     """Each gets the same requests; those of a training graph are steps, one after the other."""
     stock, fused, library = models
-    feeds = {
+    feeds: dict[str, Any] = {
         f"{name}/{step}": array
         for step, content in enumerate(made_up_requests(str(stock), SERVING, 32, _STEPS))
         for name, array in read_request(content).items()

@@ -199,18 +199,25 @@ def test_other_libraries_have_no_manifest():
 def test_an_archive_has_all_of_it(build_library, tmp_path):
     archive = build_library(HOST_LEVELS[-1], name="libfusion_ops.a", is_static=True)
     assert archive.read_bytes().startswith(b"!<arch>\n")
-    tools, linked = find_tools(), tmp_path / "linked.so"
-    command = [*tools.linker, "-shared", "--whole-archive", str(archive), "-o", str(linked)]
+    assert read_manifest(linked(archive, tmp_path)).fusion == __version__
+
+
+def linked(archive: Path, folder: Path) -> Path:
+    """A library of all that is in an archive."""
+    library = folder / "linked.so"
+    command = [*find_tools().linker, "-shared", "--whole-archive", str(archive), "-o", str(library)]
     subprocess.run(command, check=True)
-    assert read_manifest(linked).fusion == __version__
+    return library
 
 
-def test_without_tools_those_of_ziglang_are_taken(monkeypatch):
+def test_without_tools_those_of_ziglang_are_taken(models, build_library, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    tools = find_tools()
-    assert tools.linker == [sys.executable, "-m", "ziglang", "ld.lld"]
-    assert tools.archiver == [sys.executable, "-m", "ziglang", "ar"]
+    level = HOST_LEVELS[-1]
+    assert find_tools().linker == [sys.executable, "-m", "ziglang", "ld.lld"]
+    done = serve(models, build_library(level))
+    assert done.stdout == "equal\n", done.stderr
+    archive = build_library(level, name="libfusion_ops.a", is_static=True)
+    assert read_manifest(linked(archive, tmp_path)).fusion == __version__
 
 
 def test_without_any_tools_it_is_said_what_to_install(monkeypatch):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import fusion
+from fusion import ops
 from fusion import saved_model as fusion_saved_model
 from fusion.cli import main
+from fusion.ops import node_kernels
+from fusion.ops_library.build import build
 from fusion.version import __version__
-from tests.ops_library.conftest import HOST_LEVELS
+from tests.ops.embedding_columns import NO_IDS, attrs
+from tests.ops_library.conftest import HOST_LEVELS, any_rows
 from tests.ops_library.test_library import run
+from tests.runtime.test_threads import FORK
 
 #: Packages that such a process does not need.
 _NEEDLESS = ("click", "llvmlite", "networkx", "numba", "rich")
@@ -135,3 +142,25 @@ def test_verify_refuses_what_is_no_library(models, tmp_path, capsys):
     ):
         assert main(["verify", *map(str, models), "--library", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_kernels_go_on_after_a_fork(tmp_path):
+    library = tmp_path / "libfusion_ops.so"
+    with tf.Graph().as_default() as graph:
+        table, ids = tf.zeros([10, 4]), tf.zeros([3, 1], tf.int64)
+        ops.fused_embedding_lookup(
+            table=table,
+            ids=ids,
+            entry_rows=NO_IDS,
+            dense_shape=NO_IDS,
+            weights=table[:0, 0],
+            **attrs(form="dense", dim=4),
+        )
+
+    def places() -> Iterator[node_kernels.Place]:
+        yield from node_kernels.places_of_nodes(graph.as_graph_def().node)
+        yield from any_rows()
+
+    build(library, HOST_LEVELS[-1:], places)
+    done = run(["-c", FORK], FUSION_OPS_LIBRARY=str(library), FUSION_NUM_THREADS="4")
+    assert done.returncode == 0, done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -51,7 +53,8 @@ def test_a_library_trains_as_stock_does(tmp_path):
     build(library, HOST_LEVELS[-1:], lambda: node_kernels.places_of_nodes(nodes_of(fused)))
     rng = np.random.default_rng(3)
     names = [f"{name}/{step}" for name in COLUMNS for step in range(5)]
-    np.savez(tmp_path / "feeds.npz", **{name: rng.integers(0, 50, (40, 5)) for name in names})
+    feeds: dict[str, Any] = {name: rng.integers(0, 50, (40, 5)) for name in names}
+    np.savez(tmp_path / "feeds.npz", **feeds)
     command = [trained.__file__, "train", str(tmp_path / "feeds.npz")]
     done = [run([*command, str(stock)]), run([*command, str(fused), str(library)])]
     assert done[0].returncode == 0, done[0].stderr

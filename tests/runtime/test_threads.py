@@ -15,7 +15,7 @@ from fusion.runtime.threads.layout import SLOT_COUNT, THREADS_VARIABLE, Pool, Sl
 from tests.ops.embedding_columns import NO_IDS, attrs
 
 #: A process whose kernels have had help, and a child of it, in which there is none.
-_FORK = """
+FORK = """
 import os, sys
 import numpy as np
 from fusion import ops
@@ -98,7 +98,7 @@ def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeyp
 @pytest.mark.parametrize("count", ["1", "4"])
 def test_kernels_go_on_after_a_fork(count):
     environment = os.environ | {THREADS_VARIABLE: count}
-    command = [sys.executable, "-c", _FORK]
+    command = [sys.executable, "-c", FORK]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -27,6 +27,10 @@ def _typeof_layout(layout: LayoutType, context: Any) -> Any:
 c_malloc = types.ExternalFunction("malloc", _i64(_i64))
 c_free = types.ExternalFunction("free", types.void(_i64))
 
+c_memcpy = types.ExternalFunction("memcpy", _i64(_i64, _i64, _i64))
+c_memcmp = types.ExternalFunction("memcmp", types.int32(_i64, _i64, _i64))
+c_memset = types.ExternalFunction("memset", _i64(_i64, types.int32, _i64))
+
 
 @instruction(_i64(_i64, _i64))
 def load(builder: Any, address: Any, index: Any) -> Any:

@@ -13,6 +13,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
     c_malloc,
+    c_memcmp,
     call_at,
     load,
     load_as,
@@ -34,7 +35,6 @@ from fusion.runtime.upcalls.service import NameList, RequestRecord
 _OK, _ABORTED = 0, 10
 
 _i32, _i64 = types.int32, types.int64
-_c_memcmp = types.ExternalFunction("memcmp", _i32(_i64, _i64, _i64))
 
 #: Fields of serialized messages: 256 times the depth of the message in the graph, and the tag.
 _NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
@@ -135,7 +135,7 @@ def _sets(rule: int, at: int, end: int, found: int) -> int:
 @jit
 def _is_text(op: int, text: int) -> bool:
     """Whether an op of a rule has the name that is at `text`, of its length."""
-    return bool(_c_memcmp(load(op, OpRecord.text), text, load(op, OpRecord.length)) == 0)
+    return bool(c_memcmp(load(op, OpRecord.text), text, load(op, OpRecord.length)) == 0)
 
 
 @jit

@@ -9,6 +9,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
     c_malloc,
+    c_memcmp,
     load,
     load_as,
     stack_words,
@@ -35,7 +36,6 @@ from fusion.runtime.tensorflow.c_api import (
 )
 
 _i32 = types.int32
-_c_memcmp = types.ExternalFunction("memcmp", _i32(types.int64, types.int64, types.int64))
 
 
 @jit
@@ -207,7 +207,7 @@ def _index_of(entry: int, address: int, length: int) -> int:
     for k in range(load(entry, AttrEntry.allowed_count)):
         text = load(entry, AttrEntry.allowed) + 8 * Text.SIZE * k
         if load(text, Text.length) == length and (
-            _c_memcmp(load(text, Text.address), address, length) == 0
+            c_memcmp(load(text, Text.address), address, length) == 0
         ):
             return k
     return int64(-1)

@@ -14,15 +14,15 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
     c_malloc,
+    c_memcpy,
     load,
-    load_as,
     stack_words,
     store,
     store_as,
 )
+from fusion.runtime.native.text import byte
 from fusion.runtime.registration.creation import Creation, KernelsRecord
 from fusion.runtime.tensorflow.attrs import AttrEntry, AttrValue, Text
-from fusion.runtime.upcalls.native import c_memcpy
 
 #: More bytes than this of a name would push the rest out of a message.
 _LONGEST = 240
@@ -116,14 +116,9 @@ def _put(out: int, index: int, byte: int) -> None:
 
 
 @jit
-def _byte(address: int, index: int) -> int:
-    return int64(load_as(address, index, np.uint8))
-
-
-@jit
 def _is_continued(address: int, index: int) -> bool:
     """Whether a byte continues a letter."""
-    return _byte(address, index) & 0xC0 == 0x80
+    return byte(address + index) & 0xC0 == 0x80
 
 
 @jit
@@ -134,7 +129,7 @@ def _escape(address: int, length: int, out: int) -> int:
         letter = _decode(address, index, length, size)
         step = load(size, 0)
         if letter < 0:
-            end = _put_escape(out, end, 120, _byte(address, index), int64(2))
+            end = _put_escape(out, end, 120, byte(address + index), int64(2))
         elif _is_printed(letter):
             c_memcpy(out + end, address + index, step)
             end += step
@@ -179,7 +174,7 @@ def _decode(address: int, index: int, length: int, size: int) -> int:
 
     The format is that of RFC 3629.
     """
-    first = _byte(address, index)
+    first = byte(address + index)
     store(size, 0, 1)
     if first < 0x80:
         return first
@@ -190,7 +185,7 @@ def _decode(address: int, index: int, length: int, size: int) -> int:
     for k in range(more):
         if not _is_continued(address, index + 1 + k):
             return int64(-1)
-        letter = letter << 6 | _byte(address, index + 1 + k) & 0x3F
+        letter = letter << 6 | byte(address + index + 1 + k) & 0x3F
     least = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
     if letter < least or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
         return int64(-1)

@@ -13,6 +13,7 @@ from fusion.runtime.registration.creation import (
     KernelsRecord,
 )
 from fusion.runtime.registration.refusal import INTERNAL, refuse
+from fusion.runtime.registration.unknown_attrs import refuse_unknown_attrs
 from fusion.runtime.tensorflow.attrs import AttrValue
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
@@ -45,6 +46,8 @@ def create(record: int, construction: int, made: int) -> None:
     store(creation, Creation.has_failed, 0)
     store(creation, Creation.missing_count, 0)
     read_attrs(creation, construction, status)
+    if tf_get_code(status) == _OK:
+        refuse_unknown_attrs(creation, construction, status)
     if tf_get_code(status) == _OK:
         if load(creation, Creation.has_failed) == 0:
             _build(creation)

@@ -6,7 +6,7 @@ from numba import types
 
 from fusion.runtime.native.atomic import atomic_load
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, load, store
+from fusion.runtime.native.memory import c_free, c_malloc, c_memset, load, store
 from fusion.runtime.registration.creation import (
     CONSTANTS,
     FIRST_ROW_KERNEL,
@@ -27,8 +27,6 @@ from fusion.runtime.tensorflow.attrs import INT, AttrEntry, AttrValue
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import VariableAccess
 from fusion.runtime.threads.layout import Pool
-
-_c_memset = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
 
 
 @jit
@@ -63,7 +61,7 @@ def begin_state(creation: int, words: int) -> int:
     if state == 0:
         refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
         return state
-    _c_memset(state, types.int32(0), 8 * words + size)
+    c_memset(state, types.int32(0), 8 * words + size)
     store(creation, Creation.state, state)
     store(state, State.kernel, body)
     store(state, State.op_table, load(record, KernelsRecord.op_table))

@@ -84,8 +84,16 @@ def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: LiveMemory
     """The address of an `AttrValue` for each attr, as a node has them.
 
     Raises:
-      ValueError: the node does not have an attr, or its value is none that the attr may have.
+      ValueError: the node does not have an attr, or its value is none that the attr may have; or it
+        has an attr that is none of these.
     """
+    known = {attr.name for attr in attrs}
+    for name in sorted(node.attr):
+        if name not in known and not name.startswith("_"):  # those are TensorFlow's
+            raise ValueError(
+                f"{node.op}: attr {name} is not known: a later version of fusion has written this "
+                "node"
+            )
     try:
         return memory.words([word for attr in attrs for word in _value(attr, node, memory)])
     except ValueError as error:

@@ -50,6 +50,8 @@ tf_constrain_type = c_function(
 )
 tf_keep_on_host = c_function("TF_KernelBuilder_HostMemory", types.void, _i64, _i64)
 tf_register_kernel = c_function("TF_RegisterKernelBuilder", types.void, _i64, _i64, _i64)
+tf_get_node_def = c_function("TF_OpKernelConstruction_GetNodeDef", _i64, _i64, _i64)
+tf_delete_buffer = c_function("TF_DeleteBuffer", types.void, _i64)
 tf_has_attr = c_function("TF_OpKernelConstruction_HasAttr", types.uint8, _i64, _i64, _i64)
 tf_get_attr_int64 = c_function(
     "TF_OpKernelConstruction_GetAttrInt64", types.void, _i64, _i64, _i64, _i64

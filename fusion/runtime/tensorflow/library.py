@@ -11,12 +11,13 @@ import tensorflow as tf
 
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
-    # tensorflow/c/tf_status.h, tf_tensor.h
+    # tensorflow/c/tf_status.h, tf_buffer.h, tf_tensor.h
     "TF_NewStatus",
     "TF_DeleteStatus",
     "TF_SetStatus",
     "TF_GetCode",
     "TF_Message",
+    "TF_DeleteBuffer",
     "TF_DeleteTensor",
     "TF_TensorData",
     "TF_NumDims",
@@ -62,6 +63,7 @@ SYMBOLS = (
     "TF_OpKernelConstruction_GetAttrStringList",
     "TF_OpKernelConstruction_GetAttrSize",
     "TF_OpKernelConstruction_HasAttr",
+    "TF_OpKernelConstruction_GetNodeDef",
     "TF_OpKernelContext_Failure",
     "TF_NumInputs",
     "TF_NumOutputs",

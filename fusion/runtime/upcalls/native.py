@@ -6,7 +6,15 @@ from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, stack_words, store
+from fusion.runtime.native.memory import (
+    c_free,
+    c_malloc,
+    c_memcpy,
+    call_at,
+    load,
+    stack_words,
+    store,
+)
 from fusion.runtime.upcalls.service import (
     ABANDONED,
     DONE,
@@ -33,7 +41,6 @@ _IDLE = 20
 _BUSY = 10
 
 _i32, _i64 = types.int32, types.int64
-c_memcpy = types.ExternalFunction("memcpy", _i64(_i64, _i64, _i64))
 _c_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
 _c_syscall = types.ExternalFunction("syscall", _i64(_i64, _i64, _i64, _i64, _i64))
 _c_pthread_create = types.ExternalFunction("pthread_create", _i32(_i64, _i64, _i64, _i64))

@@ -5,8 +5,6 @@ Registers are variables, scalars, zero, then the buffers of scalars, of rows and
 
 from __future__ import annotations
 
-from numba import types
-
 from fusion.cpu_ops.updates.layout import (
     COPY,
     FILL,
@@ -31,7 +29,7 @@ from fusion.ops.cpu.updates.program import (
 )
 from fusion.ops.cpu.updates.records import step_of
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.memory import c_memcmp, load, store
 from fusion.runtime.native.text import append_literal, append_number, byte, literal
 
 _KINDS = 3
@@ -43,8 +41,6 @@ _FIRST_OTHER = COPY
 _NO_BUFFER = 0
 
 _AT = ord("@")
-
-_c_memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 
 
 @jit
@@ -180,7 +176,7 @@ def _free_one(program: int, index: int, value: int) -> None:
 def _is_before(one: int, other: int) -> bool:
     """Whether the name of a value comes before another's; what is loaded of x0 has the name x0@."""
     common = min(load(one, Value.text_bytes), load(other, Value.text_bytes))
-    order = _c_memcmp(load(one, Value.text), load(other, Value.text), common)
+    order = c_memcmp(load(one, Value.text), load(other, Value.text), common)
     if order != 0:
         return order < 0
     return _byte_of(one, common) < _byte_of(other, common)

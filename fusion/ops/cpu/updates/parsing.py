@@ -5,8 +5,6 @@ The text may be anything. Names and operations are of ASCII.
 
 from __future__ import annotations
 
-from numba import types
-
 from fusion.cpu_ops.updates.layout import (
     BINARY_CODES,
     COPY,
@@ -43,7 +41,7 @@ from fusion.ops.cpu.updates.scanning import (
     stripped,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.memory import c_memcmp, load, store
 from fusion.runtime.native.text import (
     append_literal,
     append_number,
@@ -74,8 +72,6 @@ _COUNTS = Lowering.variable_count
 
 #: In the place of a kind: there is no value; the line is refused.
 _NOTHING, _REFUSED = -1, -2
-
-_c_memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 
 
 @jit
@@ -197,7 +193,7 @@ def _opcode(start: int, size: int) -> int:
         length = 0
         while byte(names + length) != SPACE:
             length += 1
-        if length == size and _c_memcmp(names, start, size) == 0:
+        if length == size and c_memcmp(names, start, size) == 0:
             return opcode
         names += length + 1
     return NONE

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from numba import types
-
 from fusion.cpu_ops.updates.layout import COPY, SCATTER_ADD, SCATTER_UPDATE
 from fusion.ops.cpu.updates.program import NAMED, NONE, Line, Program, Step, Value
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load, store
-
-_c_memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
+from fusion.runtime.native.memory import c_memcmp, load, store
 
 
 @jit
@@ -50,7 +46,7 @@ def lookup(program: int, origin: int, index: int, text: int, size: int) -> int:
         if origin != NAMED:
             return value
         if load(value, Value.text_bytes) == size and (
-            _c_memcmp(load(value, Value.text), text, size) == 0
+            c_memcmp(load(value, Value.text), text, size) == 0
         ):
             return value
     return 0

@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import call_at, load, load_as, stack_words, store, store_as
-from fusion.runtime.native.text import literal
+from fusion.runtime.native.memory import call_at, load, stack_words, store, store_as
+from fusion.runtime.native.text import byte, literal
 from fusion.runtime.registration.library.record import AccessEntry
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, VariableAccess
 
@@ -73,8 +73,8 @@ def _find(entry: int, offset: int) -> None:
 def _find_versioned(entry: int, name: int) -> int:
     """The address of a function whose name may have one of several versions of absl in it."""
     text, length, place = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
-    while length < _NAME_BYTES - 1 and _byte(name, length) != 0:
-        store_as(text, length, np.uint8(_byte(name, length)), np.uint8)
+    while length < _NAME_BYTES - 1 and byte(name + length) != 0:
+        store_as(text, length, np.uint8(byte(name + length)), np.uint8)
         if length >= 3 and _is_marker(name, length - 3):
             place = length + 1
         length += 1
@@ -84,7 +84,7 @@ def _find_versioned(entry: int, name: int) -> int:
         if address == 0:
             version = load(load(entry, AccessEntry.versions), k)
             for digit in range(_DIGITS):
-                store_as(text, place + digit, np.uint8(_byte(version, digit)), np.uint8)
+                store_as(text, place + digit, np.uint8(byte(version + digit)), np.uint8)
             address = find_function(text)
     return address
 
@@ -94,7 +94,7 @@ def _is_marker(name: int, start: int) -> bool:
     """Whether a C string goes on with "lts_", behind which a version has its digits."""
     same, marker = int64(0), literal("lts_")
     for k in range(4):
-        same += int64(_byte(name, start + k) == _byte(marker, int64(k)))
+        same += int64(byte(name + start + k) == byte(marker + k))
     return same == 4
 
 
@@ -121,13 +121,8 @@ def _describes(describe: int, offset: int, number: int, expected: int) -> bool:
     store_as(variable, offset, np.uint8(number), np.uint8)
     call_at(describe, text, variable)
     start, k = load(text, 0), int64(0)
-    while _byte(expected, k) != 0:
-        if _byte(start, k) != _byte(expected, k):
+    while byte(expected + k) != 0:
+        if byte(start + k) != byte(expected + k):
             return False
         k += 1
     return True
-
-
-@jit
-def _byte(address: int, index: int) -> int:
-    return int64(load_as(address, index, np.uint8))

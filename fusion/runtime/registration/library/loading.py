@@ -9,17 +9,18 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import call_at, load, load_as, stack_words, store, store_as
-from fusion.runtime.native.text import Message, append_literal, begin, literal
+from fusion.runtime.native.memory import c_memcmp, call_at, load, stack_words, store, store_as
+from fusion.runtime.native.text import Message, append_literal, begin, byte, literal
+from fusion.runtime.native.wire import varint
 from fusion.runtime.registration.library.access import find_function
 from fusion.runtime.registration.library.record import Fixup, LevelRecord, LibraryRecord
 from fusion.runtime.registration.native_registry import register_all
 from fusion.runtime.registration.registry import OpRecord, Registry
+from fusion.runtime.tensorflow.c_api import tf_delete_buffer
 from fusion.runtime.tensorflow.layout import Buffer
 
 _i32, _i64 = types.int32, types.int64
 _c_register_atfork = types.ExternalFunction("__register_atfork", _i32(_i64, _i64, _i64, _i64))
-_c_memcmp = types.ExternalFunction("memcmp", _i32(_i64, _i64, _i64))
 _c_write = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
 
 _STANDARD_ERROR = 2
@@ -28,8 +29,8 @@ _MESSAGE_BYTES = 1536
 #: What an op of the registry is to one of the library.
 _ABSENT, _SAME, _DIFFERENT = range(3)
 
-#: The tags of `OpList.op` and `OpDef.name` in TensorFlow's op_def.proto, and the bits of a varint.
-_FIRST_FIELD, _MORE = 0x0A, 0x80
+#: The tags of `OpList.op` and `OpDef.name` in TensorFlow's op_def.proto.
+_FIRST_FIELD = 0x0A
 
 
 def load_library(library: int, level: int) -> None:
@@ -105,9 +106,7 @@ def _state_of_registry(registry: int) -> int:
         state = _state_of_op(op, load(buffer, Buffer.data), load(buffer, Buffer.length))
         found += int64(state != _ABSENT)
         is_different = is_different or state == _DIFFERENT
-    delete = find_function(literal("TF_DeleteBuffer"))
-    if delete != 0:
-        call_at(delete, buffer)
+    tf_delete_buffer(buffer)
     if found == 0:
         return int64(_ABSENT)
     return int64(_DIFFERENT if is_different or found < count else _SAME)
@@ -119,16 +118,16 @@ def _state_of_op(op: int, ops: int, length: int) -> int:
     at, wanted = stack_words(1), load(op, OpRecord.name)
     store(at, 0, 0)
     while load(at, 0) < length:
-        if _byte(ops, load(at, 0)) != _FIRST_FIELD:
+        if byte(ops + load(at, 0)) != _FIRST_FIELD:
             return int64(_ABSENT)
         store(at, 0, load(at, 0) + 1)
-        size = _varint(ops, at)
+        size = varint(ops, at)
         start = load(at, 0)
         store(at, 0, start + size)
         if _is_named(ops + start, size, wanted):
             expected = load(op, OpRecord.content_bytes)
             is_same = size == expected and (
-                _c_memcmp(ops + start, load(op, OpRecord.content), size) == 0
+                c_memcmp(ops + start, load(op, OpRecord.content), size) == 0
             )
             return int64(_SAME if is_same else _DIFFERENT)
     return int64(_ABSENT)
@@ -137,34 +136,15 @@ def _state_of_op(op: int, ops: int, length: int) -> int:
 @jit
 def _is_named(content: int, size: int, name: int) -> bool:
     """Whether a serialized `OpDef` has a name, a C string."""
-    if size < 2 or _byte(content, int64(0)) != _FIRST_FIELD:
+    if size < 2 or byte(content) != _FIRST_FIELD:
         return False
     at = stack_words(1)
     store(at, 0, 1)
-    length = _varint(content, at)
+    length = varint(content, at)
     start = load(at, 0)
     if start + length > size:
         return False
     for k in range(length):
-        if _byte(name, k) == 0 or _byte(name, k) != _byte(content, start + k):
+        if byte(name + k) == 0 or byte(name + k) != byte(content + start + k):
             return False
-    return _byte(name, length) == 0
-
-
-@jit
-def _varint(content: int, at: int) -> int:
-    """The varint at the place that a word has, which is moved behind it."""
-    number, shift = int64(0), int64(0)
-    while shift < 64:
-        byte = _byte(content, load(at, 0))
-        store(at, 0, load(at, 0) + 1)
-        number |= (byte & (_MORE - 1)) << shift
-        shift += 7
-        if byte < _MORE:
-            return number
-    return number
-
-
-@jit
-def _byte(address: int, index: int) -> int:
-    return int64(load_as(address, index, np.uint8))
+    return byte(name + length) == 0
