@@ -1,4 +1,4 @@
-"""A library of ops under many sessions, in TensorFlow without this package."""
+"""Libraries of ops: under many sessions, in TensorFlow without this package, and compiled anew."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.ops_library import sessions
 from tests.ops_library.conftest import build_library, library, models
 from tests.ops_library.test_library import run
+from tests.soak import cold_library
 
 __all__ = ["build_library", "library", "models"]
 
@@ -32,3 +33,17 @@ def test_sessions_give_back_their_memory(models: tuple[Path, Path], library: Pat
     of_fused = growth(fused, SESSIONS, THREADS, library)
     print(f"stock grows by {of_stock >> 20} MiB, fused by {of_fused >> 20}")
     assert of_fused - max(of_stock, 0) < _ALLOWED
+
+
+def test_kernels_that_are_compiled_anew_make_the_same_bytes(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    made = []
+    for name, options in (("one", []), ("other", ["warm"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = [cold_library.__file__, str(folder), str(models[1]), *options]
+        done = run(command, FUSION_CACHE_DIR=str(folder / "kernels"))
+        assert done.returncode == 0, done.stderr
+        made.append([(folder / f"libfusion_ops.{end}").read_bytes() for end in ("so", "a")])
+    assert made[0] == made[1]
