@@ -37,18 +37,17 @@ def prune_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
     }
 
 
-def dense_attrs(ids: DenseIds) -> dict[str, AttrValue]:
-    """How entries are made of the elements of a dense matrix."""
+def entry_attrs(ids: DenseIds) -> dict[str, AttrValue]:
+    """Which elements of a dense matrix are entries."""
     return {
         "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
         "ignored_id": NONE if ids.ignored is None else ids.ignored,
         "column_stride": ids.stride,
-        "form": _dense_form(ids),
-        "wrap_negative": ids.wraps,
     }
 
 
-def _dense_form(ids: DenseIds) -> str:
+def dense_form(ids: DenseIds) -> str:
+    """The form of a dense matrix of ids, as ops name it."""
     if ids.lengths is not None:
         return "lengths"
     return "each" if ids.is_each else "dense"
@@ -218,7 +217,8 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     if isinstance(spec.ids, RaggedIds | RowIds):
         attrs["wrap_negative"] = spec.ids.wraps
     if isinstance(spec.ids, DenseIds):
-        attrs |= dense_attrs(spec.ids)
+        form = dense_form(spec.ids)
+        attrs |= {**entry_attrs(spec.ids), "form": form, "wrap_negative": spec.ids.wraps}
         folded = folded_bucketize(build.edit.view, spec.ids)
         if folded is not None:
             ids, boundaries = folded.values, folded.boundaries

@@ -20,9 +20,10 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.emit.arguments import (
     NONE,
     combine_attrs,
-    dense_attrs,
+    dense_form,
     dense_shape,
     dense_values,
+    entry_attrs,
     fill_attrs,
     prune_attrs,
     weight_attrs,
@@ -137,10 +138,12 @@ class SplitEmitter:
     def _prune_dense(self, build: NodeBuilder, spec: LookupSpec) -> str:
         ids = spec.ids
         assert isinstance(ids, DenseIds)
+        assert dense_form(ids) == "dense", "this op has no other form"
+        assert not ids.wraps, "this op takes an id < 0 out, or as it is"
         node = build.node("prune_and_fill", PRUNE_DENSE)
         build.inputs(node, dense_values(build, ids))
         set_types(node, Tdense=ids.dtype, Tid=spec.dtype)
-        set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **dense_attrs(ids))
+        set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **entry_attrs(ids))
         return build.add(node)
 
     def _indices(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
