@@ -41,7 +41,7 @@ class Shop(tf.Module):
 
 def make(*variables: str) -> subprocess.CompletedProcess[str]:
     """Builds the server with some variables of its Makefile."""
-    command = ["make", "-C", NATIVE, f"PYTHON={sys.executable}", *variables]
+    command = ["make", "-C", str(NATIVE), f"PYTHON={sys.executable}", *variables]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
