@@ -227,7 +227,7 @@ static bool load_library(const char* path, Error* error) {
 }
 
 /* Keeps what requests free for the next ones. By default the allocator gives it back to the system
- * after each, and that a large request finds its pages anew takes as long as half of its lookups. */
+ * after each, and to get the pages anew takes a third of the time of a large request. */
 static void keep_memory(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES); /* the most that glibc takes */
