@@ -1,0 +1,449 @@
+"""The index of an embedding variable: which row each key has, for any number of keys.
+
+Linear hashing (W. Litwin, Linear hashing: a new tool for file and table addressing, VLDB 1980):
+buckets are added one at a time, and each takes its keys from one other, so that no operation waits
+for a table to be copied. An index lies in memory that its caller has reserved for the capacity and
+that begins as zeros; the system provides the pages that are used.
+
+A bucket is a line of the cache: 5 keys, an int32 for each, and the next bucket of its chain. The
+int32 is the number of the key's row, counted from 1; or -n if the key has no row, but was seen n
+times; or 0 if there is no key.
+
+Threads find keys without a lock. Those that change a bucket lock one of `STRIPES` parts of all: the
+lowest bits of a hash, by which its bucket is in the same stripe however many buckets there are. The
+stripe's version is odd in the meantime, and who reads while it is, or changes, reads again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.cpu_ops.vectors import prefetch_line
+from fusion.runtime.layout import Fields, Int64, Layout, fields
+from fusion.runtime.native.atomic import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    keep_order,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, load_as, store, store_as
+
+#: A power of two, and the number of the first buckets.
+STRIPES = 1024
+
+#: Of a bucket: keys, and where its int32s and the number of the next bucket are, in int32s.
+KEYS, _ROWS, _NEXT = 5, 10, 15
+BUCKET_BYTES = 64
+
+#: Buckets are added while there are more keys than so many tenths of their places.
+_LOAD_TENTHS = 7
+
+#: Keys that are looked up side by side, while their buckets come from memory.
+_BLOCK = 16
+
+
+class KeyIndex(Layout):
+    """The head of an index, a whole number of lines; buckets and free rows follow."""
+
+    capacity: Int64  # of rows
+    bucket_count: Int64  # those that hashes lead to
+    most_buckets: Int64
+    more_count: Int64  # those that continue chains, behind the others
+    most_more: Int64
+    free_more: Int64  # the first of a chain of these, from 1 on
+    key_count: Int64
+    row_count: Int64  # those that were ever in use
+    free_rows: Int64  # how many are free of them
+    buckets: Int64  # where they start, in bytes from the index on
+    more: Int64
+    free: Int64  # int32 [capacity], the numbers of free rows
+    lock: Int64  # of what is free
+    is_growing: Int64
+    padding: Fields = fields(2)
+    locks: Fields = fields(STRIPES)
+    versions: Fields = fields(STRIPES)
+
+
+def index_bytes(capacity: int) -> int:
+    """The bytes of an index of so many rows at most."""
+    most = _bucket_limit(capacity)
+    return 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most + 4 * capacity + 4
+
+
+def _bucket_limit(capacity: int) -> int:
+    """Buckets for twice as many keys as rows: some of them have none."""
+    return max(STRIPES, 20 * capacity // (_LOAD_TENTHS * KEYS) + 1)
+
+
+@jit
+def begin_index(index: int, capacity: int) -> None:
+    """Makes an empty index of zeros at the start of a line."""
+    most = max(int64(STRIPES), 20 * capacity // (_LOAD_TENTHS * KEYS) + 1)
+    store(index, KeyIndex.capacity, capacity)
+    store(index, KeyIndex.bucket_count, STRIPES)
+    store(index, KeyIndex.most_buckets, most)
+    store(index, KeyIndex.most_more, most)
+    store(index, KeyIndex.buckets, 8 * KeyIndex.SIZE)
+    store(index, KeyIndex.more, 8 * KeyIndex.SIZE + BUCKET_BYTES * most)
+    store(index, KeyIndex.free, 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most)
+
+
+@jit
+def hash_of(key: int) -> int:
+    """The hash of a key: the finalizer of MurmurHash3 (A. Appleby, 2011), a bijection."""
+    value = np.uint64(key)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    value ^= value >> np.uint64(33)
+    return int64(value)
+
+
+@jit
+def _whole(count: int) -> int:
+    """The largest power of two of at most so many buckets."""
+    whole = int64(STRIPES)
+    while whole * 2 <= count:
+        whole *= 2
+    return whole
+
+
+@jit
+def _bucket(index: int, hashed: int, count: int, whole: int) -> int:
+    """The address of the bucket of a hash where there are so many."""
+    number = hashed & (2 * whole - 1)
+    if number >= count:
+        number -= whole
+    return index + load(index, KeyIndex.buckets) + BUCKET_BYTES * number
+
+
+@jit
+def _row(bucket: int, place: int) -> int:
+    return int64(load_as(bucket, _ROWS + place, np.int32))
+
+
+@jit
+def _set_row(bucket: int, place: int, row: int) -> None:
+    store_as(bucket, _ROWS + place, np.int32(row), np.int32)
+
+
+@jit
+def _next(index: int, bucket: int) -> int:
+    """The address of the next bucket of a chain, 0 if there is none."""
+    number = int64(load_as(bucket, _NEXT, np.int32))
+    return _more(index, number) if number != 0 else int64(0)
+
+
+@jit
+def _more(index: int, number: int) -> int:
+    """The address of a bucket that continues a chain."""
+    return index + load(index, KeyIndex.more) + BUCKET_BYTES * (number - 1)
+
+
+@jit
+def _place(bucket: int, key: int) -> int:
+    """The place of a key in a bucket, -1 if it is not there."""
+    found = int64(-1)
+    for place in range(KEYS):
+        if load(bucket, place) == key and _row(bucket, place) != 0:
+            found = int64(place)
+    return found
+
+
+@jit
+def _find(index: int, key: int, hashed: int, count: int, whole: int) -> int:
+    """What the index has of a key: the number of its row, or -n, or 0.
+
+    Args:
+      index, key, hashed: the index, the key, and its hash.
+      count: how many buckets there were a moment ago.
+      whole: their `_whole`.
+    """
+    stripe = KeyIndex.versions + (hashed & (STRIPES - 1))
+    while True:
+        version, row = atomic_load(index, stripe), int64(0)
+        bucket = _bucket(index, hashed, count, whole)
+        while bucket != 0:
+            place = _place(bucket, key)
+            if place >= 0:
+                row = _row(bucket, place)
+                break
+            bucket = _next(index, bucket)
+        keep_order()
+        is_whole = version & 1 == 0 and atomic_load(index, stripe) == version
+        if is_whole and row != 0:
+            return row
+        now = atomic_load(index, KeyIndex.bucket_count)
+        if is_whole and now == count:
+            return row
+        count, whole = now, _whole(now)
+
+
+@jit
+def find_rows(index: int, keys: int, count: int, rows: int) -> None:
+    """Writes the row of each key, -1 where it has none.
+
+    Args:
+      index: its address.
+      keys: the address of int64 [count].
+      rows: that of int64 [count].
+    """
+    buckets = atomic_load(index, KeyIndex.bucket_count)
+    whole = _whole(buckets)
+    for start in range(0, count, _BLOCK):
+        end = min(start + _BLOCK, count)
+        for k in range(start, end):
+            hashed = hash_of(load(keys, k))
+            store(rows, k, hashed)
+            prefetch_line(_bucket(index, hashed, buckets, whole))
+        for k in range(start, end):
+            row = _find(index, load(keys, k), load(rows, k), buckets, whole)
+            store(rows, k, max(row, int64(0)) - 1)
+
+
+@jit
+def _lock(index: int, field: int) -> None:
+    while atomic_swap(index, field, int64(1)) != 0:
+        while atomic_load(index, field) != 0:
+            pass
+
+
+@jit
+def _unlock(index: int, field: int) -> None:
+    atomic_store(index, field, int64(0))
+
+
+@jit
+def _begin_change(index: int, stripe: int) -> None:
+    _lock(index, KeyIndex.locks + stripe)
+    atomic_add(index, KeyIndex.versions + stripe, int64(1))
+
+
+@jit
+def _end_change(index: int, stripe: int) -> None:
+    atomic_add(index, KeyIndex.versions + stripe, int64(1))
+    _unlock(index, KeyIndex.locks + stripe)
+
+
+@jit
+def add_rows(index: int, keys: int, count: int, rows: int, admission: int) -> int:
+    """As `find_rows`, but a key that is seen for the `admission`th time gets a row.
+
+    Keys that find no room, of which there are more than the capacity, have none.
+
+    Returns:
+      The number of new rows.
+    """
+    added = int64(0)
+    find_rows(index, keys, count, rows)
+    for k in range(count):
+        if load(rows, k) < 0:
+            key = load(keys, k)
+            before = load(index, KeyIndex.row_count)
+            row = _add(index, key, hash_of(key), admission)
+            added += int64(row > before)
+            store(rows, k, max(row, int64(0)) - 1)
+    return added
+
+
+@jit
+def _add(index: int, key: int, hashed: int, admission: int) -> int:
+    """Counts a key; the number of its row, 0 or less if it has none."""
+    stripe = hashed & (STRIPES - 1)
+    _begin_change(index, stripe)
+    count = atomic_load(index, KeyIndex.bucket_count)
+    bucket = _bucket(index, hashed, count, _whole(count))
+    row = _add_in(index, bucket, key, admission)
+    _end_change(index, stripe)
+    _grow(index)
+    return row
+
+
+@jit
+def _add_in(index: int, bucket: int, key: int, admission: int) -> int:
+    """As `_add`, in a chain of buckets that is locked."""
+    free, free_place, last = int64(0), int64(0), bucket
+    while bucket != 0:
+        place = _place(bucket, key)
+        if place >= 0:
+            row = _row(bucket, place)
+            if row < 0:
+                row = _seen_again(index, row, admission)
+                _set_row(bucket, place, row)
+            return row
+        for other in range(KEYS):
+            if free == 0 and _row(bucket, other) == 0:
+                free, free_place = bucket, int64(other)
+        last, bucket = bucket, _next(index, bucket)
+    number = int64(0)
+    if free == 0:
+        number = _new_bucket(index)
+        if number == 0:
+            return int64(0)
+        free = _more(index, number)
+    row = _seen_again(index, int64(0), admission)
+    store(free, free_place, key)
+    _set_row(free, free_place, row)
+    if number != 0:
+        store_as(last, _NEXT, np.int32(number), np.int32)
+    atomic_add(index, KeyIndex.key_count, int64(1))
+    return row
+
+
+@jit
+def _seen_again(index: int, row: int, admission: int) -> int:
+    """What follows on 0 or -n for a key that is seen once more."""
+    if 1 - row < admission:
+        return row - 1
+    found = _new_row(index)
+    return found if found != 0 else min(row, int64(-1))
+
+
+@jit
+def _new_row(index: int) -> int:
+    """The number of a row that no key has, 0 if there is none."""
+    if atomic_load(index, KeyIndex.free_rows) != 0:
+        _lock(index, KeyIndex.lock)
+        left, row = load(index, KeyIndex.free_rows), int64(0)
+        if left != 0:
+            row = int64(load_as(index + load(index, KeyIndex.free), left - 1, np.int32))
+            store(index, KeyIndex.free_rows, left - 1)
+        _unlock(index, KeyIndex.lock)
+        if row != 0:
+            return row
+    row = atomic_add(index, KeyIndex.row_count, int64(1)) + 1
+    if row > load(index, KeyIndex.capacity):
+        atomic_add(index, KeyIndex.row_count, int64(-1))
+        return int64(0)
+    return row
+
+
+@jit
+def _new_bucket(index: int) -> int:
+    """The number of an empty bucket to continue a chain with, 0 if there is none."""
+    _lock(index, KeyIndex.lock)
+    number = load(index, KeyIndex.free_more)
+    if number != 0:
+        bucket = _more(index, number)
+        store(index, KeyIndex.free_more, int64(load_as(bucket, _NEXT, np.int32)))
+        store_as(bucket, _NEXT, np.int32(0), np.int32)
+    elif load(index, KeyIndex.more_count) < load(index, KeyIndex.most_more):
+        number = load(index, KeyIndex.more_count) + 1
+        store(index, KeyIndex.more_count, number)
+    _unlock(index, KeyIndex.lock)
+    return number
+
+
+@jit
+def _free_bucket(index: int, number: int) -> None:
+    """Gives back a bucket that continued a chain, and that is empty."""
+    _lock(index, KeyIndex.lock)
+    next_free = load(index, KeyIndex.free_more)
+    store_as(_more(index, number), _NEXT, np.int32(next_free), np.int32)
+    store(index, KeyIndex.free_more, number)
+    _unlock(index, KeyIndex.lock)
+
+
+@jit
+def _grow(index: int) -> None:
+    """Adds a bucket where there are too few for the keys, unless another thread does."""
+    count = atomic_load(index, KeyIndex.bucket_count)
+    keys = atomic_load(index, KeyIndex.key_count)
+    if 10 * keys <= _LOAD_TENTHS * KEYS * count or count >= load(index, KeyIndex.most_buckets):
+        return
+    if atomic_swap(index, KeyIndex.is_growing, int64(1)) == 0:
+        _divide(index, load(index, KeyIndex.bucket_count))
+        _unlock(index, KeyIndex.is_growing)
+
+
+@jit
+def _divide(index: int, count: int) -> None:
+    """Adds a bucket, and moves the keys there that are its."""
+    whole = _whole(count)
+    old = count - whole
+    stripe, buckets = old & (STRIPES - 1), index + load(index, KeyIndex.buckets)
+    _begin_change(index, stripe)
+    bucket, into, place_into = (
+        buckets + BUCKET_BYTES * old,
+        buckets + BUCKET_BYTES * count,
+        int64(0),
+    )
+    while bucket != 0:
+        for place in range(KEYS):
+            row, key = _row(bucket, place), load(bucket, place)
+            if row != 0 and hash_of(key) & (2 * whole - 1) != old:
+                if place_into == KEYS:
+                    number = _new_bucket(index)
+                    if number == 0:
+                        continue  # it stays where nobody looks for it: see `most_more`
+                    store_as(into, _NEXT, np.int32(number), np.int32)
+                    into, place_into = _more(index, number), int64(0)
+                store(into, place_into, key)
+                _set_row(into, place_into, row)
+                _set_row(bucket, place, int64(0))
+                place_into += 1
+        bucket = _next(index, bucket)
+    _close_gaps(index, buckets + BUCKET_BYTES * old)
+    atomic_store(index, KeyIndex.bucket_count, count + 1)
+    _end_change(index, stripe)
+
+
+@jit
+def _close_gaps(index: int, bucket: int) -> None:
+    """Moves the keys of a chain to its front, and gives back what is empty then."""
+    into, place_into, first = bucket, int64(0), bucket
+    while bucket != 0:
+        for place in range(KEYS):
+            row = _row(bucket, place)
+            if row != 0:
+                if place_into == KEYS:
+                    into, place_into = _next(index, into), int64(0)
+                if into != bucket or place_into != place:
+                    store(into, place_into, load(bucket, place))
+                    _set_row(into, place_into, row)
+                    _set_row(bucket, place, int64(0))
+                place_into += 1
+        bucket = _next(index, bucket)
+    if place_into == 0 and into != first:
+        return  # cannot be: a chain has no empty bucket but its first
+    number = int64(load_as(into, _NEXT, np.int32))
+    store_as(into, _NEXT, np.int32(0), np.int32)
+    while number != 0:
+        after = int64(load_as(_more(index, number), _NEXT, np.int32))
+        _free_bucket(index, number)
+        number = after
+
+
+@jit
+def remove(index: int, key: int) -> int:
+    """Takes a key out; returns the number of its row, which it is for the caller to free; or 0."""
+    hashed = hash_of(key)
+    stripe = hashed & (STRIPES - 1)
+    _begin_change(index, stripe)
+    count = load(index, KeyIndex.bucket_count)
+    first = _bucket(index, hashed, count, _whole(count))
+    bucket, row = first, int64(0)
+    while bucket != 0:
+        place = _place(bucket, key)
+        if place >= 0:
+            row = max(_row(bucket, place), int64(0))
+            _set_row(bucket, place, int64(0))
+            atomic_add(index, KeyIndex.key_count, int64(-1))
+            _close_gaps(index, first)
+            break
+        bucket = _next(index, bucket)
+    _end_change(index, stripe)
+    return row
+
+
+@jit
+def free_row(index: int, row: int) -> None:
+    """Lets a row be given to another key."""
+    _lock(index, KeyIndex.lock)
+    count = load(index, KeyIndex.free_rows)
+    store_as(index + load(index, KeyIndex.free), count, np.int32(row), np.int32)
+    atomic_store(index, KeyIndex.free_rows, count + 1)
+    _unlock(index, KeyIndex.lock)
