@@ -9,6 +9,8 @@ A bucket is a line of the cache: 5 keys, an int32 for each, and the next bucket 
 int32 is the number of the key's row, counted from 1; or -n if the key has no row, but was seen n
 times; or 0 if there is no key.
 
+Behind them are, of each row, how often its key was seen in training, and when for the last time.
+
 Threads find keys without a lock. Those that change a bucket lock one of `STRIPES` parts of all: the
 lowest bits of a hash, by which its bucket is in the same stripe however many buckets there are. The
 stripe's version is odd in the meantime, and who reads while it is, or changes, reads again.
@@ -18,8 +20,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusion.cpu_ops.index_layout import (
+    BUCKET_BYTES,
+    KEYS,
+    LOAD_TENTHS,
+    STRIPES,
+    Addition,
+    KeyIndex,
+    most_buckets,
+)
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.runtime.layout import Fields, Int64, Layout, fields
 from fusion.runtime.native.atomic import (
     atomic_add,
     atomic_load,
@@ -30,64 +40,35 @@ from fusion.runtime.native.atomic import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
 
-#: A power of two, and the number of the first buckets.
-STRIPES = 1024
+#: Where the int32s of a bucket and the number of the next one are, in int32s.
+_ROWS, _NEXT = 10, 15
 
-#: Of a bucket: keys, and where its int32s and the number of the next bucket are, in int32s.
-KEYS, _ROWS, _NEXT = 5, 10, 15
-BUCKET_BYTES = 64
-
-#: Buckets are added while there are more keys than so many tenths of their places.
-_LOAD_TENTHS = 7
+#: Keys are counted up to here.
+_MOST_SEEN = 2**31 - 2**20
 
 #: Keys that are looked up side by side, while their buckets come from memory.
 _BLOCK = 16
 
 
-class KeyIndex(Layout):
-    """The head of an index, a whole number of lines; buckets and free rows follow."""
-
-    capacity: Int64  # of rows
-    bucket_count: Int64  # those that hashes lead to
-    most_buckets: Int64
-    more_count: Int64  # those that continue chains, behind the others
-    most_more: Int64
-    free_more: Int64  # the first of a chain of these, from 1 on
-    key_count: Int64
-    row_count: Int64  # those that were ever in use
-    free_rows: Int64  # how many are free of them
-    buckets: Int64  # where they start, in bytes from the index on
-    more: Int64
-    free: Int64  # int32 [capacity], the numbers of free rows
-    lock: Int64  # of what is free
-    is_growing: Int64
-    padding: Fields = fields(2)
-    locks: Fields = fields(STRIPES)
-    versions: Fields = fields(STRIPES)
-
-
-def index_bytes(capacity: int) -> int:
-    """The bytes of an index of so many rows at most."""
-    most = _bucket_limit(capacity)
-    return 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most + 4 * capacity + 4
-
-
-def _bucket_limit(capacity: int) -> int:
-    """Buckets for twice as many keys as rows: some of them have none."""
-    return max(STRIPES, 20 * capacity // (_LOAD_TENTHS * KEYS) + 1)
+_most_buckets = jit(most_buckets)
 
 
 @jit
-def begin_index(index: int, capacity: int) -> None:
+def begin_index(index: int, capacity: int, admission: int, seed: int, waits: int) -> None:
     """Makes an empty index of zeros at the start of a line."""
-    most = max(int64(STRIPES), 20 * capacity // (_LOAD_TENTHS * KEYS) + 1)
+    most = _most_buckets(capacity)
     store(index, KeyIndex.capacity, capacity)
     store(index, KeyIndex.bucket_count, STRIPES)
     store(index, KeyIndex.most_buckets, most)
     store(index, KeyIndex.most_more, most)
     store(index, KeyIndex.buckets, 8 * KeyIndex.SIZE)
     store(index, KeyIndex.more, 8 * KeyIndex.SIZE + BUCKET_BYTES * most)
-    store(index, KeyIndex.free, 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most)
+    records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most
+    store(index, KeyIndex.records, records)
+    store(index, KeyIndex.free, records + 8 * capacity)
+    store(index, KeyIndex.admission, admission)
+    store(index, KeyIndex.seed, seed)
+    store(index, KeyIndex.waits, waits)
 
 
 @jit
@@ -229,41 +210,81 @@ def _end_change(index: int, stripe: int) -> None:
 
 
 @jit
-def add_rows(index: int, keys: int, count: int, rows: int, admission: int) -> int:
-    """As `find_rows`, but a key that is seen for the `admission`th time gets a row.
+def add_rows(index: int, keys: int, count: int, rows: int, addition: int) -> None:
+    """As `find_rows`, but keys are noted as seen, and those seen often enough get a row.
 
-    Keys that find no room, of which there are more than the capacity, have none.
+    A key that is there several times has its row everywhere as soon as it is seen often enough by
+    all of them. Keys that find no room, of which there are more than the capacity, have none.
 
-    Returns:
-      The number of new rows.
+    Args:
+      addition: the address of an `Addition`.
     """
-    added = int64(0)
     find_rows(index, keys, count, rows)
-    for k in range(count):
-        if load(rows, k) < 0:
-            key = load(keys, k)
-            before = load(index, KeyIndex.row_count)
-            row = _add(index, key, hash_of(key), admission)
-            added += int64(row > before)
-            store(rows, k, max(row, int64(0)) - 1)
-    return added
+    note_found(index, count, rows, addition)
+    add_missing(index, keys, count, rows, addition)
 
 
 @jit
-def _add(index: int, key: int, hashed: int, admission: int) -> int:
-    """Counts a key; the number of its row, 0 or less if it has none."""
+def note_found(index: int, count: int, rows: int, addition: int) -> None:
+    """Notes that keys with rows were seen; rows are int64 [count], -1 for none."""
+    records = index + load(index, KeyIndex.records)
+    for start in range(0, count, _BLOCK):
+        end = min(start + _BLOCK, count)
+        for k in range(start, end):
+            prefetch_line(records + 8 * max(load(rows, k), int64(0)))
+        for k in range(start, end):
+            if load(rows, k) >= 0:
+                _note(records + 8 * load(rows, k), _seen(addition, k), addition)
+
+
+@jit
+def _note(record: int, times: int, addition: int) -> None:
+    """Notes in the record of a row that its key was seen so many times."""
+    if int64(load_as(record, int64(0), np.int32)) < _MOST_SEEN:
+        atomic_add(record, int64(0), times)
+    step = load(addition, Addition.step)
+    if int64(load_as(record, int64(1), np.int32)) < step:
+        store_as(record, int64(1), np.int32(step), np.int32)
+
+
+@jit
+def add_missing(index: int, keys: int, count: int, rows: int, addition: int) -> None:
+    """Adds the keys that have no row; rows are in and out, int64 [count]."""
+    before = load(addition, Addition.added_count)
+    for k in range(count):
+        if load(rows, k) < 0:
+            key = load(keys, k)
+            row = _add(index, key, hash_of(key), _seen(addition, k), addition)
+            store(rows, k, max(row, int64(0)) - 1)
+    if load(addition, Addition.added_count) == before:
+        return
+    for k in range(count):
+        if load(rows, k) < 0:
+            find_rows(index, keys + 8 * k, int64(1), rows + 8 * k)
+
+
+@jit
+def _seen(addition: int, k: int) -> int:
+    """How many times a key was seen."""
+    counts = load(addition, Addition.counts)
+    return int64(1) if counts == 0 else max(int64(load_as(counts, k, np.int32)), int64(1))
+
+
+@jit
+def _add(index: int, key: int, hashed: int, times: int, addition: int) -> int:
+    """Notes that a key was seen; the number of its row, 0 or less if it has none."""
     stripe = hashed & (STRIPES - 1)
     _begin_change(index, stripe)
     count = atomic_load(index, KeyIndex.bucket_count)
     bucket = _bucket(index, hashed, count, _whole(count))
-    row = _add_in(index, bucket, key, admission)
+    row = _add_in(index, bucket, key, times, addition)
     _end_change(index, stripe)
     _grow(index)
     return row
 
 
 @jit
-def _add_in(index: int, bucket: int, key: int, admission: int) -> int:
+def _add_in(index: int, bucket: int, key: int, times: int, addition: int) -> int:
     """As `_add`, in a chain of buckets that is locked."""
     free, free_place, last = int64(0), int64(0), bucket
     while bucket != 0:
@@ -271,8 +292,10 @@ def _add_in(index: int, bucket: int, key: int, admission: int) -> int:
         if place >= 0:
             row = _row(bucket, place)
             if row < 0:
-                row = _seen_again(index, row, admission)
+                row = _seen_again(index, key, row, times, addition)
                 _set_row(bucket, place, row)
+            else:
+                _note(index + load(index, KeyIndex.records) + 8 * (row - 1), times, addition)
             return row
         for other in range(KEYS):
             if free == 0 and _row(bucket, other) == 0:
@@ -282,9 +305,10 @@ def _add_in(index: int, bucket: int, key: int, admission: int) -> int:
     if free == 0:
         number = _new_bucket(index)
         if number == 0:
+            _count_refused(addition)
             return int64(0)
         free = _more(index, number)
-    row = _seen_again(index, int64(0), admission)
+    row = _seen_again(index, key, int64(0), times, addition)
     store(free, free_place, key)
     _set_row(free, free_place, row)
     if number != 0:
@@ -294,12 +318,52 @@ def _add_in(index: int, bucket: int, key: int, admission: int) -> int:
 
 
 @jit
-def _seen_again(index: int, row: int, admission: int) -> int:
-    """What follows on 0 or -n for a key that is seen once more."""
-    if 1 - row < admission:
-        return row - 1
+def _seen_again(index: int, key: int, row: int, times: int, addition: int) -> int:
+    """What follows on 0 or -n for a key that is seen more times: its row, begun, or -n."""
+    seen = min(times - row, int64(_MOST_SEEN))
+    if seen < load(index, KeyIndex.admission):
+        return -seen
     found = _new_row(index)
-    return found if found != 0 else min(row, int64(-1))
+    if found == 0:
+        _count_refused(addition)
+        return -seen
+    record = index + load(index, KeyIndex.records) + 8 * (found - 1)
+    store_as(record, int64(0), np.int32(seen), np.int32)
+    store_as(record, int64(1), np.int32(load(addition, Addition.step)), np.int32)
+    _begin_row(index, key, found - 1, addition)
+    store(addition, Addition.added_count, load(addition, Addition.added_count) + 1)
+    keep_order()  # whoever finds the key finds its row begun
+    return found
+
+
+@jit
+def _count_refused(addition: int) -> None:
+    store(addition, Addition.refused_count, load(addition, Addition.refused_count) + 1)
+
+
+@jit
+def _begin_row(index: int, key: int, row: int, addition: int) -> None:
+    """Writes the initial values of a key: each element is that of some initial row.
+
+    Which one depends on the key, the seed and the column alone.
+    """
+    if load(addition, Addition.table) == 0:
+        return
+    size, dim = load(addition, Addition.item_bytes), load(addition, Addition.dim)
+    into = load(addition, Addition.table) + row * dim * size
+    samples, count = load(addition, Addition.samples), load(addition, Addition.sample_count)
+    state = hash_of(key ^ hash_of(load(index, KeyIndex.seed)))
+    for column in range(dim):
+        sample = int64(0)
+        if count > 1:
+            # Of 32 bits of a hash (Lemire, Fast random integer generation in an interval, 2019).
+            bits = np.uint64(hash_of(state + column)) >> np.uint64(32)
+            sample = int64((bits * np.uint64(count)) >> np.uint64(32))
+        if size == 4:
+            value = load_as(samples, sample * dim + column, np.int32)
+            store_as(into, column, value, np.int32)
+        else:
+            store(into, column, load(samples, sample * dim + column))
 
 
 @jit
@@ -352,7 +416,7 @@ def _grow(index: int) -> None:
     """Adds a bucket where there are too few for the keys, unless another thread does."""
     count = atomic_load(index, KeyIndex.bucket_count)
     keys = atomic_load(index, KeyIndex.key_count)
-    if 10 * keys <= _LOAD_TENTHS * KEYS * count or count >= load(index, KeyIndex.most_buckets):
+    if 10 * keys <= LOAD_TENTHS * KEYS * count or count >= load(index, KeyIndex.most_buckets):
         return
     if atomic_swap(index, KeyIndex.is_growing, int64(1)) == 0:
         _divide(index, load(index, KeyIndex.bucket_count))

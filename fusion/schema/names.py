@@ -19,6 +19,9 @@ GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
 ROW_UPDATE = "FusedEmbeddingRowUpdate"
 UPDATE = "FusedEmbeddingUpdate"
+ZEROS_ON_DEMAND = "ZerosOnDemand"
+KEY_INDEX = "EmbeddingKeyIndex"
+KEYED_GATHER = "KeyedEmbeddingGather"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -39,4 +42,7 @@ OP_NAMES: tuple[str, ...] = (
     READ_TABLES,
     ROW_UPDATE,
     UPDATE,
+    ZEROS_ON_DEMAND,
+    KEY_INDEX,
+    KEYED_GATHER,
 )

@@ -1,0 +1,62 @@
+"""Variables that a kernel shares with others while it changes elements of them, as scatters do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.ops.cpu.tables.layout import SharedVariable
+from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
+from fusion.runtime.native.frame import context
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import call_at, load, stack_words, store, store_as
+from fusion.runtime.tensorflow.variable_access import UpdateAccess
+
+
+@jit
+def share(frame: int, access: int, index: int, shared: int) -> bool:
+    """Shares the variable of an input; whether there is one. Then or not, `unshare` it.
+
+    All that a kernel shares it shares in the order of its inputs: tables, then what belongs to
+    them, lest two kernels wait for each other.
+
+    Args:
+      access: the address of an `UpdateAccess`.
+      index: the number of the input.
+      shared: out, the address of a `SharedVariable`.
+    """
+    store(shared, SharedVariable.access, access)
+    store(shared, SharedVariable.is_locked, 0)
+    if not find_variable(frame, access, index, shared + 8 * SharedVariable.variable):
+        return False
+    status, number, numbers = stack_words(int64(1)), stack_words(int64(1)), stack_words(int64(3))
+    # The std::vector<int> of the number of the input.
+    store_as(number, int64(0), np.int32(index), np.int32)
+    store(numbers, 0, number)
+    store(numbers, 1, number + 4)
+    store(numbers, 2, number + 4)
+    ctx, holder = context(frame), shared + 8 * SharedVariable.holder
+    tensor, exclusive, sparse = shared + 8 * SharedVariable.tensor, int64(0), int64(1)
+    call_at(load(access, UpdateAccess.lock), holder, ctx, exclusive, sparse, numbers)
+    call_at(load(access, UpdateAccess.make_tensor), tensor)
+    store(shared, SharedVariable.is_locked, 1)
+    call_at(load(access, UpdateAccess.read), status, ctx, index, exclusive, sparse, tensor)
+    if not is_ok(status):
+        call_at(load(access, UpdateAccess.fail), ctx, status)
+        end_status(status)
+        return False
+    data = call_at(load(access, UpdateAccess.tensor_data), tensor)
+    size = call_at(load(access, UpdateAccess.tensor_bytes), tensor)
+    store(shared, SharedVariable.data, data)
+    store(shared, SharedVariable.byte_count, size)
+    return True
+
+
+@jit
+def unshare(shared: int) -> None:
+    """Ends what `share` has begun."""
+    access = load(shared, SharedVariable.access)
+    if load(shared, SharedVariable.is_locked) != 0:
+        call_at(load(access, UpdateAccess.end_tensor), shared + 8 * SharedVariable.tensor)
+        call_at(load(access, UpdateAccess.unlock), shared + 8 * SharedVariable.holder)
+    if load(shared, SharedVariable.variable) != 0:
+        let_go(access, shared + 8 * SharedVariable.variable, int64(1))

@@ -1,0 +1,7 @@
+"""Tables beyond a variable of so many rows: embedding variables, whose ids have no bound."""
+
+from fusion.tables.embedding_variable import EmbeddingVariable as EmbeddingVariable
+from fusion.tables.options import CBFFilter as CBFFilter
+from fusion.tables.options import CounterFilter as CounterFilter
+from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption
+from fusion.tables.options import InitializerOption as InitializerOption
