@@ -17,6 +17,9 @@ BUCKET_BYTES = 64
 #: Buckets are added while there are more keys than so many tenths of their places.
 LOAD_TENTHS = 7
 
+#: The variables beside a table that are told apart.
+MOST_SLOTS = 8
+
 #: Rows are int32, counted from 1.
 MOST_ROWS = 2**31 - 2
 
@@ -43,7 +46,9 @@ class KeyIndex(Layout):
     records: Int64  # int32 [capacity, 2] of rows: how often their key was seen, and the last step
     lock: Int64  # of what is free
     is_growing: Int64
-    padding: Fields = fields(5)
+    fill_lock: Int64  # of the next
+    filled: Fields = fields(MOST_SLOTS)  # of each slot how many rows have their first values
+    padding: Fields = fields(4)
     locks: Fields = fields(STRIPES)
     versions: Fields = fields(STRIPES)
 
@@ -60,6 +65,19 @@ class Addition(Layout):
     item_bytes: Int64  # 4 or 8
     added_count: Int64  # out: keys that got a row
     refused_count: Int64  # out: how often a key found no room
+
+
+class KeyedGather(Layout):
+    """What is gathered."""
+
+    index: Address
+    table: Address
+    default: Address  # the row of keys that have none
+    row_bytes: Int64
+    keys: Address  # int64
+    rows: Address  # out: int64, -1 for keys that have none
+    out: Address  # out: the rows
+    addition: Address  # where keys are noted as seen, see `note_found`; 0: nowhere
 
 
 def most_buckets(capacity: int) -> int:

@@ -38,7 +38,7 @@ from fusion.runtime.native.atomic import (
     keep_order,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.memory import c_memcpy, load, load_as, store, store_as
 
 #: Where the int32s of a bucket and the number of the next one are, in int32s.
 _ROWS, _NEXT = 10, 15
@@ -511,3 +511,29 @@ def free_row(index: int, row: int) -> None:
     store_as(index + load(index, KeyIndex.free), count, np.int32(row), np.int32)
     atomic_store(index, KeyIndex.free_rows, count + 1)
     _unlock(index, KeyIndex.lock)
+
+
+@jit
+def fill_rows(index: int, number: int, slot: int, row: int, row_bytes: int) -> int:
+    """Writes a row to all of a slot that are in use and were not filled before.
+
+    Args:
+      index: its address.
+      number: of the slot.
+      slot: the address of its rows.
+      row: that of what they begin with.
+
+    Returns:
+      How many they were.
+    """
+    end = min(atomic_load(index, KeyIndex.row_count), load(index, KeyIndex.capacity))
+    if atomic_load(index, KeyIndex.filled + number) >= end:
+        return int64(0)
+    _lock(index, KeyIndex.fill_lock)
+    first = load(index, KeyIndex.filled + number)
+    for k in range(first, end):
+        c_memcpy(slot + k * row_bytes, row, row_bytes)
+    if first < end:
+        atomic_store(index, KeyIndex.filled + number, end)
+    _unlock(index, KeyIndex.fill_lock)
+    return max(end - first, int64(0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fusion.cpu_ops.index_layout import KeyedGather
 from fusion.cpu_ops.key_index import find_rows, note_found
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load
 
@@ -15,19 +15,6 @@ _BLOCK = 16
 _MOST_LINES = 8
 
 _LINE_BYTES = 64
-
-
-class KeyedGather(Layout):
-    """What is gathered."""
-
-    index: Address
-    table: Address
-    default: Address  # the row of keys that have none
-    row_bytes: Int64
-    keys: Address  # int64
-    rows: Address  # out: int64, -1 for keys that have none
-    out: Address  # out: the rows
-    addition: Address  # where keys are noted as seen, see `note_found`; 0: nowhere
 
 
 @jit

@@ -16,7 +16,6 @@ from fusion.lookup.tables import as_shards, gather_rows, has_handle
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared
-from fusion.tables import EmbeddingVariable
 from fusion.schema.columns import (
     COLUMN_ATTRS,
     LATER_LISTS,
@@ -24,6 +23,7 @@ from fusion.schema.columns import (
     PRE_ATTRS,
     column_name,
 )
+from fusion.tables import EmbeddingVariable
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fusion.ops.gpu import probe
 from fusion.ops.partition import SPEC as PARTITION
 from fusion.ops.read_tables import SPEC as READ_TABLES
 from fusion.ops.row_update import SPEC as ROW_UPDATE
+from fusion.ops.tables.fill import SPEC as FILL_SLOT
 from fusion.ops.tables.gather import SPEC as KEYED_GATHER
 from fusion.ops.tables.memory import INDEX as KEY_INDEX
 from fusion.ops.tables.memory import ZEROS as ZEROS_ON_DEMAND
@@ -56,6 +57,7 @@ SPECS: tuple[OpSpec, ...] = (
     ZEROS_ON_DEMAND,
     KEY_INDEX,
     KEYED_GATHER,
+    FILL_SLOT,
 )
 
 _has_gpus = not probe.why_not()
@@ -95,3 +97,4 @@ fused_embedding_update = _functions["fused_embedding_update"]
 zeros_on_demand = _functions["zeros_on_demand"]
 embedding_key_index = _functions["embedding_key_index"]
 keyed_embedding_gather = _functions["keyed_embedding_gather"]
+fill_embedding_slot = _functions["fill_embedding_slot"]

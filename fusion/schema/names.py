@@ -22,6 +22,7 @@ UPDATE = "FusedEmbeddingUpdate"
 ZEROS_ON_DEMAND = "ZerosOnDemand"
 KEY_INDEX = "EmbeddingKeyIndex"
 KEYED_GATHER = "KeyedEmbeddingGather"
+FILL_SLOT = "FillEmbeddingSlot"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -45,4 +46,5 @@ OP_NAMES: tuple[str, ...] = (
     ZEROS_ON_DEMAND,
     KEY_INDEX,
     KEYED_GATHER,
+    FILL_SLOT,
 )

@@ -22,13 +22,10 @@ from fusion.tables.initial_rows import (
     initial_rows,
     most_rows,
 )
+from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
-
-
-#: The collection of a graph's embedding variables.
-EMBEDDING_VARIABLES = "fusion_embedding_variables"
 
 
 class EmbeddingVariable(tf.Module):
@@ -127,6 +124,7 @@ class EmbeddingVariable(tf.Module):
             )
         if not tf.executing_eagerly():
             tf.compat.v1.add_to_collection(EMBEDDING_VARIABLES, self)
+            make_slots_on_demand()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
@@ -154,9 +152,7 @@ class EmbeddingVariable(tf.Module):
         """The device of the table."""
         return str(self.table.device)
 
-    def embedding_lookup(
-        self, keys: Any, counts: Any = None, name: str | None = None
-    ) -> tf.Tensor:
+    def embedding_lookup(self, keys: Any, counts: Any = None, name: str | None = None) -> tf.Tensor:
         """The rows of keys.
 
         Args:
@@ -202,14 +198,14 @@ class EmbeddingVariable(tf.Module):
         Raises:
           TypeError: keys of another dtype than `key_dtype`.
         """
-        if keys.dtype == tf.string and self.key_dtype == tf.string:
+        if (keys.dtype == tf.string) != (
+            self.key_dtype == tf.string
+        ) or keys.dtype not in KEY_DTYPES:
+            raise TypeError(
+                f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
+            )
+        if keys.dtype == tf.string:
             return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
-        if keys.dtype not in (tf.int32, tf.int64) or self.key_dtype == tf.string:
-            # Of strings, what `categorical_column_with_embedding` has hashed is int64.
-            if not (self.key_dtype == tf.string and keys.dtype == tf.int64):
-                raise TypeError(
-                    f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
-                )
         return keys
 
 

@@ -25,6 +25,7 @@ class ZerosOnDemand:
     """An initializer of zeros that take memory when they are written."""
 
     def __call__(self, shape: Any, dtype: Any = None, **_: Any) -> tf.Tensor:
+        """Zeros of a shape [rows, D], float32 if no dtype is given."""
         dtype = tf.as_dtype(dtype or tf.float32)
         zeros = ops.zeros_on_demand(shape=tf.cast(shape, tf.int64), T=dtype)
         zeros.set_shape(tf.TensorShape(shape))

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from fusion.ops import cpu
-from fusion.ops.cpu.tables.constants import AccessedDtype, GatherAttrs
-from fusion.runtime.records import Word
-from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.ops.tables.access import access_constants, compile_builder
+from fusion.ops.tables.slots import note_gradient
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
-from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES
-
-
-def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
-    """The words of `GatherConstants`."""
-    attrs = [attr.name for attr in spec.attrs]
-    words: list[Word] = [attrs.index(name) for name in inspect.get_annotations(GatherAttrs)]
-    for dtype in UPDATE_DTYPES:
-        request = AccessRequest(dtype, device, updates=True)
-        words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes, access(request)]
-    assert len(words) == len(inspect.get_annotations(GatherAttrs)) + 2 * AccessedDtype.SIZE
-    return words
-
-
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.tables.gather_state import build_gather_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_gather_state, 1, "build_gather_state")
 
 
 def _gradient(op: tf.Operation, of_rows: Any, _: Any) -> list[Any]:
@@ -43,9 +22,11 @@ def _gradient(op: tf.Operation, of_rows: Any, _: Any) -> list[Any]:
     Whose gradient is asked for is trained: from now on the op gives rows to keys.
     """
     rows = op.outputs[1]
+    known = tf.where(rows >= 0)[:, 0]
     if not isinstance(rows, ops.EagerTensor):  # TensorFlow gives tapes no ops, but their tensors
         rows.op._set_attr("is_training", tf.compat.v1.AttrValue(b=True))
-    known = tf.where(rows >= 0)[:, 0]
+        if not isinstance(rows.graph, FuncGraph):
+            note_gradient(rows.op, known.op)
     shape = tf.raw_ops.VariableShape(input=op.inputs[0], out_type=tf.int64)
     slices = tf.IndexedSlices(tf.gather(of_rows, known), tf.gather(rows, known), shape)
     return [slices, *[None] * (len(op.inputs) - 1)]
@@ -84,7 +65,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("tables.gather_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder("build_gather_state", _compile_builder, _constants),
+    builder=Builder("build_access_state", compile_builder, access_constants),
     gradient=_gradient,
     is_stateful=True,
 )

@@ -22,7 +22,15 @@ LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
     | {"dlopen", "dlsym", "getenv", "sched_getaffinity", "sem_init", "write", "__register_atfork"}
-    | {"madvise", "memcmp", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
+    | {
+        "madvise",
+        "memcmp",
+        "clock_gettime",
+        "syscall",
+        "pthread_create",
+        "pthread_detach",
+        "pthread_self",
+    }
 )
 
 

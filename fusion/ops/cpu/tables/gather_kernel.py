@@ -7,36 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.index_layout import Addition, KeyIndex
+from fusion.cpu_ops.index_layout import Addition, KeyedGather, KeyIndex
 from fusion.cpu_ops.key_index import add_missing
-from fusion.cpu_ops.keyed_gather import KeyedGather, copy_missing, gather
-from fusion.ops.cpu.tables.layout import GatherJob, GatherState, SharedVariable
-from fusion.ops.cpu.tables.sharing import share, unshare
+from fusion.cpu_ops.keyed_gather import copy_missing, gather
+from fusion.ops.cpu.tables.inputs import element_count, release, take
+from fusion.ops.cpu.tables.layout import AccessState, GatherJob, SharedVariable
+from fusion.ops.cpu.tables.sharing import check_index, check_rows, share, unshare
 from fusion.runtime.native.atomic import atomic_add
-from fusion.runtime.native.errors import (
-    FAILED_PRECONDITION,
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    fail,
-)
-from fusion.runtime.native.frame import (
-    check,
-    context,
-    failed,
-    kernel_state,
-    new_output,
-    scratch_bytes,
-    status_of,
-)
+from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
+from fusion.runtime.native.frame import failed, kernel_state, new_output, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
-from fusion.runtime.tensorflow.c_api import (
-    tf_delete_tensor,
-    tf_dim,
-    tf_get_input,
-    tf_num_dims,
-    tf_tensor_data,
-)
+from fusion.runtime.tensorflow.c_api import tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
@@ -54,60 +36,41 @@ _TASKS_PER_THREAD = 4
 
 
 @jit
-def _take(frame: int, tensors: int, number: int) -> int:
-    """The tensor of an input behind the variables; 0 if it cannot be had."""
-    index = np.int32(_VARIABLES + number)
-    tf_get_input(context(frame), index, tensors + 8 * number, status_of(frame))
-    check(frame)
-    if failed(frame):
-        store(tensors, number, 0)
-    return load(tensors, number)
-
-
-@jit
-def _elements(tensor: int) -> int:
-    elements = int64(1)
-    for axis in range(tf_num_dims(tensor)):
-        elements *= tf_dim(tensor, np.int32(axis))
-    return elements
-
-
-@jit
 def _take_keys(frame: int, job: int, tensors: int) -> None:
     """Takes keys, counts and the step."""
     args, addition = job + 8 * GatherJob.gather, job + 8 * GatherJob.addition
-    keys = _take(frame, tensors, int64(_KEYS - _VARIABLES))
+    keys = take(frame, tensors, int64(_KEYS), int64(_KEYS - _VARIABLES))
     if failed(frame):
         return
     if tf_num_dims(keys) != 1:
         text = "keys must have rank 1, but have rank %lld"
         fail(frame, INVALID_ARGUMENT, text, int64(tf_num_dims(keys)))
         return
-    count = _elements(keys)
+    count = element_count(keys)
     store(job, GatherJob.key_count, count)
     store(args, KeyedGather.keys, tf_tensor_data(keys))
-    if load(kernel_state(frame), GatherState.has_int32_keys) != 0:
+    if load(kernel_state(frame), AccessState.has_int32_keys) != 0:
         wide = scratch_bytes(frame, 8 * count)
         if failed(frame):
             return
         for k in range(count):
             store(wide, k, int64(load_as(tf_tensor_data(keys), k, np.int32)))
         store(args, KeyedGather.keys, wide)
-    counts = _take(frame, tensors, int64(_COUNTS - _VARIABLES))
+    counts = take(frame, tensors, int64(_COUNTS), int64(_COUNTS - _VARIABLES))
     if failed(frame):
         return
-    if _elements(counts) != 0 and _elements(counts) != count:
+    if element_count(counts) != 0 and element_count(counts) != count:
         text = "counts has %lld elements, but there are %lld keys"
-        fail(frame, INVALID_ARGUMENT, text, _elements(counts), count)
+        fail(frame, INVALID_ARGUMENT, text, element_count(counts), count)
         return
-    if _elements(counts) != 0:
+    if element_count(counts) != 0:
         store(addition, Addition.counts, tf_tensor_data(counts))
-    step = _take(frame, tensors, int64(_STEP - _VARIABLES))
+    step = take(frame, tensors, int64(_STEP), int64(_STEP - _VARIABLES))
     if failed(frame):
         return
-    if _elements(step) != 1:
+    if element_count(step) != 1:
         text = "step must have one element, but has %lld"
-        fail(frame, INVALID_ARGUMENT, text, _elements(step))
+        fail(frame, INVALID_ARGUMENT, text, element_count(step))
         return
     store(addition, Addition.step, load(tf_tensor_data(step), 0))
 
@@ -116,29 +79,24 @@ def _take_keys(frame: int, job: int, tensors: int) -> None:
 def _take_variables(frame: int, job: int, shared: int) -> None:
     """Shares the variables, and checks that they belong together."""
     state = kernel_state(frame)
-    of_tables = state + 8 * GatherState.table_access
-    of_indices = state + 8 * GatherState.index_access
+    of_tables = state + 8 * AccessState.table_access
+    of_indices = state + 8 * AccessState.index_access
     for index in range(_VARIABLES):
         access = of_indices if index == _INDEX else of_tables
         if not share(frame, access, int64(index), shared + 8 * SharedVariable.SIZE * index):
             return
     args, addition = job + 8 * GatherJob.gather, job + 8 * GatherJob.addition
     index = shared + 8 * SharedVariable.SIZE * _INDEX
-    words = load(index, SharedVariable.byte_count) // 8
-    store(args, KeyedGather.index, load(index, SharedVariable.data))
-    if words < KeyIndex.SIZE or load(load(index, SharedVariable.data), KeyIndex.capacity) < 1:
-        fail(frame, FAILED_PRECONDITION, "the index has no EmbeddingKeyIndex, but %lld words", words)
+    check_index(frame, index)
+    if failed(frame):
         return
-    dim, item = load(state, GatherState.dim), load(state, GatherState.item_bytes)
+    dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
+    check_rows(frame, shared, load(index, SharedVariable.data), dim * item)
+    if failed(frame):
+        return
+    store(args, KeyedGather.index, load(index, SharedVariable.data))
     store(args, KeyedGather.table, load(shared, SharedVariable.data))
     store(args, KeyedGather.row_bytes, dim * item)
-    rows = load(shared, SharedVariable.byte_count) // (dim * item)
-    capacity = load(load(index, SharedVariable.data), KeyIndex.capacity)
-    if rows != capacity or load(shared, SharedVariable.byte_count) % (dim * item) != 0:
-        text = "the table has %lld bytes, but the index is of %lld rows of %lld bytes"
-        size = load(shared, SharedVariable.byte_count)
-        fail(frame, INVALID_ARGUMENT, text, size, capacity, dim * item)
-        return
     initial = shared + 8 * SharedVariable.SIZE * _INITIAL
     size = load(initial, SharedVariable.byte_count)
     if size < 2 * dim * item or size % (dim * item) != 0:
@@ -207,7 +165,7 @@ def work(job: int, helps: int) -> None:
 def _gather_all(frame: int, job: int) -> None:
     """Gathers, by all threads that there are where that pays."""
     state, count = kernel_state(frame), load(job, GatherJob.key_count)
-    pool = load(state, GatherState.pool)
+    pool = load(state, AccessState.pool)
     helpers = pool if count >= _PARALLEL_KEYS else int64(0)
     size = count
     if helpers != 0:
@@ -228,15 +186,15 @@ def _gather_shared(frame: int, job: int) -> None:
     """What is done while the variables are shared."""
     state, count = kernel_state(frame), load(job, GatherJob.key_count)
     args = job + 8 * GatherJob.gather
-    dim, item = load(state, GatherState.dim), load(state, GatherState.item_bytes)
-    if load(state, GatherState.is_training) != 0:
+    dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
+    if load(state, AccessState.is_training) != 0:
         _begin_training(frame, job)
     store(args, KeyedGather.out, new_output(frame, int64(0), int64(2), count, dim, item))
     store(args, KeyedGather.rows, new_output(frame, int64(1), int64(1), count, int64(1), int64(8)))
     if failed(frame):
         return
     _gather_all(frame, job)
-    if load(state, GatherState.is_training) != 0:
+    if load(state, AccessState.is_training) != 0:
         _add_missing(frame, job)
 
 
@@ -258,9 +216,7 @@ def gather_keys(frame: int) -> None:
                 _gather_shared(frame, job)
         for k in range(_VARIABLES):
             unshare(shared + 8 * SharedVariable.SIZE * (_VARIABLES - 1 - k))
-    for k in range(_TENSORS):
-        if load(tensors, k) != 0:
-            tf_delete_tensor(load(tensors, k))
+    release(tensors, int64(_TENSORS))
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusion.cpu_ops.index_layout import KeyIndex
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
+from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import context
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import call_at, load, stack_words, store, store_as
@@ -60,3 +62,21 @@ def unshare(shared: int) -> None:
         call_at(load(access, UpdateAccess.unlock), shared + 8 * SharedVariable.holder)
     if load(shared, SharedVariable.variable) != 0:
         let_go(access, shared + 8 * SharedVariable.variable, int64(1))
+
+
+@jit
+def check_index(frame: int, index: int) -> None:
+    """Fails if a shared variable is no index."""
+    words = load(index, SharedVariable.byte_count) // 8
+    if words < KeyIndex.SIZE or load(load(index, SharedVariable.data), KeyIndex.capacity) < 1:
+        text = "index has no EmbeddingKeyIndex, but %lld other words"
+        fail(frame, FAILED_PRECONDITION, text, words)
+
+
+@jit
+def check_rows(frame: int, table: int, index: int, row_bytes: int) -> None:
+    """Fails if a shared variable has not the rows that an index at an address is of."""
+    size, capacity = load(table, SharedVariable.byte_count), load(index, KeyIndex.capacity)
+    if size != capacity * row_bytes:
+        text = "the variable has %lld bytes, but the index is of %lld rows of %lld bytes"
+        fail(frame, INVALID_ARGUMENT, text, size, capacity, row_bytes)
