@@ -1,4 +1,4 @@
-"""Columns whose ids have no bound: `categorical_column_with_embedding`, over embedding variables."""
+"""Columns whose ids have no bound, over embedding variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FillEmbeddingSlot: what the rows of an optimizer's variable beside an embedding variable begin with."""
+"""FillEmbeddingSlot: what the rows of a slot of an embedding variable begin with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusion.schema.attributes import UPDATE_DTYPES
 SPEC = OpSpec(
     name=names.FILL_SLOT,
     doc="Writes the first values of a slot's rows that keys have got since the last time.\n\n"
-    "A slot is a variable of zeros on demand beside a table. Of no use where rows begin with zeros.",
+    "A slot is a variable of zeros on demand beside a table.",
     inputs=(
         Arg("slot", "resource", "[...]", doc="variable [capacity, D]", on_host=True),
         Arg("index", "resource", "[...]", doc="variable of EmbeddingKeyIndex", on_host=True),

@@ -211,9 +211,9 @@ def gather_keys(frame: int) -> None:
     _take_keys(frame, job, tensors)
     if not failed(frame):
         _take_variables(frame, job, shared)
-        if load(shared + 8 * SharedVariable.SIZE * (_VARIABLES - 1), SharedVariable.data) != 0:
-            if not failed(frame):
-                _gather_shared(frame, job)
+        last = shared + 8 * SharedVariable.SIZE * (_VARIABLES - 1)
+        if load(last, SharedVariable.data) != 0 and not failed(frame):
+            _gather_shared(frame, job)
         for k in range(_VARIABLES):
             unshare(shared + 8 * SharedVariable.SIZE * (_VARIABLES - 1 - k))
     release(tensors, int64(_TENSORS))
