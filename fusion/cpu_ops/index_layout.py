@@ -40,15 +40,17 @@ class KeyIndex(Layout):
     key_count: Int64
     row_count: Int64  # those that were ever in use
     free_rows: Int64  # how many are free of them
+    pending_rows: Int64  # how many of them no key has any more, but somebody may still write to
     buckets: Int64  # where they start, in bytes from the index on
     more: Int64
     free: Int64  # int32 [capacity], the numbers of free rows
+    pending: Int64  # the same of those that are pending
     records: Int64  # int32 [capacity, 2] of rows: how often their key was seen, and the last step
     lock: Int64  # of what is free
     is_growing: Int64
     fill_lock: Int64  # of the next
     filled: Fields = fields(MOST_SLOTS)  # of each slot how many rows have their first values
-    padding: Fields = fields(4)
+    padding: Fields = fields(2)
     locks: Fields = fields(STRIPES)
     versions: Fields = fields(STRIPES)
 
@@ -56,6 +58,7 @@ class KeyIndex(Layout):
 class Addition(Layout):
     """What becomes of keys that are seen in training."""
 
+    admission: Int64  # how often a key is seen before it gets a row
     step: Int64
     counts: Address  # how often each key is seen, int32 [count]; 0: once
     table: Address  # [capacity, dim], 0 if there is none
@@ -89,4 +92,4 @@ def index_bytes(capacity: int) -> int:
     """The bytes of an index of so many rows at most, whole words."""
     buckets = max(STRIPES, 20 * capacity // (LOAD_TENTHS * KEYS) + 1)
     size = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * buckets
-    return size + 8 * capacity + (4 * capacity + 7) // 8 * 8
+    return size + 16 * capacity

@@ -39,12 +39,16 @@ from fusion.runtime.native.atomic import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load, load_as, store, store_as
+from fusion.runtime.threads.jobs import sched_yield
 
 #: Where the int32s of a bucket and the number of the next one are, in int32s.
 _ROWS, _NEXT = 10, 15
 
 #: Keys are counted up to here.
 _MOST_SEEN = 2**31 - 2**20
+
+#: So often a thread looks whether a lock is free before it lets others run.
+_SPINS = 200
 
 #: Keys that are looked up side by side, while their buckets come from memory.
 _BLOCK = 16
@@ -66,6 +70,7 @@ def begin_index(index: int, capacity: int, admission: int, seed: int, waits: int
     records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most
     store(index, KeyIndex.records, records)
     store(index, KeyIndex.free, records + 8 * capacity)
+    store(index, KeyIndex.pending, records + 12 * capacity)
     store(index, KeyIndex.admission, admission)
     store(index, KeyIndex.seed, seed)
     store(index, KeyIndex.waits, waits)
@@ -188,8 +193,11 @@ def find_rows(index: int, keys: int, count: int, rows: int) -> None:
 @jit
 def _lock(index: int, field: int) -> None:
     while atomic_swap(index, field, int64(1)) != 0:
+        spins = 0
         while atomic_load(index, field) != 0:
-            pass
+            spins += 1
+            if spins > _SPINS:
+                sched_yield()
 
 
 @jit
@@ -321,7 +329,7 @@ def _add_in(index: int, bucket: int, key: int, times: int, addition: int) -> int
 def _seen_again(index: int, key: int, row: int, times: int, addition: int) -> int:
     """What follows on 0 or -n for a key that is seen more times: its row, begun, or -n."""
     seen = min(times - row, int64(_MOST_SEEN))
-    if seen < load(index, KeyIndex.admission):
+    if seen < load(addition, Addition.admission):
         return -seen
     found = _new_row(index)
     if found == 0:
@@ -483,7 +491,7 @@ def _close_gaps(index: int, bucket: int) -> None:
 
 @jit
 def remove(index: int, key: int) -> int:
-    """Takes a key out; returns the number of its row, which it is for the caller to free; or 0."""
+    """Takes a key out; returns the number of its row, to be retired, or 0."""
     hashed = hash_of(key)
     stripe = hashed & (STRIPES - 1)
     _begin_change(index, stripe)
@@ -504,13 +512,110 @@ def remove(index: int, key: int) -> int:
 
 
 @jit
-def free_row(index: int, row: int) -> None:
-    """Lets a row be given to another key."""
+def retire_row(index: int, row: int) -> None:
+    """Notes the number of a row that no key has any more.
+
+    It is not given to another key before `release_rows`, since updates may be on their way to it.
+    """
     _lock(index, KeyIndex.lock)
-    count = load(index, KeyIndex.free_rows)
-    store_as(index + load(index, KeyIndex.free), count, np.int32(row), np.int32)
-    atomic_store(index, KeyIndex.free_rows, count + 1)
+    count = load(index, KeyIndex.pending_rows)
+    store_as(index + load(index, KeyIndex.pending), count, np.int32(row), np.int32)
+    store(index, KeyIndex.pending_rows, count + 1)
     _unlock(index, KeyIndex.lock)
+
+
+@jit
+def pending_rows(index: int, rows: int, most: int) -> int:
+    """Writes rows that are pending, counted from 0, the first first; returns how many."""
+    _lock(index, KeyIndex.lock)
+    count = min(load(index, KeyIndex.pending_rows), most)
+    for k in range(count):
+        row = int64(load_as(index + load(index, KeyIndex.pending), k, np.int32))
+        store(rows, k, row - 1)
+    _unlock(index, KeyIndex.lock)
+    return count
+
+
+@jit
+def release_rows(index: int, count: int) -> None:
+    """Lets the first rows that are pending be given to other keys."""
+    _lock(index, KeyIndex.lock)
+    pending, count = index + load(index, KeyIndex.pending), max(count, int64(0))
+    left = max(load(index, KeyIndex.pending_rows) - count, int64(0))
+    count = load(index, KeyIndex.pending_rows) - left
+    free_rows = load(index, KeyIndex.free_rows)
+    free = index + load(index, KeyIndex.free)
+    for k in range(count):
+        store_as(free, free_rows + k, load_as(pending, k, np.int32), np.int32)
+    for k in range(left):
+        store_as(pending, k, load_as(pending, count + k, np.int32), np.int32)
+    store(index, KeyIndex.pending_rows, left)
+    atomic_store(index, KeyIndex.free_rows, free_rows + count)
+    _unlock(index, KeyIndex.lock)
+
+
+@jit
+def hold(index: int) -> None:
+    """Has all threads wait that add or remove keys, until `let_go`; others find keys meanwhile."""
+    for stripe in range(STRIPES):
+        _lock(index, KeyIndex.locks + stripe)
+
+
+@jit
+def let_go(index: int) -> None:
+    """Ends `hold`."""
+    for stripe in range(STRIPES):
+        _unlock(index, KeyIndex.locks + stripe)
+
+
+@jit
+def write_entries(index: int, keys: int, rows: int, counts: int, steps: int) -> None:
+    """Writes all keys, stripe by stripe, while the index is held.
+
+    Args:
+      index: its address.
+      keys: out, int64 [key_count].
+      rows: out, int64 [key_count], of each key, -1 for none.
+      counts: out, int32 [key_count], how often it was seen.
+      steps: out, int64 [key_count], when it was seen last, -1 for keys without a row.
+    """
+    number, buckets = int64(0), load(index, KeyIndex.bucket_count)
+    records = index + load(index, KeyIndex.records)
+    for stripe in range(STRIPES):
+        for first in range(stripe, buckets, STRIPES):
+            bucket = index + load(index, KeyIndex.buckets) + BUCKET_BYTES * first
+            while bucket != 0:
+                for place in range(KEYS):
+                    row = _row(bucket, place)
+                    if row == 0:
+                        continue
+                    count, step = np.int32(-row), int64(-1)
+                    if row > 0:
+                        record = records + 8 * (row - 1)
+                        count = load_as(record, int64(0), np.int32)
+                        step = int64(load_as(record, int64(1), np.int32))
+                    store(keys, number, load(bucket, place))
+                    store(rows, number, max(row, int64(0)) - 1)
+                    store_as(counts, number, count, np.int32)
+                    store(steps, number, step)
+                    number += 1
+                bucket = _next(index, bucket)
+
+
+@jit
+def put_key(index: int, key: int, count: int, step: int, addition: int) -> int:
+    """Puts a key there as `write_entries` has it; returns its row, -1 for none.
+
+    Args:
+      addition: the address of an `Addition` without a table, for the call's own use.
+    """
+    store(addition, Addition.admission, int64(1) if step >= 0 else int64(2**62))
+    row = _add(index, key, hash_of(key), max(count, int64(1)), addition)
+    if row > 0 and step >= 0:
+        record = index + load(index, KeyIndex.records) + 8 * (row - 1)
+        store_as(record, int64(0), np.int32(min(count, int64(_MOST_SEEN))), np.int32)
+        store_as(record, int64(1), np.int32(min(step, int64(2**31 - 1))), np.int32)
+    return max(row, int64(0)) - 1
 
 
 @jit

@@ -23,6 +23,9 @@ ZEROS_ON_DEMAND = "ZerosOnDemand"
 KEY_INDEX = "EmbeddingKeyIndex"
 KEYED_GATHER = "KeyedEmbeddingGather"
 FILL_SLOT = "FillEmbeddingSlot"
+KEY_ENTRIES = "EmbeddingKeyEntries"
+ADD_KEYS = "AddEmbeddingKeys"
+REMOVE_KEYS = "RemoveEmbeddingKeys"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -47,4 +50,7 @@ OP_NAMES: tuple[str, ...] = (
     KEY_INDEX,
     KEYED_GATHER,
     FILL_SLOT,
+    KEY_ENTRIES,
+    ADD_KEYS,
+    REMOVE_KEYS,
 )

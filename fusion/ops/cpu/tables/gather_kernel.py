@@ -117,6 +117,8 @@ def _begin_training(frame: int, job: int) -> None:
     """Has keys noted as seen."""
     args, addition = job + 8 * GatherJob.gather, job + 8 * GatherJob.addition
     store(args, KeyedGather.addition, addition)
+    admission = load(load(args, KeyedGather.index), KeyIndex.admission)
+    store(addition, Addition.admission, admission)
     if load(addition, Addition.step) < 0:
         index = load(args, KeyedGather.index)
         store(addition, Addition.step, atomic_add(index, KeyIndex.clock, int64(1)) + 1)

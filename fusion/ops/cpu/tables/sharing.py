@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.index_layout import KeyIndex
-from fusion.ops.cpu.tables.layout import SharedVariable
+from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
 from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import context
+from fusion.runtime.native.frame import context, failed, kernel_state
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import call_at, load, stack_words, store, store_as
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
@@ -62,6 +62,25 @@ def unshare(shared: int) -> None:
         call_at(load(access, UpdateAccess.unlock), shared + 8 * SharedVariable.holder)
     if load(shared, SharedVariable.variable) != 0:
         let_go(access, shared + 8 * SharedVariable.variable, int64(1))
+
+
+@jit
+def share_index(frame: int, index: int, shared: int) -> int:
+    """Shares the variable of an input that is an index; its address, 0 if it is none.
+
+    Then or not, `unshare` it.
+
+    Args:
+      index: the number of the input.
+      shared: out, the address of a `SharedVariable`.
+    """
+    for k in range(SharedVariable.SIZE):
+        store(shared, k, 0)
+    access = kernel_state(frame) + 8 * AccessState.index_access
+    if not share(frame, access, index, shared):
+        return int64(0)
+    check_index(frame, shared)
+    return int64(0) if failed(frame) else load(shared, SharedVariable.data)
 
 
 @jit

@@ -28,7 +28,9 @@ def build_access_state(creation: int) -> None:
     constants = constants_of(creation)
     if constants == 0:
         return
-    number = attr_word(creation, load(constants, AccessConstants.T))
+    number = int64(_INDEX_DTYPE)  # ops without tables have no attr for their dtype
+    if load(constants, AccessConstants.T) >= 0:
+        number = attr_word(creation, load(constants, AccessConstants.T))
     of_table, of_index = _dtype(constants, number), _dtype(constants, int64(_INDEX_DTYPE))
     if of_table == 0 or of_index == 0:
         text = "TensorFlow does not export how variables of DataType %lld are changed in place"

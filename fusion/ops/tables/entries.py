@@ -1,0 +1,69 @@
+"""Ops on the keys of an index: all that there are, put back, and taken out."""
+
+from __future__ import annotations
+
+from fusion.ops import cpu
+from fusion.ops.tables.access import access_constants, compile_builder
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Builder, OpSpec
+from fusion.schema import names
+
+_INDEX = Arg("index", "resource", "[...]", doc="variable of EmbeddingKeyIndex", on_host=True)
+_BUILDER = Builder("build_access_state", compile_builder, access_constants)
+
+ENTRIES = OpSpec(
+    name=names.KEY_ENTRIES,
+    doc="All keys of an index, as they are at one moment; lookups in training wait meanwhile.",
+    inputs=(_INDEX,),
+    outputs=(
+        Arg("keys", "int64", "[?]", doc="[n]"),
+        Arg("rows", "int64", "[?]", doc="[n], -1 for keys that have no row yet"),
+        Arg("counts", "int32", "[?]", doc="[n], how often each was seen in training"),
+        Arg("steps", "int64", "[?]", doc="[n], when it was seen last, -1 for those without a row"),
+        Arg(
+            "pending",
+            "int64",
+            "[?]",
+            doc="rows that RemoveEmbeddingKeys has freed, and can release",
+        ),
+    ),
+    attrs=(),
+    kernels={"CPU": cpu.kernel("tables.entries_kernel")},
+    builder=_BUILDER,
+    gradient=NOT_DIFFERENTIABLE,
+    is_stateful=True,
+)
+
+ADD = OpSpec(
+    name=names.ADD_KEYS,
+    doc="Puts keys into an index as EmbeddingKeyEntries has them; those with a step have a row.\n\n"
+    "That there is no room for a key is a ResourceExhaustedError.",
+    inputs=(
+        _INDEX,
+        Arg("keys", "int64", "[n]"),
+        Arg("counts", "int32", "[n]"),
+        Arg("steps", "int64", "[n]"),
+    ),
+    outputs=(Arg("rows", "int64", "[?]", doc="[n]"),),
+    attrs=(),
+    kernels={"CPU": cpu.kernel("tables.add_kernel")},
+    builder=_BUILDER,
+    gradient=NOT_DIFFERENTIABLE,
+    is_stateful=True,
+)
+
+REMOVE = OpSpec(
+    name=names.REMOVE_KEYS,
+    doc="Takes keys out of an index, whose rows are pending then.\n\n"
+    "Before, it releases the first rows that are pending, which other keys get from then on.",
+    inputs=(
+        _INDEX,
+        Arg("keys", "int64", "[n]"),
+        Arg("release", "int64", "[...]", doc="how many rows to release", on_host=True),
+    ),
+    outputs=(Arg("rows", "int64", "[?]", doc="[n], -1 for keys without a row"),),
+    attrs=(),
+    kernels={"CPU": cpu.kernel("tables.remove_kernel")},
+    builder=_BUILDER,
+    gradient=NOT_DIFFERENTIABLE,
+    is_stateful=True,
+)
