@@ -31,7 +31,7 @@ class KeyIndex(Layout):
     admission: Int64  # how often a key is seen before it gets a row
     seed: Int64  # of new rows
     waits: Flag  # whether keys that find no room wait for it
-    clock: Int64  # counts what nobody gives a step for
+    clock: Int64  # how many lookups in training there were
     bucket_count: Int64  # those that hashes lead to
     most_buckets: Int64
     more_count: Int64  # those that continue chains, behind the others

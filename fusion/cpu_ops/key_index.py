@@ -607,8 +607,16 @@ def put_key(index: int, key: int, count: int, step: int, addition: int) -> int:
     """Puts a key there as `write_entries` has it; returns its row, -1 for none.
 
     Args:
+      index, key: the index and the key.
+      count: how often it was seen; 0 leaves that and the step as they are if it has a row.
+      step: when it was seen last; -1 for a key that is to have no row.
       addition: the address of an `Addition` without a table, for the call's own use.
     """
+    if count <= 0 and step >= 0:
+        whole = atomic_load(index, KeyIndex.bucket_count)
+        row = _find(index, key, hash_of(key), whole, _whole(whole))
+        if row > 0:
+            return row - 1
     store(addition, Addition.admission, int64(1) if step >= 0 else int64(2**62))
     row = _add(index, key, hash_of(key), max(count, int64(1)), addition)
     if row > 0 and step >= 0:

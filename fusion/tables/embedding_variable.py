@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -13,7 +13,17 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.cpu_ops.index_layout import MOST_ROWS, index_bytes
+from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.tables.checkpoint import (
+    initialize,
+    restore_index,
+    restore_rows,
+    save_by_keys,
+    save_index,
+    save_rows,
+)
+from fusion.tables.eviction import POLICIES, Keys
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
     ZerosOnDemand,
@@ -22,10 +32,21 @@ from fusion.tables.initial_rows import (
     initial_rows,
     most_rows,
 )
-from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand
+from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand, owner_of
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
+
+
+#: The notes of a graph's evictions before saves, and of what makes empty indices before restores.
+_EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
+
+
+class _Slot(NamedTuple):
+    """A variable beside a table, and what its rows begin with, None for zeros."""
+
+    variable: Any
+    first: Any
 
 
 class EmbeddingVariable(tf.Module):
@@ -59,6 +80,7 @@ class EmbeddingVariable(tf.Module):
         initializer: Callable[..., Any] | None = None,
         trainable: bool = True,
         admission: int | None = None,
+        eviction: Any = None,
         capacity: int | None = None,
         default_value: Any = None,
         seed: int | None = None,
@@ -79,8 +101,10 @@ class EmbeddingVariable(tf.Module):
             1/sqrt(D) if None.
           trainable: whether the table is trained; if not, no key gets a row by a lookup.
           admission: how often a key is seen in training before it gets a row; None for once.
+          eviction: which keys `evict` and a save forget: a `GlobalStepEvict`, `L2WeightEvict`,
+            `LeastFrequent` or `LeastRecent`; None: none.
           capacity: how many keys can have rows; None for as many as this machine's memory may
-            hold. A key that finds no room is an error.
+            hold. A key that finds no room is an error; with `eviction` it waits until there is.
           default_value: what keys without a row read, a number or D of them; None for 0.
           seed: of the initial values of rows; made of the name if None.
           sample_count: how many rows the initializer makes.
@@ -104,11 +128,17 @@ class EmbeddingVariable(tf.Module):
             raise ValueError(f"capacity must be at most {MOST_ROWS}, got {self.capacity}")
         self.admission = _positive("admission", 1 if admission is None else admission)
         default = checked_default(default_value, self.dimension)
+        if eviction is not None and not isinstance(eviction, POLICIES):
+            names = ", ".join(policy.__name__ for policy in POLICIES)
+            raise TypeError(f"eviction must be None or one of {names}, got {eviction!r}")
+        self.eviction = eviction
+        self._slots: list[_Slot] = []
+        self._evicted_at = -1
         if initializer is None:
             initializer = default_initializer(self.dimension)
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
-        seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
+        self._seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
         count = _positive("sample_count", sample_count)
         self._step = step
         shape = [self.capacity, self.dimension]
@@ -116,28 +146,34 @@ class EmbeddingVariable(tf.Module):
             table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
         self.table = table
         with tf.name_scope(f"{table.name.partition(':')[0]}/"):
-            self.index = _variable(lambda: self._empty_index(seed), "key_index", False)
+            self.index = _variable(self._empty_index, "key_index", False)
             self.initial = _variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
                 "initial_rows",
                 False,
             )
+        self._save_rows(self.table, lambda: None)
+        save_by_keys(
+            self.index,
+            lambda: save_index(self.index, self._evict_before_save),
+            lambda tensors: restore_index(tensors, self.index, self._begin_index),
+        )
         if not tf.executing_eagerly():
-            tf.compat.v1.add_to_collection(EMBEDDING_VARIABLES, self)
+            notes(tf.compat.v1.get_default_graph(), EMBEDDING_VARIABLES).append(self)
             make_slots_on_demand()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
         """The embedding variable of this graph that a table belongs to, or None."""
-        known = tf.compat.v1.get_collection(EMBEDDING_VARIABLES)
-        return next((variable for variable in known if variable.table is table), None)
+        found: EmbeddingVariable | None = owner_of(table)
+        return found
 
-    def _empty_index(self, seed: int) -> tf.Tensor:
+    def _empty_index(self) -> tf.Tensor:
         index = ops.embedding_key_index(
             capacity=tf.constant([self.capacity], tf.int64),
             admission=self.admission,
-            seed=seed,
-            waits=False,
+            seed=self._seed,
+            waits=self.eviction is not None,
         )
         index.set_shape([index_bytes(self.capacity) // 8])
         return index
@@ -191,6 +227,111 @@ class EmbeddingVariable(tf.Module):
             if keys.shape.rank == 1:
                 return rows
             return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
+
+    def add_slot(self, slot: Any, first: Any = None, number: int = 0) -> None:
+        """Has an optimizer's variable follow the rows of `table`.
+
+        It is saved by keys, and its rows are what they were first when another key gets them.
+
+        Args:
+          slot: a variable [capacity, D], made by `ZerosOnDemand`.
+          first: what its rows begin with, [1, D]; None for zeros.
+          number: of the slot among those that do not begin with zeros.
+        """
+        self._slots.append(_Slot(slot, first))
+
+        def fill() -> Any:
+            if first is None:
+                return None
+            return ops.fill_embedding_slot(
+                slot=slot.handle,
+                index=self.index.handle,
+                values=first,
+                dim=self.dimension,
+                number=number,
+            )
+
+        self._save_rows(slot, fill)
+
+    def _save_rows(self, variable: Any, fill: Callable[[], Any]) -> None:
+        save_by_keys(
+            variable,
+            lambda: save_rows(variable, self.index, self._evict_before_save),
+            lambda tensors: restore_rows(tensors, variable, self.index, self._begin_index, fill),
+        )
+
+    def evict(self) -> Any:
+        """Forgets the keys that `eviction` says.
+
+        Their rows, and those of the slots, are given to other keys after the next eviction: until
+        then updates may be on their way to them. Keys that wait for admission are forgotten, too,
+        where they are more than those that have rows.
+
+        Returns:
+          int64 [], how many keys with rows were forgotten: in a graph, a tensor to be run.
+
+        Raises:
+          ValueError: there is no `eviction`.
+        """
+        if self.eviction is None:
+            raise ValueError(f"{self.name} has no eviction")
+        entries = ops.embedding_key_entries(index=self.index.handle)
+        has_row = entries.rows >= 0
+        with_rows = tf.where(has_row)[:, 0]
+        steps = tf.gather(entries.steps, with_rows)
+        newest = tf.reduce_max(tf.concat([steps, [0]], 0))
+        keys = Keys(
+            self.table,
+            tf.gather(entries.rows, with_rows),
+            tf.gather(entries.counts, with_rows),
+            steps,
+            newest if self._step is None else tf.cast(self._step(), tf.int64),
+        )
+        victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), self.eviction.victims(keys))
+        waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
+        is_many = tf.size(waiting) > tf.size(with_rows)
+        forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
+        with tf.control_dependencies([self._reset(slot, entries.pending) for slot in self._slots]):
+            removed = ops.remove_embedding_keys(
+                index=self.index.handle,
+                keys=tf.concat([victims, forgotten], 0),
+                release=tf.size(entries.pending, tf.int64),
+            )
+        if tf.executing_eagerly():
+            self._evicted_at = int(entries.clock[0])
+        return tf.math.count_nonzero(removed >= 0)
+
+    def _reset(self, slot: _Slot, rows: tf.Tensor) -> Any:
+        """Makes rows of a slot what they were first."""
+        first = tf.zeros([1, self.dimension], self.dtype) if slot.first is None else slot.first
+        values = tf.broadcast_to(first, [tf.size(rows), self.dimension])
+        return tf.raw_ops.ResourceScatterUpdate(
+            resource=slot.variable.handle, indices=rows, updates=values
+        )
+
+    def _evict_before_save(self) -> Any:
+        """Evicts once for all variables of a save; in a graph, what saves wait for."""
+        if self.eviction is None:
+            return None
+        if not tf.executing_eagerly():
+            return self._once(_EVICTIONS, self.evict)
+        clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
+        return self.evict() if clock != self._evicted_at else None
+
+    def _begin_index(self) -> Any:
+        """In a graph, what makes an empty index before a restore where there is none."""
+        if tf.executing_eagerly():
+            return None
+        return self._once(_BEGINNINGS, lambda: initialize(self.index, self._empty_index))
+
+    def _once(self, note: str, make: Callable[[], Any]) -> Any:
+        """What `make` has made for this variable in this graph."""
+        known = notes(tf.compat.v1.get_default_graph(), note)
+        found = next((op for variable, op in known if variable is self), None)
+        if found is None:
+            found = make()
+            known.append((self, found))
+        return found
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
         """Keys as the index has them, int32 or int64.

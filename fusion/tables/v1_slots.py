@@ -14,18 +14,20 @@ import tensorflow as tf
 from tensorflow.python.training import slot_creator
 
 from fusion.ops.tables.slots import note_slot
+from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.tables.initial_rows import ZerosOnDemand
 
-#: The collection of a graph's embedding variables.
-EMBEDDING_VARIABLES = "fusion_embedding_variables"
+#: The note of a graph's embedding variables.
+EMBEDDING_VARIABLES = "embedding_variables"
 
 #: The classes of initializers that give zeros.
 _ZEROS = frozenset({"Zeros", "ZerosOnDemand"})
 
 
-def _is_table(variable: Any) -> bool:
-    known = tf.compat.v1.get_collection(EMBEDDING_VARIABLES)
-    return any(found.table is variable for found in known)
+def owner_of(table: Any) -> Any:
+    """The embedding variable that a table belongs to, or None."""
+    known = notes(tf.compat.v1.get_default_graph(), EMBEDDING_VARIABLES)
+    return next((found for found in known if found.table is table), None)
 
 
 def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,12 +40,15 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     def make(
         primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, *args: Any, **named: Any
     ) -> Any:
-        if not _is_table(primary) or shape != primary.shape:
+        owner = owner_of(primary)
+        if owner is None or shape != primary.shape:
             return make_slot(primary, initializer, shape, dtype, name, *args, **named)
         slot = make_slot(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
+        values, number = None, 0
         if type(initializer).__name__ not in _ZEROS:
             values = tf.cast(initializer([1, int(shape[1])], dtype=dtype), dtype)
-            note_slot(primary.handle, slot, values)
+            number = note_slot(primary.handle, slot, values)
+        owner.add_slot(slot, values, number)
         return slot
 
     return make

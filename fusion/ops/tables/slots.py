@@ -11,34 +11,36 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.cpu_ops.index_layout import MOST_SLOTS
+from fusion.runtime.tensorflow.graph_notes import notes
 
-_GRADIENTS, _SLOTS = "fusion_keyed_gradients", "fusion_filled_slots"
+_GRADIENTS, _SLOTS = "keyed_gradients", "filled_slots"
 
 
 def note_gradient(gather: Any, gradient: Any) -> None:
     """Notes a KeyedEmbeddingGather, and the op that its gradient waits for."""
     graph = gradient.graph
-    graph.add_to_collection(_GRADIENTS, (gather, gradient))
-    for handle, slot, values, number in graph.get_collection(_SLOTS):
+    notes(graph, _GRADIENTS).append((gather, gradient))
+    for handle, slot, values, number in notes(graph, _SLOTS):
         _connect(gather, gradient, handle, slot, values, number)
 
 
-def note_slot(handle: Any, slot: Any, values: Any) -> None:
-    """Notes a slot of a table, and what its rows begin with, [1, D].
+def note_slot(handle: Any, slot: Any, values: Any) -> int:
+    """Notes a slot of a table, and what its rows begin with, [1, D]; returns its number.
 
     Raises:
       NotImplementedError: there are too many.
     """
     graph = handle.graph
-    number = sum(table is handle for table, *_ in graph.get_collection(_SLOTS))
+    number = sum(table is handle for table, *_ in notes(graph, _SLOTS))
     if number >= MOST_SLOTS:
         raise NotImplementedError(
             f"{slot.name} is one of more than {MOST_SLOTS} slots of a table that do not begin "
             "with zeros"
         )
-    graph.add_to_collection(_SLOTS, (handle, slot, values, number))
-    for gather, gradient in graph.get_collection(_GRADIENTS):
+    notes(graph, _SLOTS).append((handle, slot, values, number))
+    for gather, gradient in notes(graph, _GRADIENTS):
         _connect(gather, gradient, handle, slot, values, number)
+    return number
 
 
 def _connect(gather: Any, gradient: Any, handle: Any, slot: Any, values: Any, number: int) -> None:

@@ -10,7 +10,7 @@ from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.native.frame import failed, new_output
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words
+from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
@@ -29,7 +29,9 @@ def _write(frame: int, index: int) -> None:
     steps = _new_vector(frame, int64(3), count, int64(8))
     pending_count = load(index, KeyIndex.pending_rows)
     pending = _new_vector(frame, int64(4), pending_count, int64(8))
+    clock = _new_vector(frame, int64(5), int64(1), int64(8))
     if not failed(frame):
+        store(clock, 0, load(index, KeyIndex.clock))
         write_entries(index, keys, rows, counts, steps)
         # They are released by one who has read them, and only become more.
         pending_rows(index, pending, pending_count)

@@ -119,9 +119,9 @@ def _begin_training(frame: int, job: int) -> None:
     store(args, KeyedGather.addition, addition)
     admission = load(load(args, KeyedGather.index), KeyIndex.admission)
     store(addition, Addition.admission, admission)
+    clock = atomic_add(load(args, KeyedGather.index), KeyIndex.clock, int64(1)) + 1
     if load(addition, Addition.step) < 0:
-        index = load(args, KeyedGather.index)
-        store(addition, Addition.step, atomic_add(index, KeyIndex.clock, int64(1)) + 1)
+        store(addition, Addition.step, clock)
     store(addition, Addition.step, min(load(addition, Addition.step), int64(2**31 - 1)))
 
 
