@@ -1,5 +1,6 @@
 """Tables beyond a variable of so many rows: embedding variables, whose ids have no bound."""
 
+from fusion.tables.deeprec import get_embedding_variable as get_embedding_variable
 from fusion.tables.embedding_variable import EmbeddingVariable as EmbeddingVariable
 from fusion.tables.eviction import GlobalStepEvict as GlobalStepEvict
 from fusion.tables.eviction import L2WeightEvict as L2WeightEvict

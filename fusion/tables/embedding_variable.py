@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
@@ -24,6 +26,7 @@ from fusion.tables.checkpoint import (
     save_rows,
 )
 from fusion.tables.eviction import POLICIES, Keys
+from fusion.tables.files import CHUNK_ROWS, read_table, write_table
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
     ZerosOnDemand,
@@ -285,7 +288,7 @@ class EmbeddingVariable(tf.Module):
             tf.gather(entries.rows, with_rows),
             tf.gather(entries.counts, with_rows),
             steps,
-            newest if self._step is None else tf.cast(self._step(), tf.int64),
+            newest if self._step is None else tf.maximum(newest, tf.cast(self._step(), tf.int64)),
         )
         victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), self.eviction.victims(keys))
         waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
@@ -317,6 +320,66 @@ class EmbeddingVariable(tf.Module):
             return self._once(_EVICTIONS, self.evict)
         clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
         return self.evict() if clock != self._evicted_at else None
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes the keys that have rows, and these, to a new folder; returns how many.
+
+        The files are `key`, int64, and `emb_vector`, float32 [n, D], as NVIDIA's HPS reads them.
+
+        Raises:
+          FileExistsError: there is something at `path`.
+          RuntimeError: called in a graph.
+        """
+        return self._export(path, 0, {})
+
+    def delta(self, path: str | os.PathLike[str], since_step: int) -> int:
+        """As `export`, but of the keys that were trained in this step or later.
+
+        Keys that were forgotten since then are not told.
+        """
+        return self._export(path, operator.index(since_step), {"since_step": since_step})
+
+    def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
+        _check_eager("export")
+        entries = ops.embedding_key_entries(index=self.index.handle)
+        chosen = np.flatnonzero((entries.rows.numpy() >= 0) & (entries.steps.numpy() >= since))
+        keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
+
+        def parts() -> Iterator[tuple[Any, Any]]:
+            for first in range(0, len(keys), CHUNK_ROWS):
+                some = slice(first, first + CHUNK_ROWS)
+                yield keys[some], tf.gather(self.table, rows[some]).numpy()
+
+        about = {"dtype": self.dtype.name, "step": int(entries.clock[0]), **about}
+        return write_table(path, self.dimension, parts(), about)
+
+    def import_from(self, path: str | os.PathLike[str]) -> int:
+        """Gives the keys of a folder of `export` its rows; returns how many there are.
+
+        Other keys keep theirs.
+
+        Raises:
+          FileNotFoundError: there are no such files.
+          ValueError: rows of another dimension.
+          tf.errors.ResourceExhaustedError: there is no room for all keys.
+          RuntimeError: called in a graph.
+        """
+        _check_eager("import_from")
+        count = 0
+        for keys, rows in read_table(path, self.dimension):
+            restore_rows(
+                {"keys": tf.constant(keys), "values": tf.constant(rows)},
+                self.table,
+                self.index,
+                self._begin_index,
+                lambda: None,
+            )
+            count += len(keys)
+        return count
+
+    def apply_delta(self, path: str | os.PathLike[str]) -> int:
+        """As `import_from`, of a folder of `delta`."""
+        return self.import_from(path)
 
     def _begin_index(self) -> Any:
         """In a graph, what makes an empty index before a restore where there is none."""
@@ -357,6 +420,11 @@ def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool
 def _module_name(name: str) -> str:
     """A name that `tf.Module` takes, which are identifiers."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}") or "_"
+
+
+def _check_eager(what: str) -> None:
+    if not tf.executing_eagerly():
+        raise RuntimeError(f"{what} runs eagerly, and not in a graph")
 
 
 def _positive(name: str, value: Any) -> int:

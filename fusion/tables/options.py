@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import tensorflow as tf
+
+from fusion.tables.eviction import (
+    POLICIES,
+    GlobalStepEvict,
+    L2WeightEvict,
+    LeastFrequent,
+    LeastRecent,
+)
 from fusion.tables.initial_rows import SAMPLE_COUNT
 
 
@@ -50,18 +59,21 @@ class EmbeddingVariableOption:
 
     Attributes:
       filter_option: when keys get rows; None: when they are seen in training.
+      evict_option: which keys are forgotten at a save; None: none.
       init_option: what rows begin with.
       capacity: how many keys can have rows; None for as many as memory may hold.
       seed: of the initial values of rows; made of the variable's name if None.
     """
 
     filter_option: CounterFilter | CBFFilter | None = None
+    evict_option: GlobalStepEvict | L2WeightEvict | LeastFrequent | LeastRecent | None = None
     init_option: InitializerOption = field(default_factory=InitializerOption)
     capacity: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
         _check("filter_option", self.filter_option, (CounterFilter, CBFFilter, type(None)))
+        _check("evict_option", self.evict_option, (*POLICIES, type(None)))
         _check("init_option", self.init_option, (InitializerOption,))
 
     @property
@@ -75,6 +87,8 @@ class EmbeddingVariableOption:
         return {
             "initializer": init.initializer or initializer,
             "admission": self.admission,
+            "eviction": self.evict_option,
+            "step": global_step if isinstance(self.evict_option, GlobalStepEvict) else None,
             "capacity": self.capacity,
             "default_value": init.default_value_no_permission,
             "seed": self.seed,
@@ -91,9 +105,11 @@ class EmbeddingVariableOption:
             raise ValueError(
                 "an initializer in init_option has no configuration: give it to the column"
             )
-        init = self.init_option
+        init, evict = self.init_option, self.evict_option
+        policy = None if evict is None else {"class_name": type(evict).__name__, **asdict(evict)}
         return {
             "admission": self.admission,
+            "eviction": policy,
             "capacity": self.capacity,
             "seed": self.seed,
             "default_value_dim": init.default_value_dim,
@@ -109,7 +125,16 @@ class EmbeddingVariableOption:
             default_value_dim=rest.pop("default_value_dim"),
             default_value_no_permission=rest.pop("default_value_no_permission"),
         )
-        return cls(CounterFilter(admission) if admission > 1 else None, init, **rest)
+        policy = dict(rest.pop("eviction") or {})
+        kinds = {kind.__name__: kind for kind in POLICIES}
+        evict = kinds[policy.pop("class_name")](**policy) if policy else None
+        return cls(CounterFilter(admission) if admission > 1 else None, evict, init, **rest)
+
+
+def global_step() -> tf.Tensor:
+    """The number of the step of `tf.compat.v1`, -1 in a graph that has none."""
+    step = tf.compat.v1.train.get_global_step()
+    return tf.constant(-1, tf.int64) if step is None else tf.cast(step, tf.int64)
 
 
 def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:
