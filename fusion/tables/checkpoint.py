@@ -1,10 +1,10 @@
 """Checkpoints of embedding variables: rows of keys, in place of whole variables.
 
 A table and its slots are as large as their capacity, and the words of an index mean nothing in
-another process. So each of these variables is saved as keys and what belongs to them, by
-`tf.train.Checkpoint` and the Saver of `tf.compat.v1`. A restored variable gives the keys rows, if
-they have none, wherever these are: so variables can be restored in any order, into any capacity.
-Restoring the index takes the keys out that the checkpoint does not have.
+another process. So an embedding variable is saved as keys and what belongs to each, and a slot as
+keys and rows, by `tf.train.Checkpoint`, in SavedModels, and by the Saver of `tf.compat.v1`. What is
+restored gives keys rows, if they have none, wherever these are: so it can be restored in any order,
+into any capacity. Keys that a checkpoint does not have are taken out.
 """
 
 from __future__ import annotations
@@ -24,15 +24,58 @@ Save = Callable[[], Mapping[str, tf.Tensor]]
 #: Takes them, and returns what is to be done for it in a graph.
 Restore = Callable[[Mapping[str, tf.Tensor]], Any]
 
-_SAVED_BY_KEYS = "_fusion_is_saved_by_keys"
+#: The attribute of variables that are saved by keys, or with another object: what the Saver of
+#: `tf.compat.v1` calls, a `Save` and a `Restore`; or None.
+_SAVER = "_fusion_saver"
 
 
 def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
-    """Has a variable saved and restored in another way than as a whole."""
+    """Has a variable saved and restored in another way; SavedModels leave it out."""
+    _leave_out_of_models(variable)
     variable._serialize_to_tensors = save
     variable._restore_from_tensors = restore
-    setattr(variable, _SAVED_BY_KEYS, True)
+    setattr(variable, _SAVER, (save, restore))
     _extend_v1_saver()
+
+
+def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
+    """Has an object saved in place of a variable of its own.
+
+    Args:
+      variable: the variable, of which the object is a child, so that none is saved without it.
+      owner: the object.
+      is_in_name_of: whether the Saver of `tf.compat.v1`, which knows variables alone, saves the
+        object under the variable's name.
+    """
+    children = variable._trackable_children
+
+    def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
+        return {**children(*args, **named), "embedding_variable": owner}
+
+    _leave_out_of_models(variable)
+    variable._trackable_children = with_owner
+    _leave_out(variable)
+    calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
+    setattr(variable, _SAVER, calls if is_in_name_of else None)
+    _extend_v1_saver()
+
+
+def _leave_out(variable: Any) -> None:
+    """Has a variable not saved."""
+    variable._serialize_to_tensors = dict
+    variable._restore_from_tensors = lambda tensors: None
+
+
+def _leave_out_of_models(variable: Any) -> None:
+    """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
+    export = variable._export_to_saved_model_graph
+
+    def export_without_value(object_map: Any, **named: Any) -> Any:
+        handles = export(object_map=object_map, **named)
+        _leave_out(object_map[variable])
+        return handles
+
+    variable._export_to_saved_model_graph = export_without_value
 
 
 def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
@@ -70,15 +113,9 @@ def restore_rows(
       tf.errors.InvalidArgumentError: rows of another size.
       tf.errors.ResourceExhaustedError: there is no room for all keys.
     """
-    keys, values = tensors["keys"], tensors["values"]
-    width = tf.debugging.assert_equal(
-        tf.shape(values)[1],
-        variable.shape[1],
-        f"the checkpoint has rows of another dimension than {variable.name}",
-    )
-    zeros = ZerosOnDemand()
-    with _after(width):
-        ready = initialize(variable, lambda: zeros(variable.shape, variable.dtype))
+    keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
+    with _after(_same_width(values, variable)):
+        ready = _begin_table(variable)
     with _after(begin()), _after(ready):
         rows = ops.add_embedding_keys(
             index=index.handle,
@@ -92,26 +129,64 @@ def restore_rows(
         )
 
 
-def save_index(index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
-    """All keys, with what is known of each."""
-    with _after(before()):
+def save_table(
+    table: Any, index: Any, begin: Callable[[], Any], before: Callable[[], Any]
+) -> Mapping[str, tf.Tensor]:
+    """All keys, with what is known of each, and the rows of those that have one, in their order.
+
+    Args:
+      table: [capacity, D].
+      index: the variable of the index.
+      begin: as in `restore_rows`: who loads a SavedModel saves it before anything is restored.
+      before: as in `save_rows`.
+    """
+    with _after(begin()), _after(_begin_table(table)), _after(before()):
         entries = ops.embedding_key_entries(index=index.handle)
-    return {"keys": entries.keys, "counts": entries.counts, "steps": entries.steps}
+    rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
+    values = tf.raw_ops.ResourceGather(resource=table.handle, indices=rows, dtype=table.dtype)
+    tensors = {"keys": entries.keys, "counts": entries.counts, "steps": entries.steps}
+    return {**tensors, "values": values}
 
 
-def restore_index(
-    tensors: Mapping[str, tf.Tensor], index: Any, begin: Callable[[], Any]
+def restore_table(
+    tensors: Mapping[str, tf.Tensor], table: Any, index: Any, begin: Callable[[], Any]
 ) -> tf.Operation | None:
-    """Makes the keys those of a checkpoint; `begin` as in `restore_rows`."""
-    with _after(begin()):
+    """Makes keys and rows those of a checkpoint.
+
+    Args:
+      tensors: of `save_table`.
+      table, index: likewise.
+      begin: as in `restore_rows`.
+
+    Raises:
+      tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as `restore_rows`.
+    """
+    keys, counts, steps = (tf.reshape(tensors[name], [-1]) for name in ("keys", "counts", "steps"))
+    values = tensors["values"]
+    with _after(_same_width(values, table)):
+        ready = _begin_table(table)
+    with _after(begin()), _after(ready):
         known = ops.embedding_key_entries(index=index.handle).keys
-    others = tf.raw_ops.ListDiff(x=known, y=tensors["keys"]).out
+    others = tf.raw_ops.ListDiff(x=known, y=keys).out
     removed = ops.remove_embedding_keys(
         index=index.handle, keys=others, release=tf.constant(0, tf.int64)
     )
     with _after(removed):
-        rows = ops.add_embedding_keys(index=index.handle, **tensors)
-    return None if tf.executing_eagerly() else rows.op
+        rows = ops.add_embedding_keys(index=index.handle, keys=keys, counts=counts, steps=steps)
+    return tf.raw_ops.ResourceScatterUpdate(
+        resource=table.handle,
+        indices=tf.boolean_mask(rows, steps >= 0),
+        updates=tf.cast(values, table.dtype),
+    )
+
+
+def _same_width(values: tf.Tensor, variable: Any) -> Any:
+    """Checks that rows of a checkpoint are of the dimension of a variable's."""
+    return tf.debugging.assert_equal(
+        tf.shape(values)[1],
+        variable.shape[1],
+        f"the checkpoint has rows of another dimension than {variable.name}",
+    )
 
 
 def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
@@ -129,6 +204,11 @@ def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
     return tf.cond(is_initialized, lambda: tf.constant(False), assign)
 
 
+def _begin_table(table: Any) -> Any:
+    """As `initialize`, with zeros on demand."""
+    return initialize(table, lambda: ZerosOnDemand()(table.shape, table.dtype))
+
+
 def _after(what: Any) -> Any:
     """A context in which ops of a graph wait for an op or a tensor."""
     waits = [] if what is None or tf.executing_eagerly() else [what]
@@ -139,9 +219,9 @@ class _KeyedSaveable(saveable_object.SaveableObject):
     """A variable that is saved by keys, for the Saver of `tf.compat.v1`."""
 
     def __init__(self, variable: Any) -> None:
-        self._variable = variable
         name = variable.op.name if not tf.executing_eagerly() else variable._shared_name
-        tensors = variable._serialize_to_tensors()
+        save, self._restore = getattr(variable, _SAVER)
+        tensors = save()
         self._names = tuple(tensors)
         specs = [
             saveable_object.SaveSpec(tensor, "", f"{name}/{part}")
@@ -153,7 +233,7 @@ class _KeyedSaveable(saveable_object.SaveableObject):
         """Assigns what was read."""
         del restored_shapes
         tensors = dict(zip(self._names, restored_tensors, strict=True))
-        return self._variable._restore_from_tensors(tensors)
+        return self._restore(tensors)
 
 
 def _extend_v1_saver() -> None:
@@ -163,17 +243,16 @@ def _extend_v1_saver() -> None:
     that does the same for all others.
     """
     known = saveable_object_util.op_list_to_dict
-    if hasattr(known, _SAVED_BY_KEYS):
+    if hasattr(known, _SAVER):
         return
 
     @functools.wraps(known)
     def op_list_to_dict(op_list: Any, *args: Any, **named: Any) -> Any:
         if isinstance(op_list, list | tuple | set):
-            op_list = [
-                _KeyedSaveable(op) if getattr(op, _SAVED_BY_KEYS, False) else op
-                for op in tf.nest.flatten(list(op_list))
-            ]
+            given = tf.nest.flatten(list(op_list))
+            kept = [op for op in given if getattr(op, _SAVER, op) is not None]
+            op_list = [_KeyedSaveable(op) if hasattr(op, _SAVER) else op for op in kept]
         return known(op_list, *args, **named)
 
-    setattr(op_list_to_dict, _SAVED_BY_KEYS, True)
+    setattr(op_list_to_dict, _SAVER, True)
     saveable_object_util.op_list_to_dict = op_list_to_dict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +19,12 @@ from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (
     initialize,
-    restore_index,
     restore_rows,
+    restore_table,
     save_by_keys,
-    save_index,
     save_rows,
+    save_table,
+    save_with,
 )
 from fusion.tables.eviction import POLICIES, Keys
 from fusion.tables.files import CHUNK_ROWS, read_table, write_table
@@ -155,12 +156,8 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
-        self._save_rows(self.table, lambda: None)
-        save_by_keys(
-            self.index,
-            lambda: save_index(self.index, self._evict_before_save),
-            lambda tensors: restore_index(tensors, self.index, self._begin_index),
-        )
+        save_with(self.table, self, is_in_name_of=True)
+        save_with(self.index, self, is_in_name_of=False)
         if not tf.executing_eagerly():
             notes(tf.compat.v1.get_default_graph(), EMBEDDING_VARIABLES).append(self)
             make_slots_on_demand()
@@ -254,14 +251,32 @@ class EmbeddingVariable(tf.Module):
                 number=number,
             )
 
-        self._save_rows(slot, fill)
-
-    def _save_rows(self, variable: Any, fill: Callable[[], Any]) -> None:
         save_by_keys(
-            variable,
-            lambda: save_rows(variable, self.index, self._evict_before_save),
-            lambda tensors: restore_rows(tensors, variable, self.index, self._begin_index, fill),
+            slot,
+            lambda: save_rows(slot, self.index, self._evict_before_save),
+            lambda tensors: restore_rows(tensors, slot, self.index, self._begin_index, fill),
         )
+
+    def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
+        """What a SavedModel has to have before it."""
+        return {name: children[name] for name in ("table", "index", "initial")}
+
+    def _export_to_saved_model_graph(self, object_map: Any, **_: Any) -> list[Any]:
+        """Makes the copy that is saved with a SavedModel's graph, of the variables there."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        for name in ("table", "index", "initial"):
+            copied.__dict__[name] = object_map[getattr(self, name)]
+        object_map[self] = copied
+        return []
+
+    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+        """What a checkpoint has of it."""
+        return save_table(self.table, self.index, self._begin_index, self._evict_before_save)
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        """Takes what a checkpoint has."""
+        return restore_table(restored_tensors, self.table, self.index, self._begin_index)
 
     def evict(self) -> Any:
         """Forgets the keys that `eviction` says.
