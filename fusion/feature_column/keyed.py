@@ -15,6 +15,7 @@ from fusion.feature_column.fused import FusedColumn
 from fusion.lookup import VERSIONS, stock_lookup
 from fusion.lookup.ids import rank_of
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
+from fusion.tables.frozen import fingerprints
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 
 _DTYPES = (tf.int64, tf.int32, tf.string)
@@ -69,7 +70,7 @@ class KeyColumn(
                 f"feature {self.key!r} must be of {self.dtype.name}, got {sparse.dtype.name}"
             )
         if is_string:
-            values = tf.strings.to_hash_bucket_fast(sparse.values, 2**63 - 1)
+            values = fingerprints(sparse.values)
         else:
             values = tf.cast(sparse.values, tf.int64)
         return tf.SparseTensor(sparse.indices, values, sparse.dense_shape)

@@ -6,6 +6,7 @@ from fusion.tables.eviction import GlobalStepEvict as GlobalStepEvict
 from fusion.tables.eviction import L2WeightEvict as L2WeightEvict
 from fusion.tables.eviction import LeastFrequent as LeastFrequent
 from fusion.tables.eviction import LeastRecent as LeastRecent
+from fusion.tables.frozen import FrozenEmbedding as FrozenEmbedding
 from fusion.tables.options import CBFFilter as CBFFilter
 from fusion.tables.options import CounterFilter as CounterFilter
 from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption

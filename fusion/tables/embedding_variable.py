@@ -28,6 +28,7 @@ from fusion.tables.checkpoint import (
 )
 from fusion.tables.eviction import POLICIES, Keys
 from fusion.tables.files import CHUNK_ROWS, read_table, write_table
+from fusion.tables.frozen import FrozenEmbedding, fingerprints
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
     ZerosOnDemand,
@@ -396,6 +397,22 @@ class EmbeddingVariable(tf.Module):
         """As `import_from`, of a folder of `delta`."""
         return self.import_from(path)
 
+    def freeze(self) -> FrozenEmbedding:
+        """The rows of keys as an ordinary table, and a static map of keys, of stock ops alone.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        _check_eager("freeze")
+        entries = ops.embedding_key_entries(index=self.index.handle)
+        has_row = entries.rows >= 0
+        rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
+        return FrozenEmbedding(
+            tf.boolean_mask(entries.keys, has_row),
+            tf.concat([self.initial[:1], rows], 0),
+            self.key_dtype,
+        )
+
     def _begin_index(self) -> Any:
         """In a graph, what makes an empty index before a restore where there is none."""
         if tf.executing_eagerly():
@@ -417,15 +434,12 @@ class EmbeddingVariable(tf.Module):
         Raises:
           TypeError: keys of another dtype than `key_dtype`.
         """
-        if (keys.dtype == tf.string) != (
-            self.key_dtype == tf.string
-        ) or keys.dtype not in KEY_DTYPES:
+        is_string = keys.dtype == tf.string
+        if is_string != (self.key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
             raise TypeError(
                 f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
             )
-        if keys.dtype == tf.string:
-            return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
-        return keys
+        return fingerprints(keys) if is_string else keys
 
 
 def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
