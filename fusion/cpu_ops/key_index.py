@@ -420,47 +420,74 @@ def _free_bucket(index: int, number: int) -> None:
 
 
 @jit
+def _is_too_full(index: int, count: int) -> bool:
+    """Whether there are too many keys for so many buckets, and there can be more buckets."""
+    keys = atomic_load(index, KeyIndex.key_count)
+    return 10 * keys > LOAD_TENTHS * KEYS * count and count < load(index, KeyIndex.most_buckets)
+
+
+@jit
 def _grow(index: int) -> None:
     """Adds a bucket where there are too few for the keys, unless another thread does."""
-    count = atomic_load(index, KeyIndex.bucket_count)
-    keys = atomic_load(index, KeyIndex.key_count)
-    if 10 * keys <= LOAD_TENTHS * KEYS * count or count >= load(index, KeyIndex.most_buckets):
+    if not _is_too_full(index, atomic_load(index, KeyIndex.bucket_count)):
         return
     if atomic_swap(index, KeyIndex.is_growing, int64(1)) == 0:
-        _divide(index, load(index, KeyIndex.bucket_count))
+        count = load(index, KeyIndex.bucket_count)
+        if _is_too_full(index, count):
+            _divide(index, count)
         _unlock(index, KeyIndex.is_growing)
 
 
 @jit
 def _divide(index: int, count: int) -> None:
-    """Adds a bucket, and moves the keys there that are its."""
+    """Adds a bucket, and moves the keys there that are its, if there is room for their chain."""
     whole = _whole(count)
     old = count - whole
     stripe, buckets = old & (STRIPES - 1), index + load(index, KeyIndex.buckets)
+    first, new = buckets + BUCKET_BYTES * old, buckets + BUCKET_BYTES * count
     _begin_change(index, stripe)
-    bucket, into, place_into = (
-        buckets + BUCKET_BYTES * old,
-        buckets + BUCKET_BYTES * count,
-        int64(0),
-    )
+    if _begin_chain(index, new, _moving_keys(index, first, 2 * whole - 1, old)):
+        bucket, into, place_into = first, new, int64(0)
+        while bucket != 0:
+            for place in range(KEYS):
+                row, key = _row(bucket, place), load(bucket, place)
+                if row != 0 and hash_of(key) & (2 * whole - 1) != old:
+                    if place_into == KEYS:
+                        into, place_into = _next(index, into), int64(0)
+                    store(into, place_into, key)
+                    _set_row(into, place_into, row)
+                    _set_row(bucket, place, int64(0))
+                    place_into += 1
+            bucket = _next(index, bucket)
+        _close_gaps(index, first)
+        atomic_store(index, KeyIndex.bucket_count, count + 1)
+    _end_change(index, stripe)
+
+
+@jit
+def _moving_keys(index: int, bucket: int, mask: int, old: int) -> int:
+    """How many keys of a chain are not its own any more."""
+    count = int64(0)
     while bucket != 0:
         for place in range(KEYS):
-            row, key = _row(bucket, place), load(bucket, place)
-            if row != 0 and hash_of(key) & (2 * whole - 1) != old:
-                if place_into == KEYS:
-                    number = _new_bucket(index)
-                    if number == 0:
-                        continue  # it stays where nobody looks for it: see `most_more`
-                    store_as(into, _NEXT, np.int32(number), np.int32)
-                    into, place_into = _more(index, number), int64(0)
-                store(into, place_into, key)
-                _set_row(into, place_into, row)
-                _set_row(bucket, place, int64(0))
-                place_into += 1
+            if _row(bucket, place) != 0:
+                count += int64(hash_of(load(bucket, place)) & mask != old)
         bucket = _next(index, bucket)
-    _close_gaps(index, buckets + BUCKET_BYTES * old)
-    atomic_store(index, KeyIndex.bucket_count, count + 1)
-    _end_change(index, stripe)
+    return count
+
+
+@jit
+def _begin_chain(index: int, bucket: int, keys: int) -> bool:
+    """Continues an empty bucket to one for so many keys; whether there is room."""
+    last = bucket
+    for _ in range((keys - 1) // KEYS if keys > 0 else int64(0)):
+        number = _new_bucket(index)
+        if number == 0:
+            _close_gaps(index, bucket)
+            return False
+        store_as(last, _NEXT, np.int32(number), np.int32)
+        last = _more(index, number)
+    return True
 
 
 @jit
