@@ -69,10 +69,7 @@ class KeyColumn(
             raise ValueError(
                 f"feature {self.key!r} must be of {self.dtype.name}, got {sparse.dtype.name}"
             )
-        if is_string:
-            values = fingerprints(sparse.values)
-        else:
-            values = tf.cast(sparse.values, tf.int64)
+        values = fingerprints(sparse.values) if is_string else tf.cast(sparse.values, tf.int64)
         return tf.SparseTensor(sparse.indices, values, sparse.dense_shape)
 
     @property

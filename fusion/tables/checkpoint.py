@@ -10,17 +10,18 @@ into any capacity. Keys that a checkpoint does not have are taken out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
-from fusion.tables.initial_rows import ZerosOnDemand
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
+#: In a graph, what gives a variable its initial value where it has none; else None.
+Begin = Callable[[Any], Any]
 #: Takes them, and returns what is to be done for it in a graph.
 Restore = Callable[[Mapping[str, tf.Tensor]], Any]
 
@@ -98,7 +99,7 @@ def restore_rows(
     tensors: Mapping[str, tf.Tensor],
     variable: Any,
     index: Any,
-    begin: Callable[[], Any],
+    begin: Begin,
     fill: Callable[[], Any],
 ) -> tf.Operation | None:
     """Writes rows of keys, which get one if they have none.
@@ -106,7 +107,7 @@ def restore_rows(
     Args:
       tensors: of `save_rows`.
       variable, index: likewise.
-      begin: makes an empty index where there is none; what it returns is waited for.
+      begin: in a graph, gives a variable its initial value if it has none; is waited for.
       fill: fills rows that were never filled; in a graph what it returns is waited for.
 
     Raises:
@@ -115,8 +116,8 @@ def restore_rows(
     """
     keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
     with _after(_same_width(values, variable)):
-        ready = _begin_table(variable)
-    with _after(begin()), _after(ready):
+        ready = begin(variable)
+    with _after(begin(index)), _after(ready):
         rows = ops.add_embedding_keys(
             index=index.handle,
             keys=keys,
@@ -130,7 +131,7 @@ def restore_rows(
 
 
 def save_table(
-    table: Any, index: Any, begin: Callable[[], Any], before: Callable[[], Any]
+    table: Any, index: Any, begin: Begin, before: Callable[[], Any]
 ) -> Mapping[str, tf.Tensor]:
     """All keys, with what is known of each, and the rows of those that have one, in their order.
 
@@ -140,7 +141,7 @@ def save_table(
       begin: as in `restore_rows`: who loads a SavedModel saves it before anything is restored.
       before: as in `save_rows`.
     """
-    with _after(begin()), _after(_begin_table(table)), _after(before()):
+    with _after(begin(index)), _after(begin(table)), _after(before()):
         entries = ops.embedding_key_entries(index=index.handle)
     rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
     values = tf.raw_ops.ResourceGather(resource=table.handle, indices=rows, dtype=table.dtype)
@@ -149,7 +150,11 @@ def save_table(
 
 
 def restore_table(
-    tensors: Mapping[str, tf.Tensor], table: Any, index: Any, begin: Callable[[], Any]
+    tensors: Mapping[str, tf.Tensor],
+    table: Any,
+    index: Any,
+    begin: Begin,
+    reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tf.Operation | None:
     """Makes keys and rows those of a checkpoint.
 
@@ -157,6 +162,8 @@ def restore_table(
       tensors: of `save_table`.
       table, index: likewise.
       begin: as in `restore_rows`.
+      reset: makes the same rows of slots what they were first, before other keys get them; in a
+        graph what it returns is waited for.
 
     Raises:
       tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as `restore_rows`.
@@ -164,14 +171,20 @@ def restore_table(
     keys, counts, steps = (tf.reshape(tensors[name], [-1]) for name in ("keys", "counts", "steps"))
     values = tensors["values"]
     with _after(_same_width(values, table)):
-        ready = _begin_table(table)
-    with _after(begin()), _after(ready):
+        ready = begin(table)
+    with _after(begin(index)), _after(ready):
         known = ops.embedding_key_entries(index=index.handle).keys
     others = tf.raw_ops.ListDiff(x=known, y=keys).out
     removed = ops.remove_embedding_keys(
         index=index.handle, keys=others, release=tf.constant(0, tf.int64)
     )
     with _after(removed):
+        pending = ops.embedding_key_entries(index=index.handle).pending
+    with tf.control_dependencies(_in_graph(reset(pending))):
+        released = ops.remove_embedding_keys(
+            index=index.handle, keys=others[:0], release=tf.size(pending, tf.int64)
+        )
+    with _after(released):
         rows = ops.add_embedding_keys(index=index.handle, keys=keys, counts=counts, steps=steps)
     return tf.raw_ops.ResourceScatterUpdate(
         resource=table.handle,
@@ -204,15 +217,14 @@ def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
     return tf.cond(is_initialized, lambda: tf.constant(False), assign)
 
 
-def _begin_table(table: Any) -> Any:
-    """As `initialize`, with zeros on demand."""
-    return initialize(table, lambda: ZerosOnDemand()(table.shape, table.dtype))
-
-
 def _after(what: Any) -> Any:
     """A context in which ops of a graph wait for an op or a tensor."""
-    waits = [] if what is None or tf.executing_eagerly() else [what]
-    return tf.control_dependencies(waits)
+    return tf.control_dependencies(_in_graph([] if what is None else [what]))
+
+
+def _in_graph(what: Sequence[Any]) -> Sequence[Any]:
+    """What a graph can wait for: nothing of what has run already."""
+    return [] if tf.executing_eagerly() else what
 
 
 class _KeyedSaveable(saveable_object.SaveableObject):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import zlib
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
@@ -31,9 +33,9 @@ from fusion.tables.files import CHUNK_ROWS, read_table, write_table
 from fusion.tables.frozen import FrozenEmbedding, fingerprints
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
+    DefaultInitializer,
     ZerosOnDemand,
     checked_default,
-    default_initializer,
     initial_rows,
     most_rows,
 )
@@ -43,7 +45,7 @@ from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand, ow
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 
 
-#: The notes of a graph's evictions before saves, and of what makes empty indices before restores.
+#: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
 
 
@@ -139,11 +141,11 @@ class EmbeddingVariable(tf.Module):
         self.eviction = eviction
         self._slots: list[_Slot] = []
         self._evicted_at = -1
+        self._seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
         if initializer is None:
-            initializer = default_initializer(self.dimension)
+            initializer = DefaultInitializer(self.dimension, self._seed)
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
-        self._seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
         count = _positive("sample_count", sample_count)
         self._step = step
         shape = [self.capacity, self.dimension]
@@ -255,7 +257,7 @@ class EmbeddingVariable(tf.Module):
         save_by_keys(
             slot,
             lambda: save_rows(slot, self.index, self._evict_before_save),
-            lambda tensors: restore_rows(tensors, slot, self.index, self._begin_index, fill),
+            lambda tensors: restore_rows(tensors, slot, self.index, self._begin, fill),
         )
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
@@ -268,16 +270,20 @@ class EmbeddingVariable(tf.Module):
         copied.__dict__.update(self.__dict__)
         for name in ("table", "index", "initial"):
             copied.__dict__[name] = object_map[getattr(self, name)]
+        copied.__dict__["_slots"] = []
         object_map[self] = copied
         return []
 
     def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
-        return save_table(self.table, self.index, self._begin_index, self._evict_before_save)
+        return save_table(self.table, self.index, self._begin, self._evict_before_save)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""
-        return restore_table(restored_tensors, self.table, self.index, self._begin_index)
+        # The function that a SavedModel has for it knows no slots, which are not in there.
+        is_traced = isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
+        reset = (lambda rows: []) if is_traced else self._reset_slots
+        return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
 
     def evict(self) -> Any:
         """Forgets the keys that `eviction` says.
@@ -310,7 +316,8 @@ class EmbeddingVariable(tf.Module):
         waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
         is_many = tf.size(waiting) > tf.size(with_rows)
         forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
-        with tf.control_dependencies([self._reset(slot, entries.pending) for slot in self._slots]):
+        resets = self._reset_slots(entries.pending)
+        with tf.control_dependencies([] if tf.executing_eagerly() else resets):
             removed = ops.remove_embedding_keys(
                 index=self.index.handle,
                 keys=tf.concat([victims, forgotten], 0),
@@ -320,20 +327,26 @@ class EmbeddingVariable(tf.Module):
             self._evicted_at = int(entries.clock[0])
         return tf.math.count_nonzero(removed >= 0)
 
+    def _reset_slots(self, rows: tf.Tensor) -> list[Any]:
+        """Makes rows of all slots what they were first."""
+        return [self._reset(slot, rows) for slot in self._slots]
+
     def _reset(self, slot: _Slot, rows: tf.Tensor) -> Any:
         """Makes rows of a slot what they were first."""
         first = tf.zeros([1, self.dimension], self.dtype) if slot.first is None else slot.first
         values = tf.broadcast_to(first, [tf.size(rows), self.dimension])
-        return tf.raw_ops.ResourceScatterUpdate(
-            resource=slot.variable.handle, indices=rows, updates=values
-        )
+        begun = self._begin(slot.variable)
+        with tf.control_dependencies([] if begun is None else [begun]):
+            return tf.raw_ops.ResourceScatterUpdate(
+                resource=slot.variable.handle, indices=rows, updates=values
+            )
 
     def _evict_before_save(self) -> Any:
         """Evicts once for all variables of a save; in a graph, what saves wait for."""
         if self.eviction is None:
             return None
         if not tf.executing_eagerly():
-            return self._once(_EVICTIONS, self.evict)
+            return _once(_EVICTIONS, self, self.evict)
         clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
         return self.evict() if clock != self._evicted_at else None
 
@@ -387,7 +400,7 @@ class EmbeddingVariable(tf.Module):
                 {"keys": tf.constant(keys), "values": tf.constant(rows)},
                 self.table,
                 self.index,
-                self._begin_index,
+                self._begin,
                 lambda: None,
             )
             count += len(keys)
@@ -413,20 +426,18 @@ class EmbeddingVariable(tf.Module):
             self.key_dtype,
         )
 
-    def _begin_index(self) -> Any:
-        """In a graph, what makes an empty index before a restore where there is none."""
+    def _begin(self, variable: Any) -> Any:
+        """In a graph, what gives the index, the table or a slot its initial value if it has none.
+
+        There is one op for all who restore: a second one might come after the others' rows.
+        """
         if tf.executing_eagerly():
             return None
-        return self._once(_BEGINNINGS, lambda: initialize(self.index, self._empty_index))
-
-    def _once(self, note: str, make: Callable[[], Any]) -> Any:
-        """What `make` has made for this variable in this graph."""
-        known = notes(tf.compat.v1.get_default_graph(), note)
-        found = next((op for variable, op in known if variable is self), None)
-        if found is None:
-            found = make()
-            known.append((self, found))
-        return found
+        if variable is self.index:
+            return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
+        zeros, shape = ZerosOnDemand(), [self.capacity, self.dimension]
+        first = functools.partial(zeros, shape, self.dtype)
+        return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
         """Keys as the index has them, int32 or int64.
@@ -440,6 +451,16 @@ class EmbeddingVariable(tf.Module):
                 f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
             )
         return fingerprints(keys) if is_string else keys
+
+
+def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
+    """What `make` has made for something in this graph."""
+    known = notes(tf.compat.v1.get_default_graph(), note)
+    found = next((made for other, made in known if other is key), None)
+    if found is None:
+        found = make()
+        known.append((key, found))
+    return found
 
 
 def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:

@@ -36,9 +36,17 @@ class ZerosOnDemand:
         return {}
 
 
-def default_initializer(dimension: int) -> Any:
-    """That of embedding columns: truncated normal, of deviation 1/sqrt(D)."""
-    return tf.compat.v1.truncated_normal_initializer(stddev=1 / math.sqrt(dimension))
+class DefaultInitializer:
+    """That of embedding columns, truncated normal of deviation 1/sqrt(D), for a seed."""
+
+    def __init__(self, dimension: int, seed: int) -> None:
+        self._deviation, self._seed = 1 / math.sqrt(dimension), seed
+
+    def __call__(self, shape: Any, dtype: Any = tf.float32) -> tf.Tensor:
+        """Random numbers, always the same of a seed."""
+        return tf.random.stateless_truncated_normal(
+            shape, [self._seed, 0], stddev=self._deviation, dtype=dtype
+        )
 
 
 def initial_rows(
