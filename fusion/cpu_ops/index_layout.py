@@ -41,6 +41,7 @@ class KeyIndex(Layout):
     row_count: Int64  # those that were ever in use
     free_rows: Int64  # how many are free of them
     pending_rows: Int64  # how many of them no key has any more, but somebody may still write to
+    aged_rows: Int64  # how many of these, the first, were so at the last eviction
     buckets: Int64  # where they start, in bytes from the index on
     more: Int64
     free: Int64  # int32 [capacity], the numbers of free rows
@@ -50,7 +51,7 @@ class KeyIndex(Layout):
     is_growing: Int64
     fill_lock: Int64  # of the next
     filled: Fields = fields(MOST_SLOTS)  # of each slot how many rows have their first values
-    padding: Fields = fields(2)
+    padding: Fields = fields(1)
     locks: Fields = fields(STRIPES)
     versions: Fields = fields(STRIPES)
 
@@ -62,7 +63,8 @@ class Addition(Layout):
     step: Int64
     counts: Address  # how often each key is seen, int32 [count]; 0: once
     table: Address  # [capacity, dim], 0 if there is none
-    samples: Address  # initial rows, [sample_count, dim]
+    first: Address  # what a new row begins with, 0 for zeros; if there are no samples
+    samples: Address  # initial rows, [sample_count, dim], or 0
     sample_count: Int64
     dim: Int64
     item_bytes: Int64  # 4 or 8

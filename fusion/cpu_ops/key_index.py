@@ -19,6 +19,7 @@ stripe's version is odd in the meantime, and who reads while it is, or changes, 
 from __future__ import annotations
 
 import numpy as np
+from numba import int32
 
 from fusion.cpu_ops.index_layout import (
     BUCKET_BYTES,
@@ -38,7 +39,7 @@ from fusion.runtime.native.atomic import (
     keep_order,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, load, load_as, store, store_as
+from fusion.runtime.native.memory import c_memcpy, c_memset, load, load_as, store, store_as
 from fusion.runtime.threads.jobs import sched_yield
 
 #: Where the int32s of a bucket and the number of the next one are, in int32s.
@@ -350,8 +351,17 @@ def _count_refused(addition: int) -> None:
 
 
 @jit
+def _write_row(into: int, row: int, size: int) -> None:
+    """Writes a row from an address, zeros from 0."""
+    if row != 0:
+        c_memcpy(into, row, size)
+    else:
+        c_memset(into, int32(0), size)
+
+
+@jit
 def _begin_row(index: int, key: int, row: int, addition: int) -> None:
-    """Writes the initial values of a key: each element is that of some initial row.
+    """Writes the initial values of a key: of samples, each element is that of some row of these.
 
     Which one depends on the key, the seed and the column alone.
     """
@@ -360,6 +370,9 @@ def _begin_row(index: int, key: int, row: int, addition: int) -> None:
     size, dim = load(addition, Addition.item_bytes), load(addition, Addition.dim)
     into = load(addition, Addition.table) + row * dim * size
     samples, count = load(addition, Addition.samples), load(addition, Addition.sample_count)
+    if samples == 0:
+        _write_row(into, load(addition, Addition.first), dim * size)
+        return
     state = hash_of(key ^ hash_of(load(index, KeyIndex.seed)))
     for column in range(dim):
         sample = int64(0)
@@ -577,7 +590,17 @@ def release_rows(index: int, count: int) -> None:
     for k in range(left):
         store_as(pending, k, load_as(pending, count + k, np.int32), np.int32)
     store(index, KeyIndex.pending_rows, left)
+    aged = load(index, KeyIndex.aged_rows) - count
+    store(index, KeyIndex.aged_rows, max(aged, int64(0)))
     atomic_store(index, KeyIndex.free_rows, free_rows + count)
+    _unlock(index, KeyIndex.lock)
+
+
+@jit
+def age_rows(index: int) -> None:
+    """Notes that the rows that are pending were so at this moment."""
+    _lock(index, KeyIndex.lock)
+    store(index, KeyIndex.aged_rows, load(index, KeyIndex.pending_rows))
     _unlock(index, KeyIndex.lock)
 
 
@@ -637,20 +660,38 @@ def put_key(index: int, key: int, count: int, step: int, addition: int) -> int:
       index, key: the index and the key.
       count: how often it was seen; 0 leaves that and the step as they are if it has a row.
       step: when it was seen last; -1 for a key that is to have no row.
-      addition: the address of an `Addition` without a table, for the call's own use.
+      addition: the address of an `Addition` without samples; its `first` is written to the row,
+        also where the key has one already, unless it is 0.
     """
+    row = int64(0)
     if count <= 0 and step >= 0:
         whole = atomic_load(index, KeyIndex.bucket_count)
         row = _find(index, key, hash_of(key), whole, _whole(whole))
-        if row > 0:
-            return row - 1
+    if row <= 0:
+        row = _add_again(index, key, count, step, addition)
+    if row > 0 and step >= 0 and load(addition, Addition.first) != 0:
+        size = load(addition, Addition.dim) * load(addition, Addition.item_bytes)
+        into = load(addition, Addition.table) + (row - 1) * size
+        c_memcpy(into, load(addition, Addition.first), size)
+    return max(row, int64(0)) - 1
+
+
+@jit
+def _add_again(index: int, key: int, count: int, step: int, addition: int) -> int:
+    """Adds a key as `put_key` does; the number of its row, 0 or less if it has none."""
     store(addition, Addition.admission, int64(1) if step >= 0 else int64(2**62))
+    refused = load(addition, Addition.refused_count)
     row = _add(index, key, hash_of(key), max(count, int64(1)), addition)
+    if load(addition, Addition.refused_count) > refused and load(index, KeyIndex.pending_rows) > 0:
+        # Rather a row that others may still write to than none.
+        store(addition, Addition.refused_count, refused)
+        release_rows(index, load(index, KeyIndex.pending_rows))
+        row = _add(index, key, hash_of(key), max(count, int64(1)), addition)
     if row > 0 and step >= 0:
         record = index + load(index, KeyIndex.records) + 8 * (row - 1)
         store_as(record, int64(0), np.int32(min(count, int64(_MOST_SEEN))), np.int32)
         store_as(record, int64(1), np.int32(min(step, int64(2**31 - 1))), np.int32)
-    return max(row, int64(0)) - 1
+    return row
 
 
 @jit

@@ -97,37 +97,59 @@ def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[s
 
 def restore_rows(
     tensors: Mapping[str, tf.Tensor],
-    variable: Any,
+    slot: Any,
+    table: Any,
     index: Any,
     begin: Begin,
     fill: Callable[[], Any],
 ) -> tf.Operation | None:
-    """Writes rows of keys, which get one if they have none.
+    """Writes rows of a slot, whose keys get one if they have none.
 
     Args:
       tensors: of `save_rows`.
-      variable, index: likewise.
+      slot: [capacity, D].
+      table, index: the variables of the embedding variable.
       begin: in a graph, gives a variable its initial value if it has none; is waited for.
-      fill: fills rows that were never filled; in a graph what it returns is waited for.
+      fill: fills rows of the slot that were never filled; in a graph what it returns is waited for.
 
     Raises:
       tf.errors.InvalidArgumentError: rows of another size.
       tf.errors.ResourceExhaustedError: there is no room for all keys.
     """
     keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
-    with _after(_same_width(values, variable)):
-        ready = begin(variable)
-    with _after(begin(index)), _after(ready):
-        rows = ops.add_embedding_keys(
-            index=index.handle,
-            keys=keys,
-            counts=tf.zeros_like(keys, tf.int32),
-            steps=tf.zeros_like(keys),
-        )
+    with _after(_same_width(values, slot)):
+        ready = begin(slot)
+    with _after(begin(index)), _after(begin(table)), _after(ready):
+        rows = put_rows(keys, tf.zeros([0, table.shape[1]], table.dtype), table, index)
     with _after(rows), _after(fill()):
         return tf.raw_ops.ResourceScatterUpdate(
-            resource=variable.handle, indices=rows, updates=tf.cast(values, variable.dtype)
+            resource=slot.handle, indices=rows, updates=tf.cast(values, slot.dtype)
         )
+
+
+def put_rows(keys: tf.Tensor, values: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
+    """Gives keys rows of these values, or of zeros where there are none; returns which.
+
+    Args:
+      keys: int64 [n].
+      values: [n, D], or [0, D] to leave the rows of keys that have one.
+      table, index: the variables of the embedding variable.
+    """
+    counts, steps = tf.zeros_like(keys, tf.int32), tf.zeros_like(keys)
+    return _add(keys, counts, steps, values, table=table, index=index)
+
+
+def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
+    keys, counts, steps, values = entries
+    return ops.add_embedding_keys(
+        table=table.handle,
+        index=index.handle,
+        keys=keys,
+        counts=counts,
+        steps=steps,
+        values=tf.cast(values, table.dtype),
+        dim=table.shape[1],
+    )
 
 
 def save_table(
@@ -162,7 +184,7 @@ def restore_table(
       tensors: of `save_table`.
       table, index: likewise.
       begin: as in `restore_rows`.
-      reset: makes the same rows of slots what they were first, before other keys get them; in a
+      reset: makes rows of slots what they were first, which keys get if there are no others; in a
         graph what it returns is waited for.
 
     Raises:
@@ -176,21 +198,13 @@ def restore_table(
         known = ops.embedding_key_entries(index=index.handle).keys
     others = tf.raw_ops.ListDiff(x=known, y=keys).out
     removed = ops.remove_embedding_keys(
-        index=index.handle, keys=others, release=tf.constant(0, tf.int64)
+        index=index.handle, keys=others, release=tf.constant(-1, tf.int64)
     )
     with _after(removed):
         pending = ops.embedding_key_entries(index=index.handle).pending
-    with tf.control_dependencies(_in_graph(reset(pending))):
-        released = ops.remove_embedding_keys(
-            index=index.handle, keys=others[:0], release=tf.size(pending, tf.int64)
-        )
-    with _after(released):
-        rows = ops.add_embedding_keys(index=index.handle, keys=keys, counts=counts, steps=steps)
-    return tf.raw_ops.ResourceScatterUpdate(
-        resource=table.handle,
-        indices=tf.boolean_mask(rows, steps >= 0),
-        updates=tf.cast(values, table.dtype),
-    )
+    with tf.control_dependencies(_in_graph([pending, *reset(pending)])):
+        rows = _add(keys, counts, steps, values, table=table, index=index)
+    return None if tf.executing_eagerly() else rows.op
 
 
 def _same_width(values: tf.Tensor, variable: Any) -> Any:

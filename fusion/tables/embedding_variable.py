@@ -21,6 +21,7 @@ from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (
     initialize,
+    put_rows,
     restore_rows,
     restore_table,
     save_by_keys,
@@ -257,7 +258,7 @@ class EmbeddingVariable(tf.Module):
         save_by_keys(
             slot,
             lambda: save_rows(slot, self.index, self._evict_before_save),
-            lambda tensors: restore_rows(tensors, slot, self.index, self._begin, fill),
+            lambda tensors: restore_rows(tensors, slot, self.table, self.index, self._begin, fill),
         )
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
@@ -288,9 +289,9 @@ class EmbeddingVariable(tf.Module):
     def evict(self) -> Any:
         """Forgets the keys that `eviction` says.
 
-        Their rows, and those of the slots, are given to other keys after the next eviction: until
-        then updates may be on their way to them. Keys that wait for admission are forgotten, too,
-        where they are more than those that have rows.
+        Their rows, and those of the slots, are given to other keys after the next eviction but
+        not before: updates may be on their way to them. Keys that wait for admission are
+        forgotten, too, where they are more than those that have rows.
 
         Returns:
           int64 [], how many keys with rows were forgotten: in a graph, a tensor to be run.
@@ -316,12 +317,12 @@ class EmbeddingVariable(tf.Module):
         waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
         is_many = tf.size(waiting) > tf.size(with_rows)
         forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
-        resets = self._reset_slots(entries.pending)
+        resets = self._reset_slots(entries.pending[: entries.aged[0]])
         with tf.control_dependencies([] if tf.executing_eagerly() else resets):
             removed = ops.remove_embedding_keys(
                 index=self.index.handle,
                 keys=tf.concat([victims, forgotten], 0),
-                release=tf.size(entries.pending, tf.int64),
+                release=entries.aged[0],
             )
         if tf.executing_eagerly():
             self._evicted_at = int(entries.clock[0])
@@ -396,13 +397,7 @@ class EmbeddingVariable(tf.Module):
         _check_eager("import_from")
         count = 0
         for keys, rows in read_table(path, self.dimension):
-            restore_rows(
-                {"keys": tf.constant(keys), "values": tf.constant(rows)},
-                self.table,
-                self.index,
-                self._begin,
-                lambda: None,
-            )
+            put_rows(tf.constant(keys), tf.constant(rows), self.table, self.index)
             count += len(keys)
         return count
 

@@ -100,20 +100,29 @@ def test_fifty_million_ids_of_a_drifting_power_law() -> None:
     assert max(sizes[3:]) < 1.2 * min(sizes[3:]), sizes
 
 
-def test_sixteen_threads_that_train_infer_evict_save_and_restore(tmp_path: Path) -> None:
-    dim, space = 8, 60_000
-    variable = EmbeddingVariable(
-        "threads",
-        dim,
-        eviction=LeastRecent(20_000),
-        capacity=200_000,
-        initializer=tf.constant_initializer(-1.0),
-    )
-    checkpoint = tf.train.Checkpoint(table=variable)
-    end, wrong, lock = time.monotonic() + 60, list[str](), threading.Lock()
-    saved = [checkpoint.write(str(tmp_path / "first"))]
+class Busy:
+    """A variable that threads train, read, evict, save and restore, until one finds a wrong row.
 
-    def check(keys: np.ndarray, rows: np.ndarray) -> None:
+    Training writes the number of its key into a row.
+    """
+
+    DIM, SPACE = 8, 60_000
+
+    def __init__(self, folder: Path) -> None:
+        self.variable = EmbeddingVariable(
+            "threads",
+            self.DIM,
+            eviction=LeastRecent(20_000),
+            capacity=200_000,
+            initializer=tf.constant_initializer(-1.0),
+        )
+        self.checkpoint = tf.train.Checkpoint(table=self.variable)
+        self.folder = folder
+        self.saved = [self.checkpoint.write(str(folder / "first"))]
+        self.wrong: list[str] = []
+        self.lock = threading.Lock()
+
+    def check(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """An element is the number of its key, or what rows begin with, or nothing.
 
         Rows are read while they are written, so that their elements need not be equal.
@@ -121,78 +130,73 @@ def test_sixteen_threads_that_train_infer_evict_save_and_restore(tmp_path: Path)
         numbers = keys[:, np.newaxis].astype(np.float32)
         fine = ((rows == numbers) | (rows == -1) | (rows == 0)).all(1)
         if not fine.all():
-            wrong.append(f"keys {keys[~fine][:5]} have {rows[~fine][:5]}")
+            self.wrong.append(f"keys {keys[~fine][:5]} have {rows[~fine][:5]}")
 
-    def train(rng: np.random.Generator) -> None:
-        keys = np.unique(rng.integers(1, space, 2000))
+    def train(self, rng: np.random.Generator) -> None:
+        keys = np.unique(rng.integers(1, self.SPACE, 2000))
         with tf.GradientTape() as tape:
-            rows = variable.embedding_lookup(keys)
-            loss = tf.reduce_sum(rows)
-        check(keys, rows.numpy())
-        slices = tape.gradient(loss, variable.table)
-        found = ops.keyed_embedding_gather(
-            table=variable.table.handle,
-            index=variable.index.handle,
-            initial=variable.initial.handle,
-            keys=keys,
-            counts=tf.zeros([0], tf.int32),
-            step=tf.constant(-1, tf.int64),
-            T=tf.float32,
-            dim=dim,
-        ).rows.numpy()
-        del slices
-        has_row = found >= 0
+            rows = self.variable.embedding_lookup(keys)
+            loss = tf.reduce_sum(rows * keys[:, np.newaxis].astype(np.float32))
+        self.check(keys, rows.numpy())
+        slices = tape.gradient(loss, self.variable.table)
         tf.raw_ops.ResourceScatterUpdate(
-            resource=variable.table.handle,
-            indices=found[has_row],
-            updates=np.repeat(keys[has_row, np.newaxis], dim, 1).astype(np.float32),
+            resource=self.variable.table.handle, indices=slices.indices, updates=slices.values
         )
 
-    def infer(rng: np.random.Generator) -> None:
-        keys = rng.integers(1, space, 3000)
-        check(keys, variable.embedding_lookup(keys).numpy())
+    def infer(self, rng: np.random.Generator) -> None:
+        keys = rng.integers(1, self.SPACE, 3000)
+        self.check(keys, self.variable.embedding_lookup(keys).numpy())
 
-    def evict(_: np.random.Generator) -> None:
+    def evict(self, _: np.random.Generator) -> None:
         time.sleep(2)
-        with lock:
-            variable.evict()
+        with self.lock:
+            self.variable.evict()
 
-    def save(_: np.random.Generator) -> None:
-        time.sleep(0.5)
-        with lock:
-            saved.append(checkpoint.write(str(tmp_path / f"save-{len(saved)}")))
+    def save(self, _: np.random.Generator) -> None:
+        time.sleep(1)
+        with self.lock:
+            name = str(self.folder / f"save-{len(self.saved)}")
+            self.saved.append(self.checkpoint.write(name))
 
-    def restore(_: np.random.Generator) -> None:
+    def restore(self, _: np.random.Generator) -> None:
         time.sleep(3)
-        with lock:
-            checkpoint.read(saved[-1])
+        with self.lock:
+            self.checkpoint.read(self.saved[-1])
 
-    def run(number: int, work: Callable[[np.random.Generator], None]) -> None:
+    def run(self, work: Callable[[np.random.Generator], None], number: int, end: float) -> None:
         rng = np.random.default_rng(number)
         try:
-            while time.monotonic() < end and not wrong:
+            while time.monotonic() < end and not self.wrong:
                 work(rng)
         except Exception as error:
-            wrong.append(repr(error))
+            self.wrong.append(repr(error))
 
-    works = [train] * 6 + [infer] * 7 + [evict, save, restore]
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
+
+def test_sixteen_threads_that_train_infer_evict_save_and_restore(tmp_path: Path) -> None:
+    busy = Busy(tmp_path)
+    works = [busy.train] * 6 + [busy.infer] * 7 + [busy.evict, busy.save, busy.restore]
+    end = time.monotonic() + 60
+    threads = [
+        threading.Thread(target=busy.run, args=(work, number, end))
+        for number, work in enumerate(works)
+    ]
     for thread in threads:
         thread.start()
     time.sleep(20)
     early = resident_bytes()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert not busy.wrong
+    assert len(busy.saved) > 10
     assert resident_bytes() < 1.2 * early
     # No key is lost, and none is there twice.
-    found = entries(variable)
+    found = entries(busy.variable)
     assert len({*found["keys"].tolist()}) == len(found["keys"])
     rows = found["rows"][found["rows"] >= 0]
     assert len({*rows.tolist()}) == len(rows)
     keys = np.arange(1, 5000)
-    trained(variable, keys, np.ones_like(keys, np.int32))
-    assert np.isin(keys, entries(variable)["keys"]).all()
+    trained(busy.variable, keys, np.ones_like(keys, np.int32))
+    assert np.isin(keys, entries(busy.variable)["keys"]).all()
 
 
 def test_trainings_killed_while_they_save(tmp_path: Path) -> None:

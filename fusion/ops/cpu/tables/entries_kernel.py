@@ -29,8 +29,10 @@ def _write(frame: int, index: int) -> None:
     steps = _new_vector(frame, int64(3), count, int64(8))
     pending_count = load(index, KeyIndex.pending_rows)
     pending = _new_vector(frame, int64(4), pending_count, int64(8))
-    clock = _new_vector(frame, int64(5), int64(1), int64(8))
+    aged = _new_vector(frame, int64(5), int64(1), int64(8))
+    clock = _new_vector(frame, int64(6), int64(1), int64(8))
     if not failed(frame):
+        store(aged, 0, load(index, KeyIndex.aged_rows))
         store(clock, 0, load(index, KeyIndex.clock))
         write_entries(index, keys, rows, counts, steps)
         # They are released by one who has read them, and only become more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.cpu_ops.key_index import release_rows, remove, retire_row
+from fusion.cpu_ops.key_index import age_rows, release_rows, remove, retire_row
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
@@ -31,12 +31,15 @@ def _remove(frame: int, index: int, tensors: int) -> None:
     rows = new_output(frame, int64(0), int64(1), count, int64(1), int64(8))
     if failed(frame):
         return
-    release_rows(index, load(tf_tensor_data(load(tensors, 1)), 0))
+    released = load(tf_tensor_data(load(tensors, 1)), 0)
+    release_rows(index, released)
     for k in range(count):
         row = remove(index, load(keys, k))
         if row > 0:
             retire_row(index, row)
         store(rows, k, row - 1)
+    if released >= 0:
+        age_rows(index)
 
 
 def remove_keys(frame: int) -> None:
