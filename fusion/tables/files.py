@@ -73,17 +73,17 @@ def read_table(
       ValueError: rows of another dimension, or files that do not belong together.
     """
     folder = Path(path)
-    keys = np.memmap(folder / _KEYS, "<i8", "r") if os.path.getsize(folder / _KEYS) else None
-    count = 0 if keys is None else len(keys)
-    size = os.path.getsize(folder / _ROWS)
-    if os.path.getsize(folder / _KEYS) != 8 * count or size != 4 * count * dimension:
+    key_bytes, size = os.path.getsize(folder / _KEYS), os.path.getsize(folder / _ROWS)
+    count = key_bytes // 8
+    if key_bytes % 8 != 0 or size != 4 * count * dimension:
         raise ValueError(
-            f"{path}: has {count} keys and {size} bytes of rows, which are not of dimension "
-            f"{dimension}"
+            f"{path}: has {key_bytes} bytes of keys and {size} of rows, which are not rows of "
+            f"dimension {dimension}"
         )
     _check_manifest(folder, count, dimension)
-    if keys is None:
-        return
+    if count == 0:
+        return  # nothing can be mapped
+    keys = np.memmap(folder / _KEYS, "<i8", "r")
     rows = np.memmap(folder / _ROWS, "<f4", "r", shape=(count, dimension))
     for first in range(0, count, CHUNK_ROWS):
         yield np.array(keys[first : first + CHUNK_ROWS]), np.array(rows[first : first + CHUNK_ROWS])
