@@ -20,7 +20,7 @@ from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 _DTYPES = (tf.int64, tf.int32, tf.string)
 
 #: What hosts know the table by, and the embedding variable.
-_TABLE, _RESOURCE = "embedding_weights", "embedding_variable"
+_TABLE, RESOURCE = "embedding_weights", "embedding_variable"
 
 _ITEM_BYTES = 4
 
@@ -198,7 +198,7 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
             initializer=ZerosOnDemand(),
         )
         table = state_manager.get_variable(self, name=_TABLE)
-        state_manager.add_resource(self, _RESOURCE, self._variable(table))
+        state_manager.add_resource(self, RESOURCE, self._variable(table))
 
     def _variable(self, table: Any) -> EmbeddingVariable:
         """The embedding variable of a table of zeros."""
@@ -214,7 +214,7 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
 
     def _get_dense_tensor_internal(self, sparse_tensors: Any, state_manager: Any) -> tf.Tensor:
         """The lookup, in hosts that have a state for columns."""
-        return self._result(state_manager.get_resource(self, _RESOURCE), sparse_tensors)
+        return self._result(state_manager.get_resource(self, RESOURCE), sparse_tensors)
 
     def _old_get_dense_tensor_internal(
         self, sparse_tensors: Any, weight_collections: Any, trainable: Any

@@ -8,6 +8,9 @@ import keras
 import tensorflow as tf
 
 from fusion.optimizers import rows
+from fusion.tables.initial_rows import ZerosOnDemand
+from fusion.tables.registry import embedding_variable_of
+from fusion.tables.slots import first_values
 
 
 class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
@@ -29,6 +32,21 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
         )
 
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> Any:
+        """An optimizer variable; of an embedding variable's table zeros on demand."""
+        variable = embedding_variable_of(reference_variable)
+        add = super().add_variable_from_reference
+        if variable is None:
+            return add(reference_variable, name=name, initializer=initializer)
+        made = keras.initializers.get(initializer)
+        values = first_values(made, variable.dimension, variable.dtype)
+        slot = add(reference_variable, name=name, initializer=ZerosOnDemand())
+        if values is not None:
+            variable.filled_slots.add(slot.value, values)
+        return slot
+
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Updates a variable, or of an `IndexedSlices` gradient its rows."""
         rate = tf.cast(learning_rate, variable.dtype)
@@ -38,7 +56,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             return
         index = self._get_variable_index(variable)
         rows.refuse_constraint(self._trainable_variables[index])
-        gradient = self._prepared(gradient, variable)
+        gradient = rows.after_filling(self._prepared(gradient, variable), variable)
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, index)
 

@@ -22,10 +22,16 @@ from fusion.tables.initial_rows import (
     initial_rows,
     most_rows,
 )
-from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand
+from fusion.tables.keras_slots import check_keras_slots
+from fusion.tables.registry import embedding_variable_of, register
+from fusion.tables.slots import FilledSlots
+from fusion.tables.v1_slots import make_slots_on_demand
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
+
+#: The collection of a graph's embedding variables, which live as long as it does.
+_EMBEDDING_VARIABLES = "fusion_embedding_variables"
 
 
 class EmbeddingVariable(tf.Module):
@@ -46,9 +52,16 @@ class EmbeddingVariable(tf.Module):
       initial: the variable [1 + n, D] of the default row and of those that the initializer made.
       admission: how often a key is seen before it gets a row.
       capacity: how many keys can have rows.
+      has_default_capacity: whether that is as many as memory may hold.
       dimension: D.
       key_dtype: of keys.
+      filled_slots: optimizer variables of the table that do not begin with zeros.
     """
+
+    #: To whoever collects the variables of modules, Keras among them, there is the table alone.
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset(
+        (*tf.Module._TF_MODULE_IGNORED_PROPERTIES, "index", "initial")
+    )
 
     def __init__(
         self,
@@ -96,6 +109,7 @@ class EmbeddingVariable(tf.Module):
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
+        self.has_default_capacity = capacity is None
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
@@ -122,15 +136,18 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
+        self.filled_slots = FilledSlots()
+        register(self)
         if not tf.executing_eagerly():
-            tf.compat.v1.add_to_collection(EMBEDDING_VARIABLES, self)
-            make_slots_on_demand()
+            tf.compat.v1.add_to_collection(_EMBEDDING_VARIABLES, self)
+        make_slots_on_demand()
+        check_keras_slots()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
-        """The embedding variable of this graph that a table belongs to, or None."""
-        known = tf.compat.v1.get_collection(EMBEDDING_VARIABLES)
-        return next((variable for variable in known if variable.table is table), None)
+        """The embedding variable that a table belongs to, or None."""
+        found: EmbeddingVariable | None = embedding_variable_of(table)
+        return found
 
     def _empty_index(self, seed: int) -> tf.Tensor:
         index = ops.embedding_key_index(

@@ -10,8 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.cpu_ops.index_layout import MOST_SLOTS
-
 _GRADIENTS, _SLOTS = "fusion_keyed_gradients", "fusion_filled_slots"
 
 
@@ -23,19 +21,9 @@ def note_gradient(gather: Any, gradient: Any) -> None:
         _connect(gather, gradient, handle, slot, values, number)
 
 
-def note_slot(handle: Any, slot: Any, values: Any) -> None:
-    """Notes a slot of a table, and what its rows begin with, [1, D].
-
-    Raises:
-      NotImplementedError: there are too many.
-    """
+def note_slot(handle: Any, slot: Any, values: Any, number: int) -> None:
+    """Notes a slot of a table, what its rows begin with, [1, D], and its number."""
     graph = handle.graph
-    number = sum(table is handle for table, *_ in graph.get_collection(_SLOTS))
-    if number >= MOST_SLOTS:
-        raise NotImplementedError(
-            f"{slot.name} is one of more than {MOST_SLOTS} slots of a table that do not begin "
-            "with zeros"
-        )
     graph.add_to_collection(_SLOTS, (handle, slot, values, number))
     for gather, gradient in graph.get_collection(_GRADIENTS):
         _connect(gather, gradient, handle, slot, values, number)
