@@ -184,10 +184,16 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
             )
         return tuple.__new__(cls, (*column[:-1], do_fusion))
 
+    @property
+    def _option(self) -> EmbeddingVariableOption:
+        keys = key_column(self.categorical_column)
+        assert keys is not None
+        option: EmbeddingVariableOption = keys.ev_option
+        return option
+
     def create_state(self, state_manager: Any) -> None:
         """Creates the table, and what belongs to it."""
-        option = key_column(self.categorical_column).ev_option
-        capacity = option.capacity or most_rows(_ITEM_BYTES * self.dimension)
+        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         state_manager.create_variable(
             self,
             name=_TABLE,
@@ -203,13 +209,12 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
     def _variable(self, table: Any) -> EmbeddingVariable:
         """The embedding variable of a table of zeros."""
         table = getattr(table, "value", table) if not isinstance(table, tf.Variable) else table
-        keys = key_column(self.categorical_column)
         return EmbeddingVariable(
             table.name.partition(":")[0],
             self.dimension,
             key_dtype=tf.int64,  # strings are fingerprints by now
             table=table,
-            **keys.ev_option.arguments(self.initializer),
+            **self._option.arguments(self.initializer),
         )
 
     def _get_dense_tensor_internal(self, sparse_tensors: Any, state_manager: Any) -> tf.Tensor:
@@ -220,8 +225,7 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
         self, sparse_tensors: Any, weight_collections: Any, trainable: Any
     ) -> tf.Tensor:
         """The lookup, in hosts whose variables are of variable scopes."""
-        option = key_column(self.categorical_column).ev_option
-        capacity = option.capacity or most_rows(_ITEM_BYTES * self.dimension)
+        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         if weight_collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in weight_collections:
             weight_collections.append(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         table = tf.compat.v1.get_variable(

@@ -1,7 +1,7 @@
 """Optimizers that move only the rows of a table that the batch looked up.
 
-`Adagrad`, `LazyAdam`, `LazyMomentum` and `LazyFtrl` are those of the Keras that `tf.keras` is: Keras
-3, or tf_keras under `TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module,
+`Adagrad`, `LazyAdam`, `LazyMomentum` and `LazyFtrl` are those of the Keras that `tf.keras` is:
+Keras 3, or tf_keras under `TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module,
 `fusion.optimizers.keras3` and `fusion.optimizers.tf_keras`. `LazyAdamOptimizer` is for
 `tf.compat.v1`. No Keras is imported before one of them is used.
 """

@@ -41,10 +41,9 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
         if variable is None:
             return add(reference_variable, name=name, initializer=initializer)
         made = keras.initializers.get(initializer)
-        values = first_values(made, variable.dimension, variable.dtype)
+        first = first_values(made, variable.dimension, variable.dtype)
         slot = add(reference_variable, name=name, initializer=ZerosOnDemand())
-        if values is not None:
-            variable.filled_slots.add(slot.value, values)
+        variable.add_slot(slot.value, first)
         return slot
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:

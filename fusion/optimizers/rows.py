@@ -34,7 +34,7 @@ def after_filling(gradient: tf.IndexedSlices, table: Any) -> tf.IndexedSlices:
     if variable is None:
         return gradient
     with tf.control_dependencies([gradient.values, gradient.indices]):
-        filled = variable.filled_slots.fill(variable.index)
+        filled = variable.fill_slots()
     with tf.control_dependencies(filled):
         return tf.IndexedSlices(
             tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape

@@ -10,6 +10,7 @@ import tf_keras
 from fusion.optimizers import rows
 from fusion.tables.keras_slots import OneRow, zeros_like
 from fusion.tables.registry import embedding_variable_of
+from fusion.tables.slots import known_values
 
 
 class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
@@ -39,9 +40,7 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
             return add(model_variable, variable_name, shape, initial_value)
         variable = embedding_variable_of(model_variable.table)
         slot = add(model_variable.table, variable_name, shape, zeros_like(variable))
-        if initial_value is not None:
-            values = tf.get_static_value(initial_value)
-            variable.filled_slots.add(slot, initial_value if values is None else values)
+        variable.add_slot(slot, None if initial_value is None else known_values(initial_value))
         return slot
 
     def _deduplicate_sparse_grad(self, grads: Any) -> Any:

@@ -55,7 +55,6 @@ class EmbeddingVariable(tf.Module):
       has_default_capacity: whether that is as many as memory may hold.
       dimension: D.
       key_dtype: of keys.
-      filled_slots: optimizer variables of the table that do not begin with zeros.
     """
 
     #: To whoever collects the variables of modules, Keras among them, there is the table alone.
@@ -136,7 +135,7 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
-        self.filled_slots = FilledSlots()
+        self._filled_slots = FilledSlots()
         register(self)
         if not tf.executing_eagerly():
             tf.compat.v1.add_to_collection(_EMBEDDING_VARIABLES, self)
@@ -208,6 +207,29 @@ class EmbeddingVariable(tf.Module):
             if keys.shape.rank == 1:
                 return rows
             return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
+
+    def add_slot(self, slot: Any, first: Any = None) -> int | None:
+        """Has an optimizer's variable follow the rows of `table`.
+
+        Args:
+          slot: a variable [capacity, D], made by `ZerosOnDemand`.
+          first: what its rows begin with, [1, D]; None for zeros.
+
+        Returns:
+          Its number among those that do not begin with zeros; None for zeros.
+
+        Raises:
+          NotImplementedError: there are too many that do not begin with zeros.
+        """
+        return None if first is None else self._filled_slots.add(slot, first)
+
+    def fill_slots(self) -> list[tf.Tensor]:
+        """Has the rows of slots begin as they should, of keys that have got rows by now.
+
+        Returns:
+          What has to be waited for in a graph.
+        """
+        return self._filled_slots.fill(self.index)
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
         """Keys as the index has them, int32 or int64.

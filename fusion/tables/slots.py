@@ -74,7 +74,11 @@ def first_values(initializer: Any, dimension: int, dtype: tf.DType) -> Any:
       An array, or in a graph a Tensor.
     """
     with tf.init_scope():  # the slot outlives the function that is being traced
-        values = tf.cast(initializer([1, dimension], dtype=dtype), dtype)
+        return known_values(tf.cast(initializer([1, dimension], dtype=dtype), dtype))
+
+
+def known_values(values: tf.Tensor) -> Any:
+    """The values of a tensor, itself if they are not known yet, None if all are zeros."""
     value = tf.get_static_value(values)
     if value is None:
         return values

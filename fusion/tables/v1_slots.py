@@ -38,8 +38,8 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
             check_slot(variable, name)
             return make_slot(primary, initializer, shape, dtype, name, *args, **named)
         slot = make_slot(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
-        if values is not None:
-            number = variable.filled_slots.add(slot, values)
+        number = variable.add_slot(slot, values)
+        if number is not None:
             note_slot(primary.handle, slot, values, number)
         return slot
 
