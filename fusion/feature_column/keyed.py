@@ -204,7 +204,10 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
             initializer=ZerosOnDemand(),
         )
         table = state_manager.get_variable(self, name=_TABLE)
-        state_manager.add_resource(self, RESOURCE, self._variable(table))
+        variable, layer = self._variable(table), getattr(state_manager, "_layer", None)
+        if layer is not None:
+            variable.is_trained = lambda: bool(self.trainable and layer.trainable)
+        state_manager.add_resource(self, RESOURCE, variable)
 
     def _variable(self, table: Any) -> EmbeddingVariable:
         """The embedding variable of a table of zeros."""

@@ -20,7 +20,7 @@ class DynamicEmbedding(keras.layers.Layer):
     first time; until then, and in inference always, one without a row reads the default value.
 
     Keras 3 does not know variables of TensorFlow that are attributes of a layer, and so does not
-    train them. A layer that looks up by itself, as with `fusion.fused_safe_embedding_lookup_sparse`,
+    train them. A layer that calls `fusion.fused_safe_embedding_lookup_sparse`, or another lookup,
     has a `DynamicEmbedding` as an attribute, builds it, and takes its `embedding_variable`.
 
     Args:
@@ -67,7 +67,7 @@ class DynamicEmbedding(keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the table; the shape of keys does not matter."""
         del input_shape
-        if self.built:
+        if self._variable is not None:
             return
         dtype = tf.as_dtype(self.variable_dtype)
         capacity = self.ev_option.capacity or most_rows(self.output_dim * dtype.size)
@@ -87,6 +87,7 @@ class DynamicEmbedding(keras.layers.Layer):
             table=weight.value,
             **self.ev_option.arguments(self.embeddings_initializer),
         )
+        self._variable.is_trained = lambda: bool(self.trainable)
         self.built = True
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import zlib
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class EmbeddingVariable(tf.Module):
       has_default_capacity: whether that is as many as memory may hold.
       dimension: D.
       key_dtype: of keys.
+      is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
     """
 
     #: To whoever collects the variables of modules, Keras among them, there is the table alone.
@@ -135,6 +137,7 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
+        self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         self._filled_slots = FilledSlots()
         register(self)
         if not tf.executing_eagerly():
@@ -188,25 +191,33 @@ class EmbeddingVariable(tf.Module):
             keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
-            for variable in (self.table, self.index, self.initial):
-                variable_accessed(variable)  # as by a gather: tapes and functions take note of it
-            # In graphs the gradient says so when it is asked for; eager ops have run by then.
-            trains = tf.executing_eagerly() and self.table.trainable
-            rows = ops.keyed_embedding_gather(
-                table=self.table.handle,
-                index=self.index.handle,
-                initial=self.initial.handle,
-                keys=flat,
-                counts=seen,
-                step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
-                T=self.dtype,
-                dim=self.dimension,
-                is_training=bool(trains and record.could_possibly_record()),
-            ).embeddings
+            # Tapes ask for the gradient of all that they know, also where nobody wants it.
+            with contextlib.nullcontext() if self.is_trained() else record.stop_recording():
+                rows = self._gather(flat, seen)
             rows.set_shape([None, self.dimension])
             if keys.shape.rank == 1:
                 return rows
             return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
+
+    def _gather(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """The rows of a vector of keys; no counts are once for each."""
+        for variable in (self.table, self.index, self.initial):
+            variable_accessed(variable)  # as by a gather: tapes and functions take note of it
+        # In graphs the gradient says so when it is asked for; eager ops have run by then.
+        trains = tf.executing_eagerly() and self.table.trainable
+        found = ops.keyed_embedding_gather(
+            table=self.table.handle,
+            index=self.index.handle,
+            initial=self.initial.handle,
+            keys=keys,
+            counts=counts,
+            step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
+            T=self.dtype,
+            dim=self.dimension,
+            is_training=bool(trains and record.could_possibly_record()),
+        )
+        rows: tf.Tensor = found.embeddings
+        return rows
 
     def add_slot(self, slot: Any, first: Any = None) -> int | None:
         """Has an optimizer's variable follow the rows of `table`.
