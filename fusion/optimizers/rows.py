@@ -77,6 +77,9 @@ def subtract_from_rows(variable: tf.Variable, ids: tf.Tensor, change: tf.Tensor)
 class RowSparse:
     """What the row-sparse optimizers of both Keras add to stock ones: a base before theirs."""
 
+    #: Known to the checks of stock optimizers, see `fusion.tables.keras_slots`.
+    is_row_sparse = True
+
     def _rule(self) -> str:
         """The name of what it does to rows, see `update_by_rule`."""
         raise NotImplementedError

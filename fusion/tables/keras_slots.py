@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusion.tables.initial_rows import ZerosOnDemand
@@ -18,6 +18,10 @@ from fusion.tables.slots import check_slot, is_too_large
 
 #: Optimizers of tf_keras that compute what their variables begin with before they ask for them.
 _EARLY = ("Adagrad", "Ftrl")
+
+#: Arguments with which an optimizer computes with whole tables, or makes gradients as large.
+_DENSE_IN_TF_KERAS = ("weight_decay",)
+_DENSE = (*_DENSE_IN_TF_KERAS, "clipnorm", "global_clipnorm", "clipvalue")
 
 
 def check_keras_slots() -> None:
@@ -30,11 +34,14 @@ def check_keras_slots() -> None:
         import keras
 
         _replace(keras.optimizers.Optimizer, "add_variable_from_reference", _checked)
+        _replace(keras.optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
     if "tf_keras" in sys.modules:
         import tf_keras
 
         optimizers = tf_keras.optimizers
         _replace(optimizers.Optimizer, "add_variable_from_reference", _checked_in_tf_keras)
+        arguments = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
+        _replace(optimizers.Optimizer, "build", arguments)
         _replace(optimizers.legacy.Optimizer, "add_slot", _checked)
         for name in _EARLY:
             _replace(getattr(optimizers, name), "build", _checked_build)
@@ -48,10 +55,10 @@ def _replace(owner: Any, name: str, wrap: Callable[..., Callable[..., Any]]) -> 
         setattr(owner, name, replaced)
 
 
-def _check(optimizer: Any, table: Any, name: Any) -> None:
+def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variable") -> None:
     variable = embedding_variable_of(table)
     if variable is not None:
-        check_slot(variable, f"optimizer variable {name!r} of {type(optimizer).__name__}")
+        check_slot(variable, f"{what} {name!r} of {type(optimizer).__name__}")
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,6 +102,19 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(table, OneRow):
                 _check(self, table, "accumulator")
         method(self, var_list)
+
+    return build
+
+
+def _checked_arguments(names: Sequence[str], method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `build` of all optimizers, checked for arguments of these names."""
+
+    def build(self: Any, variables: Any) -> None:
+        if not hasattr(self, "is_row_sparse"):
+            for name in (name for name in names if getattr(self, name, None)):
+                for table in variables:
+                    _check(self, table, name, "argument")
+        method(self, variables)
 
     return build
 

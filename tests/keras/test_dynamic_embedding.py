@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -198,7 +200,10 @@ class InTfKeras(tf_keras.layers.Layer):
         return _lookup(self.table, keys, self.version)
 
 
-HELD = {"keras3": (keras, InKeras3, keras3), "tf_keras": (tf_keras, InTfKeras, ours_of_tf_keras)}
+HELD: dict[str, Any] = {
+    "keras3": (keras, InKeras3, keras3),
+    "tf_keras": (tf_keras, InTfKeras, ours_of_tf_keras),
+}
 
 
 @pytest.mark.parametrize("family", HELD)
@@ -210,6 +215,7 @@ def test_layers_with_lookups_of_their_own(family, version):
     (weight,) = layer.trainable_weights
     assert layer.weights == [weight]
     variable = EmbeddingVariable.of(weight)
+    assert variable is not None
     model.predict(KEYS + ROWS, verbose=0)
     assert all(_has_row(variable, np.unique(KEYS)))
     assert np.all(variable.embedding_lookup(np.unique(KEYS)).numpy() != 0.25)
@@ -218,11 +224,11 @@ def test_layers_with_lookups_of_their_own(family, version):
 
 @pytest.mark.parametrize("version", [None, "v1", "v2"])
 def test_both_kerases_train_alike(version):
-    losses = [
+    one, other = (
         _fit(package, layer_class(version), ours.LazyMomentum(0.05, 0.5))[1]
         for package, layer_class, ours in HELD.values()
-    ]
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_modules_have_the_table_alone():

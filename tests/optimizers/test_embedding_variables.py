@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +24,7 @@ ROWS, DIM = 20, 3
 #: A table of 1 GiB, whose slots would be as large.
 MANY_ROWS = 2**30 // (4 * DIM)
 #: Optimizers whose updates of sparse gradients move no other rows, with their arguments.
-OURS_OF = {
+OURS_OF: dict[str, dict[str, Any]] = {
     "Adagrad": {},
     "LazyAdam": {},
     "LazyAdam amsgrad": {"amsgrad": True},
@@ -171,6 +172,34 @@ def test_sgd_with_variables_refuses_tables_of_default_capacity(family, arguments
         optimizer.build([variable.table])
 
 
+@pytest.mark.parametrize(
+    ("family", "argument"),
+    [
+        *(("keras3", name) for name in ("clipnorm", "global_clipnorm", "clipvalue")),
+        *((family, "weight_decay") for family in KERAS),
+    ],
+)
+def test_arguments_for_whole_tables(family, argument):
+    variable, small = _variable(None), _variable()
+    sgd, ours = KERAS[family].optimizers.SGD, OURS[family].LazyAdam
+    with pytest.raises(ValueError, match=f"argument '{argument}' of SGD would take memory"):
+        sgd(0.25, **{argument: 0.5}).build([variable.table])
+    for optimizer, one in ((sgd, small), (ours, variable)):
+        made = optimizer(0.25, **{argument: 0.5})
+        losses = _train(made, one.table, one.embedding_lookup, [tf.range(8, dtype=tf.int64)] * 2)
+        assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("argument", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_tf_keras_clips_rows(argument):
+    variable = _variable(None)
+    before = _resident()
+    optimizer = tf_keras.optimizers.SGD(0.25, **{argument: 0.5})
+    losses = _train(optimizer, variable.table, variable.embedding_lookup, _batches(2))
+    assert losses[0] != losses[1]
+    assert _resident() - before < 2**28
+
+
 def test_legacy_optimizers_refuse_tables_of_default_capacity():
     variable, small = _variable(None), _variable()
     gradient = tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([0]), None)
@@ -212,11 +241,11 @@ def test_lazy_adam_of_v1_trains_eagerly():
 
 def test_other_tables_are_none_of_an_embedding_variable():
     variable, other = _variable(), tf.Variable(tf.zeros([ROWS, DIM]))
-    assert EmbeddingVariable.of(variable.table) is variable
     assert EmbeddingVariable.of(other) is None
     assert EmbeddingVariable.of(variable.index) is None
     assert EmbeddingVariable.of(None) is None
     table = variable.table
+    assert EmbeddingVariable.of(table) is variable
     del variable
     gc.collect()
     assert EmbeddingVariable.of(table) is None
