@@ -16,7 +16,7 @@ from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.slots import check_slot, is_too_large
 
-#: Optimizers of tf_keras that compute what their variables begin with before they ask for them.
+#: Optimizers of tf_keras, and of Keras 3.6, that make variables without saying of which table.
 _EARLY = ("Adagrad", "Ftrl")
 
 #: Arguments with which an optimizer computes with whole tables, or makes gradients as large.
@@ -35,6 +35,8 @@ def check_keras_slots() -> None:
 
         _replace(keras.optimizers.Optimizer, "add_variable_from_reference", _checked)
         _replace(keras.optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
+        for name in _EARLY:
+            _replace(getattr(keras.optimizers, name), "build", _checked_build)
     if "tf_keras" in sys.modules:
         import tf_keras
 
@@ -95,13 +97,13 @@ def _checked_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`build` of an optimizer of tf_keras."""
+    """`build` of one of these optimizers."""
 
-    def build(self: Any, var_list: Any) -> None:
-        for table in var_list:
-            if not isinstance(table, OneRow):
+    def build(self: Any, variables: Any) -> None:
+        if not hasattr(self, "is_row_sparse"):
+            for table in variables:
                 _check(self, table, "accumulator")
-        method(self, var_list)
+        method(self, variables)
 
     return build
 
