@@ -21,6 +21,7 @@ from fusion.feature_column.inputs import (
     check_names,
     feature_names,
 )
+from fusion.feature_column.keyed import KeyedEmbeddingColumn
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
@@ -67,6 +68,8 @@ def _used(column: Any, do_fusion: str | None) -> Any:
     """The column that the layer evaluates in place of a given one."""
     if type(column) in _FUSED:
         column = _FUSED[type(column)].of(column, do_fusion)
+    elif isinstance(column, KeyedEmbeddingColumn) and column.do_fusion is None:
+        column = column._replace(do_fusion=do_fusion)
     return without_checkpoint(column)  # the table has been read when it was created
 
 
@@ -181,7 +184,7 @@ class DenseFeatures(keras.layers.Layer):
 
     def _lookup(self, column: Any, tensors: Mapping[str, Any], features: Any) -> Lookup | None:
         """The lookup of a column with do_fusion, if it can share an op with others."""
-        if not isinstance(column, FusedColumn):
+        if not isinstance(column, FusedColumn) or column.do_fusion is None:
             return None
         categorical, ids, weights = column.categorical_column, None, None
         if column.use_safe_embedding_lookup:
@@ -197,7 +200,8 @@ class DenseFeatures(keras.layers.Layer):
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""
-        if isinstance(column, _EMBEDDING) and column.use_safe_embedding_lookup:
+        is_table = isinstance(column, _EMBEDDING) and not isinstance(column, KeyedEmbeddingColumn)
+        if is_table and column.use_safe_embedding_lookup:
             ids = single_ids(column.categorical_column, features, self._state)
             if ids is not None:
                 fused = isinstance(column, FusedColumn)

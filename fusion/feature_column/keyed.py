@@ -21,7 +21,7 @@ from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 _DTYPES = (tf.int64, tf.int32, tf.string)
 
 #: What hosts know the table by, and the embedding variable.
-_TABLE, _RESOURCE = "embedding_weights", "embedding_variable"
+_TABLE, RESOURCE = "embedding_weights", "embedding_variable"
 
 _ITEM_BYTES = 4
 
@@ -182,10 +182,16 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
             )
         return tuple.__new__(cls, (*column[:-1], do_fusion))
 
+    @property
+    def _option(self) -> EmbeddingVariableOption:
+        keys = key_column(self.categorical_column)
+        assert keys is not None
+        option: EmbeddingVariableOption = keys.ev_option
+        return option
+
     def create_state(self, state_manager: Any) -> None:
         """Creates the table, and what belongs to it."""
-        option = key_column(self.categorical_column).ev_option
-        capacity = option.capacity or most_rows(_ITEM_BYTES * self.dimension)
+        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         state_manager.create_variable(
             self,
             name=_TABLE,
@@ -196,30 +202,31 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
             initializer=ZerosOnDemand(),
         )
         table = state_manager.get_variable(self, name=_TABLE)
-        state_manager.add_resource(self, _RESOURCE, self._variable(table))
+        variable, layer = self._variable(table), getattr(state_manager, "_layer", None)
+        if layer is not None:
+            variable.is_trained = lambda: bool(self.trainable and layer.trainable)
+        state_manager.add_resource(self, RESOURCE, variable)
 
     def _variable(self, table: Any) -> EmbeddingVariable:
         """The embedding variable of a table of zeros."""
         table = getattr(table, "value", table) if not isinstance(table, tf.Variable) else table
-        keys = key_column(self.categorical_column)
         return EmbeddingVariable(
             table.name.partition(":")[0],
             self.dimension,
             key_dtype=tf.int64,  # strings are fingerprints by now
             table=table,
-            **keys.ev_option.arguments(self.initializer),
+            **self._option.arguments(self.initializer),
         )
 
     def _get_dense_tensor_internal(self, sparse_tensors: Any, state_manager: Any) -> tf.Tensor:
         """The lookup, in hosts that have a state for columns."""
-        return self._result(state_manager.get_resource(self, _RESOURCE), sparse_tensors)
+        return self._result(state_manager.get_resource(self, RESOURCE), sparse_tensors)
 
     def _old_get_dense_tensor_internal(
         self, sparse_tensors: Any, weight_collections: Any, trainable: Any
     ) -> tf.Tensor:
         """The lookup, in hosts whose variables are of variable scopes."""
-        option = key_column(self.categorical_column).ev_option
-        capacity = option.capacity or most_rows(_ITEM_BYTES * self.dimension)
+        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         if weight_collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in weight_collections:
             weight_collections.append(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         table = tf.compat.v1.get_variable(

@@ -101,7 +101,7 @@ def restore_rows(
     table: Any,
     index: Any,
     begin: Begin,
-    fill: Callable[[], Any],
+    fill: Callable[[], Sequence[Any]],
 ) -> tf.Operation | None:
     """Writes rows of a slot, whose keys get one if they have none.
 
@@ -110,7 +110,7 @@ def restore_rows(
       slot: [capacity, D].
       table, index: the variables of the embedding variable.
       begin: in a graph, gives a variable its initial value if it has none; is waited for.
-      fill: fills rows of the slot that were never filled; in a graph what it returns is waited for.
+      fill: fills rows of slots that were never filled; in a graph what it returns is waited for.
 
     Raises:
       tf.errors.InvalidArgumentError: rows of another size.
@@ -121,7 +121,9 @@ def restore_rows(
         ready = begin(slot)
     with _after(begin(index)), _after(begin(table)), _after(ready):
         rows = put_rows(keys, tf.zeros([0, table.shape[1]], table.dtype), table, index)
-    with _after(rows), _after(fill()):
+    with _after(rows):
+        filled = fill()
+    with tf.control_dependencies(_in_graph([rows, *filled])):
         return tf.raw_ops.ResourceScatterUpdate(
             resource=slot.handle, indices=rows, updates=tf.cast(values, slot.dtype)
         )

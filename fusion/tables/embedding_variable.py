@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -40,21 +41,20 @@ from fusion.tables.initial_rows import (
     initial_rows,
     most_rows,
 )
-from fusion.tables.v1_slots import EMBEDDING_VARIABLES, make_slots_on_demand, owner_of
+from fusion.tables.keras_slots import check_keras_slots
+from fusion.tables.registry import embedding_variable_of, register
+from fusion.tables.slots import Slots
+from fusion.tables.v1_slots import make_slots_on_demand
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 
+#: The note of a graph's embedding variables, which live as long as it does.
+_EMBEDDING_VARIABLES = "embedding_variables"
+
 
 #: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
-
-
-class _Slot(NamedTuple):
-    """A variable beside a table, and what its rows begin with, None for zeros."""
-
-    variable: Any
-    first: Any
 
 
 class EmbeddingVariable(tf.Module):
@@ -75,9 +75,16 @@ class EmbeddingVariable(tf.Module):
       initial: the variable [1 + n, D] of the default row and of those that the initializer made.
       admission: how often a key is seen before it gets a row.
       capacity: how many keys can have rows.
+      has_default_capacity: whether that is as many as memory may hold.
       dimension: D.
       key_dtype: of keys.
+      is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
     """
+
+    #: To whoever collects the variables of modules, Keras among them, there is the table alone.
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset(
+        (*tf.Module._TF_MODULE_IGNORED_PROPERTIES, "index", "initial")
+    )
 
     def __init__(
         self,
@@ -128,6 +135,7 @@ class EmbeddingVariable(tf.Module):
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
+        self.has_default_capacity = capacity is None
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
@@ -140,7 +148,7 @@ class EmbeddingVariable(tf.Module):
             names = ", ".join(policy.__name__ for policy in POLICIES)
             raise TypeError(f"eviction must be None or one of {names}, got {eviction!r}")
         self.eviction = eviction
-        self._slots: list[_Slot] = []
+        self._slots = Slots()
         self._evicted_at = -1
         self._seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
         if initializer is None:
@@ -160,16 +168,19 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
+        self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
+        register(self)
         if not tf.executing_eagerly():
-            notes(tf.compat.v1.get_default_graph(), EMBEDDING_VARIABLES).append(self)
-            make_slots_on_demand()
+            notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
+        make_slots_on_demand()
+        check_keras_slots()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
-        """The embedding variable of this graph that a table belongs to, or None."""
-        found: EmbeddingVariable | None = owner_of(table)
+        """The embedding variable that a table belongs to, or None."""
+        found: EmbeddingVariable | None = embedding_variable_of(table)
         return found
 
     def _empty_index(self) -> tf.Tensor:
@@ -212,27 +223,35 @@ class EmbeddingVariable(tf.Module):
             keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
-            for variable in (self.table, self.index, self.initial):
-                variable_accessed(variable)  # as by a gather: tapes and functions take note of it
-            # In graphs the gradient says so when it is asked for; eager ops have run by then.
-            trains = tf.executing_eagerly() and self.table.trainable
-            rows = ops.keyed_embedding_gather(
-                table=self.table.handle,
-                index=self.index.handle,
-                initial=self.initial.handle,
-                keys=flat,
-                counts=seen,
-                step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
-                T=self.dtype,
-                dim=self.dimension,
-                is_training=bool(trains and record.could_possibly_record()),
-            ).embeddings
+            # Tapes ask for the gradient of all that they know, also where nobody wants it.
+            with contextlib.nullcontext() if self.is_trained() else record.stop_recording():
+                rows = self._gather(flat, seen)
             rows.set_shape([None, self.dimension])
             if keys.shape.rank == 1:
                 return rows
             return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
 
-    def add_slot(self, slot: Any, first: Any = None, number: int = 0) -> None:
+    def _gather(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """The rows of a vector of keys; no counts are once for each."""
+        for variable in (self.table, self.index, self.initial):
+            variable_accessed(variable)  # as by a gather: tapes and functions take note of it
+        # In graphs the gradient says so when it is asked for; eager ops have run by then.
+        trains = tf.executing_eagerly() and self.table.trainable
+        found = ops.keyed_embedding_gather(
+            table=self.table.handle,
+            index=self.index.handle,
+            initial=self.initial.handle,
+            keys=keys,
+            counts=counts,
+            step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
+            T=self.dtype,
+            dim=self.dimension,
+            is_training=bool(trains and record.could_possibly_record()),
+        )
+        rows: tf.Tensor = found.embeddings
+        return rows
+
+    def add_slot(self, slot: Any, first: Any = None) -> int | None:
         """Has an optimizer's variable follow the rows of `table`.
 
         It is saved by keys, and its rows are what they were first when another key gets them.
@@ -240,26 +259,29 @@ class EmbeddingVariable(tf.Module):
         Args:
           slot: a variable [capacity, D], made by `ZerosOnDemand`.
           first: what its rows begin with, [1, D]; None for zeros.
-          number: of the slot among those that do not begin with zeros.
+
+        Returns:
+          Its number among those that do not begin with zeros; None for zeros.
+
+        Raises:
+          NotImplementedError: there are too many that do not begin with zeros.
         """
-        self._slots.append(_Slot(slot, first))
-
-        def fill() -> Any:
-            if first is None:
-                return None
-            return ops.fill_embedding_slot(
-                slot=slot.handle,
-                index=self.index.handle,
-                values=first,
-                dim=self.dimension,
-                number=number,
-            )
-
+        number = self._slots.add(slot, first)
+        fill = functools.partial(self._slots.fill, self.index, slot)
         save_by_keys(
             slot,
             lambda: save_rows(slot, self.index, self._evict_before_save),
             lambda tensors: restore_rows(tensors, slot, self.table, self.index, self._begin, fill),
         )
+        return number
+
+    def fill_slots(self) -> list[tf.Tensor]:
+        """Has the rows of slots begin as they should, of keys that have got rows by now.
+
+        Returns:
+          What has to be waited for in a graph.
+        """
+        return self._slots.fill(self.index)
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
         """What a SavedModel has to have before it."""
@@ -271,7 +293,7 @@ class EmbeddingVariable(tf.Module):
         copied.__dict__.update(self.__dict__)
         for name in ("table", "index", "initial"):
             copied.__dict__[name] = object_map[getattr(self, name)]
-        copied.__dict__["_slots"] = []
+        copied.__dict__["_slots"] = Slots()
         object_map[self] = copied
         return []
 
@@ -330,17 +352,7 @@ class EmbeddingVariable(tf.Module):
 
     def _reset_slots(self, rows: tf.Tensor) -> list[Any]:
         """Makes rows of all slots what they were first."""
-        return [self._reset(slot, rows) for slot in self._slots]
-
-    def _reset(self, slot: _Slot, rows: tf.Tensor) -> Any:
-        """Makes rows of a slot what they were first."""
-        first = tf.zeros([1, self.dimension], self.dtype) if slot.first is None else slot.first
-        values = tf.broadcast_to(first, [tf.size(rows), self.dimension])
-        begun = self._begin(slot.variable)
-        with tf.control_dependencies([] if begun is None else [begun]):
-            return tf.raw_ops.ResourceScatterUpdate(
-                resource=slot.variable.handle, indices=rows, updates=values
-            )
+        return self._slots.reset(rows, self._begin)
 
     def _evict_before_save(self) -> Any:
         """Evicts once for all variables of a save; in a graph, what saves wait for."""

@@ -90,6 +90,10 @@ def most_rows(row_bytes: int) -> int:
     Their memory is not taken before they are used; but the system refuses to promise more at once
     than it has.
     """
+    return min(memory_bytes() // max(row_bytes, _INDEX_ROW_BYTES), 2**31 - 2)
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
     with open("/proc/meminfo", encoding="ascii") as lines:
-        kilobytes = int(next(line for line in lines if line.startswith("MemTotal")).split()[1])
-    return min(1024 * kilobytes // max(row_bytes, _INDEX_ROW_BYTES), 2**31 - 2)
+        return 1024 * int(next(line for line in lines if line.startswith("MemTotal")).split()[1])

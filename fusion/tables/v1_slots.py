@@ -10,45 +10,37 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.training import slot_creator
 
 from fusion.ops.tables.slots import note_slot
-from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.tables.initial_rows import ZerosOnDemand
-
-#: The note of a graph's embedding variables.
-EMBEDDING_VARIABLES = "embedding_variables"
-
-#: The classes of initializers that give zeros.
-_ZEROS = frozenset({"Zeros", "ZerosOnDemand"})
-
-
-def owner_of(table: Any) -> Any:
-    """The embedding variable that a table belongs to, or None."""
-    known = notes(tf.compat.v1.get_default_graph(), EMBEDDING_VARIABLES)
-    return next((found for found in known if found.table is table), None)
+from fusion.tables.registry import embedding_variable_of
+from fusion.tables.slots import check_slot, first_values
 
 
 def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     """`slot_creator.create_slot_with_initializer`, for tables of embedding variables with zeros.
 
-    The rows begin with what the initializer gives for one row.
+    The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
+    would fill them in time: there slots that begin with something else are as stock's.
     """
 
     @functools.wraps(make_slot)
     def make(
         primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, *args: Any, **named: Any
     ) -> Any:
-        owner = owner_of(primary)
-        if owner is None or shape != primary.shape:
+        variable = embedding_variable_of(primary)
+        if variable is None or shape != primary.shape:
+            return make_slot(primary, initializer, shape, dtype, name, *args, **named)
+        values = first_values(initializer, int(shape[1]), dtype)
+        if values is not None and isinstance(primary.handle, EagerTensor):
+            check_slot(variable, name)
             return make_slot(primary, initializer, shape, dtype, name, *args, **named)
         slot = make_slot(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
-        values, number = None, 0
-        if type(initializer).__name__ not in _ZEROS:
-            values = tf.cast(initializer([1, int(shape[1])], dtype=dtype), dtype)
-            number = note_slot(primary.handle, slot, values)
-        owner.add_slot(slot, values, number)
+        number = variable.add_slot(slot, values)
+        if number is not None:
+            note_slot(primary.handle, slot, values, number)
         return slot
 
     return make

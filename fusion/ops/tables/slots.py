@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.cpu_ops.index_layout import MOST_SLOTS
 from fusion.runtime.tensorflow.graph_notes import notes
 
 _GRADIENTS, _SLOTS = "keyed_gradients", "filled_slots"
@@ -24,23 +23,12 @@ def note_gradient(gather: Any, gradient: Any) -> None:
         _connect(gather, gradient, handle, slot, values, number)
 
 
-def note_slot(handle: Any, slot: Any, values: Any) -> int:
-    """Notes a slot of a table, and what its rows begin with, [1, D]; returns its number.
-
-    Raises:
-      NotImplementedError: there are too many.
-    """
+def note_slot(handle: Any, slot: Any, values: Any, number: int) -> None:
+    """Notes a slot of a table, what its rows begin with, [1, D], and its number."""
     graph = handle.graph
-    number = sum(table is handle for table, *_ in notes(graph, _SLOTS))
-    if number >= MOST_SLOTS:
-        raise NotImplementedError(
-            f"{slot.name} is one of more than {MOST_SLOTS} slots of a table that do not begin "
-            "with zeros"
-        )
     notes(graph, _SLOTS).append((handle, slot, values, number))
     for gather, gradient in notes(graph, _GRADIENTS):
         _connect(gather, gradient, handle, slot, values, number)
-    return number
 
 
 def _connect(gather: Any, gradient: Any, handle: Any, slot: Any, values: Any, number: int) -> None:
