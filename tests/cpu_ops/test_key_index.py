@@ -58,9 +58,8 @@ class Index(Guarded):
         self.capacity = capacity
         self.head = self.bytes[: 8 * KeyIndex.SIZE].view(np.int64)
         begin_index(self.address, capacity, admission, seed, 1)
-        self.samples, self.table = samples, None
-        if samples is not None:
-            self.table = Guarded(capacity * samples.shape[1] * samples.itemsize)
+        self.samples = samples
+        self.table = Guarded(0 if samples is None else capacity * samples[0].nbytes)
 
     @property
     def rows(self):
@@ -129,8 +128,7 @@ class Index(Guarded):
     def check(self) -> None:
         """Chains have all keys once, no gaps, and nothing was written outside."""
         super().check()
-        if self.table is not None:
-            self.table.check()
+        self.table.check()
         assert not self.head[KeyIndex.locks : KeyIndex.locks + STRIPES].any()
         assert not (self.head[KeyIndex.versions : KeyIndex.versions + STRIPES] & 1).any()
         assert len(self.counts()) == self.head[KeyIndex.key_count]

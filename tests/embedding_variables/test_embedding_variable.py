@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.cpu_ops.index_layout import MOST_ROWS, KeyIndex
 from fusion.tables import EmbeddingVariable
-from fusion.tables.embedding_variable import MOST_ROWS
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of
 
 v1 = tf.compat.v1
@@ -34,8 +34,6 @@ def known(table, asked):
 
 
 def rows_in_use(table):
-    from fusion.cpu_ops.index_layout import KeyIndex
-
     return int(table.index.numpy()[KeyIndex.row_count : KeyIndex.row_count + 1].view(np.int64)[0])
 
 
@@ -211,8 +209,6 @@ def test_a_key_that_finds_no_room_is_an_error_and_nothing_is_lost():
 
 
 def test_training_steps_are_noted():
-    from fusion.cpu_ops.index_layout import KeyIndex
-
     step = tf.Variable(7, dtype=tf.int64)
     table = variable(step=lambda: step)
     eager(table, keys(1, 2, 1))

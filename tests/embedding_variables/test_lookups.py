@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +18,13 @@ v1 = tf.compat.v1
 
 ROWS, DIM, BATCH = 40, 6, 12
 
-#: The options of lookups: function and named arguments.
-SAFE = [
-    (fusion.fused_safe_embedding_lookup_sparse, {"fusion_version": version})
-    for version in ("v1", "v2")
-]
-PLAIN = [(fusion.fused_embedding_lookup_sparse, {}), (fusion.fused_embedding_lookup_sparse_v2, {})]
-NAMES = ("safe_v1", "safe_v2", "plain_v1", "plain_v2")
-LOOKUPS = dict(zip(NAMES, SAFE + PLAIN, strict=True))
+#: Functions, and arguments that they always get.
+LOOKUPS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "safe_v1": (fusion.fused_safe_embedding_lookup_sparse, {"fusion_version": "v1"}),
+    "safe_v2": (fusion.fused_safe_embedding_lookup_sparse, {"fusion_version": "v2"}),
+    "plain_v1": (fusion.fused_embedding_lookup_sparse, {}),
+    "plain_v2": (fusion.fused_embedding_lookup_sparse_v2, {}),
+}
 
 
 def batch(seed=0, lowest=0, dtype=tf.int64):

@@ -68,7 +68,7 @@ def test_the_example_of_seed_001(do_fusion):
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             losses = [session.run([emb, train_op, loss])[2] for _ in range(3)]
-    np.testing.assert_array_equal(np.float32(losses), np.float32([30.0, 19.388391, 17.280207]))
+    np.testing.assert_array_equal(losses, np.array([30.0, 19.388391, 17.280207], np.float32))
 
 
 BATCH = 8

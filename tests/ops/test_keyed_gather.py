@@ -111,7 +111,7 @@ def test_calls_at_once_give_each_key_one_row():
         thread.start()
     for thread in threads:
         thread.join()
-    row_of = {}
+    row_of = dict[int, int]()
     for keys, values, rows in (call for own in found.values() for call in own):
         np.testing.assert_array_equal(values, table.table.numpy()[rows])
         for key, row in zip(keys.tolist(), rows.tolist(), strict=True):

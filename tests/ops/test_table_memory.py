@@ -25,7 +25,8 @@ def resident_mib() -> int:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (5, 7), (1000, 300), (500_000, 3)])
 def test_zeros(shape, dtype):
-    values = zeros(*shape, dtype)
+    rows, columns = shape
+    values = zeros(rows, columns, dtype)
     assert (values.shape, values.dtype) == (shape, dtype)
     assert not values.numpy().any()
 
