@@ -23,7 +23,13 @@ begin_index = callable_from_python(key_index.begin_index)
 find_rows = callable_from_python(key_index.find_rows)
 add_rows = callable_from_python(key_index.add_rows)
 remove = callable_from_python(key_index.remove)
-free_row = callable_from_python(key_index.free_row)
+retire_row = callable_from_python(key_index.retire_row)
+pending_rows = callable_from_python(key_index.pending_rows)
+release_rows = callable_from_python(key_index.release_rows)
+write_entries = callable_from_python(key_index.write_entries)
+put_key = callable_from_python(key_index.put_key)
+hold = callable_from_python(key_index.hold)
+let_go = callable_from_python(key_index.let_go)
 fill_rows = callable_from_python(key_index.fill_rows)
 hash_of = callable_from_python(key_index.hash_of)
 
@@ -55,7 +61,7 @@ class Index(Guarded):
 
     def __init__(self, capacity: int, admission: int = 1, seed: int = 0, samples=None) -> None:
         super().__init__(index_bytes(capacity))
-        self.capacity = capacity
+        self.capacity, self.admission = capacity, admission
         self.head = self.bytes[: 8 * KeyIndex.SIZE].view(np.int64)
         begin_index(self.address, capacity, admission, seed, 1)
         self.samples = samples
@@ -75,7 +81,7 @@ class Index(Guarded):
     def addition(self, step: int = 1, counts=None):
         """An `Addition`."""
         words = np.zeros(Addition.SIZE, np.int64)
-        words[Addition.step] = step
+        words[Addition.admission], words[Addition.step] = self.admission, step
         if counts is not None:
             words[Addition.counts] = counts.ctypes.data
         if self.samples is not None:
@@ -98,6 +104,35 @@ class Index(Guarded):
 
     def remove(self, key: int) -> int:
         return remove(self.address, key) - 1
+
+    def free(self, key: int) -> None:
+        """Takes a key out, and lets its row be used again."""
+        retire_row(self.address, self.remove(key) + 1)
+        release_rows(self.address, self.head[KeyIndex.pending_rows])
+
+    def put(self, key: int, count: int, step: int) -> int:
+        words = np.zeros(Addition.SIZE, np.int64)
+        return put_key(self.address, key, count, step, words.ctypes.data)
+
+    def pending(self, most: int = 100) -> list[int]:
+        rows = np.full(most, -77)
+        return rows[: pending_rows(self.address, rows.ctypes.data, most)].tolist()
+
+    def entries(self) -> dict[int, tuple[int, int, int]]:
+        """The row, count and last step of each key, as `write_entries` has them."""
+        count = int(self.head[KeyIndex.key_count])
+        keys, rows, steps = (Guarded(8 * count) for _ in range(3))
+        counts = Guarded(4 * count)
+        hold(self.address)
+        write_entries(self.address, *(m.address for m in (keys, rows, counts, steps)))
+        let_go(self.address)
+        for memory in (keys, rows, counts, steps):
+            memory.check()
+        columns = (keys.bytes.view(np.int64), rows.bytes.view(np.int64))
+        columns += (counts.bytes.view(np.int32), steps.bytes.view(np.int64))
+        found = [*zip(*(column.tolist() for column in columns), strict=True)]
+        assert len({key for key, *_ in found}) == len(found)
+        return {key: (row, times, step) for key, row, times, step in found}
 
     def record(self, key: int) -> tuple[int, int]:
         """How often a key with a row was seen, and in which step for the last time."""
@@ -157,7 +192,9 @@ def test_a_full_index_has_no_row_for_others():
     assert index.add_and_tell([4, 3, 4]) == ([-1, 2, -1], 0, 2)
     assert index.remove(2) == 1
     assert index.add([4]) == [-1]
-    free_row(index.address, 2)
+    retire_row(index.address, 2)
+    assert index.add([4]) == [-1]
+    release_rows(index.address, 1)
     assert index.add_and_tell([4, 5]) == ([1, -1], 1, 1)
     index.check()
 
@@ -240,8 +277,7 @@ def test_counts_stop_before_they_are_negative():
 def test_a_row_that_is_used_again_has_a_record_of_its_own():
     index = Index(1)
     index.add([5], counts=[6], step=3)
-    index.remove(5)
-    free_row(index.address, 1)
+    index.free(5)
     assert index.add([6], step=4) == [0]
     assert index.record(6) == (1, 4)
 
@@ -298,6 +334,57 @@ def test_initial_values_are_the_same_for_threads():
     np.testing.assert_array_equal(together.rows[together.find(keys)], alone.rows[alone.find(keys)])
     assert {together.record(int(key)) for key in keys[:100]} == {(4, 1)}
     together.check()
+
+
+def test_rows_are_pending_until_they_are_released_the_first_first():
+    index = Index(5)
+    index.add([10, 11, 12, 13, 14])
+    for key in (13, 10, 12):
+        retire_row(index.address, index.remove(key) + 1)
+    assert index.pending() == [3, 0, 2]
+    assert index.pending(2) == [3, 0]
+    assert index.add([20]) == [-1]
+    release_rows(index.address, 2)
+    assert index.pending() == [2]
+    assert sorted(index.add([20, 21, 22])) == [-1, 0, 3]
+    release_rows(index.address, 7)  # of which there is one
+    assert index.pending() == []
+    assert index.add([22]) == [2]
+    release_rows(index.address, -1)
+    assert index.add([23]) == [-1]
+    index.check()
+
+
+def test_entries_are_put_back():
+    first, other = Index(3000, admission=3), Index(2500, admission=5)
+    rng = np.random.default_rng(0)
+    for step in range(5):
+        first.add(rng.zipf(1.3, 2000) % 10_000, step=step)
+    entries = first.entries()
+    assert 100 < sum(row >= 0 for row, *_ in entries.values()) < len(entries)
+    for key, (row, count, step) in entries.items():
+        assert (row >= 0) == (count >= 3) == (step >= 0)
+        assert (other.put(key, count, step) >= 0) == (row >= 0)
+    again = other.entries()
+    assert {key: rest for key, (_, *rest) in again.items()} == {
+        key: rest for key, (_, *rest) in entries.items()
+    }
+    rows = [row for row, *_ in again.values() if row >= 0]
+    assert sorted(rows) == [*range(len(rows))]
+    for index in (first, other):
+        index.check()
+
+
+def test_a_key_that_is_put_without_a_count_keeps_its_own():
+    index = Index(4)
+    assert index.put(5, 7, 2) == 0
+    assert index.put(5, 0, 9) == 0
+    assert index.entries() == {5: (0, 7, 2)}
+    assert index.put(5, 3, 1) == 0
+    assert index.entries() == {5: (0, 3, 1)}
+    assert index.put(6, 0, 4) == 1
+    assert index.put(8, 2, -1) == -1
+    assert index.entries()[8] == (-1, 2, -1)
 
 
 @pytest.mark.parametrize("seed", range(4))

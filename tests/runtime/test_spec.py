@@ -98,6 +98,9 @@ def test_names_follow_tensorflows_generator():
         "EmbeddingKeyIndex": "embedding_key_index",
         "KeyedEmbeddingGather": "keyed_embedding_gather",
         "FillEmbeddingSlot": "fill_embedding_slot",
+        "EmbeddingKeyEntries": "embedding_key_entries",
+        "AddEmbeddingKeys": "add_embedding_keys",
+        "RemoveEmbeddingKeys": "remove_embedding_keys",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 
