@@ -106,7 +106,7 @@ def test_an_inner_function_that_was_trained_inserts_nothing_afterwards():
 def test_a_saved_model_of_a_trained_function_inserts_nothing(tmp_path):
     table = variable()
     module = tf.Module()
-    module.table, module.index, module.initial = table.table, table.index, table.initial
+    module.variable = table
     module.look_up = tf.function(
         table.embedding_lookup, input_signature=[tf.TensorSpec([None], tf.int64)]
     )
