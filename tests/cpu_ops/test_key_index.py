@@ -128,11 +128,10 @@ class Index(Guarded):
         let_go(self.address)
         for memory in (keys, rows, counts, steps):
             memory.check()
-        columns = (keys.bytes.view(np.int64), rows.bytes.view(np.int64))
-        columns += (counts.bytes.view(np.int32), steps.bytes.view(np.int64))
-        found = [*zip(*(column.tolist() for column in columns), strict=True)]
+        words = [memory.bytes.view(np.int64).tolist() for memory in (keys, rows, steps)]
+        found = [*zip(*words, counts.bytes.view(np.int32).tolist(), strict=True)]
         assert len({key for key, *_ in found}) == len(found)
-        return {key: (row, times, step) for key, row, times, step in found}
+        return {key: (row, times, step) for key, row, step, times in found}
 
     def record(self, key: int) -> tuple[int, int]:
         """How often a key with a row was seen, and in which step for the last time."""
