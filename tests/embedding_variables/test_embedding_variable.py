@@ -133,6 +133,19 @@ def test_a_gradient_that_is_asked_for_another_variable_in_a_function_trains_noth
     assert rows_in_use(table) == 0
 
 
+def test_a_tape_that_does_not_watch_the_table_trains_nothing():
+    table, scale = variable(), tf.Variable(2.0)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(scale)
+        loss = tf.reduce_sum(table.embedding_lookup(keys(1, 2))) * scale
+    assert tape.gradient(loss, scale).numpy() == 0
+    assert rows_in_use(table) == 0
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(table.table)
+        loss = tf.reduce_sum(table.embedding_lookup(keys(1, 2)))
+    assert tape.gradient(loss, table.table).indices.numpy().tolist() == [0, 1]
+
+
 def test_default_values_are_read_until_a_key_has_a_row():
     table = variable(default_value=[4, 5, 6], admission=2)
     np.testing.assert_array_equal(table.embedding_lookup(keys(1)), [[4, 5, 6]])
