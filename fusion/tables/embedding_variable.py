@@ -246,7 +246,7 @@ class EmbeddingVariable(tf.Module):
             step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
             T=self.dtype,
             dim=self.dimension,
-            is_training=bool(trains and record.could_possibly_record()),
+            is_training=bool(trains and record.should_record_backprop([self.table.handle])),
         )
         rows: tf.Tensor = found.embeddings
         return rows

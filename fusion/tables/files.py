@@ -53,10 +53,10 @@ def write_table(
                 file.flush()
                 os.fsync(file.fileno())
         manifest = {"rows": count, "dimension": dimension, **about}
-        with open(staging / _MANIFEST, "w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        with open(staging / _MANIFEST, "w", encoding="utf-8") as text:
+            json.dump(manifest, text, indent=1)
+            text.flush()
+            os.fsync(text.fileno())
         os.rename(staging, folder)
     return count
 

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.resource_variable_ops import variable_shape
 
 from fusion.ops import cpu
 from fusion.ops.tables.access import access_constants, compile_builder
@@ -27,7 +28,9 @@ def _gradient(op: tf.Operation, of_rows: Any, _: Any) -> list[Any]:
         rows.op._set_attr("is_training", tf.compat.v1.AttrValue(b=True))
         if not isinstance(rows.graph, FuncGraph):
             note_gradient(rows.op, known.op)
-    shape = tf.raw_ops.VariableShape(input=op.inputs[0], out_type=tf.int64)
+    # As in the gradient of stock's gather: a constant, lest the table's handle becomes a result of
+    # the function, whose gradient is dense; of int32, as in the other branches of a conditional.
+    shape = variable_shape(op.inputs[0])
     slices = tf.IndexedSlices(tf.gather(of_rows, known), tf.gather(rows, known), shape)
     return [slices, *[None] * (len(op.inputs) - 1)]
 
