@@ -17,7 +17,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
-from fusion.cpu_ops.index_layout import MOST_ROWS, index_bytes
+from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (

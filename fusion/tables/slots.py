@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.index_layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.tables.initial_rows import memory_bytes
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import key_index
-from fusion.cpu_ops.index_layout import (
+from fusion.cpu_ops.keys import index as key_index
+from fusion.cpu_ops.keys.layout import (
     BUCKET_BYTES,
     KEYS,
     MOST_SLOTS,

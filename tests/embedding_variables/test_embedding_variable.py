@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.index_layout import MOST_ROWS, KeyIndex
+from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex
 from fusion.tables import EmbeddingVariable
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of
 

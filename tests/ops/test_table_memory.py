@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.index_layout import MOST_ROWS, MOST_SLOTS, KeyIndex, index_bytes
+from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex, index_bytes
 from tests.ops.keyed_tables import KeyedTable, empty_index, zeros
 
 INVALID, UNMET = tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError

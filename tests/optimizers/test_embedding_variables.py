@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.cpu_ops.index_layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.optimizers import keras3, v1
 from fusion.optimizers import tf_keras as ours_of_tf_keras
 from fusion.tables import EmbeddingVariable

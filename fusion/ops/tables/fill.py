@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.index_layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.ops import cpu
 from fusion.ops.tables.access import access_constants, compile_builder
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fusion.cpu_ops.index_layout import Addition, KeyIndex
-from fusion.cpu_ops.key_index import put_key
+from fusion.cpu_ops.keys.index import put_key
+from fusion.cpu_ops.keys.layout import Addition, KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_rows, share, share_index, unshare

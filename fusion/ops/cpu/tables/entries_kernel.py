@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.cpu_ops.index_layout import KeyIndex
-from fusion.cpu_ops.key_index import hold, let_go, pending_rows, write_entries
+from fusion.cpu_ops.keys.index import hold, let_go, pending_rows, write_entries
+from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.native.frame import failed, new_output

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.index_layout import Addition, KeyedGather, KeyIndex
-from fusion.cpu_ops.key_index import add_missing
-from fusion.cpu_ops.keyed_gather import copy_missing, gather
+from fusion.cpu_ops.keys.gather import copy_missing, gather
+from fusion.cpu_ops.keys.index import add_missing
+from fusion.cpu_ops.keys.layout import Addition, KeyedGather, KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, GatherJob, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_index, check_rows, share, unshare

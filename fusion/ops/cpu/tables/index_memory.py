@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fusion.cpu_ops.index_layout import MOST_ROWS, index_bytes
-from fusion.cpu_ops.key_index import begin_index
+from fusion.cpu_ops.keys.index import begin_index
+from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.ops.cpu.tables.pages import make_zeros
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import attr, failed, output_vector, vector

@@ -5,7 +5,7 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.cpu_ops.index_layout import Addition, KeyedGather
+from fusion.cpu_ops.keys.layout import Addition, KeyedGather
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.layout import State

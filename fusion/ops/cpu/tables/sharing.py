@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.index_layout import KeyIndex
+from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
 from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int32
 
-from fusion.cpu_ops.index_layout import (
+from fusion.cpu_ops.keys.layout import (
     BUCKET_BYTES,
     KEYS,
     LOAD_TENTHS,

@@ -1,6 +1,6 @@
 """An index of keys in memory: its head, how large it is, and what becomes of new keys.
 
-This module needs no Numba. How the index works: see `key_index`.
+This module needs no Numba. How the index works: see `index`.
 """
 
 from __future__ import annotations

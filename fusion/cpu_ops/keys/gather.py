@@ -1,9 +1,9 @@
-"""Gathering the rows of keys: an index says which they are, see `key_index`."""
+"""Gathering the rows of keys: an index says which they are, see `index`."""
 
 from __future__ import annotations
 
-from fusion.cpu_ops.index_layout import KeyedGather
-from fusion.cpu_ops.key_index import find_rows, note_found
+from fusion.cpu_ops.keys.index import find_rows, note_found
+from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.cpu_ops.vectors import prefetch_line
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load
