@@ -44,7 +44,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),
         *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
     ),
-    "fusion.keras": ("tables", "embedding", "bags", "embedding_bag", "layers", "acceleration"),
+    "fusion.keras": (
+        *("tables", "embedding", "bags", "embedding_bag", "dynamic_embedding", "layers"),
+        "acceleration",
+    ),
+    "fusion.tables": (
+        *("initial_rows", "frozen", "files", "eviction", "checkpoint", "registry", "slots"),
+        *("keras_slots", "v1_slots", "embedding_variable", "options", "deeprec"),
+    ),
+    "fusion.cpu_ops.keys": ("layout", "index", "gather"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),

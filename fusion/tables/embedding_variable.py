@@ -150,7 +150,7 @@ class EmbeddingVariable(tf.Module):
         self.eviction = eviction
         self._slots = Slots()
         self._evicted_at = -1
-        self._seed = zlib.crc32(name.encode()) if seed is None else operator.index(seed)
+        self._seed = zlib.crc32(name.encode()) if seed is None else _seed(seed)
         if initializer is None:
             initializer = DefaultInitializer(self.dimension, self._seed)
         elif not callable(initializer):
@@ -491,6 +491,16 @@ def _positive(name: str, value: Any) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}") from None
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _seed(value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"seed must be an integer, got {value!r}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"seed must be an int64, got {number}")
     return number
 
 

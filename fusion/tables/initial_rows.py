@@ -66,6 +66,11 @@ def initial_rows(
     if type(initializer).__name__ in _EQUAL_ROWS:
         count = 1
     samples = tf.cast(initializer([count, dimension], dtype=dtype), dtype)
+    if not samples.shape.is_compatible_with([count, dimension]):
+        raise ValueError(
+            f"initializer must give the shape {[count, dimension]} that it is called with, got "
+            f"{samples.shape}"
+        )
     first = tf.cast(tf.broadcast_to(default, [1, dimension]), dtype)
     return tf.concat([first, tf.reshape(samples, [count, dimension])], 0)
 
@@ -76,7 +81,10 @@ def checked_default(default: Any, dimension: int) -> Any:
     Raises:
       ValueError: it is neither a number nor D of them.
     """
-    numbers = np.asarray(0.0 if default is None else default, np.float64)
+    try:
+        numbers = np.asarray(0.0 if default is None else default, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.full(1, np.nan)
     if numbers.shape not in ((), (dimension,)) or not np.isfinite(numbers).all():
         raise ValueError(
             f"default_value must be a finite number or {dimension} of them, got {default!r}"

@@ -24,6 +24,9 @@ class CounterFilter:
 
     filter_freq: int = 0
 
+    def __post_init__(self) -> None:
+        _check_frequency(self.filter_freq)
+
 
 @dataclass(frozen=True)
 class CBFFilter:
@@ -36,6 +39,9 @@ class CBFFilter:
     max_element_size: int = 0
     false_positive_probability: float = -1.0
     counter_type: Any = None
+
+    def __post_init__(self) -> None:
+        _check_frequency(self.filter_freq)
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,11 @@ def global_step() -> tf.Tensor:
     """The number of the step of `tf.compat.v1`, -1 in a graph that has none."""
     step = tf.compat.v1.train.get_global_step()
     return tf.constant(-1, tf.int64) if step is None else tf.cast(step, tf.int64)
+
+
+def _check_frequency(filter_freq: Any) -> None:
+    if not isinstance(filter_freq, int) or isinstance(filter_freq, bool) or filter_freq < 0:
+        raise ValueError(f"filter_freq must be an integer of at least 0, got {filter_freq!r}")
 
 
 def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:

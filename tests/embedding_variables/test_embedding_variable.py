@@ -357,7 +357,10 @@ def test_a_stream_of_a_drifting_power_law_is_as_a_dict(admission):
         ({"initializer": 3}, TypeError, "initializer must be callable, got 3"),
         ({"default_value": [1, 2]}, ValueError, r"default_value must be .* 3 of them, got \[1, 2"),
         ({"default_value": float("nan")}, ValueError, "default_value must be .*, got nan"),
-        ({"seed": "a"}, TypeError, "str"),
+        ({"seed": "a"}, TypeError, "seed must be an integer, got 'a'"),
+        ({"seed": 2**63}, ValueError, "seed must be an int64"),
+        ({"default_value": "a"}, ValueError, "default_value must be a finite number"),
+        ({"initializer": lambda shape, dtype: tf.zeros([2])}, ValueError, "must give the shape"),
     ],
 )
 def test_arguments(arguments, error, message):

@@ -23,9 +23,13 @@ def entries(table):
     return {key: tuple(rest) for key, *rest in rows}
 
 
-def add(table, keys, counts, steps):
+def add(table, keys, counts, steps, values=None):
+    values = np.zeros([0, table.dim]) if values is None else values
     return ops.add_embedding_keys(
+        table=table.table.handle,
         index=table.index.handle,
+        values=tf.constant(np.asarray(values), table.dtype),
+        dim=table.dim,
         keys=tf.constant(keys, tf.int64),
         counts=tf.constant(counts, tf.int32),
         steps=tf.constant(steps, tf.int64),
@@ -81,6 +85,59 @@ def test_keys_that_are_added_twice_keep_their_rows():
     assert add(table, [3, 4], [2, 5], [1, 1]).tolist() == [0, 1]
     assert add(table, [4, 5, 6], [7, 1, 3], [8, 2, -1]).tolist() == [1, 2, -1]
     assert entries(table) == {3: (0, 2, 1), 4: (1, 7, 8), 5: (2, 1, 2), 6: (-1, 3, -1)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_added_keys_have_the_rows_that_are_given(dtype):
+    table = KeyedTable(4, 2, dtype)
+    table.train([7])
+    rows = add(table, [3, 5, 7], [1, 1, 1], [1, -1, 1], [[1, 2], [3, 4]])
+    assert rows.tolist() == [1, -1, 0]
+    values = table.gather([3, 5, 7])[0].tolist()
+    assert values == [[1, 2], table.default.tolist(), [3, 4]]
+
+
+def test_added_keys_without_values_have_zeros_or_the_rows_that_they_had():
+    table = KeyedTable(4, 2)
+    before = table.train([7, 8])[0][0].tolist()
+    remove(table, [8], released=0)
+    remove(table, [], released=1)
+    assert add(table, [7, 9], [0, 0], [0, 0]).tolist() == [0, 1]  # the row that 8 had
+    assert table.gather([7, 9])[0].tolist() == [before, [0, 0]]
+    assert entries(table)[7] == (0, 1, 1)
+
+
+def test_added_keys_take_pending_rows_rather_than_none():
+    table = KeyedTable(2, 2)
+    table.train([1, 2])
+    remove(table, [1, 2], released=-1)
+    assert add(table, [3, 4], [1, 1], [1, 1], np.ones([2, 2])).tolist() == [1, 0]
+    assert state(table)[0] == []
+
+
+@pytest.mark.parametrize("shape", [[1, 2], [3, 2], [2, 3]])
+def test_values_of_another_number(shape):
+    table = KeyedTable(8, 2)
+    with pytest.raises(INVALID, match=r"values has \d elements, not 2 rows of 2"):
+        add(table, [1, 2, 3], [1, 1, 1], [1, -1, 1], np.ones(shape))
+    assert entries(table) == {}
+
+
+def test_pending_rows_are_aged_by_an_eviction():
+    table = KeyedTable(4, 2)
+    table.train([1, 2, 3])
+
+    def aged():
+        return ops.embedding_key_entries(index=table.index.handle).aged.numpy().tolist()
+
+    remove(table, [1], released=-1)
+    assert (state(table)[0], aged()) == ([0], [0])
+    remove(table, [2], released=0)
+    assert (state(table)[0], aged()) == ([0, 1], [2])
+    remove(table, [3], released=-1)
+    assert (state(table)[0], aged()) == ([0, 1, 2], [2])
+    remove(table, [], released=2)
+    assert (state(table)[0], aged()) == ([2], [1])
 
 
 def test_keys_that_find_no_room():

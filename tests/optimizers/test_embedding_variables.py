@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import keras
@@ -248,4 +249,8 @@ def test_other_tables_are_none_of_an_embedding_variable():
     assert EmbeddingVariable.of(table) is variable
     del variable
     gc.collect()
-    assert EmbeddingVariable.of(table) is None
+    assert EmbeddingVariable.of(table).table is table  # a checkpoint of the table needs it
+    handle = weakref.ref(table)
+    del table
+    gc.collect()
+    assert handle() is None
