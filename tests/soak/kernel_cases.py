@@ -329,8 +329,9 @@ def _zeros(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
 
 
 def _key_index(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
-    for capacity, waits in itertools.product((1, 2, 7, 300, 40_000), FLAGS):
-        attrs = {"admission": 1, "seed": int(rng.integers(2**32)), "waits": waits}
+    capacities, admissions = (1, 2, 7, 64, 300, 1000, 4096, 40_000), (1, 2, 5)
+    for capacity, admission, waits in itertools.product(capacities, admissions, FLAGS):
+        attrs = {"admission": admission, "seed": int(rng.integers(2**32)), "waits": waits}
         yield OpCall(f"capacity {capacity}", attrs, {"capacity": np.array([capacity])})
 
 
