@@ -52,7 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("initial_rows", "frozen", "files", "eviction", "checkpoint", "registry", "slots"),
         *("keras_slots", "v1_slots", "embedding_variable", "options", "deeprec"),
     ),
-    "fusion.cpu_ops.keys": ("layout", "index", "gather"),
+    "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from fusion.cpu_ops.keys import buckets, entries
 from fusion.cpu_ops.keys import index as key_index
+from fusion.cpu_ops.keys import rows as key_rows
 from fusion.cpu_ops.keys.layout import (
     BUCKET_BYTES,
     KEYS,
@@ -23,15 +25,15 @@ begin_index = callable_from_python(key_index.begin_index)
 find_rows = callable_from_python(key_index.find_rows)
 add_rows = callable_from_python(key_index.add_rows)
 remove = callable_from_python(key_index.remove)
-retire_row = callable_from_python(key_index.retire_row)
-pending_rows = callable_from_python(key_index.pending_rows)
-release_rows = callable_from_python(key_index.release_rows)
-write_entries = callable_from_python(key_index.write_entries)
-put_key = callable_from_python(key_index.put_key)
-hold = callable_from_python(key_index.hold)
-let_go = callable_from_python(key_index.let_go)
-fill_rows = callable_from_python(key_index.fill_rows)
-hash_of = callable_from_python(key_index.hash_of)
+retire_row = callable_from_python(key_rows.retire_row)
+pending_rows = callable_from_python(key_rows.pending_rows)
+release_rows = callable_from_python(key_rows.release_rows)
+write_entries = callable_from_python(entries.write_entries)
+put_key = callable_from_python(entries.put_key)
+hold = callable_from_python(entries.hold)
+let_go = callable_from_python(entries.let_go)
+fill_rows = callable_from_python(key_rows.fill_rows)
+hash_of = callable_from_python(buckets.hash_of)
 
 #: Bytes of a line of the cache.
 LINE = 64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fusion.cpu_ops.keys.index import put_key
+from fusion.cpu_ops.keys.entries import put_key
 from fusion.cpu_ops.keys.layout import Addition, KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.cpu_ops.keys.index import hold, let_go, pending_rows, write_entries
+from fusion.cpu_ops.keys.entries import hold, let_go, write_entries
 from fusion.cpu_ops.keys.layout import KeyIndex
+from fusion.cpu_ops.keys.rows import pending_rows
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.native.frame import failed, new_output

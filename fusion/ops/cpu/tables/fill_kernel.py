@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.cpu_ops.keys.index import fill_rows
+from fusion.cpu_ops.keys.rows import fill_rows
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_index, check_rows, share, unshare

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.cpu_ops.keys.index import age_rows, release_rows, remove, retire_row
+from fusion.cpu_ops.keys.index import remove
+from fusion.cpu_ops.keys.rows import age_rows, release_rows, retire_row
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
