@@ -49,8 +49,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "acceleration",
     ),
     "fusion.tables": (
-        *("initial_rows", "frozen", "files", "eviction", "checkpoint", "registry", "slots"),
-        *("keras_slots", "v1_slots", "embedding_variable", "options", "deeprec"),
+        *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
+        *("slots", "keras_slots", "v1_slots", "embedding_variable", "options", "deeprec"),
     ),
     "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
     "fusion.passes": (

@@ -7,10 +7,9 @@ import functools
 import operator
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -22,7 +21,6 @@ from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (
     initialize,
-    put_rows,
     restore_rows,
     restore_table,
     save_by_keys,
@@ -30,8 +28,8 @@ from fusion.tables.checkpoint import (
     save_table,
     save_with,
 )
-from fusion.tables.eviction import POLICIES, Keys
-from fusion.tables.files import CHUNK_ROWS, read_table, write_table
+from fusion.tables.eviction import POLICIES, forget
+from fusion.tables.exchange import export_rows, import_rows
 from fusion.tables.frozen import FrozenEmbedding, fingerprints
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
@@ -323,32 +321,12 @@ class EmbeddingVariable(tf.Module):
         """
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        entries = ops.embedding_key_entries(index=self.index.handle)
-        has_row = entries.rows >= 0
-        with_rows = tf.where(has_row)[:, 0]
-        steps = tf.gather(entries.steps, with_rows)
-        newest = tf.reduce_max(tf.concat([steps, [0]], 0))
-        keys = Keys(
-            self.table,
-            tf.gather(entries.rows, with_rows),
-            tf.gather(entries.counts, with_rows),
-            steps,
-            newest if self._step is None else tf.maximum(newest, tf.cast(self._step(), tf.int64)),
+        evicted, clock = forget(
+            self.eviction, self.table, self.index, self._step, self._reset_slots
         )
-        victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), self.eviction.victims(keys))
-        waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
-        is_many = tf.size(waiting) > tf.size(with_rows)
-        forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
-        resets = self._reset_slots(entries.pending[: entries.aged[0]])
-        with tf.control_dependencies([] if tf.executing_eagerly() else resets):
-            removed = ops.remove_embedding_keys(
-                index=self.index.handle,
-                keys=tf.concat([victims, forgotten], 0),
-                release=entries.aged[0],
-            )
         if tf.executing_eagerly():
-            self._evicted_at = int(entries.clock[0])
-        return tf.math.count_nonzero(removed >= 0)
+            self._evicted_at = int(clock[0])
+        return evicted
 
     def _reset_slots(self, rows: tf.Tensor) -> list[Any]:
         """Makes rows of all slots what they were first."""
@@ -383,17 +361,7 @@ class EmbeddingVariable(tf.Module):
 
     def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
         _check_eager("export")
-        entries = ops.embedding_key_entries(index=self.index.handle)
-        chosen = np.flatnonzero((entries.rows.numpy() >= 0) & (entries.steps.numpy() >= since))
-        keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
-
-        def parts() -> Iterator[tuple[Any, Any]]:
-            for first in range(0, len(keys), CHUNK_ROWS):
-                some = slice(first, first + CHUNK_ROWS)
-                yield keys[some], tf.gather(self.table, rows[some]).numpy()
-
-        about = {"dtype": self.dtype.name, "step": int(entries.clock[0]), **about}
-        return write_table(path, self.dimension, parts(), about)
+        return export_rows(path, self.table, self.index, since, about)
 
     def import_from(self, path: str | os.PathLike[str]) -> int:
         """Gives the keys of a folder of `export` its rows; returns how many there are.
@@ -407,11 +375,7 @@ class EmbeddingVariable(tf.Module):
           RuntimeError: called in a graph.
         """
         _check_eager("import_from")
-        count = 0
-        for keys, rows in read_table(path, self.dimension):
-            put_rows(tf.constant(keys), tf.constant(rows), self.table, self.index)
-            count += len(keys)
-        return count
+        return import_rows(path, self.table, self.index)
 
     def apply_delta(self, path: str | os.PathLike[str]) -> int:
         """As `import_from`, of a folder of `delta`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+
+from fusion import ops
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,53 @@ class Keys:
     counts: tf.Tensor
     steps: tf.Tensor
     now: tf.Tensor
+
+
+def forget(
+    policy: Any,
+    table: Any,
+    index: Any,
+    step: Callable[[], Any] | None,
+    reset: Callable[[tf.Tensor], Sequence[Any]],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Takes the keys out of an index that a policy says.
+
+    Keys that wait for admission are forgotten, too, where they are more than those with rows.
+
+    Args:
+      policy: one of `POLICIES`.
+      table, index: the variables of the embedding variable.
+      step: gives the number of the step; None: it is that of the newest key.
+      reset: makes rows of slots what they were first; in a graph what it returns is waited for.
+
+    Returns:
+      How many keys with rows were forgotten, int64 [], and how many lookups in training there were
+      before, int64 [1].
+    """
+    entries = ops.embedding_key_entries(index=index.handle)
+    has_row = entries.rows >= 0
+    with_rows = tf.where(has_row)[:, 0]
+    steps = tf.gather(entries.steps, with_rows)
+    newest = tf.reduce_max(tf.concat([steps, [0]], 0))
+    keys = Keys(
+        table,
+        tf.gather(entries.rows, with_rows),
+        tf.gather(entries.counts, with_rows),
+        steps,
+        newest if step is None else tf.maximum(newest, tf.cast(step(), tf.int64)),
+    )
+    victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), policy.victims(keys))
+    waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
+    is_many = tf.size(waiting) > tf.size(with_rows)
+    forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
+    resets = reset(entries.pending[: entries.aged[0]])
+    with tf.control_dependencies([] if tf.executing_eagerly() else resets):
+        removed = ops.remove_embedding_keys(
+            index=index.handle,
+            keys=tf.concat([victims, forgotten], 0),
+            release=entries.aged[0],
+        )
+    return tf.math.count_nonzero(removed >= 0), entries.clock
 
 
 def _below(numbers: tf.Tensor, kept: int) -> tf.Tensor:

@@ -33,7 +33,6 @@ def test_the_files_are_those_of_hps(tmp_path: Path):
 
 def test_import_gives_keys_their_rows_and_leaves_others(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(files, "CHUNK_ROWS", 3)
-    monkeypatch.setattr("fusion.tables.embedding_variable.CHUNK_ROWS", 3)
     first = EmbeddingVariable("first", 2)
     train(first, *range(20))
     first.export(tmp_path / "table")
