@@ -50,7 +50,6 @@ KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 #: The note of a graph's embedding variables, which live as long as it does.
 _EMBEDDING_VARIABLES = "embedding_variables"
 
-
 #: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
 
@@ -98,7 +97,7 @@ class EmbeddingVariable(tf.Module):
         default_value: Any = None,
         seed: int | None = None,
         sample_count: int = SAMPLE_COUNT,
-        step: Callable[[], Any] | None = None,
+        step: Any = None,
         table: Any = None,
     ) -> None:
         """Makes the variables, or those that belong to a given table.
@@ -121,8 +120,8 @@ class EmbeddingVariable(tf.Module):
           default_value: what keys without a row read, a number or D of them; None for 0.
           seed: of the initial values of rows; made of the name if None.
           sample_count: how many rows the initializer makes.
-          step: gives the number of the training step, int64, that keys are noted with; None:
-            lookups in training are counted.
+          step: a variable of the number of the training step, int64, that keys are noted with, or a
+            function that gives it; None: lookups in training are counted.
           table: a variable [capacity, D] of zeros, made by `ZerosOnDemand`, to be used as `table`.
 
         Raises:
@@ -154,7 +153,9 @@ class EmbeddingVariable(tf.Module):
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
         count = _positive("sample_count", sample_count)
-        self._step = step
+        if not (step is None or callable(step) or isinstance(step, tf.Variable)):
+            raise TypeError(f"step must be None, a variable or a function, got {step!r}")
+        self.step = step
         shape = [self.capacity, self.dimension]
         if table is None:
             table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
@@ -241,13 +242,19 @@ class EmbeddingVariable(tf.Module):
             initial=self.initial.handle,
             keys=keys,
             counts=counts,
-            step=tf.constant(-1, tf.int64) if self._step is None else self._step(),
+            step=self._step_now(-1),
             T=self.dtype,
             dim=self.dimension,
             is_training=bool(trains and record.should_record_backprop([self.table.handle])),
         )
         rows: tf.Tensor = found.embeddings
         return rows
+
+    def _step_now(self, otherwise: int) -> tf.Tensor:
+        """The number of the step, int64 []."""
+        if self.step is None:
+            return tf.constant(otherwise, tf.int64)
+        return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
 
     def add_slot(self, slot: Any, first: Any = None) -> int | None:
         """Has an optimizer's variable follow the rows of `table`.
@@ -291,7 +298,7 @@ class EmbeddingVariable(tf.Module):
         copied.__dict__.update(self.__dict__)
         for name in ("table", "index", "initial"):
             copied.__dict__[name] = object_map[getattr(self, name)]
-        copied.__dict__["_slots"] = Slots()
+        copied.__dict__.update(_slots=Slots(), eviction=None)
         object_map[self] = copied
         return []
 
@@ -302,8 +309,7 @@ class EmbeddingVariable(tf.Module):
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""
         # The function that a SavedModel has for it knows no slots, which are not in there.
-        is_traced = isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
-        reset = (lambda rows: []) if is_traced else self._reset_slots
+        reset = (lambda rows: []) if _is_traced() else self._reset_slots
         return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
 
     def evict(self) -> Any:
@@ -321,9 +327,8 @@ class EmbeddingVariable(tf.Module):
         """
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        evicted, clock = forget(
-            self.eviction, self.table, self.index, self._step, self._reset_slots
-        )
+        now = self._step_now(0)
+        evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
         if tf.executing_eagerly():
             self._evicted_at = int(clock[0])
         return evicted
@@ -334,7 +339,7 @@ class EmbeddingVariable(tf.Module):
 
     def _evict_before_save(self) -> Any:
         """Evicts once for all variables of a save; in a graph, what saves wait for."""
-        if self.eviction is None:
+        if self.eviction is None or _is_traced():
             return None
         if not tf.executing_eagerly():
             return _once(_EVICTIONS, self, self.evict)
@@ -422,6 +427,11 @@ class EmbeddingVariable(tf.Module):
                 f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
             )
         return fingerprints(keys) if is_string else keys
+
+
+def _is_traced() -> bool:
+    """Whether ops are those of a function, as of the save and restore of a SavedModel."""
+    return isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
 
 
 def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:

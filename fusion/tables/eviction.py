@@ -94,7 +94,7 @@ def forget(
     policy: Any,
     table: Any,
     index: Any,
-    step: Callable[[], Any] | None,
+    now: tf.Tensor,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Takes the keys out of an index that a policy says.
@@ -104,7 +104,7 @@ def forget(
     Args:
       policy: one of `POLICIES`.
       table, index: the variables of the embedding variable.
-      step: gives the number of the step; None: it is that of the newest key.
+      now: the number of the step, int64 []; where keys are newer, it is theirs.
       reset: makes rows of slots what they were first; in a graph what it returns is waited for.
 
     Returns:
@@ -121,7 +121,7 @@ def forget(
         tf.gather(entries.rows, with_rows),
         tf.gather(entries.counts, with_rows),
         steps,
-        newest if step is None else tf.maximum(newest, tf.cast(step(), tf.int64)),
+        tf.maximum(newest, now),
     )
     victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), policy.victims(keys))
     waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))

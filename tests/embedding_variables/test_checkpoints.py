@@ -127,8 +127,14 @@ class Model(tf.Module):
         return {"rows": self.variable.embedding_lookup(keys)}
 
 
-def test_saved_models_have_the_rows_and_train_no_more(tmp_path: Path):
-    variable = EmbeddingVariable("table", 2, default_value=7.0)
+@pytest.mark.parametrize("evicts", [False, True])
+def test_saved_models_have_the_rows_and_train_no_more(tmp_path: Path, evicts):
+    step = tf.Variable(3, dtype=tf.int64) if evicts else None
+    policy = GlobalStepEvict(100) if evicts else None
+    variable = EmbeddingVariable("table", 2, default_value=7.0, eviction=policy, step=step)
+    shape = tf.constant([variable.capacity, 2], tf.int64)
+    slot = tf.Variable(ops.zeros_on_demand(shape=shape, T=tf.float32))
+    variable.add_slot(slot)  # which is not saved
     train(variable, 1, 2, 3)
     model = Model(variable)
     with tf.GradientTape() as tape:

@@ -114,6 +114,8 @@ def test_what_cannot_be():
         TypeError, match=r"eviction must be None or one of GlobalStepEvict, .*got 7"
     ):
         EmbeddingVariable("table", 2, eviction=7)
+    with pytest.raises(TypeError, match="step must be None, a variable or a function, got 7"):
+        EmbeddingVariable("table", 2, step=7)
     for policy in (GlobalStepEvict, LeastFrequent, LeastRecent):
         with pytest.raises(ValueError, match="at least 1, got 0"):
             policy(0)
