@@ -50,7 +50,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.tables": (
         *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
-        *("slots", "keras_slots", "v1_slots", "embedding_variable", "options", "deeprec"),
+        *(
+            "slots",
+            "keras_slots",
+            "keras_store",
+            "v1_slots",
+            "embedding_variable",
+            "options",
+            "deeprec",
+        ),
     ),
     "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
     "fusion.passes": (

@@ -26,6 +26,7 @@ from fusion.feature_column.layer_state import LayerState, scope_name, without_ch
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
 from fusion.lookup import VERSIONS, Lookup, grouped_lookup, trained_lookup
+from fusion.tables.keras_store import KeyedWeights
 
 try:
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
@@ -74,7 +75,7 @@ def _used(column: Any, do_fusion: str | None) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="fusion")
-class DenseFeatures(keras.layers.Layer):
+class DenseFeatures(KeyedWeights, keras.layers.Layer):
     """A layer that makes one dense tensor of feature columns, for Keras 3.
 
     What `tf_keras.layers.DenseFeatures` is for Keras 2: the columns' tensors side by side, sorted

@@ -11,10 +11,11 @@ from fusion.keras.tables import check_backend
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
+from fusion.tables.keras_store import KeyedWeights
 
 
 @keras.saving.register_keras_serializable("fusion")
-class DynamicEmbedding(keras.layers.Layer):
+class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
     """The embeddings of keys of which there may be any number: an `EmbeddingVariable` as a layer.
 
     Its weight is the table of the embedding variable. A key gets a row when it is trained for the

@@ -39,6 +39,12 @@ def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
     _extend_v1_saver()
 
 
+def saver_of(variable: Any) -> tuple[Save, Restore] | None:
+    """What saves and restores a variable in another way than as a whole, or None."""
+    calls: tuple[Save, Restore] | None = getattr(variable, _SAVER, None)
+    return calls
+
+
 def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     """Has an object saved in place of a variable of its own.
 
