@@ -67,6 +67,11 @@ def main() -> int:
     keras = commands.add_parser("keras", help="steps of training of Keras models")
     training.add_options(keras)
     keras.add_argument("--out", type=Path, help="a folder for the numbers, keras.json")
+    tables = commands.add_parser("tables", help="embedding variables against stock's hash tables")
+    tables.add_argument("--keys", type=int, default=10_000_000, help="default 10 million")
+    tables.add_argument("--batch", type=int, default=4096, help="of 26 keys each, default 4096")
+    tables.add_argument("--seconds", type=float, default=20.0, help="a comparison, default 20")
+    tables.add_argument("--out", type=Path, help="a folder for the numbers, tables.json")
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
     worker = commands.add_parser("worker")
     worker.add_argument("name")
@@ -115,6 +120,17 @@ def _layers(options: argparse.Namespace) -> int:
     from benchmarks.layers import write
 
     return 0 if write(options.out, lambda line: print(line, flush=True)) else 1
+
+
+def _tables(options: argparse.Namespace) -> int:
+    from benchmarks.keyed_tables import measure, report
+
+    numbers = measure(
+        options.keys, options.batch, options.seconds, lambda line: print(line, flush=True)
+    )
+    _write(numbers, options.out, "tables.json")
+    print(report(numbers))
+    return 0
 
 
 def _gpu(options: argparse.Namespace) -> int:
@@ -271,6 +287,7 @@ _COMMANDS = {
     "run": _run,
     "report": _report,
     "smoke": _smoke,
+    "tables": _tables,
     "worker": _worker,
 }
 

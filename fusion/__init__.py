@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusion import feature_column, keras, ops
+from fusion import feature_column, keras, ops, tables
 from fusion.lookup import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
 )
+from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fusion.saved_model import build_ops, fuse_saved_model, saved_model_load
 
 __all__ = [
+    "EmbeddingVariable",
     "build_ops",
     "disable",
     "enable",
@@ -38,11 +40,13 @@ __all__ = [
     "fused_embedding_lookup_sparse",
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
+    "get_embedding_variable",
     "keras",
     "ops",
     "optimizers",
     "saved_model_load",
     "stats",
+    "tables",
 ]
 
 #: Public names that cost something to import, and where they live.

@@ -14,8 +14,17 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "ops_library", "passes", "lookup", "optimizers", "feature_column"),
-        *("keras", "graphs", "functions", "compiled", "grappler", "optimized", "saved_model"),
+        *("gpu_ops", "ops", "ops_library", "passes", "tables", "lookup", "optimizers"),
+        *(
+            "feature_column",
+            "keras",
+            "graphs",
+            "functions",
+            "compiled",
+            "grappler",
+            "optimized",
+            "saved_model",
+        ),
         *("explanation", "cli"),
     ),
     "fusion.runtime": (
@@ -25,7 +34,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
         *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
-        *("row_update", "update", "columns", "node_kernels", "reference"),
+        *("tables", "row_update", "update", "columns", "node_kernels", "reference"),
     ),
     "fusion.ops.cpu.columns": (
         *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
@@ -35,7 +44,23 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),
         *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
     ),
-    "fusion.keras": ("tables", "embedding", "bags", "embedding_bag", "layers", "acceleration"),
+    "fusion.keras": (
+        *("tables", "embedding", "bags", "embedding_bag", "dynamic_embedding", "layers"),
+        "acceleration",
+    ),
+    "fusion.tables": (
+        *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
+        *(
+            "slots",
+            "keras_slots",
+            "keras_store",
+            "v1_slots",
+            "embedding_variable",
+            "options",
+            "deeprec",
+        ),
+    ),
+    "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),

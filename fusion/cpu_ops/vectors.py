@@ -409,6 +409,12 @@ def fence(builder: Any) -> None:
     builder.fence("seq_cst")
 
 
+@instruction(types.void(types.int64))
+def prefetch_line(builder: Any, address: Any) -> None:
+    """(address) -> None; asks for a line to be brought near."""
+    _prefetch(builder, address, False, 3)
+
+
 def _prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
     number = ir.IntType(32)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fusion.feature_column.embedding import FusedEmbeddingColumn as FusedEmbeddingColumn
 from fusion.feature_column.embedding import embedding_column as embedding_column
+from fusion.feature_column.keyed import (
+    categorical_column_with_embedding as categorical_column_with_embedding,
+)
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn as FusedSharedEmbeddingColumn
 from fusion.feature_column.shared import (
     FusedSharedEmbeddingColumnV1 as FusedSharedEmbeddingColumnV1,

@@ -21,10 +21,12 @@ from fusion.feature_column.inputs import (
     check_names,
     feature_names,
 )
+from fusion.feature_column.keyed import KeyedEmbeddingColumn
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
 from fusion.lookup import VERSIONS, Lookup, grouped_lookup, trained_lookup
+from fusion.tables.keras_store import KeyedWeights
 
 try:
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
@@ -67,11 +69,13 @@ def _used(column: Any, do_fusion: str | None) -> Any:
     """The column that the layer evaluates in place of a given one."""
     if type(column) in _FUSED:
         column = _FUSED[type(column)].of(column, do_fusion)
+    elif isinstance(column, KeyedEmbeddingColumn) and column.do_fusion is None:
+        column = column._replace(do_fusion=do_fusion)
     return without_checkpoint(column)  # the table has been read when it was created
 
 
 @keras.saving.register_keras_serializable(package="fusion")
-class DenseFeatures(keras.layers.Layer):
+class DenseFeatures(KeyedWeights, keras.layers.Layer):
     """A layer that makes one dense tensor of feature columns, for Keras 3.
 
     What `tf_keras.layers.DenseFeatures` is for Keras 2: the columns' tensors side by side, sorted
@@ -181,7 +185,7 @@ class DenseFeatures(keras.layers.Layer):
 
     def _lookup(self, column: Any, tensors: Mapping[str, Any], features: Any) -> Lookup | None:
         """The lookup of a column with do_fusion, if it can share an op with others."""
-        if not isinstance(column, FusedColumn):
+        if not isinstance(column, FusedColumn) or column.do_fusion is None:
             return None
         categorical, ids, weights = column.categorical_column, None, None
         if column.use_safe_embedding_lookup:
@@ -197,7 +201,8 @@ class DenseFeatures(keras.layers.Layer):
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""
-        if isinstance(column, _EMBEDDING) and column.use_safe_embedding_lookup:
+        is_table = isinstance(column, _EMBEDDING) and not isinstance(column, KeyedEmbeddingColumn)
+        if is_table and column.use_safe_embedding_lookup:
             ids = single_ids(column.categorical_column, features, self._state)
             if ids is not None:
                 fused = isinstance(column, FusedColumn)

@@ -10,6 +10,7 @@ from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.fused import FusedColumn, restore
+from fusion.feature_column.keyed import KeyedEmbeddingColumn, key_column
 
 
 @serialization.register_feature_column
@@ -73,4 +74,6 @@ def embedding_column(
         trainable=trainable,
         use_safe_embedding_lookup=use_safe_embedding_lookup,
     )
+    if key_column(categorical_column) is not None:
+        return KeyedEmbeddingColumn(*column, do_fusion=do_fusion)
     return FusedEmbeddingColumn.of(column, do_fusion)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.inputs import walk
+from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn
 from fusion.feature_column.single_ids import VOCABULARIES
 
 
@@ -43,9 +44,11 @@ class LayerState(stock.StateManager):
                     self._create_table(part)
 
     def table(self, column: Any) -> Any:
-        """The TensorFlow variable [rows, D] of an embedding column."""
+        """The variable [rows, D] of an embedding column, TensorFlow's or an embedding variable."""
         if isinstance(column, stock.SharedEmbeddingColumn):
             return self._shared[column.shared_embedding_column_creator].value
+        if isinstance(column, KeyedEmbeddingColumn):
+            return self.get_resource(column, RESOURCE)
         return self.get_variable(column, "embedding_weights")
 
     def bound(self, column: Any) -> Any:
@@ -80,21 +83,21 @@ class LayerState(stock.StateManager):
         return self._variables[feature_column.name, name].value
 
     def add_resource(self, feature_column: Any, resource_name: str, resource: Any) -> None:
-        """Keeps a lookup table."""
+        """Keeps a lookup table, or an embedding variable."""
         # A table with buckets for unknown words does not track the table of words inside it.
         tracked = getattr(resource, "_table", None) or resource
         # Different columns may have one name: numbers keep their tables apart.
         attribute = f"{feature_column.name}/{resource_name}/{len(self._resources)}"
         setattr(self._layer, attribute, tracked)
-        self._resources[feature_column, resource_name] = resource
+        self._resources[_key(feature_column), resource_name] = resource
 
     def has_resource(self, feature_column: Any, resource_name: str) -> bool:
-        """Whether there is such a lookup table."""
-        return (feature_column, resource_name) in self._resources
+        """Whether there is such a lookup table or embedding variable."""
+        return (_key(feature_column), resource_name) in self._resources
 
     def get_resource(self, feature_column: Any, resource_name: str) -> Any:
-        """The lookup table."""
-        return self._resources[feature_column, resource_name]
+        """The lookup table, or embedding variable."""
+        return self._resources[_key(feature_column), resource_name]
 
     def _create_shared(self, creator: Any, restored: bool) -> None:
         """Creates the table of columns that share one, `<layer>/<its name>`."""
@@ -134,6 +137,11 @@ class _SharedTable:
 
     embedding_weights: Any
     dimension: int
+
+
+def _key(column: Any) -> Any:
+    """What resources of a column are found by: one with `do_fusion` has those of the given one."""
+    return column.name if isinstance(column, KeyedEmbeddingColumn) else column
 
 
 def scope_name(name: str) -> str:

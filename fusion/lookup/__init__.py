@@ -8,6 +8,7 @@ from fusion.lookup.functions import (
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
 from fusion.lookup.options import VERSIONS, LookupOptions
+from fusion.lookup.stock import stock_lookup
 
 __all__ = [
     "VERSIONS",
@@ -19,5 +20,6 @@ __all__ = [
     "grouped_lookup",
     "lookup",
     "single_lookup",
+    "stock_lookup",
     "trained_lookup",
 ]

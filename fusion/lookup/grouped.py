@@ -12,7 +12,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import as_shards, has_handle
+from fusion.lookup.tables import as_shards, gather_rows, has_handle
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared
@@ -23,6 +23,7 @@ from fusion.schema.columns import (
     PRE_ATTRS,
     column_name,
 )
+from fusion.tables import EmbeddingVariable
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Lookup:
         has to be shared with those who change its rows.
         """
         (table, *_) = self.shards
+        if isinstance(table, EmbeddingVariable):
+            return False  # it is an op of its own that finds rows
         outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
         device = table.device or ""
         is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
@@ -140,9 +143,10 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
         **_lists(lookups, PRE_ATTRS),
         column_names=_names([column for column in columns if isinstance(column, Lookup)]),
     )
-    keys = iter(entries.unique_keys)
+    numbers = iter(range(len(lookups)))
     rows = [
-        _rows(column, next(keys)) if isinstance(column, Lookup) else column for column in columns
+        _rows(column, next(numbers), entries) if isinstance(column, Lookup) else column
+        for column in columns
     ]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
     result = ops.grouped_embedding_post_look_up(
@@ -156,11 +160,23 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     return _shaped(result, columns, parts)
 
 
-def _rows(column: Lookup, keys: tf.Tensor) -> tf.Tensor:
-    """The rows of distinct ids, gathered beside the table."""
-    (table,) = column.shards
+def _rows(column: Lookup, number: int, entries: Any) -> tf.Tensor:
+    """The rows of distinct ids, gathered beside the table.
+
+    Args:
+      column: the lookup.
+      number: its index among the lookups.
+      entries: the outputs of the op before the gathers.
+    """
+    (table,), keys = column.shards, entries.unique_keys[number]
+
+    def counts() -> tf.Tensor:
+        splits = entries.row_splits[number]
+        own = entries.unique_idxs[splits[0] : splits[-1]]
+        return tf.math.unsorted_segment_sum(tf.ones_like(own), own, tf.size(keys))
+
     name = f"{column.name}/embedding_lookup" if column.name else None
-    return tf.nn.embedding_lookup(table, keys, max_norm=column.options.max_norm, name=name)
+    return gather_rows(table, keys, counts, column.options.max_norm, name)
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
@@ -241,6 +257,8 @@ def _part(column: Lookup | tf.Tensor) -> _Part:
         return _Part(number, number, number, tf.zeros([1], column.dtype), attrs)
     (table,) = column.shards
     options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
+    if isinstance(table, EmbeddingVariable):
+        options = options.without_filled_rows()
     values = weight_values(column.weights, dtype)
     attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}
     if column.sum_order != "segment":

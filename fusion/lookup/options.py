@@ -80,6 +80,13 @@ class LookupOptions:
         """The same for a result that stops at the last row with an entry, as stock's does."""
         return replace(self, row_count="last_row", prune=False, fill_empty_row=False)
 
+    def without_filled_rows(self) -> LookupOptions:
+        """The same, but rows without entries have no id unless `default_id` says which.
+
+        Their result is zeros either way; but an id is trained if it is there.
+        """
+        return self if self.default_id is not None else replace(self, fill_empty_row=False)
+
     @property
     def default_id_attr(self) -> int:
         """The ops' default_id."""

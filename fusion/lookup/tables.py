@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,10 +11,13 @@ from tensorflow.python.distribute.values import MirroredVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.schema.attributes import FLOATS
+from fusion.tables import EmbeddingVariable
 
 
 def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:
     """The shards of a table, each a Variable or Tensor of rank 2 and one dtype.
+
+    Or an `EmbeddingVariable`, which has no others beside it.
 
     What is neither yet becomes a Tensor of the weights' dtype, as in stock TensorFlow.
     """
@@ -29,6 +33,8 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
     if not shards:
         raise ValueError(f"{name} must not be empty")
     first = shards[0]
+    if len(shards) > 1 and any(isinstance(shard, EmbeddingVariable) for shard in shards):
+        raise NotImplementedError(f"{name} must be one EmbeddingVariable, not {len(shards)} shards")
     for shard in shards:
         if shard.dtype.base_dtype != first.dtype.base_dtype:
             raise ValueError(
@@ -49,7 +55,7 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
         # TensorFlow gathers from its variables, but reads the whole of this one.
         own = table._get()
         return own if isinstance(own, tf.Variable) else table
-    if isinstance(table, tf.Variable):
+    if isinstance(table, tf.Variable | EmbeddingVariable):
         return table
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
@@ -64,7 +70,30 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
         ) from error
 
 
-def has_handle(table: tf.Variable | tf.Tensor) -> bool:
+def gather_rows(
+    table: Any,
+    ids: tf.Tensor,
+    counts: Callable[[], tf.Tensor],
+    max_norm: float | None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """The rows of distinct ids, as `tf.nn.embedding_lookup` has them.
+
+    Args:
+      table: of `as_shards`.
+      ids: int32 or int64 [u].
+      counts: gives how often each was there, int32 [u].
+      max_norm: limit of the norm of each row, or None.
+      name: of the operation.
+    """
+    if not isinstance(table, EmbeddingVariable):
+        return tf.nn.embedding_lookup(table, ids, max_norm=max_norm, name=name)
+    seen = counts() if table.admission > 1 else None
+    rows = table.embedding_lookup(ids, seen, name=name)
+    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[1])
+
+
+def has_handle(table: Any) -> bool:
     """Whether a table is a Variable, which one of all replicas is not outside of them."""
     try:
         return hasattr(table, "handle")
@@ -73,7 +102,9 @@ def has_handle(table: tf.Variable | tf.Tensor) -> bool:
 
 
 def shard_shape(shard: Any) -> tf.Tensor:
-    """The shape of a table, int64 [2], without reading a variable."""
+    """The shape of a table, int64 [2], without reading a variable; any key may have a row."""
+    if isinstance(shard, EmbeddingVariable):
+        return tf.constant([tf.int64.max, shard.dimension], tf.int64)
     if shard.shape.is_fully_defined():
         return tf.constant(shard.shape.as_list(), tf.int64)
     if hasattr(shard, "handle"):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import shard_shape
+from fusion.lookup.tables import gather_rows, shard_shape
 
 
 def lookup_rows(
@@ -74,7 +74,7 @@ def _gather(shard: Any, ids: tf.Tensor, max_norm: float | None, weighted: bool) 
     the whole lookup.
     """
     unique = ops.unique_with_counts_v3(input=ids)
-    rows = tf.nn.embedding_lookup(shard, unique.unique_keys, max_norm=max_norm)
+    rows = gather_rows(shard, unique.unique_keys, lambda: unique.unique_counts, max_norm)
     positions = _positions(ids)
     return ops.fused_embedding_sparse_post_look_up_v2(
         emb_shards=[rows],

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import shard_shape
+from fusion.lookup.tables import gather_rows, shard_shape
 
 
 def lookup_rows(
@@ -35,7 +35,7 @@ def lookup_rows(
         )
     unique = ops.unique_with_counts_v3(input=values)
     limit, max_norm = options.split_max_norm(dtype)
-    rows, permutation = _gather(shards, unique.unique_keys, options.partition_strategy, limit)
+    rows, permutation = _gather(shards, unique, options.partition_strategy, limit)
     return ops.fused_embedding_sparse_post_look_up_v2(
         emb_shards=rows,
         partition_permutation=permutation,
@@ -54,14 +54,14 @@ def lookup_rows(
 
 
 def _gather(
-    shards: list[Any], keys: tf.Tensor, strategy: str, max_norm: float | None
+    shards: list[Any], unique: Any, strategy: str, max_norm: float | None
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The rows of distinct ids, each shard's gathered beside it, and the permutation."""
     if len(shards) == 1:
-        rows = tf.nn.embedding_lookup(shards[0], keys, max_norm=max_norm)
+        rows = gather_rows(shards[0], unique.unique_keys, lambda: unique.unique_counts, max_norm)
         return [rows], tf.zeros([1, 2], tf.int32)
     parts = ops.partition_with_permutation(
-        input=keys,
+        input=unique.unique_keys,
         partition_shapes=[shard_shape(shard) for shard in shards],
         partition_strategy=strategy,
     )

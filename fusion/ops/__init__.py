@@ -15,6 +15,13 @@ from fusion.ops.gpu import probe
 from fusion.ops.partition import SPEC as PARTITION
 from fusion.ops.read_tables import SPEC as READ_TABLES
 from fusion.ops.row_update import SPEC as ROW_UPDATE
+from fusion.ops.tables.entries import ADD as ADD_KEYS
+from fusion.ops.tables.entries import ENTRIES as KEY_ENTRIES
+from fusion.ops.tables.entries import REMOVE as REMOVE_KEYS
+from fusion.ops.tables.fill import SPEC as FILL_SLOT
+from fusion.ops.tables.gather import SPEC as KEYED_GATHER
+from fusion.ops.tables.memory import INDEX as KEY_INDEX
+from fusion.ops.tables.memory import ZEROS as ZEROS_ON_DEMAND
 from fusion.ops.update import SPEC as UPDATE
 from fusion.ops.v1.post_lookup import SPEC as POST_V1
 from fusion.ops.v1.post_lookup_grad import SPEC as POST_V1_GRAD
@@ -50,6 +57,13 @@ SPECS: tuple[OpSpec, ...] = (
     READ_TABLES,
     ROW_UPDATE,
     UPDATE,
+    ZEROS_ON_DEMAND,
+    KEY_INDEX,
+    KEYED_GATHER,
+    FILL_SLOT,
+    KEY_ENTRIES,
+    ADD_KEYS,
+    REMOVE_KEYS,
 )
 
 _has_gpus = not probe.why_not()
@@ -86,3 +100,10 @@ grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up
 read_embedding_tables = _functions["read_embedding_tables"]
 fused_embedding_row_update = _functions["fused_embedding_row_update"]
 fused_embedding_update = _functions["fused_embedding_update"]
+zeros_on_demand = _functions["zeros_on_demand"]
+embedding_key_index = _functions["embedding_key_index"]
+keyed_embedding_gather = _functions["keyed_embedding_gather"]
+fill_embedding_slot = _functions["fill_embedding_slot"]
+embedding_key_entries = _functions["embedding_key_entries"]
+add_embedding_keys = _functions["add_embedding_keys"]
+remove_embedding_keys = _functions["remove_embedding_keys"]

@@ -1,10 +1,9 @@
 """Optimizers that move only the rows of a table that the batch looked up.
 
-`LazyAdam`, `LazyMomentum` and `LazyFtrl` are those of the Keras that `tf.keras` is: Keras 3, or
-tf_keras under `TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module,
-`fusion.optimizers.keras3` and `fusion.optimizers.tf_keras`. `Adagrad` is for Keras 3, whose own one
-works on whole tables; `LazyAdamOptimizer` is for `tf.compat.v1`. No Keras is imported before one of
-them is used.
+`Adagrad`, `LazyAdam`, `LazyMomentum` and `LazyFtrl` are those of the Keras that `tf.keras` is:
+Keras 3, or tf_keras under `TF_USE_LEGACY_KERAS=1`. Each is also importable from its own module,
+`fusion.optimizers.keras3` and `fusion.optimizers.tf_keras`. `LazyAdamOptimizer` is for
+`tf.compat.v1`. No Keras is imported before one of them is used.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ __all__ = ["Adagrad", "LazyAdam", "LazyAdamOptimizer", "LazyFtrl", "LazyMomentum
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LazyAdam", "LazyFtrl", "LazyMomentum"):
+    if name in ("Adagrad", "LazyAdam", "LazyFtrl", "LazyMomentum"):
         package = tf.keras.optimizers.Adam.__module__.partition(".")[0]
         module = "tf_keras" if package == "tf_keras" else "keras3"
-    elif name == "Adagrad":
-        module = "keras3"
     elif name == "LazyAdamOptimizer":
         module = "v1"
     else:

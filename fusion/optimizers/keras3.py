@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from fusion.optimizers import rows
+from fusion.tables.initial_rows import ZerosOnDemand
+from fusion.tables.keras_store import has_keyed, load_variables, save_variables
+from fusion.tables.registry import embedding_variable_of
+from fusion.tables.slots import first_values
 
 
 class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
     """What the optimizers below add to Keras's: a sparse gradient moves its rows alone."""
+
+    #: Variables in the order of their optimizer variables that are made without them.
+    _unreferenced: Iterator[Any] = iter(())
+    _has_reference = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,6 +39,56 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             "Keras cannot divide a sparse gradient by it, keras.optimizers.LossScaleOptimizer can",
         )
 
+    def build(self, variables: Any) -> None:
+        """Makes the optimizer variables; those of embedding variables' tables on demand."""
+        self._unreferenced = iter(variables)
+        super().build(variables)
+        self._unreferenced = iter(())
+
+    def add_variable(self, shape: Any, initializer: Any = "zeros", **named: Any) -> Any:
+        """An optimizer variable; in Keras 3.6 Adagrad and Ftrl make one for each variable so."""
+        is_known = isinstance(initializer, ZerosOnDemand) or self._has_reference
+        variable = None if is_known else embedding_variable_of(next(self._unreferenced, None))
+        if variable is None:
+            return super().add_variable(shape, initializer=initializer, **named)
+        return self._on_demand(
+            variable, initializer, functools.partial(self.add_variable, shape, **named)
+        )
+
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> Any:
+        """An optimizer variable; of an embedding variable's table zeros on demand."""
+        variable = embedding_variable_of(reference_variable)
+        add = functools.partial(super().add_variable_from_reference, reference_variable, name=name)
+        self._has_reference = True
+        try:
+            if variable is None:
+                return add(initializer=initializer)
+            return self._on_demand(variable, initializer, add)
+        finally:
+            self._has_reference = False
+
+    def _on_demand(self, variable: Any, initializer: Any, add: Callable[..., Any]) -> Any:
+        """A slot of an embedding variable, made by `add` with an initializer."""
+        made = keras.initializers.get(initializer)
+        first = first_values(made, variable.dimension, variable.dtype)
+        slot = add(initializer=ZerosOnDemand())
+        variable.add_slot(slot.value, first)
+        return slot
+
+    def save_own_variables(self, store: Any) -> None:
+        """Puts the optimizer variables into a store."""
+        save_variables(self.variables, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Takes the optimizer variables from a store."""
+        numbers = {key.partition("_")[0] for key in store.keys()}  # noqa: SIM118, no dict
+        if has_keyed(self.variables) and len(numbers) == len(self.variables):
+            load_variables(self.variables, store)
+        else:
+            super().load_own_variables(store)
+
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Updates a variable, or of an `IndexedSlices` gradient its rows."""
         rate = tf.cast(learning_rate, variable.dtype)
@@ -38,7 +98,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             return
         index = self._get_variable_index(variable)
         rows.refuse_constraint(self._trainable_variables[index])
-        gradient = self._prepared(gradient, variable)
+        gradient = rows.after_filling(self._prepared(gradient, variable), variable)
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, index)
 

@@ -13,6 +13,7 @@ from fusion.ops import DEVICES, fused_embedding_row_update, fused_embedding_upda
 from fusion.optimizers.programs import PROGRAMS
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.tables.registry import embedding_variable_of
 
 
 def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -20,6 +21,24 @@ def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     ids, index = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, index, tf.size(ids))
     return tf.IndexedSlices(values, ids, gradient.dense_shape)
+
+
+def after_filling(gradient: tf.IndexedSlices, table: Any) -> tf.IndexedSlices:
+    """The gradient once the optimizer variables have rows for its keys, if keys have rows at all.
+
+    Args:
+      gradient: of `table`, whose keys have got their rows by now.
+      table: a variable, of an embedding variable or any other.
+    """
+    variable = embedding_variable_of(table)
+    if variable is None:
+        return gradient
+    with tf.control_dependencies([gradient.values, gradient.indices]):
+        filled = variable.fill_slots()
+    with tf.control_dependencies(filled):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
+        )
 
 
 def gather_rows(variable: Any, ids: tf.Tensor) -> tf.Tensor:
@@ -57,6 +76,9 @@ def subtract_from_rows(variable: tf.Variable, ids: tf.Tensor, change: tf.Tensor)
 
 class RowSparse:
     """What the row-sparse optimizers of both Keras add to stock ones: a base before theirs."""
+
+    #: Known to the checks of stock optimizers, see `fusion.tables.keras_slots`.
+    is_row_sparse = True
 
     def _rule(self) -> str:
         """The name of what it does to rows, see `update_by_rule`."""

@@ -8,6 +8,9 @@ import tensorflow as tf
 import tf_keras
 
 from fusion.optimizers import rows
+from fusion.tables.keras_slots import OneRow, zeros_like
+from fusion.tables.registry import embedding_variable_of
+from fusion.tables.slots import known_values
 
 
 class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
@@ -18,6 +21,27 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
         rows.refuse(self, self.use_ema, "use_ema", "the averages of all rows move at every step")
         rows.refuse(self, self._mesh, "mesh", "its variables have no sparse updates")
         self.jit_compile = False
+
+    def build(self, var_list: Any) -> None:
+        """Makes the optimizer variables; those of embedding variables' tables on demand."""
+        tables = [v if embedding_variable_of(v) is None else OneRow(v) for v in var_list]
+        super().build(tables)
+
+    def add_variable_from_reference(
+        self,
+        model_variable: Any,
+        variable_name: str,
+        shape: Any = None,
+        initial_value: Any = None,
+    ) -> Any:
+        """An optimizer variable; of an embedding variable's table zeros on demand."""
+        add = super().add_variable_from_reference
+        if not isinstance(model_variable, OneRow):
+            return add(model_variable, variable_name, shape, initial_value)
+        variable = embedding_variable_of(model_variable.table)
+        slot = add(model_variable.table, variable_name, shape, zeros_like(variable))
+        variable.add_slot(slot, None if initial_value is None else known_values(initial_value))
+        return slot
 
     def _deduplicate_sparse_grad(self, grads: Any) -> Any:
         """Nothing: what ids are repeated for is known in `update_step`."""
@@ -31,12 +55,45 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
             super().update_step(gradient, variable)
             return
         rows.refuse_constraint(variable)
-        gradient = self._prepared(gradient, variable)
+        gradient = rows.after_filling(self._prepared(gradient, variable), variable)
         rows.decay(self, variable, rate, gradient.indices)
         self._update_rows(gradient, variable, rate, self._index_dict[self._var_key(variable)])
 
     def _slots(self, index: int, *lists: str) -> tuple[tf.Variable, ...]:
         return tuple(getattr(self, name)[index] for name in lists)
+
+
+@tf_keras.saving.register_keras_serializable("fusion")
+class Adagrad(_RowSparse, tf_keras.optimizers.Adagrad):
+    """`tf_keras.optimizers.Adagrad` by one op, for tables of embedding variables as well.
+
+    The numbers, arguments and optimizer variables are the same: each can restore the other's
+    checkpoints. `weight_decay` acts on the rows of the gradient. `jit_compile` is not used.
+
+    Raises:
+      ValueError: if use_ema or mesh is given; when gradients are applied, for a variable with a
+        sparse gradient and a constraint.
+    """
+
+    def _rule(self) -> str:
+        return "adagrad"
+
+    def _prepared(self, gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
+        """The gradient in the variable's dtype, with each id once."""
+        return tf.cast(rows.distinct(gradient), variable.dtype.base_dtype)
+
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor, index: int
+    ) -> None:
+        g, ids = gradient.values, gradient.indices
+        (accumulator,) = self._slots(index, "_accumulators")
+        if rows.has_rule(variable, "adagrad"):
+            slots = (variable, accumulator)
+            rows.update_by_rule("adagrad", gradient, slots, (rate, self.epsilon))
+            return
+        accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
+        root = tf.sqrt(rows.gather_rows(accumulator, ids) + self.epsilon)
+        rows.subtract_from_rows(variable, ids, rate * g / root)
 
 
 @tf_keras.saving.register_keras_serializable("fusion")

@@ -19,6 +19,13 @@ GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
 ROW_UPDATE = "FusedEmbeddingRowUpdate"
 UPDATE = "FusedEmbeddingUpdate"
+ZEROS_ON_DEMAND = "ZerosOnDemand"
+KEY_INDEX = "EmbeddingKeyIndex"
+KEYED_GATHER = "KeyedEmbeddingGather"
+FILL_SLOT = "FillEmbeddingSlot"
+KEY_ENTRIES = "EmbeddingKeyEntries"
+ADD_KEYS = "AddEmbeddingKeys"
+REMOVE_KEYS = "RemoveEmbeddingKeys"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -39,4 +46,11 @@ OP_NAMES: tuple[str, ...] = (
     READ_TABLES,
     ROW_UPDATE,
     UPDATE,
+    ZEROS_ON_DEMAND,
+    KEY_INDEX,
+    KEYED_GATHER,
+    FILL_SLOT,
+    KEY_ENTRIES,
+    ADD_KEYS,
+    REMOVE_KEYS,
 )

@@ -149,6 +149,8 @@ def test_row_updates(rule: str) -> None:
 
 
 def test_every_op_has_kernels_for_gpus() -> None:
-    # What optimizers do to tables is fused on CPUs alone.
+    # What optimizers do to tables is fused on CPUs alone, where embedding variables are.
     without = [spec.name for spec in ops.SPECS if "GPU" not in spec.kernels]
-    assert without == ["FusedEmbeddingUpdate"]
+    names = [spec.name for spec in ops.SPECS]
+    assert without == names[names.index("FusedEmbeddingUpdate") :]
+    assert len(without) == 8

@@ -29,7 +29,7 @@ def combinations(spec):
     does not depend on that of another.
     """
     names, allowed = list(spec.kernel_types), list(spec.kernel_types.values())
-    for shift, first in itertools.product(range(2), range(max(map(len, allowed)))):
+    for shift, first in itertools.product(range(2), range(max(map(len, allowed), default=1))):
         yield {
             name: types[(first + shift * index) % len(types)]
             for index, (name, types) in enumerate(zip(names, allowed, strict=True))
@@ -49,7 +49,8 @@ KERNELS = [
 )
 def test_kernels_need_tensorflow_and_libc_only(spec, device, types):
     names = undefined_symbols(kernel_object(spec, device, types))
-    assert not names.isdisjoint({"TF_GetInput", "TF_NumInputs"})
+    # One whose inputs are variables alone has them by other functions.
+    assert not names.isdisjoint({"TF_GetInput", "TF_NumInputs", "TF_ExpectedOutputDataType"})
     assert not [name for name in names if name.startswith(("Py", "_Py", "NRT", "numba"))]
 
 
@@ -76,13 +77,13 @@ def test_code_that_allocates_is_refused():
 def test_code_that_works_on_the_process_s_pages_is_refused():
     from numba import types
 
-    madvise = types.ExternalFunction("madvise", types.int32(types.int64, types.int64, types.int32))
+    protect = types.ExternalFunction("mprotect", types.int32(types.int64, types.int64, types.int32))
 
-    def enlarge(address, size):
-        madvise(address, size, np.int32(14))
+    def freeze(address, size):
+        protect(address, size, np.int32(1))
 
-    with pytest.raises(RuntimeError, match=r"^enlarge: compiled code needs madvise$"):
-        compile_object(enlarge, 2, "enlarge")
+    with pytest.raises(RuntimeError, match=r"^freeze: compiled code needs mprotect$"):
+        compile_object(freeze, 2, "freeze")
 
 
 def test_code_that_can_raise_is_refused():

@@ -94,6 +94,13 @@ def test_names_follow_tensorflows_generator():
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
         "ReadEmbeddingTables": "read_embedding_tables",
         "FusedEmbeddingUpdate": "fused_embedding_update",
+        "ZerosOnDemand": "zeros_on_demand",
+        "EmbeddingKeyIndex": "embedding_key_index",
+        "KeyedEmbeddingGather": "keyed_embedding_gather",
+        "FillEmbeddingSlot": "fill_embedding_slot",
+        "EmbeddingKeyEntries": "embedding_key_entries",
+        "AddEmbeddingKeys": "add_embedding_keys",
+        "RemoveEmbeddingKeys": "remove_embedding_keys",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -323,6 +323,18 @@ def _row_update(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         )
 
 
+def _zeros(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for count, dim in itertools.product(COUNTS, DIMS):
+        yield OpCall(f"{count} rows, dimension {dim}", {}, {"shape": np.array([count, dim])})
+
+
+def _key_index(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    capacities, admissions = (1, 2, 7, 64, 300, 1000, 4096, 40_000), (1, 2, 5)
+    for capacity, admission, waits in itertools.product(capacities, admissions, FLAGS):
+        attrs = {"admission": admission, "seed": int(rng.integers(2**32)), "waits": waits}
+        yield OpCall(f"capacity {capacity}", attrs, {"capacity": np.array([capacity])})
+
+
 #: Calls of each op, by its name.
 CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePreLookUp": _pre_lookup,
@@ -335,6 +347,8 @@ CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePostLookUpV2": _post_lookup_v2,
     "FusedEmbeddingSparsePostLookUpV2Grad": _gradient(_post_lookup_v2),
     "FusedEmbeddingRowUpdate": _row_update,
+    "ZerosOnDemand": _zeros,
+    "EmbeddingKeyIndex": _key_index,
 }
 
 

@@ -46,6 +46,12 @@ def atomic_swap_if(builder: Any, address: Any, index: Any, old: Any, new: Any) -
     return builder.extract_value(builder.cmpxchg(pointer, old, new, _ORDER, _ORDER), 1)
 
 
+@instruction(types.void())
+def keep_order(builder: Any) -> None:
+    """() -> None; the compiler moves no access across it. The processor keeps that of loads."""
+    builder.fence(_ORDER, targetscope="singlethread")
+
+
 def _control_register(name: str) -> Any:
     """An intrinsic on the processor's floating-point modes, in the 32 bits at an address."""
 

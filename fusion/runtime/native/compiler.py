@@ -15,13 +15,22 @@ from fusion.runtime.cache import processor
 from fusion.runtime.native.soft_float16 import CONVERSIONS
 from fusion.runtime.tensorflow.library import SYMBOLS
 
-#: What compiled code may refer to besides TensorFlow's C API. Nothing that works on the pages of a
-#: process, as madvise does: it holds a lock for which every thread waits that touches new memory.
+#: What compiled code may refer to besides TensorFlow's C API. What works on the pages of a process,
+#: as madvise does, holds a lock for which every thread waits that touches new memory: it is for
+#: variables that are made, and not for calls.
 LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
     | {"dlopen", "dlsym", "getenv", "sched_getaffinity", "sem_init", "write", "__register_atfork"}
-    | {"memcmp", "clock_gettime", "syscall", "pthread_create", "pthread_detach", "pthread_self"}
+    | {
+        "madvise",
+        "memcmp",
+        "clock_gettime",
+        "syscall",
+        "pthread_create",
+        "pthread_detach",
+        "pthread_self",
+    }
 )
 
 

@@ -41,7 +41,8 @@ def markdown(spec: OpSpec) -> str:
     lines += ["| | name | type | |", "|---|---|---|---|"]
     lines += [f"| {kind} | `{name}` | {text} | {doc} |" for kind, name, text, doc in rows]
     kernels = " x ".join("/".join(types) for types in spec.kernel_types.values())
-    lines += ["", f"Kernels: {', '.join(spec.kernels)} ({kernels})."]
+    of_types = f" ({kernels})" if kernels else ""
+    lines += ["", f"Kernels: {', '.join(spec.kernels)}{of_types}."]
     return "\n".join(lines) + "\n"
 
 

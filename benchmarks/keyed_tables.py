@@ -1,0 +1,217 @@
+"""Embedding variables against stock's hash tables, and training against a plain table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.markdown import table as markdown
+from benchmarks.measure import in_turns, summary
+from fusion import EmbeddingVariable, ops
+from fusion.runtime.machine import machine
+
+DIM, COLUMNS = 16, 26
+
+#: Keys that are put into a table at once.
+_CHUNK = 1 << 20
+
+Lookup = Callable[[tf.Tensor], tf.Tensor]
+
+
+def measure(
+    key_count: int, batch: int, seconds: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Milliseconds of lookups and of steps.
+
+    Args:
+      key_count: keys that are in the tables.
+      batch: rows of a batch; a lookup has 26 keys for each.
+      seconds: for each comparison.
+      say: is told of progress.
+    """
+    rng = np.random.default_rng(0)
+    keys = rng.permutation(np.arange(key_count, dtype=np.int64) * 7919 + 13)
+    size = min(batch * COLUMNS, key_count)
+    variable = EmbeddingVariable("table", DIM)
+    say(f"{key_count:,} keys get rows, {size:,} a step")
+    growth = _grow(variable, keys, size)
+    batches = [tf.constant(keys[rng.integers(0, key_count, size)]) for _ in range(16)]
+    lookups = {"EmbeddingVariable": tf.function(variable.embedding_lookup, autograph=False)}
+    found = lookups["EmbeddingVariable"](batches[0]).numpy()
+    for name, make in _STOCK.items():
+        say(name)
+        lookups[name] = tf.function(make(keys, variable), autograph=False)
+        assert (lookups[name](batches[0]).numpy() == found).all(), name
+    say("lookups in turns")
+    times = in_turns([_next(f, batches) for f in lookups.values()], seconds)
+    steps = _steps(variable, keys, size, seconds, say)
+    return {
+        "machine": machine(),
+        "keys": key_count,
+        "lookup_keys": size,
+        "growth": growth,
+        "lookups": {n: summary(t) for n, t in zip(lookups, times, strict=True)},
+        "steps": steps,
+    }
+
+
+def _next(function: Callable[[Any], Any], arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A function that calls another one with one argument after the other."""
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield from arguments
+
+    given = endless()
+    return lambda: function(next(given))
+
+
+def _grow(variable: EmbeddingVariable, keys: np.ndarray[Any, Any], size: int) -> dict[str, float]:
+    """Milliseconds of training steps in which all keys are new: the median and others."""
+    step = tf.function(_trained(variable.embedding_lookup, variable.table), autograph=False)
+    step(tf.constant(keys[:1]))
+    times = []
+    for first in range(1, len(keys), size):
+        some = tf.constant(keys[first : first + size])
+        start = time.perf_counter()
+        step(some)
+        times.append(1000 * (time.perf_counter() - start))
+    whole = times[:-1] or times  # the last step has fewer keys
+    return {
+        "median": float(np.median(whole)),
+        "p99": float(np.percentile(whole, 99)),
+        "largest": max(whole),
+    }
+
+
+def _trained(lookup: Lookup, table: Any, slot: Any = None) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A training step: SGD, or with a slot Adagrad."""
+
+    def step(keys: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            rows = lookup(keys)
+            loss = tf.reduce_sum(rows * rows)
+        slices = tape.gradient(loss, table)
+        if slot is None:
+            tf.raw_ops.ResourceScatterSub(
+                resource=table.handle, indices=slices.indices, updates=0.01 * slices.values
+            )
+        else:
+            tf.raw_ops.ResourceSparseApplyAdagradV2(
+                var=table.handle,
+                accum=slot.handle,
+                lr=0.01,
+                epsilon=1e-7,
+                grad=slices.values,
+                indices=slices.indices,
+            )
+        return loss
+
+    return step
+
+
+def _steps(
+    variable: EmbeddingVariable,
+    keys: np.ndarray[Any, Any],
+    size: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Milliseconds of Adagrad steps on the variable, and on a plain table of as many rows."""
+    say("steps of Adagrad in turns")
+    rng = np.random.default_rng(1)
+    plain = tf.Variable(tf.zeros([len(keys), DIM]))
+    plain_slot = tf.Variable(tf.zeros_like(plain))
+    shape = tf.constant([variable.capacity, DIM], tf.int64)
+    slot = tf.Variable(ops.zeros_on_demand(shape=shape, T=tf.float32))
+    numbers = [np.unique(rng.integers(0, len(keys), size)) for _ in range(8)]
+    sides = {
+        "EmbeddingVariable": _next(
+            tf.function(_trained(variable.embedding_lookup, variable.table, slot), autograph=False),
+            [tf.constant(keys[some]) for some in numbers],
+        ),
+        "plain table": _next(
+            tf.function(
+                _trained(lambda ids: tf.gather(plain, ids), plain, plain_slot), autograph=False
+            ),
+            [tf.constant(some) for some in numbers],
+        ),
+    }
+    times = in_turns([*sides.values()], seconds)
+    return {name: summary(found) for name, found in zip(sides, times, strict=True)}
+
+
+def _dense(kind: Any) -> Any:
+    """`tf.lookup.experimental.DenseHashTable`, with places for so many keys from the beginning."""
+
+    def make(key_dtype: tf.DType, dtype: tf.DType, default: Any, key_count: int) -> Any:
+        buckets = 1 << (2 * key_count).bit_length()
+        return kind(key_dtype, dtype, default, -1, -2, initial_num_buckets=buckets)
+
+    return make
+
+
+def _mutable(kind: Any) -> Any:
+    """`tf.lookup.experimental.MutableHashTable`."""
+    return lambda key_dtype, dtype, default, key_count: kind(key_dtype, dtype, default)
+
+
+def _rows(kind: Any) -> Callable[..., Lookup]:
+    """Makes the lookup of a stock table that has rows of a variable, and of a gather of these."""
+
+    def make(keys: np.ndarray[Any, Any], variable: EmbeddingVariable) -> Lookup:
+        table = kind(tf.int64, tf.int64, -1, len(keys))
+        rows = tf.Variable(tf.zeros([len(keys), DIM]))
+        for first in range(0, len(keys), _CHUNK):
+            some = keys[first : first + _CHUNK]
+            numbers = tf.range(first, first + len(some), dtype=tf.int64)
+            table.insert(some, numbers)
+            rows.scatter_update(tf.IndexedSlices(variable.embedding_lookup(some), numbers))
+        return lambda keys: tf.gather(rows, table.lookup(keys))
+
+    return make
+
+
+def _vectors(kind: Any) -> Callable[..., Lookup]:
+    """Makes the lookup of a stock table that has the vectors themselves."""
+
+    def make(keys: np.ndarray[Any, Any], variable: EmbeddingVariable) -> Lookup:
+        table = kind(tf.int64, tf.float32, tf.zeros([DIM]), len(keys))
+        for first in range(0, len(keys), _CHUNK):
+            some = keys[first : first + _CHUNK]
+            table.insert(some, variable.embedding_lookup(some))
+        lookup: Lookup = table.lookup
+        return lookup
+
+    return make
+
+
+_STOCK = {
+    "DenseHashTable and a gather": _rows(_dense(tf.lookup.experimental.DenseHashTable)),
+    "DenseHashTable of vectors": _vectors(_dense(tf.lookup.experimental.DenseHashTable)),
+    "MutableHashTable and a gather": _rows(_mutable(tf.lookup.experimental.MutableHashTable)),
+    "MutableHashTable of vectors": _vectors(_mutable(tf.lookup.experimental.MutableHashTable)),
+}
+
+
+def report(numbers: dict[str, Any]) -> str:
+    """The numbers as Markdown."""
+    lines = []
+    for title, found in (("lookup", numbers["lookups"]), ("step of Adagrad", numbers["steps"])):
+        ours = found["EmbeddingVariable"]["median"]
+        rows = [
+            [name, f"{times['median']:.2f}", f"{times['median'] / ours:.2f}"]
+            for name, times in found.items()
+        ]
+        lines += [markdown([title, "ms", "times ours"], rows), ""]
+    growth = numbers["growth"]
+    lines.append(
+        f"Steps of {numbers['lookup_keys']:,} new keys each, until there are {numbers['keys']:,}: "
+        f"median {growth['median']:.1f} ms, 99th percentile {growth['p99']:.1f}, largest "
+        f"{growth['largest']:.1f}."
+    )
+    return "\n".join(lines)

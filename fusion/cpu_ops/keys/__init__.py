@@ -1,0 +1,1 @@
+"""Rows that belong to keys: the index that says which, and gathering them."""

@@ -1,0 +1,86 @@
+"""Gathering the rows of keys: an index says which they are, see `index`."""
+
+from __future__ import annotations
+
+from fusion.cpu_ops.keys.index import find_rows, note_found
+from fusion.cpu_ops.keys.layout import KeyedGather
+from fusion.cpu_ops.vectors import prefetch_line
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy, load
+
+#: Keys that are found before their rows are read, so that rows come from memory side by side.
+_BLOCK = 16
+
+#: Lines of a row that are asked for.
+_MOST_LINES = 8
+
+_LINE_BYTES = 64
+
+
+@jit
+def gather(args: int, first: int, end: int) -> None:
+    """Finds and gathers the rows of some keys, which are not added.
+
+    Args:
+      args: the address of a `KeyedGather`.
+      first, end: which keys.
+    """
+    for start in range(first, end, _BLOCK):
+        count = min(int64(_BLOCK), end - start)
+        keys, rows = load(args, KeyedGather.keys) + 8 * start, _rows(args, start)
+        find_rows(load(args, KeyedGather.index), keys, count, rows)
+        _ask(args, start, count)
+        if start > first:
+            _copy(args, start - _BLOCK, int64(_BLOCK))
+    if end > first:
+        start = first + (end - 1 - first) // _BLOCK * _BLOCK
+        _copy(args, start, end - start)
+    addition = load(args, KeyedGather.addition)
+    if addition != 0:
+        note_found(load(args, KeyedGather.index), end - first, _rows(args, first), addition)
+
+
+@jit
+def _rows(args: int, start: int) -> int:
+    return load(args, KeyedGather.rows) + 8 * start
+
+
+@jit
+def row_address(args: int, row: int) -> int:
+    """The address of a row, of the default one for -1."""
+    if row < 0:
+        return load(args, KeyedGather.default)
+    return load(args, KeyedGather.table) + row * load(args, KeyedGather.row_bytes)
+
+
+@jit
+def _ask(args: int, start: int, count: int) -> None:
+    """Asks for rows to be brought near."""
+    rows, size = _rows(args, start), load(args, KeyedGather.row_bytes)
+    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
+    for k in range(count):
+        address = row_address(args, load(rows, k))
+        for line in range(lines):
+            prefetch_line(address + _LINE_BYTES * line)
+
+
+@jit
+def _copy(args: int, start: int, count: int) -> None:
+    rows, size = _rows(args, start), load(args, KeyedGather.row_bytes)
+    out = load(args, KeyedGather.out) + start * size
+    for k in range(count):
+        c_memcpy(out + k * size, row_address(args, load(rows, k)), size)
+
+
+@jit
+def copy_missing(args: int, count: int, missing: int) -> None:
+    """Gathers the rows of keys again that had none.
+
+    Args:
+      missing: the address of the numbers of these keys, int64 [count].
+    """
+    size = load(args, KeyedGather.row_bytes)
+    for k in range(count):
+        number = load(missing, k)
+        row = load(load(args, KeyedGather.rows), number)
+        c_memcpy(load(args, KeyedGather.out) + number * size, row_address(args, row), size)

@@ -1,0 +1,1 @@
+"""The ops of embedding variables on a CPU."""

@@ -1,0 +1,38 @@
+"""EmbeddingKeyIndex on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fusion.cpu_ops.keys.index import begin_index
+from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
+from fusion.ops.cpu.tables.pages import make_zeros
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import attr, failed, output_vector, vector
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.tensorflow.spec import OpSpec
+
+_index_bytes = jit(index_bytes)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    slot = spec.slots
+
+    def body(frame: int) -> None:
+        capacity = vector(frame, 0, np.int64)[0]
+        if capacity < 1 or capacity > MOST_ROWS:
+            text = "capacity must be from 1 to %lld, but is %lld"
+            fail(frame, INVALID_ARGUMENT, text, int64(MOST_ROWS), capacity)
+            return
+        size = _index_bytes(capacity)
+        words = output_vector(frame, 0, 0, size // 8, np.float64)
+        if failed(frame):
+            return
+        make_zeros(words.ctypes.data, size)
+        admission, seed = attr(frame, slot.admission), attr(frame, slot.seed)
+        begin_index(words.ctypes.data, capacity, admission, seed, attr(frame, slot.waits))
+
+    return body

@@ -1,0 +1,43 @@
+"""The tensors that an op gets besides variables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusion.runtime.native.frame import check, context, failed, status_of
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_get_input, tf_num_dims
+
+
+@jit
+def take(frame: int, tensors: int, index: int, number: int) -> int:
+    """The tensor of an input; 0 if it cannot be had.
+
+    Args:
+      tensors: where tensors are noted, to be released: zeros in the beginning.
+      index: of the input.
+      number: of the tensor among these.
+    """
+    tf_get_input(context(frame), np.int32(index), tensors + 8 * number, status_of(frame))
+    check(frame)
+    if failed(frame):
+        store(tensors, number, 0)
+    return load(tensors, number)
+
+
+@jit
+def release(tensors: int, count: int) -> None:
+    """Releases tensors; 0 is none."""
+    for k in range(count):
+        if load(tensors, k) != 0:
+            tf_delete_tensor(load(tensors, k))
+
+
+@jit
+def element_count(tensor: int) -> int:
+    """The number of elements of a tensor."""
+    elements = int64(1)
+    for axis in range(tf_num_dims(tensor)):
+        elements *= tf_dim(tensor, np.int32(axis))
+    return elements

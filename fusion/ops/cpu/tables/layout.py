@@ -1,0 +1,66 @@
+"""What kernels of embedding variables know of a node, and of a call.
+
+This module needs no Numba.
+"""
+
+from __future__ import annotations
+
+from fusion.cpu_ops.keys.layout import Addition, KeyedGather
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.tensorflow.dtypes import COMPUTED
+from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, UpdateAccess
+from fusion.runtime.threads.layout import Job
+
+
+class AccessedDtype(Layout):
+    """How variables of a dtype are changed."""
+
+    dtype: Int64  # `TF_DataType`
+    item_bytes: Int64
+    access: Address  # `UpdateAccess`, 0 where this TensorFlow does not let them be changed in place
+
+
+class AccessConstants(Layout):
+    """What the builder of states needs to know: the indices of attrs, -1 for none, and dtypes."""
+
+    T: Int64
+    keys: Int64  # the dtype of keys
+    dim: Int64
+    is_training: Int64
+    number: Int64
+    dtypes: Fields = fields(len(COMPUTED) * AccessedDtype.SIZE)
+
+
+class AccessState(State):
+    """The state of a node."""
+
+    table_access: Fields = fields(UpdateAccess.SIZE)  # for tables and slots
+    index_access: Fields = fields(UpdateAccess.SIZE)
+    pool: Address  # of threads, 0 for none
+    item_bytes: Int64
+    dim: Int64
+    has_int32_keys: Flag
+    is_training: Flag
+    number: Int64  # of a slot
+
+
+class GatherJob(Job):
+    """What the tasks of a call share."""
+
+    gather: Fields = fields(KeyedGather.SIZE)
+    addition: Fields = fields(Addition.SIZE)
+    key_count: Int64
+    task_keys: Int64
+
+
+class SharedVariable(Layout):
+    """A variable that a kernel shares with others, until it lets go of it."""
+
+    access: Address  # `UpdateAccess`
+    variable: Address  # 0 if there is none
+    is_locked: Flag
+    data: Address
+    byte_count: Int64
+    holder: Fields = fields(OBJECT_WORDS)  # of its lock
+    tensor: Fields = fields(OBJECT_WORDS)

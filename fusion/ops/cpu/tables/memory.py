@@ -1,0 +1,31 @@
+"""ZerosOnDemand on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fusion.ops.cpu.tables.pages import make_zeros
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import data, failed, output_bytes
+from fusion.runtime.native.jit import int64
+from fusion.runtime.native.memory import load
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    item = DTYPES[types["T"]].item_bytes
+
+    def body(frame: int) -> None:
+        shape = data(frame, 0, 0)
+        rows, columns = load(shape, 0), load(shape, 1)
+        if rows < 0 or columns < 0:
+            text = "shape must not be negative, but is [%lld, %lld]"
+            fail(frame, INVALID_ARGUMENT, text, rows, columns)
+            return
+        address = output_bytes(frame, rows, columns, int64(item))
+        if not failed(frame):
+            make_zeros(address, rows * columns * item)
+
+    return body

@@ -1,0 +1,1 @@
+"""The ops of embedding variables: tables whose rows belong to keys, see `fusion.tables`."""

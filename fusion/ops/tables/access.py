@@ -1,0 +1,41 @@
+"""What the ops that change embedding variables have in common: the builder of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusion.ops.cpu.tables.layout import AccessConstants, AccessedDtype
+from fusion.runtime.records import Word
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.tensorflow.variable_access import AccessRequest
+from fusion.schema.attributes import UPDATE_DTYPES
+
+
+def access_constants(
+    spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]
+) -> list[Word]:
+    """The words of `AccessConstants`."""
+    attrs = [attr.name for attr in spec.attrs]
+    words: list[Word] = [0] * AccessConstants.dtypes
+    for field, name in (
+        (AccessConstants.T, "T"),
+        (AccessConstants.keys, "Tid"),
+        (AccessConstants.dim, "dim"),
+        (AccessConstants.is_training, "is_training"),
+        (AccessConstants.number, "number"),
+    ):
+        words[field] = attrs.index(name) if name in attrs else -1
+    for dtype in UPDATE_DTYPES:
+        request = AccessRequest(dtype, device, updates=True)
+        words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes, access(request)]
+    assert len(words) == AccessConstants.dtypes + len(UPDATE_DTYPES) * AccessedDtype.SIZE
+    return words
+
+
+def compile_builder() -> bytes:
+    """The object of the builder."""
+    from fusion.ops.cpu.tables.states import build_access_state
+    from fusion.runtime.native.compiler import compile_object
+
+    return compile_object(build_access_state, 1, "build_access_state")

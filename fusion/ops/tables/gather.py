@@ -1,0 +1,74 @@
+"""KeyedEmbeddingGather: the rows of keys, which are given rows in training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.resource_variable_ops import variable_shape
+
+from fusion.ops import cpu
+from fusion.ops.tables.access import access_constants, compile_builder
+from fusion.ops.tables.slots import note_gradient
+from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
+from fusion.schema import names
+from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES
+
+
+def _gradient(op: tf.Operation, of_rows: Any, _: Any) -> list[Any]:
+    """That of the table: slices of its rows; keys that have no row get nothing.
+
+    Whose gradient is asked for is trained: from now on the op gives rows to keys.
+    """
+    rows = op.outputs[1]
+    known = tf.where(rows >= 0)[:, 0]
+    if not isinstance(rows, ops.EagerTensor):  # TensorFlow gives tapes no ops, but their tensors
+        rows.op._set_attr("is_training", tf.compat.v1.AttrValue(b=True))
+        if not isinstance(rows.graph, FuncGraph):
+            note_gradient(rows.op, known.op)
+    # As in the gradient of stock's gather: a constant, lest the table's handle becomes a result of
+    # the function, whose gradient is dense; of int32, as in the other branches of a conditional.
+    shape = variable_shape(op.inputs[0])
+    slices = tf.IndexedSlices(tf.gather(of_rows, known), tf.gather(rows, known), shape)
+    return [slices, *[None] * (len(op.inputs) - 1)]
+
+
+SPEC = OpSpec(
+    name=names.KEYED_GATHER,
+    doc="Gathers the rows of an embedding variable that keys have.\n\n"
+    "In training keys are noted as seen, and one that was seen as often as the index asks for\n"
+    "gets a row, whose values depend on the key and the seed alone. A key without a row has the\n"
+    "default row, and -1 in `rows`. That there is no room for a key is a ResourceExhaustedError,\n"
+    "unless keys wait.",
+    inputs=(
+        Arg("table", "resource", "[...]", doc="variable [capacity, D]", on_host=True),
+        Arg("index", "resource", "[...]", doc="variable of EmbeddingKeyIndex", on_host=True),
+        Arg(
+            "initial",
+            "resource",
+            "[...]",
+            doc="variable [1 + m, D]: the default row, and m that elements of new rows are from",
+            on_host=True,
+        ),
+        Arg("keys", "Tid", "[n]"),
+        Arg("counts", "int32", "[...]", doc="how often each key was seen, or none for once"),
+        Arg("step", "int64", "[...]", doc="of training; negative: the index counts", on_host=True),
+    ),
+    outputs=(
+        Arg("embeddings", "T", "[?, ?]", doc="[n, D]"),
+        Arg("rows", "int64", "[?]", doc="[n]"),
+    ),
+    attrs=(
+        Attr("T", "type", allowed=UPDATE_DTYPES, doc="dtype of the table"),
+        IDS_ATTR,
+        Attr("dim", "int", minimum=1, doc="D"),
+        Attr("is_training", "bool", default=False, doc="see above"),
+    ),
+    kernels={"CPU": cpu.kernel("tables.gather_kernel")},
+    kernel_types={"T": UPDATE_DTYPES},
+    builder=Builder("build_access_state", compile_builder, access_constants),
+    gradient=_gradient,
+    is_stateful=True,
+)

@@ -1,0 +1,292 @@
+"""Checkpoints of embedding variables: rows of keys, in place of whole variables.
+
+A table and its slots are as large as their capacity, and the words of an index mean nothing in
+another process. So an embedding variable is saved as keys and what belongs to each, and a slot as
+keys and rows, by `tf.train.Checkpoint`, in SavedModels, and by the Saver of `tf.compat.v1`. What is
+restored gives keys rows, if they have none, wherever these are: so it can be restored in any order,
+into any capacity. Keys that a checkpoint does not have are taken out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training.saving import saveable_object, saveable_object_util
+
+from fusion import ops
+
+#: What makes the tensors that a variable is saved as, by name.
+Save = Callable[[], Mapping[str, tf.Tensor]]
+#: In a graph, what gives a variable its initial value where it has none; else None.
+Begin = Callable[[Any], Any]
+#: Takes them, and returns what is to be done for it in a graph.
+Restore = Callable[[Mapping[str, tf.Tensor]], Any]
+
+#: The attribute of variables that are saved by keys, or with another object: what the Saver of
+#: `tf.compat.v1` calls, a `Save` and a `Restore`; or None.
+_SAVER = "_fusion_saver"
+
+
+def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
+    """Has a variable saved and restored in another way; SavedModels leave it out."""
+    _leave_out_of_models(variable)
+    variable._serialize_to_tensors = save
+    variable._restore_from_tensors = restore
+    setattr(variable, _SAVER, (save, restore))
+    _extend_v1_saver()
+
+
+def saver_of(variable: Any) -> tuple[Save, Restore] | None:
+    """What saves and restores a variable in another way than as a whole, or None."""
+    calls: tuple[Save, Restore] | None = getattr(variable, _SAVER, None)
+    return calls
+
+
+def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
+    """Has an object saved in place of a variable of its own.
+
+    Args:
+      variable: the variable, of which the object is a child, so that none is saved without it.
+      owner: the object.
+      is_in_name_of: whether the Saver of `tf.compat.v1`, which knows variables alone, saves the
+        object under the variable's name.
+    """
+    children = variable._trackable_children
+
+    def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
+        return {**children(*args, **named), "embedding_variable": owner}
+
+    _leave_out_of_models(variable)
+    variable._trackable_children = with_owner
+    _leave_out(variable)
+    calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
+    setattr(variable, _SAVER, calls if is_in_name_of else None)
+    _extend_v1_saver()
+
+
+def _leave_out(variable: Any) -> None:
+    """Has a variable not saved."""
+    variable._serialize_to_tensors = dict
+    variable._restore_from_tensors = lambda tensors: None
+
+
+def _leave_out_of_models(variable: Any) -> None:
+    """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
+    export = variable._export_to_saved_model_graph
+
+    def export_without_value(object_map: Any, **named: Any) -> Any:
+        handles = export(object_map=object_map, **named)
+        _leave_out(object_map[variable])
+        return handles
+
+    variable._export_to_saved_model_graph = export_without_value
+
+
+def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
+    """The rows of keys that have one.
+
+    Args:
+      variable: [capacity, D].
+      index: the variable of the index.
+      before: is called first; in a graph what it returns is waited for.
+    """
+    with _after(before()):
+        entries = ops.embedding_key_entries(index=index.handle)
+    has_row = entries.rows >= 0
+    rows = tf.boolean_mask(entries.rows, has_row)
+    values = tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
+    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": values}
+
+
+def restore_rows(
+    tensors: Mapping[str, tf.Tensor],
+    slot: Any,
+    table: Any,
+    index: Any,
+    begin: Begin,
+    fill: Callable[[], Sequence[Any]],
+) -> tf.Operation | None:
+    """Writes rows of a slot, whose keys get one if they have none.
+
+    Args:
+      tensors: of `save_rows`.
+      slot: [capacity, D].
+      table, index: the variables of the embedding variable.
+      begin: in a graph, gives a variable its initial value if it has none; is waited for.
+      fill: fills rows of slots that were never filled; in a graph what it returns is waited for.
+
+    Raises:
+      tf.errors.InvalidArgumentError: rows of another size.
+      tf.errors.ResourceExhaustedError: there is no room for all keys.
+    """
+    keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
+    with _after(_same_width(values, slot)):
+        ready = begin(slot)
+    with _after(begin(index)), _after(begin(table)), _after(ready):
+        rows = put_rows(keys, tf.zeros([0, table.shape[1]], table.dtype), table, index)
+    with _after(rows):
+        filled = fill()
+    with tf.control_dependencies(_in_graph([rows, *filled])):
+        return tf.raw_ops.ResourceScatterUpdate(
+            resource=slot.handle, indices=rows, updates=tf.cast(values, slot.dtype)
+        )
+
+
+def put_rows(keys: tf.Tensor, values: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
+    """Gives keys rows of these values, or of zeros where there are none; returns which.
+
+    Args:
+      keys: int64 [n].
+      values: [n, D], or [0, D] to leave the rows of keys that have one.
+      table, index: the variables of the embedding variable.
+    """
+    counts, steps = tf.zeros_like(keys, tf.int32), tf.zeros_like(keys)
+    return _add(keys, counts, steps, values, table=table, index=index)
+
+
+def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
+    keys, counts, steps, values = entries
+    return ops.add_embedding_keys(
+        table=table.handle,
+        index=index.handle,
+        keys=keys,
+        counts=counts,
+        steps=steps,
+        values=tf.cast(values, table.dtype),
+        dim=table.shape[1],
+    )
+
+
+def save_table(
+    table: Any, index: Any, begin: Begin, before: Callable[[], Any]
+) -> Mapping[str, tf.Tensor]:
+    """All keys, with what is known of each, and the rows of those that have one, in their order.
+
+    Args:
+      table: [capacity, D].
+      index: the variable of the index.
+      begin: as in `restore_rows`: who loads a SavedModel saves it before anything is restored.
+      before: as in `save_rows`.
+    """
+    with _after(begin(index)), _after(begin(table)), _after(before()):
+        entries = ops.embedding_key_entries(index=index.handle)
+    rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
+    values = tf.raw_ops.ResourceGather(resource=table.handle, indices=rows, dtype=table.dtype)
+    tensors = {"keys": entries.keys, "counts": entries.counts, "steps": entries.steps}
+    return {**tensors, "values": values}
+
+
+def restore_table(
+    tensors: Mapping[str, tf.Tensor],
+    table: Any,
+    index: Any,
+    begin: Begin,
+    reset: Callable[[tf.Tensor], Sequence[Any]],
+) -> tf.Operation | None:
+    """Makes keys and rows those of a checkpoint.
+
+    Args:
+      tensors: of `save_table`.
+      table, index: likewise.
+      begin: as in `restore_rows`.
+      reset: makes rows of slots what they were first, which keys get if there are no others; in a
+        graph what it returns is waited for.
+
+    Raises:
+      tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as `restore_rows`.
+    """
+    keys, counts, steps = (tf.reshape(tensors[name], [-1]) for name in ("keys", "counts", "steps"))
+    values = tensors["values"]
+    with _after(_same_width(values, table)):
+        ready = begin(table)
+    with _after(begin(index)), _after(ready):
+        known = ops.embedding_key_entries(index=index.handle).keys
+    others = tf.raw_ops.ListDiff(x=known, y=keys).out
+    removed = ops.remove_embedding_keys(
+        index=index.handle, keys=others, release=tf.constant(-1, tf.int64)
+    )
+    with _after(removed):
+        pending = ops.embedding_key_entries(index=index.handle).pending
+    with tf.control_dependencies(_in_graph([pending, *reset(pending)])):
+        rows = _add(keys, counts, steps, values, table=table, index=index)
+    return None if tf.executing_eagerly() else rows.op
+
+
+def _same_width(values: tf.Tensor, variable: Any) -> Any:
+    """Checks that rows of a checkpoint are of the dimension of a variable's."""
+    return tf.debugging.assert_equal(
+        tf.shape(values)[1],
+        variable.shape[1],
+        f"the checkpoint has rows of another dimension than {variable.name}",
+    )
+
+
+def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
+    """In a graph, an op that gives a variable its initial value if it has none."""
+    if tf.executing_eagerly():
+        return None
+
+    def assign() -> tf.Tensor:
+        value = initial_value()
+        assigned = tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+        with tf.control_dependencies([assigned]):
+            return tf.constant(True)
+
+    is_initialized = tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+    return tf.cond(is_initialized, lambda: tf.constant(False), assign)
+
+
+def _after(what: Any) -> Any:
+    """A context in which ops of a graph wait for an op or a tensor."""
+    return tf.control_dependencies(_in_graph([] if what is None else [what]))
+
+
+def _in_graph(what: Sequence[Any]) -> Sequence[Any]:
+    """What a graph can wait for: nothing of what has run already."""
+    return [] if tf.executing_eagerly() else what
+
+
+class _KeyedSaveable(saveable_object.SaveableObject):
+    """A variable that is saved by keys, for the Saver of `tf.compat.v1`."""
+
+    def __init__(self, variable: Any) -> None:
+        name = variable.op.name if not tf.executing_eagerly() else variable._shared_name
+        save, self._restore = getattr(variable, _SAVER)
+        tensors = save()
+        self._names = tuple(tensors)
+        specs = [
+            saveable_object.SaveSpec(tensor, "", f"{name}/{part}")
+            for part, tensor in tensors.items()
+        ]
+        super().__init__(variable, specs, name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: Any) -> Any:
+        """Assigns what was read."""
+        del restored_shapes
+        tensors = dict(zip(self._names, restored_tensors, strict=True))
+        return self._restore(tensors)
+
+
+def _extend_v1_saver() -> None:
+    """Has the Saver of `tf.compat.v1` save variables by keys that want it.
+
+    TensorFlow has no hook for it: the function that makes names of variables is replaced by one
+    that does the same for all others.
+    """
+    known = saveable_object_util.op_list_to_dict
+    if hasattr(known, _SAVER):
+        return
+
+    @functools.wraps(known)
+    def op_list_to_dict(op_list: Any, *args: Any, **named: Any) -> Any:
+        if isinstance(op_list, list | tuple | set):
+            given = tf.nest.flatten(list(op_list))
+            kept = [op for op in given if getattr(op, _SAVER, op) is not None]
+            op_list = [_KeyedSaveable(op) if hasattr(op, _SAVER) else op for op in kept]
+        return known(op_list, *args, **named)
+
+    setattr(op_list_to_dict, _SAVER, True)
+    saveable_object_util.op_list_to_dict = op_list_to_dict

@@ -1,0 +1,488 @@
+"""`EmbeddingVariable`: a table whose rows belong to keys, of which there may be any number."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
+from fusion import ops
+from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
+from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.tables.checkpoint import (
+    initialize,
+    restore_rows,
+    restore_table,
+    save_by_keys,
+    save_rows,
+    save_table,
+    save_with,
+)
+from fusion.tables.eviction import POLICIES, forget
+from fusion.tables.exchange import export_rows, import_rows
+from fusion.tables.frozen import FrozenEmbedding, fingerprints
+from fusion.tables.initial_rows import (
+    SAMPLE_COUNT,
+    DefaultInitializer,
+    ZerosOnDemand,
+    checked_default,
+    initial_rows,
+    most_rows,
+)
+from fusion.tables.keras_slots import check_keras_slots
+from fusion.tables.registry import embedding_variable_of, register
+from fusion.tables.slots import Slots
+from fusion.tables.v1_slots import make_slots_on_demand
+
+#: Dtypes of keys.
+KEY_DTYPES = (tf.int64, tf.int32, tf.string)
+
+#: The note of a graph's embedding variables, which live as long as it does.
+_EMBEDDING_VARIABLES = "embedding_variables"
+
+#: The notes of a graph's evictions before saves, and of what begins variables before restores.
+_EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
+
+
+class EmbeddingVariable(tf.Module):
+    """A table [capacity, D] whose rows belong to keys, and an index of keys in the same memory.
+
+    A key gets a row when it is trained for the first time: when a lookup whose gradient is asked
+    for sees it, or sees it for the `admission`th time. Until then, and in inference always, a key
+    without a row reads `default_value`, and gets no gradient. In the beginning every element of a
+    row is that of one of 4,096 rows that the initializer has made, chosen by the key and the seed;
+    nothing else has a part in it, not the order in which keys come, nor threads.
+
+    `table` is a `tf.Variable` as any other: optimizers train its rows, and their slots have the
+    same rows. Its memory is taken page by page as keys get rows, and never copied.
+
+    Attributes:
+      table: the variable [capacity, D] that is trained.
+      index: the variable of the index, whose elements are no numbers.
+      initial: the variable [1 + n, D] of the default row and of those that the initializer made.
+      admission: how often a key is seen before it gets a row.
+      capacity: how many keys can have rows.
+      has_default_capacity: whether that is as many as memory may hold.
+      dimension: D.
+      key_dtype: of keys.
+      is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
+    """
+
+    #: To whoever collects the variables of modules, Keras among them, there is the table alone.
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset(
+        (*tf.Module._TF_MODULE_IGNORED_PROPERTIES, "index", "initial")
+    )
+
+    def __init__(
+        self,
+        name: str,
+        dimension: int,
+        dtype: Any = tf.float32,
+        key_dtype: Any = tf.int64,
+        initializer: Callable[..., Any] | None = None,
+        trainable: bool = True,
+        admission: int | None = None,
+        eviction: Any = None,
+        capacity: int | None = None,
+        default_value: Any = None,
+        seed: int | None = None,
+        sample_count: int = SAMPLE_COUNT,
+        step: Any = None,
+        table: Any = None,
+    ) -> None:
+        """Makes the variables, or those that belong to a given table.
+
+        Args:
+          name: of the table; those of the others begin with it.
+          dimension: size D of an embedding, > 0.
+          dtype: of the table, float32 or float64.
+          key_dtype: int64, int32 or string; of strings the index has 63 bits of their fingerprints
+            (`tf.strings.to_hash_bucket_fast`), so that two of ten million share a row by a chance
+            of one to 200,000.
+          initializer: of rows, called with a shape and `dtype`; truncated normal with deviation
+            1/sqrt(D) if None.
+          trainable: whether the table is trained; if not, no key gets a row by a lookup.
+          admission: how often a key is seen in training before it gets a row; None for once.
+          eviction: which keys `evict` and a save forget: a `GlobalStepEvict`, `L2WeightEvict`,
+            `LeastFrequent` or `LeastRecent`; None: none.
+          capacity: how many keys can have rows; None for as many as this machine's memory may
+            hold. A key that finds no room is an error; with `eviction` it waits until there is.
+          default_value: what keys without a row read, a number or D of them; None for 0.
+          seed: of the initial values of rows; made of the name if None.
+          sample_count: how many rows the initializer makes.
+          step: a variable of the number of the training step, int64, that keys are noted with, or a
+            function that gives it; None: lookups in training are counted.
+          table: a variable [capacity, D] of zeros, made by `ZerosOnDemand`, to be used as `table`.
+
+        Raises:
+          ValueError, TypeError: naming the argument and what was given.
+        """
+        super().__init__(name=_module_name(name))
+        self.dimension = _positive("dimension", dimension)
+        self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
+        self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
+        row_bytes = self.dimension * self.dtype.size
+        self.has_default_capacity = capacity is None
+        if capacity is None:
+            self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
+        else:
+            self.capacity = _positive("capacity", capacity)
+        if self.capacity > MOST_ROWS:
+            raise ValueError(f"capacity must be at most {MOST_ROWS}, got {self.capacity}")
+        self.admission = _positive("admission", 1 if admission is None else admission)
+        default = checked_default(default_value, self.dimension)
+        if eviction is not None and not isinstance(eviction, POLICIES):
+            names = ", ".join(policy.__name__ for policy in POLICIES)
+            raise TypeError(f"eviction must be None or one of {names}, got {eviction!r}")
+        self.eviction = eviction
+        self._slots = Slots()
+        self._evicted_at = -1
+        self._seed = zlib.crc32(name.encode()) if seed is None else _seed(seed)
+        if initializer is None:
+            initializer = DefaultInitializer(self.dimension, self._seed)
+        elif not callable(initializer):
+            raise TypeError(f"initializer must be callable, got {initializer!r}")
+        count = _positive("sample_count", sample_count)
+        if not (step is None or callable(step) or isinstance(step, tf.Variable)):
+            raise TypeError(f"step must be None, a variable or a function, got {step!r}")
+        self.step = step
+        shape = [self.capacity, self.dimension]
+        if table is None:
+            table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
+        self.table = table
+        with tf.name_scope(f"{table.name.partition(':')[0]}/"):
+            self.index = _variable(self._empty_index, "key_index", False)
+            self.initial = _variable(
+                lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
+                "initial_rows",
+                False,
+            )
+        self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
+        save_with(self.table, self, is_in_name_of=True)
+        save_with(self.index, self, is_in_name_of=False)
+        register(self)
+        if not tf.executing_eagerly():
+            notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
+        make_slots_on_demand()
+        check_keras_slots()
+
+    @classmethod
+    def of(cls, table: Any) -> EmbeddingVariable | None:
+        """The embedding variable that a table belongs to, or None."""
+        found: EmbeddingVariable | None = embedding_variable_of(table)
+        return found
+
+    def _empty_index(self) -> tf.Tensor:
+        index = ops.embedding_key_index(
+            capacity=tf.constant([self.capacity], tf.int64),
+            admission=self.admission,
+            seed=self._seed,
+            waits=self.eviction is not None,
+        )
+        index.set_shape([index_bytes(self.capacity) // 8])
+        return index
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """[None, D]: keys are not numbered."""
+        return tf.TensorShape([None, self.dimension])
+
+    @property
+    def device(self) -> str:
+        """The device of the table."""
+        return str(self.table.device)
+
+    def embedding_lookup(self, keys: Any, counts: Any = None, name: str | None = None) -> tf.Tensor:
+        """The rows of keys.
+
+        Args:
+          keys: of `key_dtype`, of any shape.
+          counts: how often each key was seen, int32, of the shape of keys; None: once.
+          name: of the operation.
+
+        Returns:
+          A tensor [*keys.shape, D]. Its gradient with respect to `table` is an `IndexedSlices` of
+          the rows of keys that have one.
+
+        Raises:
+          TypeError: keys of another dtype.
+          tf.errors.ResourceExhaustedError: in training, for a key that finds no room.
+        """
+        with tf.name_scope(name or "keyed_embedding_lookup"):
+            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            flat = self.as_ids(tf.reshape(keys, [-1]))
+            seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
+            # Tapes ask for the gradient of all that they know, also where nobody wants it.
+            with contextlib.nullcontext() if self.is_trained() else record.stop_recording():
+                rows = self._gather(flat, seen)
+            rows.set_shape([None, self.dimension])
+            if keys.shape.rank == 1:
+                return rows
+            return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
+
+    def _gather(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """The rows of a vector of keys; no counts are once for each."""
+        for variable in (self.table, self.index, self.initial):
+            variable_accessed(variable)  # as by a gather: tapes and functions take note of it
+        # In graphs the gradient says so when it is asked for; eager ops have run by then.
+        trains = tf.executing_eagerly() and self.table.trainable
+        found = ops.keyed_embedding_gather(
+            table=self.table.handle,
+            index=self.index.handle,
+            initial=self.initial.handle,
+            keys=keys,
+            counts=counts,
+            step=self._step_now(-1),
+            T=self.dtype,
+            dim=self.dimension,
+            is_training=bool(trains and record.should_record_backprop([self.table.handle])),
+        )
+        rows: tf.Tensor = found.embeddings
+        return rows
+
+    def _step_now(self, otherwise: int) -> tf.Tensor:
+        """The number of the step, int64 []."""
+        if self.step is None:
+            return tf.constant(otherwise, tf.int64)
+        return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
+
+    def add_slot(self, slot: Any, first: Any = None) -> int | None:
+        """Has an optimizer's variable follow the rows of `table`.
+
+        It is saved by keys, and its rows are what they were first when another key gets them.
+
+        Args:
+          slot: a variable [capacity, D], made by `ZerosOnDemand`.
+          first: what its rows begin with, [1, D]; None for zeros.
+
+        Returns:
+          Its number among those that do not begin with zeros; None for zeros.
+
+        Raises:
+          NotImplementedError: there are too many that do not begin with zeros.
+        """
+        number = self._slots.add(slot, first)
+        fill = functools.partial(self._slots.fill, self.index, slot)
+        save_by_keys(
+            slot,
+            lambda: save_rows(slot, self.index, self._evict_before_save),
+            lambda tensors: restore_rows(tensors, slot, self.table, self.index, self._begin, fill),
+        )
+        return number
+
+    def fill_slots(self) -> list[tf.Tensor]:
+        """Has the rows of slots begin as they should, of keys that have got rows by now.
+
+        Returns:
+          What has to be waited for in a graph.
+        """
+        return self._slots.fill(self.index)
+
+    def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
+        """What a SavedModel has to have before it."""
+        return {name: children[name] for name in ("table", "index", "initial")}
+
+    def _export_to_saved_model_graph(self, object_map: Any, **_: Any) -> list[Any]:
+        """Makes the copy that is saved with a SavedModel's graph, of the variables there."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        for name in ("table", "index", "initial"):
+            copied.__dict__[name] = object_map[getattr(self, name)]
+        copied.__dict__.update(_slots=Slots(), eviction=None)
+        object_map[self] = copied
+        return []
+
+    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+        """What a checkpoint has of it."""
+        return save_table(self.table, self.index, self._begin, self._evict_before_save)
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        """Takes what a checkpoint has."""
+        # The function that a SavedModel has for it knows no slots, which are not in there.
+        reset = (lambda rows: []) if _is_traced() else self._reset_slots
+        return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
+
+    def evict(self) -> Any:
+        """Forgets the keys that `eviction` says.
+
+        Their rows, and those of the slots, are given to other keys after the next eviction but
+        not before: updates may be on their way to them. Keys that wait for admission are
+        forgotten, too, where they are more than those that have rows.
+
+        Returns:
+          int64 [], how many keys with rows were forgotten: in a graph, a tensor to be run.
+
+        Raises:
+          ValueError: there is no `eviction`.
+        """
+        if self.eviction is None:
+            raise ValueError(f"{self.name} has no eviction")
+        now = self._step_now(0)
+        evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
+        if tf.executing_eagerly():
+            self._evicted_at = int(clock[0])
+        return evicted
+
+    def _reset_slots(self, rows: tf.Tensor) -> list[Any]:
+        """Makes rows of all slots what they were first."""
+        return self._slots.reset(rows, self._begin)
+
+    def _evict_before_save(self) -> Any:
+        """Evicts once for all variables of a save; in a graph, what saves wait for."""
+        if self.eviction is None or _is_traced():
+            return None
+        if not tf.executing_eagerly():
+            return _once(_EVICTIONS, self, self.evict)
+        clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
+        return self.evict() if clock != self._evicted_at else None
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes the keys that have rows, and these, to a new folder; returns how many.
+
+        The files are `key`, int64, and `emb_vector`, float32 [n, D], as NVIDIA's HPS reads them.
+
+        Raises:
+          FileExistsError: there is something at `path`.
+          RuntimeError: called in a graph.
+        """
+        return self._export(path, 0, {})
+
+    def delta(self, path: str | os.PathLike[str], since_step: int) -> int:
+        """As `export`, but of the keys that were trained in this step or later.
+
+        Keys that were forgotten since then are not told.
+        """
+        return self._export(path, operator.index(since_step), {"since_step": since_step})
+
+    def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
+        _check_eager("export")
+        return export_rows(path, self.table, self.index, since, about)
+
+    def import_from(self, path: str | os.PathLike[str]) -> int:
+        """Gives the keys of a folder of `export` its rows; returns how many there are.
+
+        Other keys keep theirs.
+
+        Raises:
+          FileNotFoundError: there are no such files.
+          ValueError: rows of another dimension.
+          tf.errors.ResourceExhaustedError: there is no room for all keys.
+          RuntimeError: called in a graph.
+        """
+        _check_eager("import_from")
+        return import_rows(path, self.table, self.index)
+
+    def apply_delta(self, path: str | os.PathLike[str]) -> int:
+        """As `import_from`, of a folder of `delta`."""
+        return self.import_from(path)
+
+    def freeze(self) -> FrozenEmbedding:
+        """The rows of keys as an ordinary table, and a static map of keys, of stock ops alone.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        _check_eager("freeze")
+        entries = ops.embedding_key_entries(index=self.index.handle)
+        has_row = entries.rows >= 0
+        rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
+        return FrozenEmbedding(
+            tf.boolean_mask(entries.keys, has_row),
+            tf.concat([self.initial[:1], rows], 0),
+            self.key_dtype,
+        )
+
+    def _begin(self, variable: Any) -> Any:
+        """In a graph, what gives the index, the table or a slot its initial value if it has none.
+
+        There is one op for all who restore: a second one might come after the others' rows.
+        """
+        if tf.executing_eagerly():
+            return None
+        if variable is self.index:
+            return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
+        zeros, shape = ZerosOnDemand(), [self.capacity, self.dimension]
+        first = functools.partial(zeros, shape, self.dtype)
+        return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
+
+    def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
+        """Keys as the index has them, int32 or int64.
+
+        Raises:
+          TypeError: keys of another dtype than `key_dtype`.
+        """
+        is_string = keys.dtype == tf.string
+        if is_string != (self.key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
+            raise TypeError(
+                f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
+            )
+        return fingerprints(keys) if is_string else keys
+
+
+def _is_traced() -> bool:
+    """Whether ops are those of a function, as of the save and restore of a SavedModel."""
+    return isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
+
+
+def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
+    """What `make` has made for something in this graph."""
+    known = notes(tf.compat.v1.get_default_graph(), note)
+    found = next((made for other, made in known if other is key), None)
+    if found is None:
+        found = make()
+        known.append((key, found))
+    return found
+
+
+def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
+    return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
+
+
+def _module_name(name: str) -> str:
+    """A name that `tf.Module` takes, which are identifiers."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}") or "_"
+
+
+def _check_eager(what: str) -> None:
+    if not tf.executing_eagerly():
+        raise RuntimeError(f"{what} runs eagerly, and not in a graph")
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _seed(value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"seed must be an integer, got {value!r}") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"seed must be an int64, got {number}")
+    return number
+
+
+def _dtype(name: str, dtype: Any, allowed: tuple[str, ...]) -> tf.DType:
+    try:
+        found = tf.as_dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{name} must be one of {allowed}, got {dtype!r}") from None
+    if found.name not in allowed:
+        raise TypeError(f"{name} must be one of {allowed}, got {found.name}")
+    return found

@@ -1,0 +1,153 @@
+"""Which keys of an embedding variable are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from fusion import ops
+
+
+@dataclass(frozen=True)
+class GlobalStepEvict:
+    """Keys that were not trained in the last `steps_to_live` steps."""
+
+    steps_to_live: int
+
+    def __post_init__(self) -> None:
+        _check_positive("steps_to_live", self.steps_to_live)
+
+    def victims(self, keys: Keys) -> tf.Tensor:
+        """A mask [n] of the keys to forget."""
+        return keys.steps < keys.now - self.steps_to_live
+
+
+@dataclass(frozen=True)
+class L2WeightEvict:
+    """Keys whose row has half a squared L2 norm below the threshold, as DeepRec measures it."""
+
+    l2_weight_threshold: float
+
+    def __post_init__(self) -> None:
+        if not float(self.l2_weight_threshold) > 0:
+            raise ValueError(
+                f"l2_weight_threshold must be positive, got {self.l2_weight_threshold!r}"
+            )
+
+    def victims(self, keys: Keys) -> tf.Tensor:
+        """A mask [n] of the keys to forget."""
+        values = tf.gather(keys.table, keys.rows)
+        return tf.reduce_sum(values * values, 1) / 2 < self.l2_weight_threshold
+
+
+@dataclass(frozen=True)
+class LeastFrequent:
+    """All but the `capacity` keys that were seen most often (LFU)."""
+
+    capacity: int
+
+    def __post_init__(self) -> None:
+        _check_positive("capacity", self.capacity)
+
+    def victims(self, keys: Keys) -> tf.Tensor:
+        """A mask [n] of the keys to forget."""
+        return _below(keys.counts, self.capacity)
+
+
+@dataclass(frozen=True)
+class LeastRecent:
+    """All but the `capacity` keys that were trained last (LRU)."""
+
+    capacity: int
+
+    def __post_init__(self) -> None:
+        _check_positive("capacity", self.capacity)
+
+    def victims(self, keys: Keys) -> tf.Tensor:
+        """A mask [n] of the keys to forget."""
+        return _below(keys.steps, self.capacity)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys that have rows.
+
+    Attributes:
+      table: the variable [capacity, D].
+      rows: int64 [n], of each key.
+      counts: int32 [n], how often it was seen.
+      steps: int64 [n], when it was seen last.
+      now: int64, the step.
+    """
+
+    table: Any
+    rows: tf.Tensor
+    counts: tf.Tensor
+    steps: tf.Tensor
+    now: tf.Tensor
+
+
+def forget(
+    policy: Any,
+    table: Any,
+    index: Any,
+    now: tf.Tensor,
+    reset: Callable[[tf.Tensor], Sequence[Any]],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Takes the keys out of an index that a policy says.
+
+    Keys that wait for admission are forgotten, too, where they are more than those with rows.
+
+    Args:
+      policy: one of `POLICIES`.
+      table, index: the variables of the embedding variable.
+      now: the number of the step, int64 []; where keys are newer, it is theirs.
+      reset: makes rows of slots what they were first; in a graph what it returns is waited for.
+
+    Returns:
+      How many keys with rows were forgotten, int64 [], and how many lookups in training there were
+      before, int64 [1].
+    """
+    entries = ops.embedding_key_entries(index=index.handle)
+    has_row = entries.rows >= 0
+    with_rows = tf.where(has_row)[:, 0]
+    steps = tf.gather(entries.steps, with_rows)
+    newest = tf.reduce_max(tf.concat([steps, [0]], 0))
+    keys = Keys(
+        table,
+        tf.gather(entries.rows, with_rows),
+        tf.gather(entries.counts, with_rows),
+        steps,
+        tf.maximum(newest, now),
+    )
+    victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), policy.victims(keys))
+    waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))
+    is_many = tf.size(waiting) > tf.size(with_rows)
+    forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
+    resets = reset(entries.pending[: entries.aged[0]])
+    with tf.control_dependencies([] if tf.executing_eagerly() else resets):
+        removed = ops.remove_embedding_keys(
+            index=index.handle,
+            keys=tf.concat([victims, forgotten], 0),
+            release=entries.aged[0],
+        )
+    return tf.math.count_nonzero(removed >= 0), entries.clock
+
+
+def _below(numbers: tf.Tensor, kept: int) -> tf.Tensor:
+    """A mask of all but so many of the largest numbers; of equal ones the first are out."""
+    count = tf.maximum(tf.size(numbers) - kept, 0)
+    out = tf.argsort(numbers, stable=True)[:count]
+    return tf.scatter_nd(out[:, tf.newaxis], tf.ones_like(out), [tf.size(numbers)]) > 0
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+#: What `eviction` of an embedding variable can be.
+POLICIES = (GlobalStepEvict, L2WeightEvict, LeastFrequent, LeastRecent)

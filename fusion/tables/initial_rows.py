@@ -1,0 +1,107 @@
+"""What the rows of an embedding variable begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fusion import ops
+
+#: Rows that an initializer makes, from which the elements of new rows are taken.
+SAMPLE_COUNT = 4096
+
+#: The classes of initializers, of TensorFlow and of both Keras, that give equal rows.
+_EQUAL_ROWS = frozenset({"Zeros", "Ones", "Constant"})
+
+#: More than enough for a row of an index, in bytes.
+_INDEX_ROW_BYTES = 96
+
+
+class ZerosOnDemand:
+    """An initializer of zeros that take memory when they are written."""
+
+    def __call__(self, shape: Any, dtype: Any = None, **_: Any) -> tf.Tensor:
+        """Zeros of a shape [rows, D], float32 if no dtype is given."""
+        dtype = tf.as_dtype(dtype or tf.float32)
+        zeros = ops.zeros_on_demand(shape=tf.cast(shape, tf.int64), T=dtype)
+        zeros.set_shape(tf.TensorShape(shape))
+        return zeros
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments: none."""
+        return {}
+
+
+class DefaultInitializer:
+    """That of embedding columns, truncated normal of deviation 1/sqrt(D), for a seed."""
+
+    def __init__(self, dimension: int, seed: int) -> None:
+        self._deviation, self._seed = 1 / math.sqrt(dimension), seed
+
+    def __call__(self, shape: Any, dtype: Any = tf.float32) -> tf.Tensor:
+        """Random numbers, always the same of a seed."""
+        return tf.random.stateless_truncated_normal(
+            shape, [self._seed, 0], stddev=self._deviation, dtype=dtype
+        )
+
+
+def initial_rows(
+    initializer: Callable[..., Any], default: Any, dimension: int, dtype: tf.DType, count: int
+) -> tf.Tensor:
+    """The default row, then the rows that the elements of new ones are taken from.
+
+    Args:
+      initializer: called with a shape [count, D], or [1, D] if all rows are equal.
+      default: a number, or D of them.
+      dimension, dtype: of the rows.
+      count: how many rows the initializer makes.
+
+    Returns:
+      [1 + count, D]
+    """
+    if type(initializer).__name__ in _EQUAL_ROWS:
+        count = 1
+    samples = tf.cast(initializer([count, dimension], dtype=dtype), dtype)
+    if not samples.shape.is_compatible_with([count, dimension]):
+        raise ValueError(
+            f"initializer must give the shape {[count, dimension]} that it is called with, got "
+            f"{samples.shape}"
+        )
+    first = tf.cast(tf.broadcast_to(default, [1, dimension]), dtype)
+    return tf.concat([first, tf.reshape(samples, [count, dimension])], 0)
+
+
+def checked_default(default: Any, dimension: int) -> Any:
+    """A default value as numbers, 0 for None.
+
+    Raises:
+      ValueError: it is neither a number nor D of them.
+    """
+    try:
+        numbers = np.asarray(0.0 if default is None else default, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.full(1, np.nan)
+    if numbers.shape not in ((), (dimension,)) or not np.isfinite(numbers).all():
+        raise ValueError(
+            f"default_value must be a finite number or {dimension} of them, got {default!r}"
+        )
+    return numbers
+
+
+def most_rows(row_bytes: int) -> int:
+    """As many rows as memory may hold.
+
+    Their memory is not taken before they are used; but the system refuses to promise more at once
+    than it has.
+    """
+    return min(memory_bytes() // max(row_bytes, _INDEX_ROW_BYTES), 2**31 - 2)
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        return 1024 * int(next(line for line in lines if line.startswith("MemTotal")).split()[1])

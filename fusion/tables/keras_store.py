@@ -1,0 +1,85 @@
+"""Variables in Keras 3's files of weights: those of embedding variables by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.tables.checkpoint import saver_of
+from fusion.tables.registry import embedding_variable_of
+
+#: What a file has of an embedding variable besides what a checkpoint has of it.
+_INITIAL = "initial"
+
+
+def has_keyed(variables: Sequence[Any]) -> bool:
+    """Whether one of some Keras variables is the table or a slot of an embedding variable."""
+    return any(saver_of(variable.value) is not None for variable in variables)
+
+
+def save_variables(variables: Sequence[Any], store: Any) -> None:
+    """Puts Keras variables into a store: the one of number k as `k`, or its parts as `k_part`."""
+    for number, variable in enumerate(variables):
+        calls = saver_of(variable.value)
+        if calls is None:
+            store[str(number)] = variable.numpy()
+            continue
+        save, _ = calls
+        parts = dict(save())
+        owner = embedding_variable_of(variable)
+        if owner is not None:
+            parts[_INITIAL] = owner.initial
+        for name, tensor in parts.items():
+            store[f"{number}_{name}"] = tensor.numpy()
+
+
+def load_variables(variables: Sequence[Any], store: Any) -> None:
+    """Takes Keras variables from a store.
+
+    Raises:
+      ValueError: it is of another number of variables, or has other parts.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for key in store.keys():  # noqa: SIM118, no dict
+        number, _, name = key.partition("_")
+        found.setdefault(int(number), {})[name] = store[key]
+    if {*found} != {*range(len(variables))}:
+        raise ValueError(f"the file has {len(found)} variables, but there are {len(variables)}")
+    for number, variable in enumerate(variables):
+        calls, parts = saver_of(variable.value), found[number]
+        if (calls is None) != ("" in parts):
+            raise ValueError(f"variable {variable.path} is not saved as it would be: {[*parts]}")
+        if calls is None:
+            variable.assign(parts[""])
+            continue
+        _, restore = calls
+        tensors = {name: tf.convert_to_tensor(value[...]) for name, value in parts.items()}
+        owner = embedding_variable_of(variable)
+        if owner is not None:
+            owner.initial.assign(tensors.pop(_INITIAL))
+        restore(tensors)
+
+
+class KeyedWeights:
+    """A base before Keras 3's layer, whose weights can be tables of embedding variables."""
+
+    _trainable_variables: list[Any]
+    _non_trainable_variables: list[Any]
+
+    def save_own_variables(self, store: Any) -> None:
+        """Puts the weights into a store."""
+        save_variables([*self._trainable_variables, *self._non_trainable_variables], store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Takes the weights from a store.
+
+        Raises:
+          ValueError: it is of other weights.
+        """
+        variables = [*self._trainable_variables, *self._non_trainable_variables]
+        if has_keyed(variables):
+            load_variables(variables, store)
+        else:
+            super().load_own_variables(store)  # type: ignore[misc]

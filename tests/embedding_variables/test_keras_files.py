@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion.tables import EmbeddingVariableOption
+
+RNG = np.random.default_rng(0)
+KEYS = [RNG.integers(0, 60, (16, 3)) * 10**9 for _ in range(6)]
+LABELS = [RNG.random((16, 1)).astype(np.float32) for _ in range(6)]
+
+
+def layer(capacity: int | None):
+    option = EmbeddingVariableOption(capacity=capacity, seed=4)
+    return fusion.keras.layers.DynamicEmbedding(4, ev_option=option)
+
+
+def model(optimizer: str, capacity: int | None = None) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([3], dtype="int64")
+    rows = keras.layers.Flatten()(layer(capacity)(inputs))
+    made = keras.Model(inputs, keras.layers.Dense(1)(rows))
+    made.compile(getattr(fusion.optimizers, optimizer)(0.01), "mse")
+    return made
+
+
+def losses(made: keras.Model, batches: range) -> list[float]:
+    return [float(made.train_on_batch(KEYS[k], LABELS[k])) for k in batches]
+
+
+@pytest.mark.parametrize("optimizer", ["LazyAdam", "Adagrad", "LazyFtrl"])
+def test_a_restored_checkpoint_goes_on_as_it_would_have(tmp_path: Path, optimizer):
+    first, second = model(optimizer), model(optimizer, capacity=300)
+    losses(first, range(3))
+    path = tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(f"{tmp_path}/save")
+    second.optimizer.build(second.trainable_variables)
+    losses(second, range(5, 6))  # of other keys, which are gone then
+    tf.train.Checkpoint(model=second, optimizer=second.optimizer).read(path)
+    assert losses(first, range(3, 6)) == losses(second, range(3, 6))
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 300_000
+
+
+@pytest.mark.parametrize("optimizer", ["LazyAdam", "Adagrad"])
+def test_a_loaded_model_goes_on_as_it_would_have(tmp_path: Path, optimizer):
+    first = model(optimizer)
+    losses(first, range(3))
+    first.save(tmp_path / "model.keras")
+    assert (tmp_path / "model.keras").stat().st_size < 300_000
+    second = keras.models.load_model(tmp_path / "model.keras")
+    assert (first.predict(KEYS[0]) == second.predict(KEYS[0])).all()
+    assert losses(first, range(3, 6)) == losses(second, range(3, 6))
+
+
+def test_weights_go_into_another_capacity(tmp_path: Path):
+    first, second = model("LazyAdam"), model("LazyAdam", capacity=300)
+    losses(first, range(2))
+    losses(second, range(5, 6))
+    first.save_weights(tmp_path / "some.weights.h5")
+    second.load_weights(tmp_path / "some.weights.h5")
+    for keys in KEYS:
+        assert (first.predict(keys) == second.predict(keys)).all()
+
+
+def test_weights_of_another_layer_are_an_error(tmp_path: Path):
+    plain = keras.Sequential([keras.Input([3], dtype="int64"), keras.layers.Embedding(5, 4)])
+    keyed = keras.Sequential([keras.Input([3], dtype="int64"), layer(10)])
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    keyed.save_weights(tmp_path / "keyed.weights.h5")
+    for other, name in ((keyed, "plain"), (plain, "keyed")):
+        with pytest.raises((ValueError, KeyError)):
+            other.load_weights(tmp_path / f"{name}.weights.h5")
+
+
+def test_columns_are_saved_by_keys(tmp_path: Path):
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        column = fusion.feature_column.categorical_column_with_embedding("a", dtype=tf.int64)
+        embedding = fusion.feature_column.embedding_column(column, 4, do_fusion="v2")
+        inputs = {"a": keras.Input([3], dtype="int64", name="a")}
+        outputs = fusion.feature_column.DenseFeatures([embedding])(inputs)
+        result = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+        result.compile(fusion.optimizers.LazyAdam(0.01), "mse")
+        return result
+
+    first, second = made(), made()
+    for k in range(2):
+        first.train_on_batch({"a": KEYS[k]}, LABELS[k])
+    first.save_weights(tmp_path / "some.weights.h5")
+    second.load_weights(tmp_path / "some.weights.h5")
+    assert (tmp_path / "some.weights.h5").stat().st_size < 300_000
+    assert (first.predict({"a": KEYS[0]}) == second.predict({"a": KEYS[0]})).all()
