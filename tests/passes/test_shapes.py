@@ -100,6 +100,25 @@ def test_scalar(line: str, expected: Element | None) -> None:
     assert math(line).scalar(Tensor("y")) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%y = UnsortedSegmentSum(x, ids, five) {Tindices=int32 T=float}", (5, 4)),
+        ("%y = UnsortedSegmentSum(x, ids, one1) {Tindices=int32 T=float}", (None, 4)),
+        ("%y = Split(one, x) {num_split=2 T=float}", (None, None)),
+        ("%y = Split(one1, x) {num_split=2 T=float}", (None, None)),
+        ("%y = Split(five, x) {num_split=2 T=float}", None),
+    ],
+)
+def test_shapes_of_numbers_that_are_vectors(
+    line: str, expected: tuple[int | None, ...] | None
+) -> None:
+    """TensorFlow refuses them when they run; nobody is to stumble over them before."""
+    more = "%five = const(int32[]:5)\n%ids = Placeholder() {dtype=int32 shape=[-1]}\n"
+    view = GraphView.of_graph(parse_graph(PRELUDE + more + line))
+    assert view.shape(RESULT) == expected
+
+
 def test_what_the_caller_knows_wins() -> None:
     view = GraphView.of_graph(parse_graph(PRELUDE + "%y = Shape(u) {T=int64 out_type=int32}"))
     batch = Item(SHAPE, 0)

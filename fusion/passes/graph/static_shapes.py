@@ -332,9 +332,12 @@ def _split(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Sh
     """The shape of a part of a Split's or SplitV's value."""
     value, axis = (inputs[0], inputs[2]) if len(inputs) == 3 else (inputs[1], inputs[0])
     of, where = view.shape(value), view.constant(axis)
-    if of is None or where is None or where.size != 1 or not -len(of) <= int(where) < len(of):
+    if of is None or where is None or where.size != 1:
         return None
-    cut = int(where) % len(of)
+    cut = int(where.reshape(()))
+    if not -len(of) <= cut < len(of):
+        return None
+    cut %= len(of)
     sizes = view.constant(inputs[1]) if len(inputs) == 3 else None
     part = int(sizes[index]) if sizes is not None and sizes[index] >= 0 else None
     return tuple(part if dim == cut else size for dim, size in enumerate(of))
@@ -388,7 +391,8 @@ def _summed_by_id(view: _View, name: str, inputs: tuple[Tensor, ...], index: int
     of, ids, count = view.shape(inputs[0]), view.shape(inputs[1]), view.constant(inputs[2])
     if of is None or ids is None or len(of) < len(ids):
         return None
-    return (None if count is None or count.size != 1 else int(count), *of[len(ids) :])
+    is_known = count is not None and count.ndim == 0
+    return (int(count) if is_known else None, *of[len(ids) :])  # type: ignore[arg-type]
 
 
 def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:

@@ -129,7 +129,7 @@ def summed_rows(view: GraphView, count: Tensor) -> int | None:
     """
     known = view.constant(view.origin(count))
     if known is not None:
-        return int(known) if known.size == 1 else None
+        return int(known.reshape(())) if known.size == 1 else None
     count = view.resolve(count)
     if view.op(count.node) != "StridedSlice":
         return None
