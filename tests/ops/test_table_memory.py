@@ -12,13 +12,22 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex, index_bytes
+from fusion.tables.initial_rows import memory_bytes
 from tests.ops.keyed_tables import KeyedTable, empty_index, zeros
 
 INVALID, UNMET = tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError
 
 
+def virtual_mib() -> int:
+    return _mib(0)
+
+
 def resident_mib() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return _mib(1)
+
+
+def _mib(field: int) -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[field])
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
@@ -79,6 +88,39 @@ def test_a_large_table_takes_no_memory_until_rows_are_used():
     values, _ = small.gather(keys, **changes)
     assert values.any(1).all()
     assert resident_mib() - made < 128
+
+
+def test_tables_larger_than_memory_are_trained_in_place():
+    """Together they are beyond what an allocator of TensorFlow with a limit would give."""
+    rows = 2 * memory_bytes() // (4 * 16)
+    slots = [tf.Variable(zeros(rows, 16)) for _ in range(3)]
+    before = resident_mib()
+    last = tf.constant([rows - 1, 0])
+    for step in range(3):
+        for variable in slots:
+            variable.scatter_add(tf.IndexedSlices(tf.ones([2, 16]), last))
+        tf.raw_ops.ResourceSparseApplyAdagradV2(
+            var=slots[0].handle,
+            accum=slots[1].handle,
+            lr=1.0,
+            epsilon=0.0,
+            grad=tf.ones([2, 16]),
+            indices=last,
+        )
+        assert not tf.gather(slots[2], [1, rows // 2]).numpy().any()
+        assert tf.gather(slots[2], last).numpy().tolist() == [[step + 1] * 16] * 2
+    assert tf.gather(slots[1], last).numpy().tolist() == [[6] * 16] * 2
+    assert resident_mib() - before < 128
+
+
+def test_memory_is_given_back():
+    before = virtual_mib()
+    table = tf.Variable(zeros(1 << 26, 16))
+    table.scatter_add(tf.IndexedSlices(tf.ones([1, 16]), [1 << 25]))
+    assert virtual_mib() - before >= 4096
+    del table
+    gc.collect()
+    assert virtual_mib() - before < 1024
 
 
 @pytest.mark.parametrize("capacity", [1, 1000, 100_000])

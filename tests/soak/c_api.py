@@ -40,11 +40,44 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "TF_AllocateOutput": (_WORD, _WORD, _INT, _INT, _WORD, _INT, _WORD, _WORD),
     "TF_AllocateTemp": (_WORD, _WORD, _INT, _WORD, _INT, _WORD, _WORD),
     "TF_SetOutput": (_VOID, _WORD, _INT, _WORD, _WORD),
+    "TF_NewTensor": (_WORD, _INT, _WORD, _INT, _WORD, _WORD, _WORD, _WORD),
+    "TF_TensorMaybeMove": (_WORD, _WORD),
 }
+
+_Deallocator = ctypes.CFUNCTYPE(_VOID, _WORD, _WORD, _WORD)
 
 
 class Misuse(Exception):
     """A kernel did what TensorFlow does not allow."""
+
+
+class GivenMemory:
+    """Memory that a kernel made a tensor of, and the words of TensorFlow's objects for it."""
+
+    def __init__(self, address: int, size: int, deallocator: int, argument: int) -> None:
+        self._free = _Deallocator(deallocator), address, size, argument
+        self._buffer = (_WORD * 7)(0, 1, address, size, deallocator, argument, 0)
+        self._interface = (_WORD * 5)(0, 0, 0, 0, ctypes.addressof(self._buffer))
+        self._tensors = [self._new_tensor()]
+
+    def _new_tensor(self) -> Any:
+        return (_WORD * 1)(ctypes.addressof(self._interface))
+
+    def handle(self) -> int:
+        """The address of the latest tensor."""
+        return ctypes.addressof(self._tensors[-1])
+
+    def move(self) -> bool:
+        """Makes another tensor of it, if the memory is said to be the buffer's own."""
+        is_owned = ctypes.string_at(ctypes.addressof(self._buffer) + 48, 1) == b"\1"
+        if is_owned:
+            self._tensors.append(self._new_tensor())
+        return is_owned
+
+    def release(self) -> None:
+        """Calls the deallocator."""
+        free, *arguments = self._free
+        free(*arguments)
 
 
 @dataclass
@@ -55,6 +88,7 @@ class Block:
     shape: tuple[int, ...]
     address: int
     references: int = 0
+    given: GivenMemory | None = None
 
     @property
     def size(self) -> int:
@@ -118,7 +152,10 @@ class Call:
         """Counts a reference less; the last one releases the buffer."""
         block.references -= 1
         if block.references == 0:
-            self.buffers.release(block.address)
+            if block.given is None:
+                self.buffers.release(block.address)
+            else:
+                block.given.release()
 
     def finish(self) -> list[tuple[tuple[int, ...], bytes]]:
         """Shape and content of the outputs, none if the call failed; releases everything."""
@@ -261,3 +298,24 @@ class CApi:
     def TF_SetOutput(self, context: int, index: int, tensor: int, status: int) -> None:
         self._set(status)
         self._put(index, self._block(tensor))
+
+    def TF_NewTensor(
+        self, dtype: int, dims: int, rank: int, data: int, size: int, free: int, argument: int
+    ) -> int:
+        shape = tuple((ctypes.c_int64 * rank).from_address(dims))
+        if size != _count(shape) * ITEM_BYTES[dtype]:
+            raise Misuse(f"a tensor of shape {shape} is said to have {size} bytes")
+        self.call.allocations += 1
+        if self.call.allocations == self.call.fail_at:
+            return 0
+        given = GivenMemory(data, size, free, argument)
+        self.call.handles[given.handle()] = Block(dtype, shape, data, references=1, given=given)
+        return given.handle()
+
+    def TF_TensorMaybeMove(self, tensor: int) -> int:
+        block = self._block(tensor)
+        if block.given is None or not block.given.move():
+            return 0
+        del self.call.handles[tensor]
+        self.call.handles[block.given.handle()] = block
+        return block.given.handle()

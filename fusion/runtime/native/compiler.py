@@ -24,6 +24,9 @@ LIBC = frozenset(
     | {"dlopen", "dlsym", "getenv", "sched_getaffinity", "sem_init", "write", "__register_atfork"}
     | {
         "madvise",
+        "mincore",
+        "mmap",
+        "munmap",
         "memcmp",
         "clock_gettime",
         "syscall",

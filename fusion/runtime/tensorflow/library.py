@@ -20,6 +20,8 @@ SYMBOLS = (
     "TF_DeleteBuffer",
     "TF_DeleteTensor",
     "TF_TensorData",
+    "TF_NewTensor",
+    "TF_TensorMaybeMove",
     "TF_NumDims",
     "TF_Dim",
     # tensorflow/c/ops.h

@@ -8,9 +8,9 @@ import numpy as np
 
 from fusion.cpu_ops.keys.index import begin_index
 from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
-from fusion.ops.cpu.tables.pages import make_zeros
+from fusion.ops.cpu.tables.pages import zeros_output
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, failed, output_vector, vector
+from fusion.runtime.native.frame import attr, failed, vector
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -28,11 +28,10 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             fail(frame, INVALID_ARGUMENT, text, int64(MOST_ROWS), capacity)
             return
         size = _index_bytes(capacity)
-        words = output_vector(frame, 0, 0, size // 8, np.float64)
+        words = zeros_output(frame, int64(1), size // 8, int64(1), int64(8))
         if failed(frame):
             return
-        make_zeros(words.ctypes.data, size)
         admission, seed = attr(frame, slot.admission), attr(frame, slot.seed)
-        begin_index(words.ctypes.data, capacity, admission, seed, attr(frame, slot.waits))
+        begin_index(words, capacity, admission, seed, attr(frame, slot.waits))
 
     return body

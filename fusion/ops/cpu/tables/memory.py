@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusion.ops.cpu.tables.pages import make_zeros
+from fusion.ops.cpu.tables.pages import zeros_output
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import data, failed, output_bytes
+from fusion.runtime.native.frame import data
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -24,8 +24,6 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             text = "shape must not be negative, but is [%lld, %lld]"
             fail(frame, INVALID_ARGUMENT, text, rows, columns)
             return
-        address = output_bytes(frame, rows, columns, int64(item))
-        if not failed(frame):
-            make_zeros(address, rows * columns * item)
+        zeros_output(frame, int64(2), rows, columns, int64(item))
 
     return body
