@@ -50,6 +50,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.tables": (
         *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
+        "statistics",
         *(
             "slots",
             "keras_slots",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.report import cell, column_table, console, say, totals
+from fusion.cli.report import (
+    cell,
+    column_table,
+    console,
+    keyed_table_table,
+    say,
+    totals,
+)
 from fusion.passes.report.columns import Column, distinct_columns
 
 if TYPE_CHECKING:
@@ -36,14 +43,18 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
     check_output_file(svg, "--svg")
-    from fusion.saved_model import expected_gain, explain_saved_model
+    from fusion.saved_model import expected_gain, explain_saved_model, keyed_tables
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
     drawn = None if svg is None else _draw(model, chosen, svg)
-    gain = expected_gain(report)
+    gain, tables = expected_gain(report), keyed_tables(model)
     if as_json:
-        plain = {**report.to_dict(), "expected_gain": None if gain is None else gain.to_dict()}
+        plain = {
+            **report.to_dict(),
+            "expected_gain": None if gain is None else gain.to_dict(),
+            "embedding_variables": [table.to_dict() for table in tables],
+        }
         click.echo(json.dumps(plain, indent=2))
         return
     out = console()
@@ -55,6 +66,8 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
         out.print(cell(totals(report, "can be fused")))
         if report.fused_count:
             say(gain or UNMEASURED)
+        if tables:
+            out.print(keyed_table_table(tables))
     if drawn is not None:
         say(f"wrote {svg}: {drawn.name}")
 

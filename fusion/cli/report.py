@@ -14,7 +14,10 @@ from fusion.passes.report.columns import distinct_columns
 from fusion.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fusion.passes.report.report import ColumnReport, FusionReport
+    from fusion.tables.statistics import TableStatistics
 
 _PLAIN_WIDTH = 200
 _NAMES_SHOWN = 3
@@ -90,6 +93,18 @@ def refusal_table(report: FusionReport) -> Table:
         names += f" and {more} more" if more > 0 else ""
         table.add_row(*map(cell, (names, reason, _node(columns[0][1]))))
     return table
+
+
+def keyed_table_table(tables: Iterable[TableStatistics]) -> Table:
+    """Returns a table with a row for every embedding variable: how full it is."""
+    shown = plain_table("embedding variable", "keys", "rows", "capacity", "load", "bytes")
+    for table in tables:
+        of_capacity = (
+            ("", "") if table.load is None else (f"{table.capacity:,}", f"{table.load:.1%}")
+        )
+        row = (table.name, f"{table.keys:,}", f"{table.rows:,}", *of_capacity, f"{table.bytes:,}")
+        shown.add_row(*map(cell, row))
+    return shown
 
 
 def _node(column: ColumnReport) -> str:

@@ -3,6 +3,7 @@
 from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.gain import Gain, Saving, expected_gain
+from fusion.saved_model.keyed_tables import keyed_tables
 from fusion.saved_model.loader import saved_model_load
 from fusion.saved_model.ops_library import build_ops
 from fusion.saved_model.rewrite import (
@@ -35,6 +36,7 @@ __all__ = [
     "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
+    "keyed_tables",
     "rewrite_saved_model",
     "saved_model_load",
     "warm",

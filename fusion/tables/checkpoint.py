@@ -25,6 +25,9 @@ Begin = Callable[[Any], Any]
 #: Takes them, and returns what is to be done for it in a graph.
 Restore = Callable[[Mapping[str, tf.Tensor]], Any]
 
+#: What an embedding variable is saved as: [n] of each key, and [rows, D] of those that have a row.
+TABLE_TENSORS = ("keys", "counts", "steps", "values")
+
 #: The attribute of variables that are saved by keys, or with another object: what the Saver of
 #: `tf.compat.v1` calls, a `Save` and a `Restore`; or None.
 _SAVER = "_fusion_saver"
@@ -97,8 +100,14 @@ def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[s
         entries = ops.embedding_key_entries(index=index.handle)
     has_row = entries.rows >= 0
     rows = tf.boolean_mask(entries.rows, has_row)
-    values = tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
-    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": values}
+    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": _rows_of(variable, rows)}
+
+
+def _rows_of(variable: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Rows of a variable; not by ResourceGather, which in a SavedModel would look like a lookup."""
+    return tf.raw_ops.ResourceGatherNd(
+        resource=variable.handle, indices=rows[:, tf.newaxis], dtype=variable.dtype
+    )
 
 
 def restore_rows(
@@ -174,9 +183,8 @@ def save_table(
     with _after(begin(index)), _after(begin(table)), _after(before()):
         entries = ops.embedding_key_entries(index=index.handle)
     rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
-    values = tf.raw_ops.ResourceGather(resource=table.handle, indices=rows, dtype=table.dtype)
-    tensors = {"keys": entries.keys, "counts": entries.counts, "steps": entries.steps}
-    return {**tensors, "values": values}
+    tensors = entries.keys, entries.counts, entries.steps, _rows_of(table, rows)
+    return dict(zip(TABLE_TENSORS, tensors, strict=True))
 
 
 def restore_table(
@@ -198,8 +206,8 @@ def restore_table(
     Raises:
       tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as `restore_rows`.
     """
-    keys, counts, steps = (tf.reshape(tensors[name], [-1]) for name in ("keys", "counts", "steps"))
-    values = tensors["values"]
+    *about_keys, values = (tensors[name] for name in TABLE_TENSORS)
+    keys, counts, steps = (tf.reshape(tensor, [-1]) for tensor in about_keys)
     with _after(_same_width(values, table)):
         ready = begin(table)
     with _after(begin(index)), _after(ready):

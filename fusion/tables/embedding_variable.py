@@ -42,6 +42,7 @@ from fusion.tables.initial_rows import (
 from fusion.tables.keras_slots import check_keras_slots
 from fusion.tables.registry import embedding_variable_of, register
 from fusion.tables.slots import Slots
+from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_on_demand
 
 #: Dtypes of keys.
@@ -311,6 +312,15 @@ class EmbeddingVariable(tf.Module):
         # The function that a SavedModel has for it knows no slots, which are not in there.
         reset = (lambda rows: []) if _is_traced() else self._reset_slots
         return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
+
+    def statistics(self) -> TableStatistics:
+        """How full it is now.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        _check_eager("statistics")
+        return statistics(self.table, self.index)
 
     def evict(self) -> Any:
         """Forgets the keys that `eviction` says.
