@@ -26,15 +26,16 @@ def main(signature: str, feeds: str, model: str, *libraries: str) -> None:
         steps.setdefault(int(step), {})[key] = tf.constant(array)
     for step in sorted(steps):
         outputs = loaded.signatures[signature](**steps[step])
-        print(step, {name: _hash(value) for name, value in sorted(outputs.items())})
+        print(step, {name: hashed(value.numpy()) for name, value in sorted(outputs.items())})
     variables = loaded.signatures[signature].variables
     assert variables
-    print([_hash(variable) for variable in variables])
+    print([hashed(variable.numpy()) for variable in variables])
     assert "fusion" not in sys.modules
 
 
-def _hash(value: tf.Tensor) -> str:
-    return hashlib.sha256(value.numpy().tobytes()).hexdigest()[:16]
+def hashed(array: np.ndarray) -> str:
+    """What the bytes of an array are hashed to."""
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
