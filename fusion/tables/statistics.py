@@ -56,7 +56,7 @@ def statistics(table: Any, index: Any) -> TableStatistics:
     Args:
       table, index: its variables.
     """
-    head = tf.gather(index, tf.range(KeyIndex.SIZE)).numpy().view(np.int64)
+    head = tf.gather(index, tf.range(KeyIndex.SIZE, dtype=tf.int64)).numpy().view(np.int64)
     gone = head[KeyIndex.free_rows] + head[KeyIndex.pending_rows]
     return TableStatistics(
         name=table.name.partition(":")[0],

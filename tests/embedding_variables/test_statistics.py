@@ -41,6 +41,12 @@ def test_keys_and_rows():
     assert variable.statistics().rows == 3
 
 
+def test_of_a_default_capacity():
+    variable = fusion.EmbeddingVariable("t", 1)
+    train(variable, [7])
+    assert variable.statistics() == TableStatistics("t", 1, "float32", 1, 1, variable.capacity)
+
+
 def test_not_in_a_graph():
     with tf.Graph().as_default():
         variable = fusion.EmbeddingVariable("t", 3, capacity=10)
