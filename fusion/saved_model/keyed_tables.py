@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -82,4 +83,4 @@ def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | N
 
 def _plain(name: str) -> str:
     """A name of an object, of which a checkpoint escapes the dots and slashes."""
-    return name.replace(".S", "/").replace("..", ".")
+    return re.sub(r"\.[.S]", lambda found: "." if found[0] == ".." else "/", name)

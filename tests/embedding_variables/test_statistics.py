@@ -57,14 +57,14 @@ def test_not_in_a_graph():
 class Model(tf.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.tables = {"of/users.new": fusion.EmbeddingVariable("u", 4, capacity=50, admission=2)}
+        self.tables = {"of/users.Shop": fusion.EmbeddingVariable("u", 4, capacity=50, admission=2)}
         self.items = fusion.EmbeddingVariable("items", 2, key_dtype=tf.string, capacity=8)
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.string)]
     )
     def serve(self, users: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
-        found = self.tables["of/users.new"].embedding_lookup(users)
+        found = self.tables["of/users.Shop"].embedding_lookup(users)
         return tf.concat([found, self.items.embedding_lookup(items)], 1)
 
 
@@ -72,7 +72,7 @@ class Model(tf.Module):
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "model"
     made = Model()
-    train(made.tables["of/users.new"], [1, 1, 2])
+    train(made.tables["of/users.Shop"], [1, 1, 2])
     train(made.items, ["a", "b", "c"])
     tf.saved_model.save(made, str(path), signatures=made.serve)
     return path
