@@ -66,7 +66,8 @@ class EmbeddingVariable(tf.Module):
     nothing else has a part in it, not the order in which keys come, nor threads.
 
     `table` is a `tf.Variable` as any other: optimizers train its rows, and their slots have the
-    same rows. Its memory is taken page by page as keys get rows, and never copied.
+    same rows. Its memory is taken page by page as keys get rows, and never copied. The replicas of a
+    `tf.distribute.MirroredStrategy` share it.
 
     Attributes:
       table: the variable [capacity, D] that is trained.
@@ -128,6 +129,7 @@ class EmbeddingVariable(tf.Module):
 
         Raises:
           ValueError, TypeError: naming the argument and what was given.
+          NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
         super().__init__(name=_module_name(name))
         self.dimension = _positive("dimension", dimension)

@@ -12,6 +12,7 @@ from tensorflow.python.distribute.distribute_utils import create_mirrored_variab
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.numpy_dataset import SingleDevice
 from tensorflow.python.distribute.values import MirroredVariable
+from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
 
 #: Strategies whose variables are ordinary ones, or shards of these.
 _ORDINARY = (
@@ -57,6 +58,7 @@ def shared_by_replicas() -> Iterator[None]:
 
     Raises:
       NotImplementedError: a strategy whose replicas cannot share a variable.
+      RuntimeError: when a variable is made in another replica than the first.
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy() or isinstance(strategy, _ORDINARY):
@@ -70,6 +72,8 @@ def shared_by_replicas() -> Iterator[None]:
 
         if isinstance(arguments.pop("colocate_with", None), SingleDevice):
             return create_one(**arguments)[0]  # for a context in this one
+        if get_current_replica_id_as_int():
+            raise RuntimeError("embedding variables are made once, and not in each replica")
         classes = {tf.VariableSynchronization.ON_WRITE: SharedVariable}
         return create_mirrored_variable(strategy, create_one, classes, {}, **arguments)
 

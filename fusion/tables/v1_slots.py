@@ -26,7 +26,6 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
     would fill them in time: there slots that begin with something else are as stock's.
     """
-
     make_beside = shared_by_replicas()(make_slot)
 
     @functools.wraps(make_slot)
