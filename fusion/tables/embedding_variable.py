@@ -66,8 +66,8 @@ class EmbeddingVariable(tf.Module):
     nothing else has a part in it, not the order in which keys come, nor threads.
 
     `table` is a `tf.Variable` as any other: optimizers train its rows, and their slots have the
-    same rows. Its memory is taken page by page as keys get rows, and never copied. The replicas of a
-    `tf.distribute.MirroredStrategy` share it.
+    same rows. Its memory is taken page by page as keys get rows, and never copied. All replicas of
+    a `tf.distribute.MirroredStrategy` share it.
 
     Attributes:
       table: the variable [capacity, D] that is trained.
