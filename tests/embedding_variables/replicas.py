@@ -161,6 +161,8 @@ def losses_are_those_of_mirrored_tables(strategy: Strategy) -> None:
         ours = Model(strategy, kind, lookup)
         assert ours.train() == plain.train()
         np.testing.assert_array_equal(ours.row_values(), plain.row_values())
+        for slot in getattr(ours.optimizer, "_accumulators", []):
+            assert isinstance(getattr(slot, "_value", slot), SharedVariable)  # not one per replica
 
 
 def optimizers_of_v1(strategy: Strategy) -> None:
