@@ -50,7 +50,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.tables": (
         *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
-        "statistics",
+        *("replicas", "statistics"),
         *(
             "slots",
             "keras_slots",

@@ -17,6 +17,7 @@ from fusion.lookup.ids import rank_of
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
 from fusion.tables.frozen import fingerprints
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
+from fusion.tables.replicas import shared_by_replicas
 
 _DTYPES = (tf.int64, tf.int32, tf.string)
 
@@ -192,15 +193,16 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
     def create_state(self, state_manager: Any) -> None:
         """Creates the table, and what belongs to it."""
         capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
-        state_manager.create_variable(
-            self,
-            name=_TABLE,
-            shape=(capacity, self.dimension),
-            dtype=tf.float32,
-            trainable=self.trainable,
-            use_resource=True,
-            initializer=ZerosOnDemand(),
-        )
+        with shared_by_replicas():
+            state_manager.create_variable(
+                self,
+                name=_TABLE,
+                shape=(capacity, self.dimension),
+                dtype=tf.float32,
+                trainable=self.trainable,
+                use_resource=True,
+                initializer=ZerosOnDemand(),
+            )
         table = state_manager.get_variable(self, name=_TABLE)
         variable, layer = self._variable(table), getattr(state_manager, "_layer", None)
         if layer is not None:
@@ -229,15 +231,16 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
         capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         if weight_collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in weight_collections:
             weight_collections.append(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        table = tf.compat.v1.get_variable(
-            _TABLE,
-            [capacity, self.dimension],
-            tf.float32,
-            ZerosOnDemand(),
-            trainable=self.trainable and trainable,
-            collections=weight_collections,
-            use_resource=True,
-        )
+        with shared_by_replicas():
+            table = tf.compat.v1.get_variable(
+                _TABLE,
+                [capacity, self.dimension],
+                tf.float32,
+                ZerosOnDemand(),
+                trainable=self.trainable and trainable,
+                collections=weight_collections,
+                use_resource=True,
+            )
         return self._result(EmbeddingVariable.of(table) or self._variable(table), sparse_tensors)
 
     def _result(self, variable: EmbeddingVariable, sparse_tensors: Any) -> tf.Tensor:

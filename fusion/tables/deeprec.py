@@ -10,6 +10,7 @@ import tensorflow as tf
 from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.options import EmbeddingVariableOption
+from fusion.tables.replicas import shared_by_replicas
 
 
 def get_embedding_variable(
@@ -53,14 +54,15 @@ def get_embedding_variable(
         )
     dtype = tf.as_dtype(value_dtype)
     capacity = option.capacity or most_rows(dtype.size * embedding_dim)
-    table = tf.compat.v1.get_variable(
-        name,
-        [capacity, embedding_dim],
-        dtype,
-        ZerosOnDemand(),
-        trainable=trainable,
-        use_resource=True,
-    )
+    with shared_by_replicas():
+        table = tf.compat.v1.get_variable(
+            name,
+            [capacity, embedding_dim],
+            dtype,
+            ZerosOnDemand(),
+            trainable=trainable,
+            use_resource=True,
+        )
     known = EmbeddingVariable.of(table)
     if known is not None:
         return known

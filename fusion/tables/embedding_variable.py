@@ -41,6 +41,7 @@ from fusion.tables.initial_rows import (
 )
 from fusion.tables.keras_slots import check_keras_slots
 from fusion.tables.registry import embedding_variable_of, register
+from fusion.tables.replicas import beside, check_runs_once, shared_by_replicas
 from fusion.tables.slots import Slots
 from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_on_demand
@@ -65,7 +66,8 @@ class EmbeddingVariable(tf.Module):
     nothing else has a part in it, not the order in which keys come, nor threads.
 
     `table` is a `tf.Variable` as any other: optimizers train its rows, and their slots have the
-    same rows. Its memory is taken page by page as keys get rows, and never copied.
+    same rows. Its memory is taken page by page as keys get rows, and never copied. All replicas of
+    a `tf.distribute.MirroredStrategy` share it.
 
     Attributes:
       table: the variable [capacity, D] that is trained.
@@ -127,6 +129,7 @@ class EmbeddingVariable(tf.Module):
 
         Raises:
           ValueError, TypeError: naming the argument and what was given.
+          NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
         super().__init__(name=_module_name(name))
         self.dimension = _positive("dimension", dimension)
@@ -237,17 +240,19 @@ class EmbeddingVariable(tf.Module):
             variable_accessed(variable)  # as by a gather: tapes and functions take note of it
         # In graphs the gradient says so when it is asked for; eager ops have run by then.
         trains = tf.executing_eagerly() and self.table.trainable
-        found = ops.keyed_embedding_gather(
-            table=self.table.handle,
-            index=self.index.handle,
-            initial=self.initial.handle,
-            keys=keys,
-            counts=counts,
-            step=self._step_now(-1),
-            T=self.dtype,
-            dim=self.dimension,
-            is_training=bool(trains and record.should_record_backprop([self.table.handle])),
-        )
+        step = self._step_now(-1)  # whose variable may be one of each replica
+        with beside(self.table):
+            found = ops.keyed_embedding_gather(
+                table=self.table.handle,
+                index=self.index.handle,
+                initial=self.initial.handle,
+                keys=keys,
+                counts=counts,
+                step=step,
+                T=self.dtype,
+                dim=self.dimension,
+                is_training=bool(trains and record.should_record_backprop([self.table.handle])),
+            )
         rows: tf.Tensor = found.embeddings
         return rows
 
@@ -334,7 +339,9 @@ class EmbeddingVariable(tf.Module):
 
         Raises:
           ValueError: there is no `eviction`.
+          RuntimeError: called in a replica of several.
         """
+        check_runs_once("evict")
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
         now = self._step_now(0)
@@ -455,7 +462,8 @@ def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
-    return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
+    with shared_by_replicas():
+        return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
 
 
 def _module_name(name: str) -> str:

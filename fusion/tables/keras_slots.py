@@ -10,10 +10,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
+from fusion.tables.replicas import shared_by_replicas
 from fusion.tables.slots import check_slot, is_too_large
 
 #: Optimizers of tf_keras, and of Keras 3.6, that make variables without saying of which table.
@@ -63,15 +65,22 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
         check_slot(variable, f"{what} {name!r} of {type(optimizer).__name__}")
 
 
+def _beside(table: Any) -> AbstractContextManager[None]:
+    """A context in which optimizer variables of a table are made, that is one of all replicas."""
+    return nullcontext() if embedding_variable_of(table) is None else shared_by_replicas()
+
+
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that makes a variable beside a table, by an initializer."""
     signature = inspect.signature(method)
 
     def make(*args: Any, **named: Any) -> Any:
         given = signature.bind(*args, **named).arguments
+        optimizer, table, name = list(given.values())[:3]
         if not isinstance(given.get("initializer"), ZerosOnDemand):
-            _check(*list(given.values())[:3])
-        return method(*args, **named)
+            _check(optimizer, table, name)
+        with _beside(table):
+            return method(*args, **named)
 
     return make
 
@@ -91,7 +100,8 @@ def _checked_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
             if _is_plain_sgd(self) and is_too_large(variable):
                 return None  # SGD.update_step does without, and moves the rows of a gradient alone
             _check(self, model_variable, variable_name)
-        return method(self, model_variable, variable_name, shape, initial_value)
+        with _beside(model_variable):
+            return method(self, model_variable, variable_name, shape, initial_value)
 
     return make
 

@@ -16,6 +16,7 @@ from tensorflow.python.training import slot_creator
 from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
+from fusion.tables.replicas import shared_by_replicas
 from fusion.tables.slots import check_slot, first_values
 
 
@@ -25,6 +26,7 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
     would fill them in time: there slots that begin with something else are as stock's.
     """
+    make_beside = shared_by_replicas()(make_slot)
 
     @functools.wraps(make_slot)
     def make(
@@ -36,8 +38,8 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
         values = first_values(initializer, int(shape[1]), dtype)
         if values is not None and isinstance(primary.handle, EagerTensor):
             check_slot(variable, name)
-            return make_slot(primary, initializer, shape, dtype, name, *args, **named)
-        slot = make_slot(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
+            return make_beside(primary, initializer, shape, dtype, name, *args, **named)
+        slot = make_beside(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
         number = variable.add_slot(slot, values)
         if number is not None:
             note_slot(primary.handle, slot, values, number)

@@ -1,0 +1,116 @@
+"""Embedding variables in the replicas of a strategy of `tf.distribute`: held once, for all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.distribute_utils import create_mirrored_variable
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.numpy_dataset import SingleDevice
+from tensorflow.python.distribute.values import MirroredVariable
+from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
+
+#: Strategies whose variables are ordinary ones, or shards of these.
+_ORDINARY = (
+    tf.distribute.OneDeviceStrategy,
+    tf.compat.v1.distribute.OneDeviceStrategy,
+    tf.distribute.ParameterServerStrategy,
+)
+
+
+class SharedVariable(MirroredVariable):
+    """A variable of a strategy with several replicas, of which there is one for all of them.
+
+    Optimizers know it as one of their strategy: they sum up the gradients of all replicas, and
+    update it once. Its handle can be had everywhere, as that of an ordinary variable.
+    """
+
+    @property
+    def _devices(self) -> Any:
+        """Those of the replicas, where gradients are summed up, and what belongs to all is made."""
+        return self._distribute_strategy.extended.worker_devices
+
+    @property
+    def handle(self) -> Any:
+        """That of the one variable, in all replicas and outside of them."""
+        return self._primary.handle
+
+    def _get_replica(self, replica_id: int) -> Any:
+        """The one variable."""
+        del replica_id
+        return self._primary
+
+    def _get_cross_replica(self) -> Any:
+        """The one variable itself, for who reads it whole would read its capacity."""
+        return self._primary
+
+
+@contextlib.contextmanager
+def shared_by_replicas() -> Iterator[None]:
+    """A context in which variables are made that all replicas of the strategy in scope share.
+
+    They are on the first of its devices, or on the CPU beside it. Keys would have other rows in
+    each replica if each had an index of its own. Without a strategy variables are ordinary ones.
+
+    Raises:
+      NotImplementedError: a strategy whose replicas cannot share a variable.
+      RuntimeError: when a variable is made in another replica than the first.
+    """
+    strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy() or isinstance(strategy, _ORDINARY):
+        yield
+        return
+    device = _shared_device(strategy)
+
+    def create(next_creator: Any, **arguments: Any) -> Any:
+        def create_one(**arguments: Any) -> list[Any]:
+            return [next_creator(colocate_with=SingleDevice(device), **arguments)]
+
+        if isinstance(arguments.pop("colocate_with", None), SingleDevice):
+            return create_one(**arguments)[0]  # for a context in this one
+        if get_current_replica_id_as_int():
+            raise RuntimeError("embedding variables are made once, and not in each replica")
+        classes = {tf.VariableSynchronization.ON_WRITE: SharedVariable}
+        return create_mirrored_variable(strategy, create_one, classes, {}, **arguments)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def beside(variable: Any) -> AbstractContextManager[Any]:
+    """A context of ops on a variable: a shared one is on another device than most replicas."""
+    if not isinstance(variable, SharedVariable):
+        return contextlib.nullcontext()
+    device = tf.DeviceSpec.from_string(variable.device)
+    return tf.device(f"/device:{device.device_type}:{device.device_index}")
+
+
+def check_runs_once(what: str) -> None:
+    """Checks that something is not called by each replica.
+
+    Raises:
+      RuntimeError: it is.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is not None and context.num_replicas_in_sync > 1:
+        raise RuntimeError(f"{what} runs once for all replicas, and not in each of them")
+
+
+def _shared_device(strategy: Any) -> str:
+    """The CPU of the first replica."""
+    extended = strategy.extended
+    workers = getattr(extended, "_num_workers", 1)
+    if not isinstance(extended, MirroredExtended) or workers > 1:
+        of_workers = f" with {workers} workers" if workers > 1 else ""
+        raise NotImplementedError(
+            f"embedding variables are not supported in {type(strategy).__name__}{of_workers}: its "
+            "replicas cannot share a variable"
+        )
+    first = tf.DeviceSpec.from_string(extended.worker_devices[0])
+    if first.device_type != "CPU":
+        first = first.replace(device_type="CPU", device_index=0)
+    return str(first.to_string())
