@@ -7,19 +7,23 @@ import functools
 import operator
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import colocate_with
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.saved_model import save_context
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (
+    Restore,
+    Save,
     initialize,
     restore_rows,
     restore_table,
@@ -77,7 +81,10 @@ class EmbeddingVariable(tf.Module):
       dimension: D.
       key_dtype: of keys.
       is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
+      partition: which one of a `PartitionedEmbeddingVariable` it is; None for none.
     """
+
+    partition: Any = None
 
     #: To whoever collects the variables of modules, Keras among them, there is the table alone.
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(
@@ -128,7 +135,7 @@ class EmbeddingVariable(tf.Module):
         Raises:
           ValueError, TypeError: naming the argument and what was given.
         """
-        super().__init__(name=_module_name(name))
+        super().__init__(name=module_name(name))
         self.dimension = _positive("dimension", dimension)
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
@@ -159,9 +166,11 @@ class EmbeddingVariable(tf.Module):
         self.step = step
         shape = [self.capacity, self.dimension]
         if table is None:
-            table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
+            with whole_variables():
+                table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
         self.table = table
-        with tf.name_scope(f"{table.name.partition(':')[0]}/"):
+        beside = tf.distribute.get_strategy().extended.colocate_vars_with(table)
+        with beside, tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = _variable(self._empty_index, "key_index", False)
             self.initial = _variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
@@ -171,6 +180,7 @@ class EmbeddingVariable(tf.Module):
         self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
+        save_with(self.initial, self, is_in_name_of=False)
         register(self)
         if not tf.executing_eagerly():
             notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
@@ -237,17 +247,19 @@ class EmbeddingVariable(tf.Module):
             variable_accessed(variable)  # as by a gather: tapes and functions take note of it
         # In graphs the gradient says so when it is asked for; eager ops have run by then.
         trains = tf.executing_eagerly() and self.table.trainable
-        found = ops.keyed_embedding_gather(
-            table=self.table.handle,
-            index=self.index.handle,
-            initial=self.initial.handle,
-            keys=keys,
-            counts=counts,
-            step=self._step_now(-1),
-            T=self.dtype,
-            dim=self.dimension,
-            is_training=bool(trains and record.should_record_backprop([self.table.handle])),
-        )
+        step = self._step_now(-1)
+        with colocate_with(self.table):
+            found = ops.keyed_embedding_gather(
+                table=self.table.handle,
+                index=self.index.handle,
+                initial=self.initial.handle,
+                keys=keys,
+                counts=counts,
+                step=step,
+                T=self.dtype,
+                dim=self.dimension,
+                is_training=bool(trains and record.should_record_backprop([self.table.handle])),
+            )
         rows: tf.Tensor = found.embeddings
         return rows
 
@@ -273,13 +285,35 @@ class EmbeddingVariable(tf.Module):
           NotImplementedError: there are too many that do not begin with zeros.
         """
         number = self._slots.add(slot, first)
-        fill = functools.partial(self._slots.fill, self.index, slot)
-        save_by_keys(
-            slot,
-            lambda: save_rows(slot, self.index, self._evict_before_save),
-            lambda tensors: restore_rows(tensors, slot, self.table, self.index, self._begin, fill),
-        )
+        save, restore = self.slot_saver(slot)
+        if self.partition is None:
+            save_by_keys(slot, save, restore)
+        else:
+            self.partition.save_slot(slot, save, restore)
         return number
+
+    def slot_saver(self, slot: Any) -> tuple[Save, Restore]:
+        """What saves a slot, and what restores it."""
+        fill = functools.partial(self._slots.fill, self.index, slot)
+
+        def save() -> Mapping[str, tf.Tensor]:
+            with self._beside():
+                return save_rows(slot, self.index, self._evict_before_save)
+
+        def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
+            with self._beside():
+                return restore_rows(tensors, slot, self.table, self.index, self._begin, fill)
+
+        return save, restore
+
+    @property
+    def slots(self) -> list[Any]:
+        """The variables of `add_slot` in their order; None for those that are gone."""
+        return self._slots.variables
+
+    def _beside(self) -> Any:
+        """A context whose ops run where the table is."""
+        return colocate_with(self.table)
 
     def fill_slots(self) -> list[tf.Tensor]:
         """Has the rows of slots begin as they should, of keys that have got rows by now.
@@ -305,13 +339,17 @@ class EmbeddingVariable(tf.Module):
 
     def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
-        return save_table(self.table, self.index, self._begin, self._evict_before_save)
+        with self._beside():
+            variables = self.table, self.index, self.initial
+            return save_table(*variables, self._begin, self._evict_before_save)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""
         # The function that a SavedModel has for it knows no slots, which are not in there.
-        reset = (lambda rows: []) if _is_traced() else self._reset_slots
-        return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
+        reset = (lambda rows: []) if save_context.in_save_context() else self._reset_slots
+        with self._beside():
+            variables = self.table, self.index, self.initial
+            return restore_table(restored_tensors, *variables, self._begin, reset)
 
     def statistics(self) -> TableStatistics:
         """How full it is now.
@@ -338,7 +376,8 @@ class EmbeddingVariable(tf.Module):
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
         now = self._step_now(0)
-        evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
+        with self._beside():
+            evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
         if tf.executing_eagerly():
             self._evicted_at = int(clock[0])
         return evicted
@@ -375,8 +414,8 @@ class EmbeddingVariable(tf.Module):
         return self._export(path, operator.index(since_step), {"since_step": since_step})
 
     def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
-        _check_eager("export")
-        return export_rows(path, self.table, self.index, since, about)
+        check_eager("export")
+        return export_rows(path, [(self.table, self.index)], since, about)
 
     def import_from(self, path: str | os.PathLike[str]) -> int:
         """Gives the keys of a folder of `export` its rows; returns how many there are.
@@ -389,8 +428,8 @@ class EmbeddingVariable(tf.Module):
           tf.errors.ResourceExhaustedError: there is no room for all keys.
           RuntimeError: called in a graph.
         """
-        _check_eager("import_from")
-        return import_rows(path, self.table, self.index)
+        check_eager("import_from")
+        return import_rows(path, [(self.table, self.index, None)])
 
     def apply_delta(self, path: str | os.PathLike[str]) -> int:
         """As `import_from`, of a folder of `delta`."""
@@ -402,7 +441,7 @@ class EmbeddingVariable(tf.Module):
         Raises:
           RuntimeError: called in a graph.
         """
-        _check_eager("freeze")
+        check_eager("freeze")
         entries = ops.embedding_key_entries(index=self.index.handle)
         has_row = entries.rows >= 0
         rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
@@ -413,7 +452,7 @@ class EmbeddingVariable(tf.Module):
         )
 
     def _begin(self, variable: Any) -> Any:
-        """In a graph, what gives the index, the table or a slot its initial value if it has none.
+        """In a graph, what gives a variable or a slot its initial value if it has none.
 
         There is one op for all who restore: a second one might come after the others' rows.
         """
@@ -421,8 +460,7 @@ class EmbeddingVariable(tf.Module):
             return None
         if variable is self.index:
             return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
-        zeros, shape = ZerosOnDemand(), [self.capacity, self.dimension]
-        first = functools.partial(zeros, shape, self.dtype)
+        first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
@@ -431,12 +469,37 @@ class EmbeddingVariable(tf.Module):
         Raises:
           TypeError: keys of another dtype than `key_dtype`.
         """
-        is_string = keys.dtype == tf.string
-        if is_string != (self.key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
-            raise TypeError(
-                f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
-            )
-        return fingerprints(keys) if is_string else keys
+        return as_ids(keys, self.key_dtype, self.name)
+
+
+def as_ids(keys: tf.Tensor, key_dtype: tf.DType, name: str) -> tf.Tensor:
+    """Keys as an index has them, int32 or int64.
+
+    Raises:
+      TypeError: keys of another dtype than `key_dtype`, those of a variable of this name.
+    """
+    is_string = keys.dtype == tf.string
+    if is_string != (key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
+        raise TypeError(f"keys of {name} must be {key_dtype.name}, got {keys.dtype.name}")
+    return fingerprints(keys) if is_string else keys
+
+
+@contextlib.contextmanager
+def whole_variables() -> Iterator[None]:
+    """A context in which no `variable_partitioner` of a strategy cuts variables.
+
+    Rows belong to keys, wherever a partitioner would cut. TensorFlow has no argument for it.
+    """
+    extended = tf.distribute.get_strategy().extended
+    partitioner = getattr(extended, "_variable_partitioner", None)
+    if partitioner is None:
+        yield
+        return
+    extended._variable_partitioner = None
+    try:
+        yield
+    finally:
+        extended._variable_partitioner = partitioner
 
 
 def _is_traced() -> bool:
@@ -458,12 +521,17 @@ def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool
     return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
 
 
-def _module_name(name: str) -> str:
+def module_name(name: str) -> str:
     """A name that `tf.Module` takes, which are identifiers."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}") or "_"
 
 
-def _check_eager(what: str) -> None:
+def check_eager(what: str) -> None:
+    """Checks that there is no graph.
+
+    Raises:
+      RuntimeError: there is one.
+    """
     if not tf.executing_eagerly():
         raise RuntimeError(f"{what} runs eagerly, and not in a graph")
 
