@@ -10,6 +10,7 @@ import tensorflow as tf
 from fusion.keras.tables import check_backend
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
+from fusion.tables.embedding_variable import whole_variables
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.keras_store import KeyedWeights
 
@@ -75,14 +76,15 @@ class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
             return
         dtype = tf.as_dtype(self.variable_dtype)
         capacity = self.ev_option.capacity or most_rows(self.output_dim * dtype.size)
-        weight = self.add_weight(
-            name="embeddings",
-            shape=(capacity, self.output_dim),
-            dtype=dtype.name,
-            initializer=ZerosOnDemand(),
-            trainable=True,
-            autocast=False,
-        )
+        with whole_variables():
+            weight = self.add_weight(
+                name="embeddings",
+                shape=(capacity, self.output_dim),
+                dtype=dtype.name,
+                initializer=ZerosOnDemand(),
+                trainable=True,
+                autocast=False,
+            )
         self._variable = EmbeddingVariable(
             weight.path,
             self.output_dim,

@@ -50,7 +50,7 @@ def _parts(table: Any, entries: Any, since: int) -> Iterator[tuple[Any, Any]]:
 
 def import_rows(
     path: str | os.PathLike[str],
-    partitions: Sequence[tuple[Any, Any, Callable[[Any], Any] | None]],
+    partitions: Sequence[tuple[Any, Any, Callable[[Any], tf.Tensor] | None]],
 ) -> int:
     """Gives the keys of a folder its rows; returns how many there are.
 
@@ -66,7 +66,7 @@ def import_rows(
     count = 0
     for keys, rows in files.read_table(path, int(partitions[0][0].shape[1])):
         for table, index, is_own in partitions:
-            own = slice(None) if is_own is None else is_own(keys)
+            own = slice(None) if is_own is None else is_own(keys).numpy()
             put_rows(tf.constant(keys[own]), tf.constant(rows[own]), table, index)
         count += len(keys)
     return count

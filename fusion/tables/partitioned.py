@@ -302,9 +302,9 @@ class _Partition:
     count: int
     whole: PartitionedEmbeddingVariable
 
-    def is_of(self, keys: Any) -> Any:
-        """A mask [n] of the keys int64 [n] that the partition has, tensors or arrays."""
-        return keys % EV_BUCKETS % self.count == self.number
+    def is_of(self, keys: Any) -> tf.Tensor:
+        """A mask [n] of the keys int64 [n] that the partition has."""
+        return tf.equal(keys % EV_BUCKETS % self.count, self.number)
 
     def share(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The keys of this partition of what was saved of a table or a slot, and their rows."""
@@ -362,6 +362,27 @@ def partition_names(name: str, count: int | None) -> list[str]:
     return [name] if count is None else [f"{name}/part_{number}" for number in range(count)]
 
 
+def partitions_by(partitioner: Any, shape: Sequence[int], dtype: tf.DType) -> int | None:
+    """How many partitions a partitioner of `tf.compat.v1` makes of a table; None without one.
+
+    Args:
+      partitioner: called with the shape and the dtype of a table, or None.
+      shape, dtype: those.
+
+    Raises:
+      TypeError: it is no function.
+      ValueError: it divides rows, makes more partitions than there can be, or gives something else.
+    """
+    if partitioner is None:
+        return None
+    if not callable(partitioner):
+        raise TypeError(f"partitioner must be callable, got {partitioner!r}")
+    counts = partitioner(shape=tf.TensorShape(shape), dtype=dtype)
+    if len(counts) != 2 or counts[1] != 1:
+        raise ValueError(f"partitioner must give [partitions, 1], got {counts}")
+    return checked_count("partitions of partitioner", counts[0])
+
+
 def whole_name(name: str) -> str:
     """The name of the whole of that of the table of its first partition."""
     return re.sub(r".part_0$", "", name)
@@ -397,9 +418,11 @@ def _share_of(eviction: Any, count: int) -> Any:
 def _samples(first: EmbeddingVariable, shape: Any, dtype: Any) -> tf.Tensor:
     """The rows that the elements of new ones are taken from, of the first partition."""
     del shape, dtype
+    known = first.initial
     if tf.executing_eagerly():
-        return first.initial[1:]
-    return first.initial.initialized_value()[1:]
+        return known[1:]
+    is_initialized = tf.raw_ops.VarIsInitializedOp(resource=known.handle)
+    return tf.cond(is_initialized, known.read_value, lambda: known.initial_value)[1:]
 
 
 def _joined(parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
