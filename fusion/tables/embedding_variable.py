@@ -247,7 +247,7 @@ class EmbeddingVariable(tf.Module):
             variable_accessed(variable)  # as by a gather: tapes and functions take note of it
         # In graphs the gradient says so when it is asked for; eager ops have run by then.
         trains = tf.executing_eagerly() and self.table.trainable
-        step = self._step_now(-1)
+        step = self._step_now()
         with colocate_with(self.table):
             found = ops.keyed_embedding_gather(
                 table=self.table.handle,
@@ -263,10 +263,10 @@ class EmbeddingVariable(tf.Module):
         rows: tf.Tensor = found.embeddings
         return rows
 
-    def _step_now(self, otherwise: int) -> tf.Tensor:
-        """The number of the step, int64 []."""
+    def _step_now(self) -> tf.Tensor:
+        """The number of the step, int64 []; -1 where lookups in training are counted."""
         if self.step is None:
-            return tf.constant(otherwise, tf.int64)
+            return tf.constant(-1, tf.int64)
         return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
 
     def add_slot(self, slot: Any, first: Any = None) -> int | None:
@@ -375,7 +375,7 @@ class EmbeddingVariable(tf.Module):
         """
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        now = self._step_now(0)
+        now = None if self.step is None else self._step_now()
         with self._beside():
             evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
         if tf.executing_eagerly():
