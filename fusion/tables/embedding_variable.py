@@ -136,7 +136,7 @@ class EmbeddingVariable(tf.Module):
           ValueError, TypeError: naming the argument and what was given.
         """
         super().__init__(name=module_name(name))
-        self.dimension = _positive("dimension", dimension)
+        self.dimension = positive("dimension", dimension)
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
@@ -144,10 +144,10 @@ class EmbeddingVariable(tf.Module):
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
-            self.capacity = _positive("capacity", capacity)
+            self.capacity = positive("capacity", capacity)
         if self.capacity > MOST_ROWS:
             raise ValueError(f"capacity must be at most {MOST_ROWS}, got {self.capacity}")
-        self.admission = _positive("admission", 1 if admission is None else admission)
+        self.admission = positive("admission", 1 if admission is None else admission)
         default = checked_default(default_value, self.dimension)
         if eviction is not None and not isinstance(eviction, POLICIES):
             names = ", ".join(policy.__name__ for policy in POLICIES)
@@ -160,7 +160,7 @@ class EmbeddingVariable(tf.Module):
             initializer = DefaultInitializer(self.dimension, self._seed)
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
-        count = _positive("sample_count", sample_count)
+        count = positive("sample_count", sample_count)
         if not (step is None or callable(step) or isinstance(step, tf.Variable)):
             raise TypeError(f"step must be None, a variable or a function, got {step!r}")
         self.step = step
@@ -169,8 +169,7 @@ class EmbeddingVariable(tf.Module):
             with whole_variables():
                 table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
         self.table = table
-        beside = tf.distribute.get_strategy().extended.colocate_vars_with(table)
-        with beside, tf.name_scope(f"{table.name.partition(':')[0]}/"):
+        with _variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = _variable(self._empty_index, "key_index", False)
             self.initial = _variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
@@ -502,6 +501,17 @@ def whole_variables() -> Iterator[None]:
         extended._variable_partitioner = partitioner
 
 
+@contextlib.contextmanager
+def _variables_beside(table: Any) -> Iterator[None]:
+    """A context whose variables are where a table is."""
+    with tf.distribute.get_strategy().extended.colocate_vars_with(table):
+        if tf.executing_eagerly() or _is_traced():
+            yield
+            return
+        with tf.device(None):  # else a replica_device_setter would count the variables
+            yield
+
+
 def _is_traced() -> bool:
     """Whether ops are those of a function, as of the save and restore of a SavedModel."""
     return isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
@@ -536,7 +546,13 @@ def check_eager(what: str) -> None:
         raise RuntimeError(f"{what} runs eagerly, and not in a graph")
 
 
-def _positive(name: str, value: Any) -> int:
+def positive(name: str, value: Any) -> int:
+    """An argument that is a number of something.
+
+    Raises:
+      TypeError: it is no integer.
+      ValueError: it is less than 1.
+    """
     try:
         number = operator.index(value)
     except TypeError:

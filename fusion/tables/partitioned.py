@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import re
 import zlib
@@ -25,7 +24,7 @@ from fusion.tables.checkpoint import (
     save_with,
     v1_name,
 )
-from fusion.tables.embedding_variable import EmbeddingVariable, as_ids, check_eager, module_name
+from fusion.tables.embedding_variable import EmbeddingVariable, as_ids, check_eager, module_name, positive
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
 
@@ -350,9 +349,13 @@ def partition_capacity(capacity: int | None, count: int) -> int | None:
     Args:
       capacity: that of the whole, or None.
       count: how many partitions there are.
+
+    Raises:
+      TypeError, ValueError: `capacity` is no positive integer.
     """
     if capacity is None:
         return None
+    capacity = positive("capacity", capacity)
     share = -(-capacity // count)
     return min(capacity, share + share // 4 + _SPARE_ROWS)
 
@@ -399,12 +402,9 @@ def checked_count(name: str, count: Any) -> int:
       TypeError: it is no integer.
       ValueError: it is not one of 1 to 1000.
     """
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {count!r}") from None
-    if not 1 <= number <= EV_BUCKETS:
-        raise ValueError(f"{name} must be 1 to {EV_BUCKETS}, got {number}")
+    number = positive(name, count)
+    if number > EV_BUCKETS:
+        raise ValueError(f"{name} must be at most {EV_BUCKETS}, got {number}")
     return number
 
 
