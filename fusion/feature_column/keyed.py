@@ -240,7 +240,8 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
         count = self._keys.partition_num
         found = get_tables(
             _TABLE,
-            [self._keys.ev_option.capacity, self.dimension],
+            self._keys.ev_option.capacity,
+            self.dimension,
             tf.float32,
             None if count is None else tf.compat.v1.fixed_size_partitioner(count),
             trainable=self.trainable and trainable,

@@ -85,14 +85,14 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
 
     _leave_out_of_models(variable)
     variable._trackable_children = with_owner
-    _leave_out(variable)
+    leave_out(variable)
     calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
     setattr(variable, _SAVER, calls if is_in_name_of else None)
     _extend_v1_saver()
 
 
-def _leave_out(variable: Any) -> None:
-    """Has a variable not saved."""
+def leave_out(variable: Any) -> None:
+    """Has a variable, or another object, not saved."""
     variable._serialize_to_tensors = dict
     variable._restore_from_tensors = lambda tensors: None
 
@@ -103,7 +103,7 @@ def _leave_out_of_models(variable: Any) -> None:
 
     def export_without_value(object_map: Any, **named: Any) -> Any:
         handles = export(object_map=object_map, **named)
-        _leave_out(object_map[variable])
+        leave_out(object_map[variable])
         return handles
 
     variable._export_to_saved_model_graph = export_without_value

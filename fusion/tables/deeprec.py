@@ -55,8 +55,8 @@ def get_embedding_variable(
         raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
     dtype = tf.as_dtype(value_dtype)
     if not tf.executing_eagerly():
-        shape = [option.capacity, embedding_dim]
-        found = get_tables(name, shape, dtype, partitioner, trainable=trainable)
+        size = option.capacity, embedding_dim
+        found = get_tables(name, *size, dtype, partitioner, trainable=trainable)
         return table_of(*found, embedding_dim, option, initializer, key_dtype, trainable)
     capacity = option.capacity or most_rows(dtype.size * embedding_dim)
     count = partitions_by(partitioner, [capacity, embedding_dim], dtype)
@@ -68,7 +68,8 @@ def get_embedding_variable(
 
 def get_tables(
     name: str,
-    shape: Sequence[int | None],
+    capacity: int | None,
+    dimension: int,
     dtype: tf.DType,
     partitioner: Any,
     **arguments: Any,
@@ -77,7 +78,8 @@ def get_tables(
 
     Args:
       name: of the table.
-      shape: [capacity of the whole, D]; None for as many rows as memory may hold.
+      capacity: of the whole; None for as many rows as memory may hold.
+      dimension: D.
       dtype: of the table.
       partitioner: see `get_embedding_variable`.
       **arguments: of `get_variable`.
@@ -85,7 +87,6 @@ def get_tables(
     Returns:
       The table and None, or those of the partitions and their number.
     """
-    capacity, dimension = shape
     most = most_rows(dtype.size * dimension)
     scope = tf.compat.v1.get_variable_scope()
     partitioner = scope.partitioner if partitioner is None else partitioner

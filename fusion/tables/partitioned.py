@@ -19,12 +19,19 @@ from fusion.tables.checkpoint import (
     NamedSaver,
     Restore,
     Save,
+    leave_out,
     save_by_keys,
     save_in_v1_as,
     save_with,
     v1_name,
 )
-from fusion.tables.embedding_variable import EmbeddingVariable, as_ids, check_eager, module_name, positive
+from fusion.tables.embedding_variable import (
+    EmbeddingVariable,
+    as_ids,
+    check_eager,
+    module_name,
+    positive,
+)
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
 
@@ -123,8 +130,7 @@ class PartitionedEmbeddingVariable(tf.Module):
     def _adopt(self, partition: EmbeddingVariable, number: int, count: int) -> None:
         """Has a partition saved with the others, in place of its variables."""
         partition.partition = _Partition(number, count, self)
-        partition._serialize_to_tensors = dict  # type: ignore[method-assign]
-        partition._restore_from_tensors = lambda tensors: None  # type: ignore[method-assign]
+        leave_out(partition)
         save_with(partition.table, self, is_in_name_of=number == 0)
         save_with(partition.index, self, is_in_name_of=False)
         save_with(partition.initial, self, is_in_name_of=False)

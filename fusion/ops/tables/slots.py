@@ -38,13 +38,12 @@ def _connect(gather: Any, gradient: Any, handle: Any, slot: Any, values: Any, nu
 
     if gather.inputs[0] is not handle:
         return
-    with gradient.graph.as_default(), tf.control_dependencies([gather]):
-        with colocate_with(slot):
-            filled = ops.fill_embedding_slot(
-                slot=slot.handle,
-                index=gather.inputs[1],
-                values=values,
-                dim=slot.shape[1],
-                number=number,
-            )
+    with gradient.graph.as_default(), tf.control_dependencies([gather]), colocate_with(slot):
+        filled = ops.fill_embedding_slot(
+            slot=slot.handle,
+            index=gather.inputs[1],
+            values=values,
+            dim=slot.shape[1],
+            number=number,
+        )
     gradient._add_control_input(filled.op)
