@@ -296,11 +296,11 @@ class EmbeddingVariable(tf.Module):
         fill = functools.partial(self._slots.fill, self.index, slot)
 
         def save() -> Mapping[str, tf.Tensor]:
-            with self._beside():
+            with self.beside():
                 return save_rows(slot, self.index, self._evict_before_save)
 
         def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
-            with self._beside():
+            with self.beside():
                 return restore_rows(tensors, slot, self.table, self.index, self._begin, fill)
 
         return save, restore
@@ -310,7 +310,7 @@ class EmbeddingVariable(tf.Module):
         """The variables of `add_slot` in their order; None for those that are gone."""
         return self._slots.variables
 
-    def _beside(self) -> Any:
+    def beside(self) -> Any:
         """A context whose ops run where the table is."""
         return colocate_with(self.table)
 
@@ -338,7 +338,7 @@ class EmbeddingVariable(tf.Module):
 
     def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
-        with self._beside():
+        with self.beside():
             variables = self.table, self.index, self.initial
             return save_table(*variables, self._begin, self._evict_before_save)
 
@@ -346,7 +346,7 @@ class EmbeddingVariable(tf.Module):
         """Takes what a checkpoint has."""
         # The function that a SavedModel has for it knows no slots, which are not in there.
         reset = (lambda rows: []) if save_context.in_save_context() else self._reset_slots
-        with self._beside():
+        with self.beside():
             variables = self.table, self.index, self.initial
             return restore_table(restored_tensors, *variables, self._begin, reset)
 
@@ -375,7 +375,7 @@ class EmbeddingVariable(tf.Module):
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
         now = None if self.step is None else self._step_now()
-        with self._beside():
+        with self.beside():
             evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
         if tf.executing_eagerly():
             self._evicted_at = int(clock[0])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.ops import colocate_with
 
 from fusion import ops
 from fusion.schema.attributes import EV_BUCKETS
@@ -248,7 +249,8 @@ class PartitionedEmbeddingVariable(tf.Module):
 
     def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it: what it has of a table without partitions."""
-        return _joined([EmbeddingVariable._serialize_to_tensors(p) for p in self.partitions])
+        parts = [EmbeddingVariable._serialize_to_tensors(p) for p in self.partitions]
+        return self._joined(parts)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has of any number of partitions."""
@@ -276,7 +278,15 @@ class PartitionedEmbeddingVariable(tf.Module):
 
         first = v1_name(partitions[0].table)
         name = v1_name(slots[0]).replace(first, whole_name(first), 1)
-        return NamedSaver(name, lambda: _joined([save() for save, _ in calls]), restore)
+        return NamedSaver(name, lambda: self._joined([save() for save, _ in calls]), restore)
+
+    def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
+        """What partitions are saved as, as that of one table or slot, beside the first."""
+        with self.partitions[0].beside():
+            joined = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+            if "initial" in joined:  # of which all have the same
+                joined["initial"] = tf.identity(parts[0]["initial"])
+            return joined
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
         """What a SavedModel has to have before it."""
@@ -425,16 +435,11 @@ def _samples(first: EmbeddingVariable, shape: Any, dtype: Any) -> tf.Tensor:
     """The rows that the elements of new ones are taken from, of the first partition."""
     del shape, dtype
     known = first.initial
-    if tf.executing_eagerly():
-        return known[1:]
-    is_initialized = tf.raw_ops.VarIsInitializedOp(resource=known.handle)
-    return tf.cond(is_initialized, known.read_value, lambda: known.initial_value)[1:]
-
-
-def _joined(parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """What partitions are saved as, as that of one table or slot; all begin with the same rows."""
-    joined = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
-    return joined | {name: parts[0][name] for name in joined.keys() & {"initial"}}
+    with colocate_with(known, ignore_existing=True):  # may be on another server
+        if tf.executing_eagerly():
+            return known[1:]
+        is_initialized = tf.raw_ops.VarIsInitializedOp(resource=known.handle)
+        return tf.cond(is_initialized, known.read_value, lambda: known.initial_value)[1:]
 
 
 def _group(restored: Sequence[Any]) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+import fusion
 from fusion.feature_column import (
     DenseFeatures,
     categorical_column_with_embedding,
@@ -24,6 +25,8 @@ from fusion.optimizers import keras3 as rows_of_keras
 from fusion.optimizers import tf_keras as rows_of_tf_keras
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption, PartitionedEmbeddingVariable
 from modelzoo.cluster import CONFIG
+
+v1 = tf.compat.v1
 
 DIM, SERVERS = 4, 2
 
@@ -188,9 +191,57 @@ def check_layer(cluster: Cluster, package: Any, count: int | None) -> None:
     assert losses(cluster.losses, cluster.strategy) == expected
 
 
+def check_graphs() -> None:
+    """Graphs of TensorFlow 1, whose variables a `replica_device_setter` puts on servers."""
+    addresses = json.loads(os.environ[CONFIG])["cluster"]
+    del addresses["chief"]  # a session waits for all
+    cluster = tf.train.ClusterSpec(addresses)
+    jobs = [("worker", 0), *(("ps", number) for number in range(SERVERS))]
+    servers = [tf.distribute.Server(cluster, job_name=j, task_index=number) for j, number in jobs]
+    setter = v1.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:0")
+
+    def losses(
+        count: int | None, path: str, target: str = "", sharded: bool = False
+    ) -> list[float]:
+        """Those of three steps from a checkpoint on, or from none if the path ends with 0."""
+        number = int(path[-1])
+        with tf.Graph().as_default(), v1.device(setter if target else None):
+            table = fusion.get_embedding_variable(
+                "table",
+                DIM,
+                partitioner=count and v1.fixed_size_partitioner(count),
+                ev_option=EmbeddingVariableOption(capacity=300, seed=3),
+            )
+            keys = v1.placeholder(tf.int64, [None, None])
+            loss = tf.reduce_sum((tf.tanh(table.embedding_lookup(keys)) - 0.2) ** 2)
+            train = v1.train.AdagradOptimizer(0.5).minimize(loss)
+            saver = v1.train.Saver(sharded=sharded)
+            with v1.Session(target) as session:
+                session.run(v1.global_variables_initializer())
+                if number:
+                    saver.restore(session, path)
+                feeds = (batches[k] for k in range(3 * number, 3 * number + 3))
+                result = [float(session.run([loss, train], {keys: k})[0]) for k in feeds]
+                saver.save(session, f"{path[:-1]}{number + 1}", write_meta_graph=False)
+        return result
+
+    batches = [batch(step).numpy() for step in range(6)]
+    with tempfile.TemporaryDirectory() as folder:
+        expected = [losses(None, f"{folder}/plain-{number}") for number in range(2)]
+        assert len({*expected[0], *expected[1]}) == 6
+        for first, second, sharded in ((None, 3, True), (2, 3, False), (3, 2, True)):
+            path, target = f"{folder}/{first}-", servers[0].target
+            assert losses(first, f"{path}0", target, sharded) == expected[0]
+            assert losses(second, f"{path}1", target, sharded) == expected[1]
+
+
 def main() -> None:
     """The program: what is checked, or "apart" if one server does not know the ops."""
     (what,) = sys.argv[1:]
+    if what == "graphs":
+        check_graphs()
+        print("done", flush=True)
+        os._exit(0)
     if what == "apart":
         cluster = Cluster(servers=1)
         try:
