@@ -356,7 +356,7 @@ class EmbeddingVariable(tf.Module):
         Raises:
           RuntimeError: called in a graph.
         """
-        _check_eager("statistics")
+        check_eager("statistics")
         return statistics(self.table, self.index)
 
     def evict(self) -> Any:

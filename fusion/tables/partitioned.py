@@ -35,6 +35,7 @@ from fusion.tables.embedding_variable import (
 )
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
+from fusion.tables.statistics import TableStatistics
 
 #: Rows that each partition has besides its share, lest a small table is full too early.
 _SPARE_ROWS = 64
@@ -205,6 +206,14 @@ class PartitionedEmbeddingVariable(tf.Module):
     def fill_slots(self) -> list[tf.Tensor]:
         """As `EmbeddingVariable.fill_slots`."""
         return [filled for partition in self.partitions for filled in partition.fill_slots()]
+
+    def statistics(self) -> list[TableStatistics]:
+        """How full each partition is at this moment.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        return [partition.statistics() for partition in self.partitions]
 
     def evict(self) -> Any:
         """Forgets the keys that `eviction` says, see `EmbeddingVariable.evict`.

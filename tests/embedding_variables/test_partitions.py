@@ -298,6 +298,7 @@ def test_each_partition_keeps_its_share():
             table.embedding_lookup(tf.range(30, dtype=tf.int64))
     assert int(table.evict()) == 30 - 9
     assert [len(entries(partition)) for partition in table.partitions] == [3, 3, 3]
+    assert [part.keys for part in table.statistics()] == [3, 3, 3]
 
 
 def test_capacity_is_split_with_room_to_spare():
