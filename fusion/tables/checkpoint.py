@@ -125,7 +125,12 @@ def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[s
 
 
 def _rows_of(variable: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Rows of a variable; not by ResourceGather, which in a SavedModel would look like a lookup."""
+    """Rows of a variable."""
+    if tf.executing_eagerly():  # where the other op knows no shape of a variable of a server
+        return tf.raw_ops.ResourceGather(
+            resource=variable.handle, indices=rows, dtype=variable.dtype
+        )
+    # In a SavedModel a ResourceGather would look like a lookup.
     return tf.raw_ops.ResourceGatherNd(
         resource=variable.handle, indices=rows[:, tf.newaxis], dtype=variable.dtype
     )
