@@ -57,6 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "keras_store",
             "v1_slots",
             "embedding_variable",
+            "partitioned",
             "options",
             "deeprec",
         ),

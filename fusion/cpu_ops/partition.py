@@ -6,12 +6,10 @@ from numba import carray
 
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import load, pointer
+from fusion.schema.attributes import EV_BUCKETS
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)
-
-#: Hash-table shards are chosen by the last three decimal digits (DeepRec's convention).
-_EV_BUCKETS = 1000
 
 
 @jit
@@ -38,7 +36,7 @@ def locate(key: int, rows: int, ends: int, n_shards: int, strategy: int) -> tupl
     shard, local = int64(-1), int64(key)
     if strategy == MOD_EV:
         # Floor modulo, so that every key has a shard: hash tables take any key.
-        shard = (key % _EV_BUCKETS) % n_shards
+        shard = (key % EV_BUCKETS) % n_shards
     elif key >= 0:
         if strategy == DIV:
             shard = _div_shard(key, ends, n_shards)

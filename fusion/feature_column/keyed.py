@@ -14,10 +14,17 @@ from tensorflow.python.feature_column import serialization
 from fusion.feature_column.fused import FusedColumn
 from fusion.lookup import VERSIONS, stock_lookup
 from fusion.lookup.ids import rank_of
-from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
+from fusion.tables import EmbeddingVariableOption
+from fusion.tables.deeprec import get_tables, table_of
 from fusion.tables.frozen import fingerprints
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
-from fusion.tables.replicas import shared_by_replicas
+from fusion.tables.partitioned import (
+    KeyedTable,
+    checked_count,
+    partition_capacity,
+    partition_names,
+)
+from fusion.tables.replicas import whole_variables
 
 _DTYPES = (tf.int64, tf.int32, tf.string)
 
@@ -31,7 +38,7 @@ _ITEM_BYTES = 4
 class KeyColumn(
     stock.CategoricalColumn,
     stock_v1._CategoricalColumn,
-    namedtuple("KeyColumn", ("key", "dtype", "ev_option")),
+    namedtuple("KeyColumn", ("key", "dtype", "ev_option", "partition_num")),
 ):
     """See `categorical_column_with_embedding`."""
 
@@ -106,7 +113,9 @@ class KeyColumn(
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
-        return {"key": self.key, "dtype": self.dtype.name, "ev_option": self.ev_option.get_config()}
+        option = self.ev_option.get_config()
+        fields = {"key": self.key, "dtype": self.dtype.name, "partition_num": self.partition_num}
+        return {**fields, "ev_option": option}
 
     @classmethod
     def from_config(
@@ -118,7 +127,8 @@ class KeyColumn(
         """A column of `get_config`'s result."""
         del custom_objects, columns_by_name
         option = EmbeddingVariableOption.from_config(config["ev_option"])
-        return cls(config["key"], tf.as_dtype(config["dtype"]), option)
+        dtype = tf.as_dtype(config["dtype"])
+        return cls(config["key"], dtype, option, config.get("partition_num"))
 
 
 def categorical_column_with_embedding(
@@ -135,15 +145,15 @@ def categorical_column_with_embedding(
       key: the feature's name: a Tensor (in which -1 and "" are missing), SparseTensor or
         RaggedTensor.
       dtype: int64, int32 or string.
-      partition_num: not supported.
+      partition_num: how many partitions the table has, see `PartitionedEmbeddingVariable`; None
+        for one table, or in `input_layer` for what the partitioner of the variable scope says.
       ev_option: when ids get rows, how many there may be, and what they begin with.
 
     Raises:
-      ValueError, TypeError: another dtype or option.
-      NotImplementedError: `partition_num` is given.
+      ValueError, TypeError: another dtype or option, or number of partitions.
     """
     if partition_num is not None:
-        raise NotImplementedError(f"partition_num is not supported, got {partition_num!r}")
+        partition_num = checked_count("partition_num", partition_num)
     found = tf.as_dtype(dtype)
     if found not in _DTYPES:
         names = ", ".join(t.name for t in _DTYPES)
@@ -151,7 +161,7 @@ def categorical_column_with_embedding(
     option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(option, EmbeddingVariableOption):
         raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
-    return KeyColumn(key, found, option)
+    return KeyColumn(key, found, option, partition_num)
 
 
 def key_column(categorical_column: Any) -> KeyColumn | None:
@@ -184,41 +194,38 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
         return tuple.__new__(cls, (*column[:-1], do_fusion))
 
     @property
-    def _option(self) -> EmbeddingVariableOption:
+    def _keys(self) -> KeyColumn:
         keys = key_column(self.categorical_column)
         assert keys is not None
-        option: EmbeddingVariableOption = keys.ev_option
-        return option
+        return keys
 
     def create_state(self, state_manager: Any) -> None:
-        """Creates the table, and what belongs to it."""
-        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
-        with shared_by_replicas():
-            state_manager.create_variable(
-                self,
-                name=_TABLE,
-                shape=(capacity, self.dimension),
-                dtype=tf.float32,
-                trainable=self.trainable,
-                use_resource=True,
-                initializer=ZerosOnDemand(),
-            )
-        table = state_manager.get_variable(self, name=_TABLE)
-        variable, layer = self._variable(table), getattr(state_manager, "_layer", None)
+        """Creates the tables, and what belongs to them."""
+        count, option = self._keys.partition_num, self._keys.ev_option
+        capacity = option.capacity if count is None else partition_capacity(option.capacity, count)
+        tables = []
+        for name in partition_names(_TABLE, count):
+            with whole_variables():
+                state_manager.create_variable(
+                    self,
+                    name=name,
+                    shape=(capacity or most_rows(_ITEM_BYTES * self.dimension), self.dimension),
+                    dtype=tf.float32,
+                    trainable=self.trainable,
+                    use_resource=True,
+                    initializer=ZerosOnDemand(),
+                )
+            table = state_manager.get_variable(self, name=name)
+            tables.append(table if isinstance(table, tf.Variable) else table.value)
+        variable, layer = self._variable(tables, count), getattr(state_manager, "_layer", None)
         if layer is not None:
             variable.is_trained = lambda: bool(self.trainable and layer.trainable)
         state_manager.add_resource(self, RESOURCE, variable)
 
-    def _variable(self, table: Any) -> EmbeddingVariable:
-        """The embedding variable of a table of zeros."""
-        table = getattr(table, "value", table) if not isinstance(table, tf.Variable) else table
-        return EmbeddingVariable(
-            table.name.partition(":")[0],
-            self.dimension,
-            key_dtype=tf.int64,  # strings are fingerprints by now
-            table=table,
-            **self._option.arguments(self.initializer),
-        )
+    def _variable(self, tables: list[Any], count: int | None) -> KeyedTable:
+        """The embedding variable of tables of zeros; strings are fingerprints by now."""
+        option = self._keys.ev_option
+        return table_of(tables, count, self.dimension, option, self.initializer, tf.int64)
 
     def _get_dense_tensor_internal(self, sparse_tensors: Any, state_manager: Any) -> tf.Tensor:
         """The lookup, in hosts that have a state for columns."""
@@ -228,22 +235,21 @@ class KeyedEmbeddingColumn(FusedColumn, stock.EmbeddingColumn):
         self, sparse_tensors: Any, weight_collections: Any, trainable: Any
     ) -> tf.Tensor:
         """The lookup, in hosts whose variables are of variable scopes."""
-        capacity = self._option.capacity or most_rows(_ITEM_BYTES * self.dimension)
         if weight_collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in weight_collections:
             weight_collections.append(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        with shared_by_replicas():
-            table = tf.compat.v1.get_variable(
-                _TABLE,
-                [capacity, self.dimension],
-                tf.float32,
-                ZerosOnDemand(),
-                trainable=self.trainable and trainable,
-                collections=weight_collections,
-                use_resource=True,
-            )
-        return self._result(EmbeddingVariable.of(table) or self._variable(table), sparse_tensors)
+        count = self._keys.partition_num
+        found = get_tables(
+            _TABLE,
+            self._keys.ev_option.capacity,
+            self.dimension,
+            tf.float32,
+            None if count is None else tf.compat.v1.fixed_size_partitioner(count),
+            trainable=self.trainable and trainable,
+            collections=weight_collections,
+        )
+        return self._result(self._variable(*found), sparse_tensors)
 
-    def _result(self, variable: EmbeddingVariable, sparse_tensors: Any) -> tf.Tensor:
+    def _result(self, variable: KeyedTable, sparse_tensors: Any) -> tf.Tensor:
         if self.do_fusion is not None:
             return self._look_up(variable, sparse_tensors)
         ids = sparse_tensors.id_tensor

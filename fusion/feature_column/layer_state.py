@@ -73,7 +73,7 @@ class LayerState(stock.StateManager):
         checkpoint = getattr(feature_column, "ckpt_to_load_from", None)
         if checkpoint is not None:
             initializer = _checkpoint_reader(checkpoint, feature_column.tensor_name_in_ckpt)
-        variable = _variable(name, shape, dtype, trainable, initializer)
+        variable = _variable(scope_name(name), shape, dtype, trainable, initializer)
         self._track(f"{feature_column.name}/{name}", variable)
         self._variables[feature_column.name, name] = variable
         return variable

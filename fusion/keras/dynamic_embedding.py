@@ -12,7 +12,7 @@ from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.keras_store import KeyedWeights
-from fusion.tables.replicas import shared_by_replicas
+from fusion.tables.replicas import whole_variables
 
 
 @keras.saving.register_keras_serializable("fusion")
@@ -76,7 +76,7 @@ class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
             return
         dtype = tf.as_dtype(self.variable_dtype)
         capacity = self.ev_option.capacity or most_rows(self.output_dim * dtype.size)
-        with shared_by_replicas():
+        with whole_variables():
             weight = self.add_weight(
                 name="embeddings",
                 shape=(capacity, self.output_dim),

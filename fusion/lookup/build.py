@@ -18,7 +18,7 @@ from fusion.lookup.ids import (
 )
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards
-from fusion.tables import EmbeddingVariable
+from fusion.tables.partitioned import KeyedTable
 
 _FAMILIES = {"v1": v1.lookup_rows, "v2": v2.lookup_rows}
 
@@ -35,7 +35,7 @@ def lookup(
     shards = as_shards(params, params_name, getattr(sparse_weights, "dtype", None))
     sp_ids = as_sparse(sp_ids, options, ids_name)
     weights = weight_values(sparse_weights, shards[0].dtype)
-    if isinstance(shards[0], EmbeddingVariable):
+    if isinstance(shards[0], KeyedTable):
         options = options.without_filled_rows()
     lookup_rows = _FAMILIES[options.version]
     if options.row_count == "last_row":

@@ -23,7 +23,7 @@ from fusion.schema.columns import (
     PRE_ATTRS,
     column_name,
 )
-from fusion.tables import EmbeddingVariable
+from fusion.tables.partitioned import KeyedTable
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Lookup:
         has to be shared with those who change its rows.
         """
         (table, *_) = self.shards
-        if isinstance(table, EmbeddingVariable):
+        if isinstance(table, KeyedTable):
             return False  # it is an op of its own that finds rows
         outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
         device = table.device or ""
@@ -257,7 +257,7 @@ def _part(column: Lookup | tf.Tensor) -> _Part:
         return _Part(number, number, number, tf.zeros([1], column.dtype), attrs)
     (table,) = column.shards
     options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
-    if isinstance(table, EmbeddingVariable):
+    if isinstance(table, KeyedTable):
         options = options.without_filled_rows()
     values = weight_values(column.weights, dtype)
     attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from fusion.tables import EmbeddingVariable
+from fusion.tables.partitioned import KeyedTable
 
 
 def stock_lookup(
-    table: EmbeddingVariable,
+    table: KeyedTable,
     ids: tf.SparseTensor,
     weights: tf.SparseTensor | None,
     combiner: str,

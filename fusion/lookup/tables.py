@@ -11,13 +11,13 @@ from tensorflow.python.distribute.values import MirroredVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.schema.attributes import FLOATS
-from fusion.tables import EmbeddingVariable
+from fusion.tables.partitioned import KeyedTable
 
 
 def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[Any]:
     """The shards of a table, each a Variable or Tensor of rank 2 and one dtype.
 
-    Or an `EmbeddingVariable`, which has no others beside it.
+    Or an embedding variable, partitioned or not, which has no others beside it.
 
     What is neither yet becomes a Tensor of the weights' dtype, as in stock TensorFlow.
     """
@@ -33,7 +33,7 @@ def as_shards(params: Any, name: str, weights_dtype: tf.DType | None) -> list[An
     if not shards:
         raise ValueError(f"{name} must not be empty")
     first = shards[0]
-    if len(shards) > 1 and any(isinstance(shard, EmbeddingVariable) for shard in shards):
+    if len(shards) > 1 and any(isinstance(shard, KeyedTable) for shard in shards):
         raise NotImplementedError(f"{name} must be one EmbeddingVariable, not {len(shards)} shards")
     for shard in shards:
         if shard.dtype.base_dtype != first.dtype.base_dtype:
@@ -55,7 +55,7 @@ def _as_table(table: Any, name: str, dtype: tf.DType | None) -> Any:
         # TensorFlow gathers from its variables, but reads the whole of this one.
         own = table._get()
         return own if isinstance(own, tf.Variable) else table
-    if isinstance(table, tf.Variable | EmbeddingVariable):
+    if isinstance(table, tf.Variable | KeyedTable):
         return table
     inner = getattr(table, "value", None)
     if isinstance(inner, tf.Variable):
@@ -86,7 +86,7 @@ def gather_rows(
       max_norm: limit of the norm of each row, or None.
       name: of the operation.
     """
-    if not isinstance(table, EmbeddingVariable):
+    if not isinstance(table, KeyedTable):
         return tf.nn.embedding_lookup(table, ids, max_norm=max_norm, name=name)
     seen = counts() if table.admission > 1 else None
     rows = table.embedding_lookup(ids, seen, name=name)
@@ -103,7 +103,7 @@ def has_handle(table: Any) -> bool:
 
 def shard_shape(shard: Any) -> tf.Tensor:
     """The shape of a table, int64 [2], without reading a variable; any key may have a row."""
-    if isinstance(shard, EmbeddingVariable):
+    if isinstance(shard, KeyedTable):
         return tf.constant([tf.int64.max, shard.dimension], tf.int64)
     if shard.shape.is_fully_defined():
         return tf.constant(shard.shape.as_list(), tf.int64)

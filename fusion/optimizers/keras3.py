@@ -13,7 +13,7 @@ from fusion.optimizers import rows
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.keras_store import has_keyed, load_variables, save_variables
 from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import shared_by_replicas
+from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import first_values
 
 
@@ -74,7 +74,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
         """A slot of an embedding variable, made by `add` with an initializer."""
         made = keras.initializers.get(initializer)
         first = first_values(made, variable.dimension, variable.dtype)
-        with shared_by_replicas():
+        with whole_variables():
             slot = add(initializer=ZerosOnDemand())
         variable.add_slot(slot.value, first)
         return slot

@@ -11,4 +11,7 @@ from fusion.tables.options import CBFFilter as CBFFilter
 from fusion.tables.options import CounterFilter as CounterFilter
 from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption
 from fusion.tables.options import InitializerOption as InitializerOption
+from fusion.tables.partitioned import (
+    PartitionedEmbeddingVariable as PartitionedEmbeddingVariable,
+)
 from fusion.tables.statistics import TableStatistics as TableStatistics

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
@@ -32,6 +32,17 @@ TABLE_TENSORS = ("keys", "counts", "steps", "values")
 #: `tf.compat.v1` calls, a `Save` and a `Restore`; or None.
 _SAVER = "_fusion_saver"
 
+#: That of variables for which the Saver of `tf.compat.v1` saves something else: what gives it.
+_V1_SAVER = "_fusion_v1_saver"
+
+
+class NamedSaver(NamedTuple):
+    """What the Saver of `tf.compat.v1` saves, and the name that it has there."""
+
+    name: str
+    save: Save
+    restore: Restore
+
 
 def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
     """Has a variable saved and restored in another way; SavedModels leave it out."""
@@ -46,6 +57,16 @@ def saver_of(variable: Any) -> tuple[Save, Restore] | None:
     """What saves and restores a variable in another way than as a whole, or None."""
     calls: tuple[Save, Restore] | None = getattr(variable, _SAVER, None)
     return calls
+
+
+def is_left_out(variable: Any) -> bool:
+    """Whether a variable is saved with another one alone."""
+    return getattr(variable, _SAVER, False) is None
+
+
+def save_in_v1_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None:
+    """Has the Saver of `tf.compat.v1` save something else in place of a variable, or nothing."""
+    setattr(variable, _V1_SAVER, saver)
 
 
 def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
@@ -64,14 +85,14 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
 
     _leave_out_of_models(variable)
     variable._trackable_children = with_owner
-    _leave_out(variable)
+    leave_out(variable)
     calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
     setattr(variable, _SAVER, calls if is_in_name_of else None)
     _extend_v1_saver()
 
 
-def _leave_out(variable: Any) -> None:
-    """Has a variable not saved."""
+def leave_out(variable: Any) -> None:
+    """Has a variable, or another object, not saved."""
     variable._serialize_to_tensors = dict
     variable._restore_from_tensors = lambda tensors: None
 
@@ -82,7 +103,7 @@ def _leave_out_of_models(variable: Any) -> None:
 
     def export_without_value(object_map: Any, **named: Any) -> Any:
         handles = export(object_map=object_map, **named)
-        _leave_out(object_map[variable])
+        leave_out(object_map[variable])
         return handles
 
     variable._export_to_saved_model_graph = export_without_value
@@ -104,7 +125,12 @@ def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[s
 
 
 def _rows_of(variable: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Rows of a variable; not by ResourceGather, which in a SavedModel would look like a lookup."""
+    """Rows of a variable."""
+    if tf.executing_eagerly():  # where the other op knows no shape of a variable of a server
+        return tf.raw_ops.ResourceGather(
+            resource=variable.handle, indices=rows, dtype=variable.dtype
+        )
+    # In a SavedModel a ResourceGather would look like a lookup.
     return tf.raw_ops.ResourceGatherNd(
         resource=variable.handle, indices=rows[:, tf.newaxis], dtype=variable.dtype
     )
@@ -170,27 +196,31 @@ def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
 
 
 def save_table(
-    table: Any, index: Any, begin: Begin, before: Callable[[], Any]
+    table: Any, index: Any, initial: Any, begin: Begin, before: Callable[[], Any]
 ) -> Mapping[str, tf.Tensor]:
     """All keys, with what is known of each, and the rows of those that have one, in their order.
 
     Args:
       table: [capacity, D].
       index: the variable of the index.
+      initial: the variable of what rows begin with.
       begin: as in `restore_rows`: who loads a SavedModel saves it before anything is restored.
       before: as in `save_rows`.
     """
     with _after(begin(index)), _after(begin(table)), _after(before()):
         entries = ops.embedding_key_entries(index=index.handle)
+    with _after(begin(initial)):
+        first = initial.read_value()
     rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
     tensors = entries.keys, entries.counts, entries.steps, _rows_of(table, rows)
-    return dict(zip(TABLE_TENSORS, tensors, strict=True))
+    return {**dict(zip(TABLE_TENSORS, tensors, strict=True)), "initial": first}
 
 
 def restore_table(
     tensors: Mapping[str, tf.Tensor],
     table: Any,
     index: Any,
+    initial: Any,
     begin: Begin,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tf.Operation | None:
@@ -198,7 +228,7 @@ def restore_table(
 
     Args:
       tensors: of `save_table`.
-      table, index: likewise.
+      table, index, initial: likewise.
       begin: as in `restore_rows`.
       reset: makes rows of slots what they were first, which keys get if there are no others; in a
         graph what it returns is waited for.
@@ -220,7 +250,9 @@ def restore_table(
         pending = ops.embedding_key_entries(index=index.handle).pending
     with tf.control_dependencies(_in_graph([pending, *reset(pending)])):
         rows = _add(keys, counts, steps, values, table=table, index=index)
-    return None if tf.executing_eagerly() else rows.op
+    with tf.control_dependencies(_in_graph([rows])):
+        assigned = initial.assign(tensors["initial"], read_value=False)
+    return None if tf.executing_eagerly() else assigned
 
 
 def _same_width(values: tf.Tensor, variable: Any) -> Any:
@@ -260,9 +292,8 @@ def _in_graph(what: Sequence[Any]) -> Sequence[Any]:
 class _KeyedSaveable(saveable_object.SaveableObject):
     """A variable that is saved by keys, for the Saver of `tf.compat.v1`."""
 
-    def __init__(self, variable: Any) -> None:
-        name = variable.op.name if not tf.executing_eagerly() else variable._shared_name
-        save, self._restore = getattr(variable, _SAVER)
+    def __init__(self, variable: Any, saver: NamedSaver) -> None:
+        name, save, self._restore = saver
         tensors = save()
         self._names = tuple(tensors)
         specs = [
@@ -276,6 +307,29 @@ class _KeyedSaveable(saveable_object.SaveableObject):
         del restored_shapes
         tensors = dict(zip(self._names, restored_tensors, strict=True))
         return self._restore(tensors)
+
+
+def v1_name(variable: Any) -> str:
+    """The name of a variable in a file of the Saver of `tf.compat.v1`."""
+    name: str = variable._shared_name if tf.executing_eagerly() else variable.op.name
+    return name
+
+
+def _v1_saver(variable: Any) -> NamedSaver | None:
+    """What saves a variable that is not saved as a whole; None if it is left out."""
+    if hasattr(variable, _V1_SAVER):
+        saver: NamedSaver | None = getattr(variable, _V1_SAVER)()
+        return saver
+    calls = saver_of(variable)
+    return None if calls is None else NamedSaver(v1_name(variable), *calls)
+
+
+def _as_saveables(variable: Any) -> list[Any]:
+    """What the Saver of `tf.compat.v1` saves of a variable, or of any other object."""
+    if not hasattr(variable, _SAVER):
+        return [variable]
+    saver = _v1_saver(variable)
+    return [] if saver is None else [_KeyedSaveable(variable, saver)]
 
 
 def _extend_v1_saver() -> None:
@@ -292,8 +346,7 @@ def _extend_v1_saver() -> None:
     def op_list_to_dict(op_list: Any, *args: Any, **named: Any) -> Any:
         if isinstance(op_list, list | tuple | set):
             given = tf.nest.flatten(list(op_list))
-            kept = [op for op in given if getattr(op, _SAVER, op) is not None]
-            op_list = [_KeyedSaveable(op) if hasattr(op, _SAVER) else op for op in kept]
+            op_list = [saveable for op in given for saveable in _as_saveables(op)]
         return known(op_list, *args, **named)
 
     setattr(op_list_to_dict, _SAVER, True)

@@ -14,12 +14,15 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.saved_model import save_context
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.checkpoint import (
+    Restore,
+    Save,
     initialize,
     restore_rows,
     restore_table,
@@ -41,7 +44,7 @@ from fusion.tables.initial_rows import (
 )
 from fusion.tables.keras_slots import check_keras_slots
 from fusion.tables.registry import embedding_variable_of, register
-from fusion.tables.replicas import beside, check_runs_once, shared_by_replicas
+from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
 from fusion.tables.slots import Slots
 from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_on_demand
@@ -79,7 +82,10 @@ class EmbeddingVariable(tf.Module):
       dimension: D.
       key_dtype: of keys.
       is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
+      partition: which one of a `PartitionedEmbeddingVariable` it is; None for none.
     """
+
+    partition: Any = None
 
     #: To whoever collects the variables of modules, Keras among them, there is the table alone.
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(
@@ -131,8 +137,8 @@ class EmbeddingVariable(tf.Module):
           ValueError, TypeError: naming the argument and what was given.
           NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
-        super().__init__(name=_module_name(name))
-        self.dimension = _positive("dimension", dimension)
+        super().__init__(name=module_name(name))
+        self.dimension = positive("dimension", dimension)
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
@@ -140,10 +146,10 @@ class EmbeddingVariable(tf.Module):
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
-            self.capacity = _positive("capacity", capacity)
+            self.capacity = positive("capacity", capacity)
         if self.capacity > MOST_ROWS:
             raise ValueError(f"capacity must be at most {MOST_ROWS}, got {self.capacity}")
-        self.admission = _positive("admission", 1 if admission is None else admission)
+        self.admission = positive("admission", 1 if admission is None else admission)
         default = checked_default(default_value, self.dimension)
         if eviction is not None and not isinstance(eviction, POLICIES):
             names = ", ".join(policy.__name__ for policy in POLICIES)
@@ -156,7 +162,7 @@ class EmbeddingVariable(tf.Module):
             initializer = DefaultInitializer(self.dimension, self._seed)
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
-        count = _positive("sample_count", sample_count)
+        count = positive("sample_count", sample_count)
         if not (step is None or callable(step) or isinstance(step, tf.Variable)):
             raise TypeError(f"step must be None, a variable or a function, got {step!r}")
         self.step = step
@@ -164,7 +170,7 @@ class EmbeddingVariable(tf.Module):
         if table is None:
             table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
         self.table = table
-        with tf.name_scope(f"{table.name.partition(':')[0]}/"):
+        with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = _variable(self._empty_index, "key_index", False)
             self.initial = _variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
@@ -174,6 +180,7 @@ class EmbeddingVariable(tf.Module):
         self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
+        save_with(self.initial, self, is_in_name_of=False)
         register(self)
         if not tf.executing_eagerly():
             notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
@@ -240,8 +247,8 @@ class EmbeddingVariable(tf.Module):
             variable_accessed(variable)  # as by a gather: tapes and functions take note of it
         # In graphs the gradient says so when it is asked for; eager ops have run by then.
         trains = tf.executing_eagerly() and self.table.trainable
-        step = self._step_now(-1)  # whose variable may be one of each replica
-        with beside(self.table):
+        step = self._step_now()  # whose variable may be one of each replica
+        with self.beside():
             found = ops.keyed_embedding_gather(
                 table=self.table.handle,
                 index=self.index.handle,
@@ -256,10 +263,10 @@ class EmbeddingVariable(tf.Module):
         rows: tf.Tensor = found.embeddings
         return rows
 
-    def _step_now(self, otherwise: int) -> tf.Tensor:
-        """The number of the step, int64 []."""
+    def _step_now(self) -> tf.Tensor:
+        """The number of the step, int64 []; -1 where lookups in training are counted."""
         if self.step is None:
-            return tf.constant(otherwise, tf.int64)
+            return tf.constant(-1, tf.int64)
         return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
 
     def add_slot(self, slot: Any, first: Any = None) -> int | None:
@@ -278,13 +285,35 @@ class EmbeddingVariable(tf.Module):
           NotImplementedError: there are too many that do not begin with zeros.
         """
         number = self._slots.add(slot, first)
-        fill = functools.partial(self._slots.fill, self.index, slot)
-        save_by_keys(
-            slot,
-            lambda: save_rows(slot, self.index, self._evict_before_save),
-            lambda tensors: restore_rows(tensors, slot, self.table, self.index, self._begin, fill),
-        )
+        save, restore = self.slot_saver(slot)
+        if self.partition is None:
+            save_by_keys(slot, save, restore)
+        else:
+            self.partition.save_slot(slot, save, restore)
         return number
+
+    def slot_saver(self, slot: Any) -> tuple[Save, Restore]:
+        """What saves a slot, and what restores it."""
+        fill = functools.partial(self._slots.fill, self.index, slot)
+
+        def save() -> Mapping[str, tf.Tensor]:
+            with self.beside():
+                return save_rows(slot, self.index, self._evict_before_save)
+
+        def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
+            with self.beside():
+                return restore_rows(tensors, slot, self.table, self.index, self._begin, fill)
+
+        return save, restore
+
+    @property
+    def slots(self) -> list[Any]:
+        """The variables of `add_slot` in their order; None for those that are gone."""
+        return self._slots.variables
+
+    def beside(self) -> Any:
+        """A context whose ops run where the table is."""
+        return beside(self.table)
 
     def fill_slots(self) -> list[tf.Tensor]:
         """Has the rows of slots begin as they should, of keys that have got rows by now.
@@ -310,13 +339,17 @@ class EmbeddingVariable(tf.Module):
 
     def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
-        return save_table(self.table, self.index, self._begin, self._evict_before_save)
+        with self.beside():
+            variables = self.table, self.index, self.initial
+            return save_table(*variables, self._begin, self._evict_before_save)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""
         # The function that a SavedModel has for it knows no slots, which are not in there.
-        reset = (lambda rows: []) if _is_traced() else self._reset_slots
-        return restore_table(restored_tensors, self.table, self.index, self._begin, reset)
+        reset = (lambda rows: []) if save_context.in_save_context() else self._reset_slots
+        with self.beside():
+            variables = self.table, self.index, self.initial
+            return restore_table(restored_tensors, *variables, self._begin, reset)
 
     def statistics(self) -> TableStatistics:
         """How full it is now.
@@ -324,7 +357,7 @@ class EmbeddingVariable(tf.Module):
         Raises:
           RuntimeError: called in a graph.
         """
-        _check_eager("statistics")
+        check_eager("statistics")
         return statistics(self.table, self.index)
 
     def evict(self) -> Any:
@@ -344,8 +377,9 @@ class EmbeddingVariable(tf.Module):
         check_runs_once("evict")
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        now = self._step_now(0)
-        evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
+        now = None if self.step is None else self._step_now()
+        with self.beside():
+            evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
         if tf.executing_eagerly():
             self._evicted_at = int(clock[0])
         return evicted
@@ -382,8 +416,8 @@ class EmbeddingVariable(tf.Module):
         return self._export(path, operator.index(since_step), {"since_step": since_step})
 
     def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
-        _check_eager("export")
-        return export_rows(path, self.table, self.index, since, about)
+        check_eager("export")
+        return export_rows(path, [(self.table, self.index)], since, about)
 
     def import_from(self, path: str | os.PathLike[str]) -> int:
         """Gives the keys of a folder of `export` its rows; returns how many there are.
@@ -396,8 +430,8 @@ class EmbeddingVariable(tf.Module):
           tf.errors.ResourceExhaustedError: there is no room for all keys.
           RuntimeError: called in a graph.
         """
-        _check_eager("import_from")
-        return import_rows(path, self.table, self.index)
+        check_eager("import_from")
+        return import_rows(path, [(self.table, self.index, None)])
 
     def apply_delta(self, path: str | os.PathLike[str]) -> int:
         """As `import_from`, of a folder of `delta`."""
@@ -409,7 +443,7 @@ class EmbeddingVariable(tf.Module):
         Raises:
           RuntimeError: called in a graph.
         """
-        _check_eager("freeze")
+        check_eager("freeze")
         entries = ops.embedding_key_entries(index=self.index.handle)
         has_row = entries.rows >= 0
         rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
@@ -420,7 +454,7 @@ class EmbeddingVariable(tf.Module):
         )
 
     def _begin(self, variable: Any) -> Any:
-        """In a graph, what gives the index, the table or a slot its initial value if it has none.
+        """In a graph, what gives a variable or a slot its initial value if it has none.
 
         There is one op for all who restore: a second one might come after the others' rows.
         """
@@ -428,8 +462,7 @@ class EmbeddingVariable(tf.Module):
             return None
         if variable is self.index:
             return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
-        zeros, shape = ZerosOnDemand(), [self.capacity, self.dimension]
-        first = functools.partial(zeros, shape, self.dtype)
+        first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
@@ -438,12 +471,19 @@ class EmbeddingVariable(tf.Module):
         Raises:
           TypeError: keys of another dtype than `key_dtype`.
         """
-        is_string = keys.dtype == tf.string
-        if is_string != (self.key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
-            raise TypeError(
-                f"keys of {self.name} must be {self.key_dtype.name}, got {keys.dtype.name}"
-            )
-        return fingerprints(keys) if is_string else keys
+        return as_ids(keys, self.key_dtype, self.name)
+
+
+def as_ids(keys: tf.Tensor, key_dtype: tf.DType, name: str) -> tf.Tensor:
+    """Keys as an index has them, int32 or int64.
+
+    Raises:
+      TypeError: keys of another dtype than `key_dtype`, those of a variable of this name.
+    """
+    is_string = keys.dtype == tf.string
+    if is_string != (key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
+        raise TypeError(f"keys of {name} must be {key_dtype.name}, got {keys.dtype.name}")
+    return fingerprints(keys) if is_string else keys
 
 
 def _is_traced() -> bool:
@@ -462,21 +502,32 @@ def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
-    with shared_by_replicas():
+    with whole_variables():
         return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
 
 
-def _module_name(name: str) -> str:
+def module_name(name: str) -> str:
     """A name that `tf.Module` takes, which are identifiers."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}") or "_"
 
 
-def _check_eager(what: str) -> None:
+def check_eager(what: str) -> None:
+    """Checks that there is no graph.
+
+    Raises:
+      RuntimeError: there is one.
+    """
     if not tf.executing_eagerly():
         raise RuntimeError(f"{what} runs eagerly, and not in a graph")
 
 
-def _positive(name: str, value: Any) -> int:
+def positive(name: str, value: Any) -> int:
+    """An argument that is a number of something.
+
+    Raises:
+      TypeError: it is no integer.
+      ValueError: it is less than 1.
+    """
     try:
         number = operator.index(value)
     except TypeError:

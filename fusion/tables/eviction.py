@@ -94,7 +94,7 @@ def forget(
     policy: Any,
     table: Any,
     index: Any,
-    now: tf.Tensor,
+    now: tf.Tensor | None,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Takes the keys out of an index that a policy says.
@@ -104,7 +104,8 @@ def forget(
     Args:
       policy: one of `POLICIES`.
       table, index: the variables of the embedding variable.
-      now: the number of the step, int64 []; where keys are newer, it is theirs.
+      now: the number of the step, int64 []; where keys are newer, it is theirs. None: that of
+        lookups in training.
       reset: makes rows of slots what they were first; in a graph what it returns is waited for.
 
     Returns:
@@ -121,7 +122,7 @@ def forget(
         tf.gather(entries.rows, with_rows),
         tf.gather(entries.counts, with_rows),
         steps,
-        tf.maximum(newest, now),
+        tf.maximum(newest, entries.clock[0] if now is None else now),
     )
     victims = tf.boolean_mask(tf.gather(entries.keys, with_rows), policy.victims(keys))
     waiting = tf.boolean_mask(entries.keys, tf.logical_not(has_row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,45 +15,58 @@ from fusion.tables.checkpoint import put_rows
 
 
 def export_rows(
-    path: str | os.PathLike[str], table: Any, index: Any, since: int, about: dict[str, Any]
+    path: str | os.PathLike[str],
+    partitions: Sequence[tuple[Any, Any]],
+    since: int,
+    about: dict[str, Any],
 ) -> int:
     """Writes keys and rows to a new folder, see `files`; returns how many.
 
     Args:
       path: the folder.
-      table, index: the variables of the embedding variable.
+      partitions: table and index of an embedding variable, or of each partition of one.
       since: the step since which keys were trained.
       about: what else the manifest says.
 
     Raises:
       FileExistsError: there is something at `path`.
     """
-    entries = ops.embedding_key_entries(index=index.handle)
+    found = [(table, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
+    table = partitions[0][0]
+    step = max(int(entries.clock[0]) for _, entries in found)
+    parts = (part for table, entries in found for part in _parts(table, entries, since))
+    about = {"dtype": table.dtype.name, "step": step, **about}
+    return files.write_table(path, int(table.shape[1]), parts, about)
+
+
+def _parts(table: Any, entries: Any, since: int) -> Iterator[tuple[Any, Any]]:
+    """Keys and rows of a table, one part after the other."""
     chosen = np.flatnonzero((entries.rows.numpy() >= 0) & (entries.steps.numpy() >= since))
     keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
-
-    def parts() -> Iterator[tuple[Any, Any]]:
-        for first in range(0, len(keys), files.CHUNK_ROWS):
-            some = slice(first, first + files.CHUNK_ROWS)
-            yield keys[some], tf.gather(table, rows[some]).numpy()
-
-    about = {"dtype": table.dtype.name, "step": int(entries.clock[0]), **about}
-    return files.write_table(path, int(table.shape[1]), parts(), about)
+    for first in range(0, len(keys), files.CHUNK_ROWS):
+        some = slice(first, first + files.CHUNK_ROWS)
+        yield keys[some], tf.gather(table, rows[some]).numpy()
 
 
-def import_rows(path: str | os.PathLike[str], table: Any, index: Any) -> int:
+def import_rows(
+    path: str | os.PathLike[str],
+    partitions: Sequence[tuple[Any, Any, Callable[[Any], tf.Tensor] | None]],
+) -> int:
     """Gives the keys of a folder its rows; returns how many there are.
 
     Args:
       path: the folder.
-      table, index: the variables of the embedding variable.
+      partitions: table and index of an embedding variable, or of each partition of one, and what
+        gives the mask of keys that it has; None: all.
 
     Raises:
       FileNotFoundError, ValueError: as `files.read_table`.
       tf.errors.ResourceExhaustedError: there is no room for all keys.
     """
     count = 0
-    for keys, rows in files.read_table(path, int(table.shape[1])):
-        put_rows(tf.constant(keys), tf.constant(rows), table, index)
+    for keys, rows in files.read_table(path, int(partitions[0][0].shape[1])):
+        for table, index, is_own in partitions:
+            own = slice(None) if is_own is None else is_own(keys).numpy()
+            put_rows(tf.constant(keys[own]), tf.constant(rows[own]), table, index)
         count += len(keys)
     return count

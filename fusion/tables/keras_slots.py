@@ -15,7 +15,7 @@ from typing import Any
 
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import shared_by_replicas
+from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import check_slot, is_too_large
 
 #: Optimizers of tf_keras, and of Keras 3.6, that make variables without saying of which table.
@@ -67,7 +67,7 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
 
 def _beside(table: Any) -> AbstractContextManager[None]:
     """A context in which optimizer variables of a table are made, that is one of all replicas."""
-    return nullcontext() if embedding_variable_of(table) is None else shared_by_replicas()
+    return nullcontext() if embedding_variable_of(table) is None else whole_variables()
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:

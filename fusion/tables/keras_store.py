@@ -7,11 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.tables.checkpoint import saver_of
-from fusion.tables.registry import embedding_variable_of
-
-#: What a file has of an embedding variable besides what a checkpoint has of it.
-_INITIAL = "initial"
+from fusion.tables.checkpoint import is_left_out, saver_of
 
 
 def has_keyed(variables: Sequence[Any]) -> bool:
@@ -20,18 +16,17 @@ def has_keyed(variables: Sequence[Any]) -> bool:
 
 
 def save_variables(variables: Sequence[Any], store: Any) -> None:
-    """Puts Keras variables into a store: the one of number k as `k`, or its parts as `k_part`."""
-    for number, variable in enumerate(variables):
+    """Puts Keras variables into a store: the one of number k as `k`, or its parts as `k_part`.
+
+    Variables that are saved with others have no number.
+    """
+    for number, variable in enumerate(_saved(variables)):
         calls = saver_of(variable.value)
         if calls is None:
             store[str(number)] = variable.numpy()
             continue
         save, _ = calls
-        parts = dict(save())
-        owner = embedding_variable_of(variable)
-        if owner is not None:
-            parts[_INITIAL] = owner.initial
-        for name, tensor in parts.items():
+        for name, tensor in save().items():
             store[f"{number}_{name}"] = tensor.numpy()
 
 
@@ -45,6 +40,7 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
     for key in store.keys():  # noqa: SIM118, no dict
         number, _, name = key.partition("_")
         found.setdefault(int(number), {})[name] = store[key]
+    variables = _saved(variables)
     if {*found} != {*range(len(variables))}:
         raise ValueError(f"the file has {len(found)} variables, but there are {len(variables)}")
     for number, variable in enumerate(variables):
@@ -55,11 +51,11 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
             variable.assign(parts[""])
             continue
         _, restore = calls
-        tensors = {name: tf.convert_to_tensor(value[...]) for name, value in parts.items()}
-        owner = embedding_variable_of(variable)
-        if owner is not None:
-            owner.initial.assign(tensors.pop(_INITIAL))
-        restore(tensors)
+        restore({name: tf.convert_to_tensor(value[...]) for name, value in parts.items()})
+
+
+def _saved(variables: Sequence[Any]) -> list[Any]:
+    return [variable for variable in variables if not is_left_out(variable.value)]
 
 
 class KeyedWeights:

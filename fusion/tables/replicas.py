@@ -13,6 +13,8 @@ from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.numpy_dataset import SingleDevice
 from tensorflow.python.distribute.values import MirroredVariable
 from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import colocate_with
 
 #: Strategies whose variables are ordinary ones, or shards of these.
 _ORDINARY = (
@@ -50,11 +52,12 @@ class SharedVariable(MirroredVariable):
 
 
 @contextlib.contextmanager
-def shared_by_replicas() -> Iterator[None]:
-    """A context in which variables are made that all replicas of the strategy in scope share.
+def whole_variables() -> Iterator[None]:
+    """A context in which a strategy makes one variable of each, for all of its replicas.
 
-    They are on the first of its devices, or on the CPU beside it. Keys would have other rows in
-    each replica if each had an index of its own. Without a strategy variables are ordinary ones.
+    It is on the first of the strategy's devices, or on the CPU beside it. Keys would have other
+    rows in each replica if each had an index of its own. No `variable_partitioner` cuts it: rows
+    belong to keys, wherever it would cut. Without a strategy variables are ordinary ones.
 
     Raises:
       NotImplementedError: a strategy whose replicas cannot share a variable.
@@ -62,7 +65,8 @@ def shared_by_replicas() -> Iterator[None]:
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy() or isinstance(strategy, _ORDINARY):
-        yield
+        with _without_partitioner(strategy.extended):
+            yield
         return
     device = _shared_device(strategy)
 
@@ -81,12 +85,40 @@ def shared_by_replicas() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _without_partitioner(extended: Any) -> Iterator[None]:
+    """A context in which a strategy cuts no variables; TensorFlow has no argument for it."""
+    partitioner = getattr(extended, "_variable_partitioner", None)
+    if partitioner is None:
+        yield
+        return
+    extended._variable_partitioner = None
+    try:
+        yield
+    finally:
+        extended._variable_partitioner = partitioner
+
+
 def beside(variable: Any) -> AbstractContextManager[Any]:
-    """A context of ops on a variable: a shared one is on another device than most replicas."""
+    """A context of ops that run where a variable is: a shared one has a device of its own."""
     if not isinstance(variable, SharedVariable):
-        return contextlib.nullcontext()
+        return colocate_with(variable)  # type: ignore[no-any-return]
     device = tf.DeviceSpec.from_string(variable.device)
     return tf.device(f"/device:{device.device_type}:{device.device_index}")
+
+
+@contextlib.contextmanager
+def variables_beside(table: Any) -> Iterator[None]:
+    """A context of `whole_variables` that are where a table is."""
+    if isinstance(table, SharedVariable):  # as all of its strategy are
+        yield
+        return
+    with tf.distribute.get_strategy().extended.colocate_vars_with(table):
+        if isinstance(tf.compat.v1.get_default_graph(), FuncGraph) or tf.executing_eagerly():
+            yield
+            return
+        with tf.device(None):  # else a replica_device_setter would count the variables
+            yield
 
 
 def check_runs_once(what: str) -> None:

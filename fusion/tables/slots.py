@@ -52,6 +52,11 @@ class Slots:
         self._slots.append(_Slot(weakref.ref(slot), values, number))
         return number
 
+    @property
+    def variables(self) -> list[Any]:
+        """All slots in the order of `add`, None for those that are gone."""
+        return [known.reference() for known in self._slots]
+
     def fill(self, index: Any, only: Any = None) -> list[tf.Tensor]:
         """Fills rows that keys have got since the last time, of all slots that are still there.
 

@@ -16,7 +16,7 @@ from tensorflow.python.training import slot_creator
 from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import shared_by_replicas
+from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import check_slot, first_values
 
 
@@ -26,7 +26,7 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
     would fill them in time: there slots that begin with something else are as stock's.
     """
-    make_beside = shared_by_replicas()(make_slot)
+    make_beside = whole_variables()(make_slot)
 
     @functools.wraps(make_slot)
     def make(

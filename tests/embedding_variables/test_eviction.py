@@ -134,3 +134,19 @@ def test_without_eviction_there_must_be_room():
     assert (rows_of(variable) == before).all()
     train(variable, 2)
     assert np.isfinite(rows_of(variable)).all()
+
+
+def test_a_restored_table_counts_its_lookups_on(tmp_path):
+    """Keys that are trained after it are newer than those of the checkpoint."""
+    first = EmbeddingVariable("table", 2, capacity=9, eviction=GlobalStepEvict(2))
+    for _ in range(20):
+        train(first, 1)
+    train(first, 2)
+    path = tf.train.Checkpoint(table=first).write(str(tmp_path / "save"))
+    second = EmbeddingVariable("table", 2, capacity=9, eviction=GlobalStepEvict(2))
+    tf.train.Checkpoint(table=second).read(path)
+    for key in (3, 4):
+        train(second, key)
+    assert int(second.evict()) == 1
+    assert rows_of(second)[[2, 3, 4]].any(1).all()
+    assert not rows_of(second)[1].any()

@@ -10,6 +10,8 @@ import tensorflow as tf
 import fusion
 from fusion.tables import EmbeddingVariableOption
 
+v1 = tf.compat.v1
+
 RNG = np.random.default_rng(0)
 KEYS = [RNG.integers(0, 60, (16, 3)) * 10**9 for _ in range(6)]
 LABELS = [RNG.random((16, 1)).astype(np.float32) for _ in range(6)]
@@ -76,10 +78,15 @@ def test_weights_of_another_layer_are_an_error(tmp_path: Path):
             other.load_weights(tmp_path / f"{name}.weights.h5")
 
 
-def test_columns_are_saved_by_keys(tmp_path: Path):
-    def made() -> keras.Model:
+@pytest.mark.parametrize(
+    "counts", [(None, None), (2, 2), (3, 2), (2, 5), (None, 2), (2, None)], ids=str
+)
+def test_columns_are_saved_by_keys(tmp_path: Path, counts):
+    """In some number of partitions, and restored into another."""
+
+    def made(count: int | None) -> keras.Model:
         keras.utils.set_random_seed(1)
-        column = fusion.feature_column.categorical_column_with_embedding("a", dtype=tf.int64)
+        column = fusion.feature_column.categorical_column_with_embedding("a", tf.int64, count)
         embedding = fusion.feature_column.embedding_column(column, 4, do_fusion="v2")
         inputs = {"a": keras.Input([3], dtype="int64", name="a")}
         outputs = fusion.feature_column.DenseFeatures([embedding])(inputs)
@@ -87,10 +94,29 @@ def test_columns_are_saved_by_keys(tmp_path: Path):
         result.compile(fusion.optimizers.LazyAdam(0.01), "mse")
         return result
 
-    first, second = made(), made()
+    first, second = (made(count) for count in counts)
     for k in range(2):
         first.train_on_batch({"a": KEYS[k]}, LABELS[k])
     first.save_weights(tmp_path / "some.weights.h5")
     second.load_weights(tmp_path / "some.weights.h5")
     assert (tmp_path / "some.weights.h5").stat().st_size < 300_000
     assert (first.predict({"a": KEYS[0]}) == second.predict({"a": KEYS[0]})).all()
+
+
+def test_a_loaded_model_of_partitions_goes_on_as_it_would_have(tmp_path: Path):
+    column = fusion.feature_column.categorical_column_with_embedding("a", tf.int64, 3)
+    embedding = fusion.feature_column.embedding_column(column, 4, do_fusion="v2")
+    inputs = {"a": keras.Input([3], dtype="int64", name="a")}
+    outputs = fusion.feature_column.DenseFeatures([embedding])(inputs)
+    first = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    first.compile(fusion.optimizers.LazyAdam(0.01), "mse")
+    for k in range(3):
+        first.train_on_batch({"a": KEYS[k]}, LABELS[k])
+    first.save(tmp_path / "model.keras")
+    with keras.saving.custom_object_scope({"TruncatedNormal": v1.truncated_normal_initializer}):
+        second = keras.models.load_model(tmp_path / "model.keras")
+    results = [
+        [float(made.train_on_batch({"a": KEYS[k]}, LABELS[k])) for k in range(3, 6)]
+        for made in (first, second)
+    ]
+    assert results[0] == results[1]

@@ -41,11 +41,12 @@ def embedding_variable():
     return EmbeddingVariable.of(table)
 
 
+@pytest.mark.parametrize("partitions", [None, 2])
 @FUSION
-def test_the_example_of_seed_001(do_fusion):
+def test_the_example_of_seed_001(do_fusion, partitions):
     """Its losses, with the default capacity: as many rows as memory may hold."""
     with tf.Graph().as_default():
-        column = categorical_column_with_embedding("col_emb", dtype=tf.int64)
+        column = categorical_column_with_embedding("col_emb", tf.int64, partition_num=partitions)
         weights = embedding_column(
             categorical_column=column,
             dimension=3,
@@ -256,6 +257,33 @@ def test_what_is_not_trainable_is_not_trained(do_fusion):
 
 
 @FUSION
+def test_partitions_have_the_names_that_tensorflow_gives_them(do_fusion):
+    """Also where the partitioner is that of the scope."""
+    for count, partitioner in ((2, None), (None, v1.fixed_size_partitioner(2))):
+        ids = categorical_column_with_embedding("ids", tf.int64, count, option())
+        column = embedding_column(ids, DIM, do_fusion=do_fusion)
+        with tf.Graph().as_default():
+            with v1.variable_scope("model", partitioner=partitioner):
+                v1.feature_column.input_layer({"ids": tf.constant([[1, 2]], tf.int64)}, [column])
+            scope = "model/input_layer/ids_embedding/embedding_weights"
+            tables = [variable.name for variable in v1.trainable_variables()]
+            assert tables == [f"{scope}/part_0:0", f"{scope}/part_1:0"]
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@FUSION
+def test_partitions_have_the_losses_of_one_table(do_fusion, is_weighted):
+    runs = []
+    for count in (None, 3):
+        ids = categorical_column_with_embedding("ids", tf.int64, count, option())
+        weighted = fc.weighted_categorical_column(ids, "weights") if is_weighted else ids
+        column = embedding_column(weighted, DIM, initializer=initializer(), do_fusion=do_fusion)
+        runs.append(Run(column, OPTIMIZERS["ftrl"]).losses(6))
+    assert len({*runs[0]}) == 6
+    assert runs[1] == runs[0]
+
+
+@FUSION
 def test_variables_have_the_names_of_a_stock_column_and_more(do_fusion):
     ids = categorical_column_with_embedding("ids", tf.int64, ev_option=option())
     column = embedding_column(ids, DIM, do_fusion=do_fusion)
@@ -286,7 +314,7 @@ def test_a_layer_that_is_built_again_uses_the_same_variables(do_fusion):
 def test_a_column_is_made_again_of_its_configuration(do_fusion, is_weighted):
     init = InitializerOption(default_value_dim=16, default_value_no_permission=0.5)
     given = option(filter_option=CBFFilter(filter_freq=3), init_option=init)
-    ids = categorical_column_with_embedding("ids", tf.string, ev_option=given)
+    ids = categorical_column_with_embedding("ids", tf.string, 3, given)
     if is_weighted:
         ids = fc.weighted_categorical_column(ids, "weights")
     column = embedding_column(ids, DIM, "sum", max_norm=2.0, do_fusion=do_fusion)
@@ -300,7 +328,7 @@ def test_a_column_is_made_again_of_its_configuration(do_fusion, is_weighted):
     if is_weighted:
         assert key.weight_feature_key == "weights"
         key = key.categorical_column
-    assert (key.key, key.dtype) == ("ids", tf.string)
+    assert (key.key, key.dtype, key.partition_num) == ("ids", tf.string, 3)
     own = key.ev_option
     assert (own.admission, own.capacity, own.seed, own.init_option) == (3, ROWS, 3, init)
 
@@ -336,7 +364,8 @@ def test_how_examples_are_parsed():
     ("arguments", "error", "message"),
     [
         ({"dtype": tf.float32}, ValueError, "dtype must be one of int64, .*, got float32"),
-        ({"partition_num": 3}, NotImplementedError, "partition_num is not supported, got 3"),
+        ({"partition_num": 0}, ValueError, "partition_num must be at least 1, got 0"),
+        ({"partition_num": 1.5}, TypeError, "partition_num must be an integer, got 1.5"),
         ({"ev_option": 3}, TypeError, "ev_option must be an EmbeddingVariableOption, got 3"),
     ],
 )

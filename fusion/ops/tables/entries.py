@@ -34,7 +34,8 @@ ENTRIES = OpSpec(
 ADD = OpSpec(
     name=names.ADD_KEYS,
     doc="Puts keys into an index as EmbeddingKeyEntries has them; those with a step have a row,\n"
-    "which becomes that of `values`, or without these zeros if the key had none.\n\n"
+    "which becomes that of `values`, or without these zeros if the key had none. Lookups in\n"
+    "training are counted from the last step on.\n\n"
     "Rows that are pending are released if there are no others. That there is no room for a key\n"
     "is a ResourceExhaustedError.",
     inputs=(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.ops import colocate_with
 
 from fusion.runtime.tensorflow.graph_notes import notes
 
@@ -37,7 +38,7 @@ def _connect(gather: Any, gradient: Any, handle: Any, slot: Any, values: Any, nu
 
     if gather.inputs[0] is not handle:
         return
-    with gradient.graph.as_default(), tf.control_dependencies([gather]):
+    with gradient.graph.as_default(), tf.control_dependencies([gather]), colocate_with(slot):
         filled = ops.fill_embedding_slot(
             slot=slot.handle,
             index=gather.inputs[1],

@@ -11,6 +11,7 @@ from fusion.cpu_ops.keys.layout import Addition, KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_rows, share, share_index, unshare
+from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import failed, kernel_state, new_output
 from fusion.runtime.native.jit import int64, jit
@@ -62,12 +63,17 @@ def _add(frame: int, table: int, index: int, tensors: int) -> None:
     steps = tf_tensor_data(load(tensors, _STEPS - _KEYS))
     values = load(tensors, _VALUES - _KEYS)
     row = tf_tensor_data(values) if element_count(values) != 0 else int64(0)
+    newest = int64(0)
     for k in range(count):
+        newest = max(newest, load(steps, k))
         store(addition, Addition.first, row)
         times = int64(load_as(counts, k, np.int32))
         store(rows, k, put_key(index, load(keys, k), times, load(steps, k), addition))
         if row != 0 and load(steps, k) >= 0:
             row += dim * item
+    clock = atomic_load(index, KeyIndex.clock)
+    if newest > clock:  # lookups in training go on counting from there
+        atomic_add(index, KeyIndex.clock, newest - clock)
     if load(addition, Addition.refused_count) > 0:
         text = "there is no room for %lld keys more than the capacity of %lld rows"
         refused = load(addition, Addition.refused_count)

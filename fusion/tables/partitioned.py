@@ -1,0 +1,460 @@
+"""`PartitionedEmbeddingVariable`: the keys of one table, split over several embedding variables."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.ops import colocate_with
+
+from fusion import ops
+from fusion.schema.attributes import EV_BUCKETS
+from fusion.tables import exchange
+from fusion.tables.checkpoint import (
+    NamedSaver,
+    Restore,
+    Save,
+    leave_out,
+    save_by_keys,
+    save_in_v1_as,
+    save_with,
+    v1_name,
+)
+from fusion.tables.embedding_variable import (
+    EmbeddingVariable,
+    as_ids,
+    check_eager,
+    module_name,
+    positive,
+)
+from fusion.tables.eviction import LeastFrequent, LeastRecent
+from fusion.tables.frozen import FrozenEmbedding
+from fusion.tables.statistics import TableStatistics
+
+#: Rows that each partition has besides its share, lest a small table is full too early.
+_SPARE_ROWS = 64
+
+#: What the slot of a partition is saved with besides keys and rows: its number, and how many.
+_OF = "partition"
+
+
+class PartitionedEmbeddingVariable(tf.Module):
+    """A table as an `EmbeddingVariable` whose keys are split over several of these.
+
+    Key k is in partition `k % 1000 % P`, with the modulo that is never negative, as DeepRec has it
+    and as `PartitionWithPermutation` does it for "mod_ev". So `tf.distribute`'s
+    `ParameterServerStrategy`, or `tf.compat.v1.train.replica_device_setter`, can put partitions on
+    different servers; each is gathered from where it is. New rows begin as those of a table without
+    partitions.
+
+    It is saved as one table: a checkpoint can be restored into any number of partitions, and into
+    and from an `EmbeddingVariable`.
+
+    Attributes:
+      partitions: the embedding variables.
+      dimension, dtype: of rows.
+      key_dtype: of keys.
+      admission: how often a key is seen before it gets a row.
+      eviction: which keys are forgotten; each partition keeps a P-th of its `capacity`.
+      capacity: how many keys can have rows, if they are spread evenly.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dimension: int,
+        partition_count: int,
+        dtype: Any = tf.float32,
+        key_dtype: Any = tf.int64,
+        initializer: Callable[..., Any] | None = None,
+        trainable: bool = True,
+        admission: int | None = None,
+        eviction: Any = None,
+        capacity: int | None = None,
+        seed: int | None = None,
+        tables: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Makes the partitions, with variables `name/part_0` and so on, or of given tables.
+
+        Args:
+          name: of the whole.
+          dimension: size D of an embedding, > 0.
+          partition_count: how many partitions there are, P, 1 to 1000.
+          capacity: of the whole: each partition has room for a P-th, a quarter more, and 64 keys,
+            since keys need not be spread evenly; one that is full is an error as a table is.
+          tables: P variables of `partition_capacity` rows of zeros, made by `ZerosOnDemand`.
+          dtype, key_dtype, initializer, trainable, admission, eviction, seed, **options: as of
+            `EmbeddingVariable`. The `capacity` of an eviction is split over the partitions.
+
+        Raises:
+          ValueError, TypeError: naming the argument and what was given.
+        """
+        count = checked_count("partition_count", partition_count)
+        if tables is not None and len(tables) != count:
+            raise ValueError(f"tables must be {count}, one of each partition, got {len(tables)}")
+        super().__init__(name=module_name(name))
+        make = functools.partial(
+            EmbeddingVariable,
+            dimension=dimension,
+            dtype=dtype,
+            key_dtype=tf.int64 if key_dtype in (tf.string, "string") else key_dtype,
+            trainable=trainable,
+            admission=admission,
+            eviction=_share_of(eviction, count),
+            capacity=partition_capacity(capacity, count),
+            seed=zlib.crc32(f"{name}".encode()) if seed is None else seed,
+        )
+        partitions: list[EmbeddingVariable] = []
+        for number in range(count):
+            if partitions:  # the same rows, also of an initializer that gives others each time
+                initializer = functools.partial(_samples, partitions[0])
+                options["sample_count"] = int(partitions[0].initial.shape[0]) - 1
+            table = None if tables is None else tables[number]
+            made = make(f"{name}/part_{number}", initializer=initializer, table=table, **options)
+            partitions.append(made)
+            setattr(self, f"part_{number}", made)
+            self._adopt(made, number, count)
+        first = partitions[0]
+        self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
+        self.key_dtype = tf.as_dtype(key_dtype)
+        self.eviction = eviction
+        self.has_default_capacity = capacity is None
+        self.capacity = sum(p.capacity for p in partitions) if capacity is None else capacity
+        self._count = count
+
+    def _adopt(self, partition: EmbeddingVariable, number: int, count: int) -> None:
+        """Has a partition saved with the others, in place of its variables."""
+        partition.partition = _Partition(number, count, self)
+        leave_out(partition)
+        save_with(partition.table, self, is_in_name_of=number == 0)
+        save_with(partition.index, self, is_in_name_of=False)
+        save_with(partition.initial, self, is_in_name_of=False)
+        if number == 0:
+            saver = NamedSaver(
+                whole_name(v1_name(partition.table)),
+                self._serialize_to_tensors,
+                self._restore_from_tensors,
+            )
+            save_in_v1_as(partition.table, lambda: saver)
+
+    @property
+    def partitions(self) -> list[EmbeddingVariable]:
+        """The embedding variables that have the keys."""
+        return [getattr(self, f"part_{number}") for number in range(self._count)]
+
+    @property
+    def tables(self) -> list[Any]:
+        """The variables that are trained."""
+        return [partition.table for partition in self.partitions]
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """[None, D]: keys are not numbered."""
+        return tf.TensorShape([None, self.dimension])
+
+    @property
+    def is_trained(self) -> Callable[[], bool]:
+        """Whether lookups can be trained, a function that whoever freezes the table sets."""
+        return self.partitions[0].is_trained
+
+    @is_trained.setter
+    def is_trained(self, is_trained: Callable[[], bool]) -> None:
+        for partition in self.partitions:
+            partition.is_trained = is_trained
+
+    def embedding_lookup(self, keys: Any, counts: Any = None, name: str | None = None) -> tf.Tensor:
+        """The rows of keys, each gathered beside its partition; see `EmbeddingVariable`.
+
+        Its gradients with respect to `tables` are `IndexedSlices`.
+        """
+        with tf.name_scope(name or "partitioned_embedding_lookup"):
+            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            flat = self.as_ids(tf.reshape(keys, [-1]))
+            rows = self._gather(flat, None if counts is None else tf.reshape(counts, [-1]))
+            rows.set_shape([None, self.dimension])
+            if keys.shape.rank == 1:
+                return rows
+            return tf.reshape(rows, tf.concat([tf.shape(keys), [self.dimension]], 0))
+
+    def _gather(self, keys: tf.Tensor, counts: tf.Tensor | None) -> tf.Tensor:
+        """The rows of a vector of keys."""
+        partitions, count = self.partitions, self._count
+        if count == 1:
+            return partitions[0].embedding_lookup(keys, counts)
+        shape = tf.constant([tf.int64.max, self.dimension], tf.int64)
+        split = ops.partition_with_permutation(
+            input=keys, partition_shapes=[shape] * count, partition_strategy="mod_ev"
+        )
+        owners = split.partition_permutation[:, 0]
+        places = tf.dynamic_partition(tf.range(tf.size(keys)), owners, count)
+        seen = [None] * count if counts is None else tf.dynamic_partition(counts, owners, count)
+        parts = zip(partitions, split.partitioned_values, seen, strict=True)
+        rows = [partition.embedding_lookup(*given) for partition, *given in parts]
+        return tf.dynamic_stitch(places, rows)
+
+    def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
+        """Keys as the indices have them; see `EmbeddingVariable.as_ids`."""
+        return as_ids(keys, self.key_dtype, self.name)
+
+    def fill_slots(self) -> list[tf.Tensor]:
+        """As `EmbeddingVariable.fill_slots`."""
+        return [filled for partition in self.partitions for filled in partition.fill_slots()]
+
+    def statistics(self) -> list[TableStatistics]:
+        """How full each partition is at this moment.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        return [partition.statistics() for partition in self.partitions]
+
+    def evict(self) -> Any:
+        """Forgets the keys that `eviction` says, see `EmbeddingVariable.evict`.
+
+        Raises:
+          ValueError: there is no `eviction`.
+        """
+        if self.eviction is None:
+            raise ValueError(f"{self.name} has no eviction")
+        return tf.add_n([partition.evict() for partition in self.partitions])
+
+    def export(self, path: str | os.PathLike[str]) -> int:
+        """Writes the keys of all partitions to one folder, see `EmbeddingVariable.export`."""
+        return self._export(path, 0, {})
+
+    def delta(self, path: str | os.PathLike[str], since_step: int) -> int:
+        """As `export`, but of the keys that were trained in this step or later."""
+        return self._export(path, since_step, {"since_step": since_step})
+
+    def _export(self, path: str | os.PathLike[str], since: int, about: dict[str, Any]) -> int:
+        check_eager("export")
+        variables = [(partition.table, partition.index) for partition in self.partitions]
+        return exchange.export_rows(path, variables, since, about)
+
+    def import_from(self, path: str | os.PathLike[str]) -> int:
+        """Gives keys the rows of a folder, of any partitions; see `EmbeddingVariable`."""
+        check_eager("import_from")
+        parts = [(p.table, p.index, p.partition.is_of) for p in self.partitions]
+        return exchange.import_rows(path, parts)
+
+    def apply_delta(self, path: str | os.PathLike[str]) -> int:
+        """As `import_from`, of a folder of `delta`."""
+        return self.import_from(path)
+
+    def freeze(self) -> FrozenEmbedding:
+        """The rows of all partitions as one ordinary table, see `EmbeddingVariable.freeze`."""
+        check_eager("freeze")
+        saved = self._serialize_to_tensors()
+        keys = tf.boolean_mask(saved["keys"], saved["steps"] >= 0)
+        rows = tf.concat([saved["initial"][:1], saved["values"]], 0)
+        return FrozenEmbedding(keys, rows, self.key_dtype)
+
+    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+        """What a checkpoint has of it: what it has of a table without partitions."""
+        parts = [EmbeddingVariable._serialize_to_tensors(p) for p in self.partitions]
+        return self._joined(parts)
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        """Takes what a checkpoint has of any number of partitions."""
+        taken = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
+        return _group([EmbeddingVariable._restore_from_tensors(*some) for some in taken])
+
+    def slot_saver(self, slot_number: int) -> NamedSaver:
+        """What saves a slot of all partitions, for the Saver of `tf.compat.v1`.
+
+        Args:
+          slot_number: its index among the slots of each partition.
+
+        Raises:
+          ValueError: a partition has no such slot.
+        """
+        partitions = self.partitions
+        slots = [dict(enumerate(p.slots)).get(slot_number) for p in partitions]
+        if any(slot is None for slot in slots):
+            raise ValueError(f"not all partitions of {self.name} have an optimizer's variable")
+        calls = [p.slot_saver(slot) for p, slot in zip(partitions, slots, strict=True)]
+
+        def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
+            shares = [partition.partition.share(tensors) for partition in partitions]
+            return _group([put(some) for (_, put), some in zip(calls, shares, strict=True)])
+
+        first = v1_name(partitions[0].table)
+        name = v1_name(slots[0]).replace(first, whole_name(first), 1)
+        return NamedSaver(name, lambda: self._joined([save() for save, _ in calls]), restore)
+
+    def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
+        """What partitions are saved as, as that of one table or slot, beside the first."""
+        with self.partitions[0].beside():
+            joined = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+            if "initial" in joined:  # of which all have the same
+                joined["initial"] = tf.identity(parts[0]["initial"])
+            return joined
+
+    def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
+        """What a SavedModel has to have before it."""
+        names = [f"part_{number}" for number in range(self._count)]
+        return {name: children[name] for name in names}
+
+    def _export_to_saved_model_graph(self, object_map: Any, **_: Any) -> list[Any]:
+        """Makes the copy that is saved with a SavedModel's graph, of the partitions there."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        for number, partition in enumerate(self.partitions):
+            copied.__dict__[f"part_{number}"] = object_map[partition]
+        object_map[self] = copied
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class _Partition:
+    """Which partition of which table an embedding variable is.
+
+    Attributes:
+      number: its index.
+      count: how many there are.
+      whole: the `PartitionedEmbeddingVariable`.
+    """
+
+    number: int
+    count: int
+    whole: PartitionedEmbeddingVariable
+
+    def is_of(self, keys: Any) -> tf.Tensor:
+        """A mask [n] of the keys int64 [n] that the partition has."""
+        return tf.equal(keys % EV_BUCKETS % self.count, self.number)
+
+    def share(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The keys of this partition of what was saved of a table or a slot, and their rows."""
+        keys = tf.reshape(tensors["keys"], [-1])
+        is_own, share = self.is_of(keys), dict(tensors)
+        with_row = is_own
+        if "steps" in tensors:  # of a table, in which keys may wait for a row
+            with_row = tf.boolean_mask(is_own, tf.reshape(tensors["steps"], [-1]) >= 0)
+        for name in tensors.keys() & {"keys", "counts", "steps"}:
+            share[name] = tf.boolean_mask(tf.reshape(tensors[name], [-1]), is_own)
+        share["values"] = tf.boolean_mask(tensors["values"], with_row)
+        return share
+
+    def save_slot(self, slot: Any, save: Save, restore: Restore) -> None:
+        """Has a slot saved by keys; and that of the first partition by the v1 Saver for all."""
+        own, number = [self.number, self.count], len(self.variable.slots) - 1
+
+        def save_own() -> Mapping[str, tf.Tensor]:
+            return {**save(), _OF: tf.constant(own, tf.int64)}
+
+        def restore_own(tensors: Mapping[str, tf.Tensor]) -> Any:
+            message = (
+                f"{slot.name} is of partition {own[0]} of {own[1]}, and the checkpoint has another "
+                "one in its place: restore the table without its optimizer"
+            )
+            same = tf.debugging.assert_equal(tensors[_OF], tf.constant(own, tf.int64), message)
+            with tf.control_dependencies([] if tf.executing_eagerly() else [same]):
+                return restore({name: tf.identity(tensors[name]) for name in ("keys", "values")})
+
+        save_by_keys(slot, save_own, restore_own)
+        is_first = self.number == 0
+        save_in_v1_as(slot, lambda: self.whole.slot_saver(number) if is_first else None)
+
+    @property
+    def variable(self) -> EmbeddingVariable:
+        """The partition itself."""
+        return self.whole.partitions[self.number]
+
+
+def partition_capacity(capacity: int | None, count: int) -> int | None:
+    """How many keys each of `count` partitions has room for; None for what memory may hold.
+
+    Args:
+      capacity: that of the whole, or None.
+      count: how many partitions there are.
+
+    Raises:
+      TypeError, ValueError: `capacity` is no positive integer.
+    """
+    if capacity is None:
+        return None
+    capacity = positive("capacity", capacity)
+    share = -(-capacity // count)
+    return min(capacity, share + share // 4 + _SPARE_ROWS)
+
+
+def partition_names(name: str, count: int | None) -> list[str]:
+    """The names of the tables of a table: its own if `count` is None."""
+    return [name] if count is None else [f"{name}/part_{number}" for number in range(count)]
+
+
+def partitions_by(partitioner: Any, shape: Sequence[int], dtype: tf.DType) -> int | None:
+    """How many partitions a partitioner of `tf.compat.v1` makes of a table; None without one.
+
+    Args:
+      partitioner: called with the shape and the dtype of a table, or None.
+      shape, dtype: those.
+
+    Raises:
+      TypeError: it is no function.
+      ValueError: it divides rows, makes more partitions than there can be, or gives something else.
+    """
+    if partitioner is None:
+        return None
+    if not callable(partitioner):
+        raise TypeError(f"partitioner must be callable, got {partitioner!r}")
+    counts = partitioner(shape=tf.TensorShape(shape), dtype=dtype)
+    if len(counts) != 2 or counts[1] != 1:
+        raise ValueError(f"partitioner must give [partitions, 1], got {counts}")
+    return checked_count("partitions of partitioner", counts[0])
+
+
+def whole_name(name: str) -> str:
+    """The name of the whole of that of the table of its first partition."""
+    return re.sub(r".part_0$", "", name)
+
+
+def checked_count(name: str, count: Any) -> int:
+    """A number of partitions.
+
+    Args:
+      name: of the argument, for errors.
+      count: what was given.
+
+    Raises:
+      TypeError: it is no integer.
+      ValueError: it is not one of 1 to 1000.
+    """
+    number = positive(name, count)
+    if number > EV_BUCKETS:
+        raise ValueError(f"{name} must be at most {EV_BUCKETS}, got {number}")
+    return number
+
+
+def _share_of(eviction: Any, count: int) -> Any:
+    """The policy of each of `count` partitions."""
+    if not isinstance(eviction, LeastFrequent | LeastRecent):
+        return eviction
+    return replace(eviction, capacity=-(-eviction.capacity // count))
+
+
+def _samples(first: EmbeddingVariable, shape: Any, dtype: Any) -> tf.Tensor:
+    """The rows that the elements of new ones are taken from, of the first partition."""
+    del shape, dtype
+    known = first.initial
+    with colocate_with(known, ignore_existing=True):  # may be on another server
+        if tf.executing_eagerly():
+            return known[1:]
+        is_initialized = tf.raw_ops.VarIsInitializedOp(resource=known.handle)
+        return tf.cond(is_initialized, known.read_value, lambda: known.initial_value)[1:]
+
+
+def _group(restored: Sequence[Any]) -> Any:
+    """In a graph, what stands for several ops."""
+    return None if tf.executing_eagerly() else tf.group(*restored)
+
+
+#: What lookups take in the place of a table, if its rows belong to keys.
+KeyedTable = EmbeddingVariable | PartitionedEmbeddingVariable
