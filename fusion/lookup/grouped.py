@@ -12,7 +12,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import as_shards, gather_rows, has_handle
+from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared
@@ -71,9 +71,7 @@ class Lookup:
         if isinstance(table, EmbeddingVariable):
             return False  # it is an op of its own that finds rows
         outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
-        device = table.device or ""
-        is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
-        if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
+        if outside_limit is not None or not _is_here(table):
             return False
         return not has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
 
@@ -136,18 +134,12 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
     """
     parts = [_part(column) for column in columns]
-    lookups = [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
-    entries = ops.grouped_embedding_pre_look_up(
-        **_inputs(lookups),
-        Tkeys=[part.ids.dtype for part in lookups],
-        **_lists(lookups, PRE_ATTRS),
-        column_names=_names([column for column in columns if isinstance(column, Lookup)]),
+    lookups = [column for column in columns if isinstance(column, Lookup)]
+    entries, found = _entries(
+        lookups, [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     )
-    numbers = iter(range(len(lookups)))
-    rows = [
-        _rows(column, next(numbers), entries) if isinstance(column, Lookup) else column
-        for column in columns
-    ]
+    gathered = iter([_rows(column, k, entries, found) for k, column in enumerate(lookups)])
+    rows = [next(gathered) if isinstance(column, Lookup) else column for column in columns]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
     result = ops.grouped_embedding_post_look_up(
         emb_rows=rows,
@@ -160,14 +152,68 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     return _shaped(result, columns, parts)
 
 
-def _rows(column: Lookup, number: int, entries: Any) -> tf.Tensor:
+def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, dict[int, tf.Tensor]]:
+    """The outputs of the op before the gathers, and the rows that it has gathered, by column."""
+    given = {
+        **_inputs(parts),
+        "Tkeys": [part.ids.dtype for part in parts],
+        **_lists(parts, PRE_ATTRS),
+        "column_names": _names(columns),
+    }
+    keyed = _keyed(columns)
+    if not keyed:
+        return ops.grouped_embedding_pre_look_up(**given), {}
+    tables = {number: columns[number].shards[0] for number in keyed}
+    read = {number: table.read() for number, table in tables.items()}
+    entries = ops.grouped_keyed_embedding_pre_look_up(
+        **given,
+        tables=[inputs.table for inputs in read.values()],
+        initials=[inputs.initial for inputs in read.values()],
+        indices=[inputs.index for inputs in read.values()],
+        steps=tf.stack([inputs.step for inputs in read.values()]),
+        dims=[part.attrs["dim"] for part in parts],
+        keyed=[number in read for number in range(len(columns))],
+        trainable=[number in read and read[number].trainable for number in range(len(columns))],
+        is_training=[number in read and read[number].is_training for number in range(len(columns))],
+    )
+    found = dict(zip(keyed, entries.embeddings, strict=True))
+    for number, rows in found.items():
+        rows.set_shape([None, tables[number].dimension])
+    return entries, found
+
+
+def _keyed(columns: Sequence[Lookup]) -> list[int]:
+    """The columns of embedding variables that the op before the gathers can find rows of.
+
+    They are on one device, beside the op; others have gathers of their own.
+    """
+    found: dict[str, list[int]] = {}
+    for number, column in enumerate(columns):
+        (table,) = column.shards
+        if isinstance(table, EmbeddingVariable) and _is_here(table):
+            table.as_ids(column.ids if isinstance(column.ids, tf.Tensor) else column.ids.values)
+            found.setdefault(table.device, []).append(number)
+    return max(found.values(), key=len, default=[])
+
+
+def _is_here(table: Any) -> bool:
+    """Whether a table is where ops are that read it as a whole."""
+    device = table.device or ""
+    is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
+    return is_of_kind and is_beside_ops(device)
+
+
+def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table.
 
     Args:
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
+      found: the rows that this op has gathered.
     """
+    if number in found:
+        return clipped(found[number], column.options.max_norm)
     (table,), keys = column.shards, entries.unique_keys[number]
 
     def counts() -> tf.Tensor:

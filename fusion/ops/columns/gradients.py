@@ -196,12 +196,12 @@ def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     )
     for index, grad in zip(lookups, grads, strict=True):
         result[index] = grad
-    if any(op.get_attr("use_sparse_weights")) and _is_wanted(op, count + 2):
+    if any(op.get_attr("use_sparse_weights")) and is_wanted(op, count + 2):
         result[count + 2] = _of_weights(op, of_lookups, rows, lookups, offsets)
     return result
 
 
-def _is_wanted(op: tf.Operation, index: int) -> bool:
+def is_wanted(op: tf.Operation, index: int) -> bool:
     """Whether anybody asks for the gradient of an input; in eager mode TensorFlow tells."""
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
@@ -293,14 +293,19 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
-    """Gradients of GroupedEmbeddingPreLookUp's inputs: those of the weights.
+    """Gradients of GroupedEmbeddingPreLookUp's inputs: those of the weights."""
+    return weights_gradient(op, grads[-1])
+
+
+def weights_gradient(op: tf.Operation, of_entries: Any) -> list[Any]:
+    """Gradients of the inputs of columns before gathers, from that of the entries' weights.
 
     What an entry's weight gets goes to the weight that was given for it; those of fillers are
     dropped, and pruned entries get 0.
     """
     from fusion import ops
 
-    count, of_entries = op.get_attr("num_columns"), grads[-1]
+    count = op.get_attr("num_columns")
     result: list[Any] = [None] * (4 * count)
     weighted = op.get_attr("use_sparse_weights")
     if of_entries is None or not any(weighted):

@@ -12,7 +12,7 @@ from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_index, check_rows, failure
 from fusion.runtime.native.atomic import atomic_add
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED
-from fusion.runtime.native.frame import failed, scratch_bytes
+from fusion.runtime.native.frame import failed
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, store
 
@@ -89,23 +89,24 @@ def begin_training(call: int) -> None:
 
 
 @jit
-def list_missing(frame: int, call: int) -> None:
-    """Lists the keys that were not found."""
-    rows, count = load(gather_of(call), KeyedGather.rows), load(call, KeyedCall.key_count)
-    missing_count, number = int64(0), int64(0)
-    for k in range(count):
+def count_missing(call: int) -> int:
+    """Counts the keys that were not found."""
+    rows, missing_count = load(gather_of(call), KeyedGather.rows), int64(0)
+    for k in range(load(call, KeyedCall.key_count)):
         missing_count += int64(load(rows, k) < 0)
-    if missing_count == 0:
-        return
-    missing = scratch_bytes(frame, 8 * missing_count)
-    if failed(frame):
-        return
-    for k in range(count):
+    store(call, KeyedCall.missing_count, missing_count)
+    return missing_count
+
+
+@jit
+def list_missing(call: int, missing: int) -> None:
+    """Lists the keys that were not found, which are counted, at an address."""
+    rows, number = load(gather_of(call), KeyedGather.rows), int64(0)
+    for k in range(load(call, KeyedCall.key_count)):
         if load(rows, k) < 0:
             store(missing, number, int64(k))
             number += 1
     store(call, KeyedCall.missing, missing)
-    store(call, KeyedCall.missing_count, missing_count)
 
 
 @jit

@@ -17,6 +17,7 @@ from fusion.ops.cpu.tables.calls import (
     addition_of,
     begin_training,
     check_room,
+    count_missing,
     gather_of,
     list_missing,
     set_variables,
@@ -146,9 +147,10 @@ def _gather_shared(frame: int, job: int) -> None:
     if failed(frame):
         return
     _gather_all(frame, job)
-    if is_training:
-        list_missing(frame, call)
+    if is_training and count_missing(call) > 0:
+        missing = scratch_bytes(frame, 8 * load(call, KeyedCall.missing_count))
         if not failed(frame):
+            list_missing(call, missing)
             add_listed(call)
             check_room(frame, call, int64(-1))
 
