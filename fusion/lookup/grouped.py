@@ -15,7 +15,7 @@ from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
 from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
-from fusion.runtime.tensorflow.variable_access import is_shared
+from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
 from fusion.schema.columns import (
     COLUMN_ATTRS,
     LATER_LISTS,
@@ -24,6 +24,7 @@ from fusion.schema.columns import (
     column_name,
 )
 from fusion.tables import EmbeddingVariable
+from fusion.tables.embedding_variable import KeyedInputs
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,13 @@ class Lookup:
         has to be shared with those who change its rows.
         """
         (table, *_) = self.shards
-        if isinstance(table, EmbeddingVariable):
-            return False  # it is an op of its own that finds rows
-        outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
+        dtype = table.dtype.base_dtype
+        outside_limit, _ = self.options.split_max_norm(dtype)
         if outside_limit is not None or not _is_here(table):
             return False
-        return not has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
+        if isinstance(table, EmbeddingVariable):
+            return self.sum_order == "segment" and is_updated_in_place(dtype.name)
+        return not has_handle(table) or is_shared(dtype.name, ops.DEVICES.home)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -93,13 +95,20 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError: ids, weights or tables that cannot be, seen when the graph is built.
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
+    keyed = _read_keyed(columns)
+    if len(keyed) < sum(isinstance(c, Lookup) and _is_keyed(c) for c in columns):
+        return trained_lookup(columns)  # they are on several devices
     parts = [_part(column) for column in columns]
-    result = ops.grouped_embedding_lookup(
-        tables=_tables(columns),
+    given = {
+        "tables": _tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
-        column_names=_names(columns),
-    )
+        "column_names": _names(columns),
+    }
+    if keyed:
+        result = ops.grouped_keyed_embedding_lookup(**given, **_keyed_inputs(columns, keyed))
+    else:
+        result = ops.grouped_embedding_lookup(**given)
     return _shaped(result, columns, parts)
 
 
@@ -160,40 +169,51 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
         **_lists(parts, PRE_ATTRS),
         "column_names": _names(columns),
     }
-    keyed = _keyed(columns)
+    keyed = _read_keyed(columns)
     if not keyed:
         return ops.grouped_embedding_pre_look_up(**given), {}
-    tables = {number: columns[number].shards[0] for number in keyed}
-    read = {number: table.read() for number, table in tables.items()}
     entries = ops.grouped_keyed_embedding_pre_look_up(
         **given,
-        tables=[inputs.table for inputs in read.values()],
-        initials=[inputs.initial for inputs in read.values()],
-        indices=[inputs.index for inputs in read.values()],
-        steps=tf.stack([inputs.step for inputs in read.values()]),
+        **_keyed_inputs(columns, keyed),
         dims=[part.attrs["dim"] for part in parts],
-        keyed=[number in read for number in range(len(columns))],
-        trainable=[number in read and read[number].trainable for number in range(len(columns))],
-        is_training=[number in read and read[number].is_training for number in range(len(columns))],
+        is_training=[k in keyed and keyed[k].is_training for k in range(len(columns))],
     )
     found = dict(zip(keyed, entries.embeddings, strict=True))
     for number, rows in found.items():
-        rows.set_shape([None, tables[number].dimension])
+        rows.set_shape([None, parts[number].attrs["dim"]])
     return entries, found
 
 
-def _keyed(columns: Sequence[Lookup]) -> list[int]:
-    """The columns of embedding variables that the op before the gathers can find rows of.
+def _read_keyed(columns: Sequence[Lookup | tf.Tensor]) -> dict[int, KeyedInputs]:
+    """What an op needs of the columns of embedding variables that it can look up, by number.
 
     They are on one device, beside the op; others have gathers of their own.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, dict[int, EmbeddingVariable]] = {}
     for number, column in enumerate(columns):
-        (table,) = column.shards
-        if isinstance(table, EmbeddingVariable) and _is_here(table):
+        if isinstance(column, Lookup) and _is_keyed(column) and column.reads_table_well:
+            (table,) = column.shards
             table.as_ids(column.ids if isinstance(column.ids, tf.Tensor) else column.ids.values)
-            found.setdefault(table.device, []).append(number)
-    return max(found.values(), key=len, default=[])
+            found.setdefault(table.device, {})[number] = table
+    tables: dict[int, EmbeddingVariable] = max(found.values(), key=len, default={})
+    return {number: table.read() for number, table in tables.items()}
+
+
+def _keyed_inputs(columns: Sequence[Any], keyed: Mapping[int, KeyedInputs]) -> dict[str, Any]:
+    """The inputs of an op, and its attrs, that are of embedding variables."""
+    numbers = range(len(columns))
+    return {
+        "keyed_tables": [read.table for read in keyed.values()],
+        "initials": [read.initial for read in keyed.values()],
+        "indices": [read.index for read in keyed.values()],
+        "steps": tf.stack([read.step for read in keyed.values()]),
+        "keyed": [number in keyed for number in numbers],
+        "trainable": [number in keyed and keyed[number].trainable for number in numbers],
+    }
+
+
+def _is_keyed(column: Lookup) -> bool:
+    return isinstance(column.shards[0], EmbeddingVariable)
 
 
 def _is_here(table: Any) -> bool:
@@ -280,8 +300,11 @@ class _Part(NamedTuple):
 
 
 def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
-    """The tables of lookups, each Variable read once and without a copy; matrices as they are."""
-    tables = [column.shards[0] if isinstance(column, Lookup) else column for column in columns]
+    """The tables of lookups, each Variable read once and without a copy; matrices as they are.
+
+    An embedding variable is not read: without rows it says how long they are.
+    """
+    tables = [_table(column) if isinstance(column, Lookup) else column for column in columns]
     variables = {id(table): table for table in tables if has_handle(table)}
     read = dict[int, tf.Tensor]()
     if variables:
@@ -294,6 +317,11 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
             value.set_shape(variable.shape)
             read[key] = value
     return [read[id(t)] if id(t) in read else tf.convert_to_tensor(t) for t in tables]
+
+
+def _table(column: Lookup) -> Any:
+    (table,) = column.shards
+    return tf.zeros([0, table.dimension], table.dtype) if _is_keyed(column) else table
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

@@ -16,6 +16,14 @@ from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.cpu_ops.keys.gather import gather
 from fusion.cpu_ops.keys.layout import Addition, KeyedGather
 from fusion.ops.cpu.columns.inputs import column_at, state_field
+from fusion.ops.cpu.columns.keyed_variables import (
+    VARIABLES,
+    keyed_column,
+    keyed_columns,
+    set_column,
+    share_columns,
+    unshare_columns,
+)
 from fusion.ops.cpu.columns.layout import ColumnsState, KeyedColumn, KeyedColumns
 from fusion.ops.cpu.columns.unique_kernel import UniqueJob, do_columns, find_keys
 from fusion.ops.cpu.tables.calls import (
@@ -29,11 +37,9 @@ from fusion.ops.cpu.tables.calls import (
     count_missing,
     gather_of,
     list_missing,
-    set_variables,
 )
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
-from fusion.ops.cpu.tables.sharing import share_all, unshare_all
 from fusion.runtime.layout import Address, Int64
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import failed, kernel_state, new_output, scratch_bytes
@@ -65,8 +71,8 @@ class KeyedJob(UniqueJob):
 #: What tasks do: find distinct ids; gather rows; add keys.
 _NUMBERING, _GATHERING, _ADDING = range(3)
 
-#: Inputs of each column, before those of embedding variables: three of each, and the steps of all.
-_COLUMN_INPUTS, _VARIABLES = 4, 3
+#: Inputs of each column, before those of embedding variables and the steps of all.
+_COLUMN_INPUTS = 4
 
 #: Outputs besides those of each column.
 _OUTPUTS = 3
@@ -80,7 +86,7 @@ def _call_at(job: int, number: int) -> int:
 @jit
 def _column_of(job: int, number: int) -> int:
     """The address of a `KeyedColumn`."""
-    return load(job, KeyedJob.keyed) + 8 * (KeyedColumns.columns + KeyedColumn.SIZE * number)
+    return keyed_column(load(job, KeyedJob.keyed), number)
 
 
 @jit
@@ -121,33 +127,11 @@ def _do_all(job: int, phase: int, tasks: int, helpers: int) -> None:
 
 
 @jit
-def _share(frame: int, job: int, shared: int, count: int) -> bool:
-    """Shares all variables: tables and initial rows, then indices."""
-    keyed, numbers = load(job, KeyedJob.keyed), stack_words(2 * count)
-    first = _COLUMN_INPUTS * state_field(kernel_state(frame), ColumnsState.column_count)
-    for k in range(_VARIABLES * count):
-        store_as(numbers, k, np.int32(first + k), np.int32)
-    of_tables, of_indices = (
-        keyed + 8 * KeyedColumns.table_access,
-        keyed + 8 * KeyedColumns.index_access,
-    )
-    if not share_all(frame, of_tables, numbers, 2 * count, shared):
-        return False
-    indices = shared + 8 * SharedVariable.SIZE * 2 * count
-    return share_all(frame, of_indices, numbers + 4 * 2 * count, count, indices)
-
-
-@jit
 def _set_up(frame: int, job: int, shared: int, count: int, steps: int) -> None:
     """Sets the variables of all calls, and their steps if they are in training."""
-    state, size = kernel_state(frame), 8 * SharedVariable.SIZE
     for k in range(count):
-        call, column = _call_at(job, k), load(_column_of(job, k), KeyedColumn.index)
-        table, initial = shared + size * k, shared + size * (count + k)
-        index = shared + size * (2 * count + k)
-        dim = load(column_at(state, column), ColumnAttrs.dim)
-        item = state_field(state, ColumnsState.item_bytes)
-        set_variables(frame, call, table, index, initial, dim, item, column)
+        call = _call_at(job, k)
+        set_column(frame, call, shared, k)
         if failed(frame):
             return
         store(addition_of(call), Addition.step, load(steps, k))
@@ -268,7 +252,7 @@ def _prepare_shared(frame: int, job: int, shared: int, count: int, steps: int) -
 def _take_steps(frame: int, tensors: int, count: int) -> int:
     """The address of the steps; 0, having failed, if they cannot be had."""
     columns = state_field(kernel_state(frame), ColumnsState.column_count)
-    index = _COLUMN_INPUTS * columns + _VARIABLES * count
+    index = _COLUMN_INPUTS * columns + VARIABLES * count
     steps = take(frame, tensors, index, int64(0))
     if failed(frame):
         return int64(0)
@@ -281,24 +265,23 @@ def _take_steps(frame: int, tensors: int, count: int) -> int:
 
 def prepare(frame: int) -> None:
     """The kernel body."""
-    state, job, tensors = kernel_state(frame), stack_words(KeyedJob.SIZE), stack_words(int64(1))
-    keyed = state + 8 * state_field(state, ColumnsState.keyed_offset)
+    job, tensors = stack_words(KeyedJob.SIZE), stack_words(int64(1))
+    keyed = keyed_columns(frame)
     count = load(keyed, KeyedColumns.count)
     store(tensors, 0, 0)
     steps = _take_steps(frame, tensors, count)
-    size = _VARIABLES * SharedVariable.SIZE + KeyedCall.SIZE + 1
+    size = VARIABLES * SharedVariable.SIZE + KeyedCall.SIZE + 1
     memory = scratch_bytes(frame, 8 * (size * count + 1)) if not failed(frame) else int64(0)
     if memory != 0:
         c_memset(memory, np.int32(0), 8 * (size * count + 1))
-        calls = memory + 8 * SharedVariable.SIZE * _VARIABLES * count
+        calls = memory + 8 * SharedVariable.SIZE * VARIABLES * count
         store(job, KeyedJob.phase, _NUMBERING)
         store(job, KeyedJob.keyed, keyed)
         store(job, KeyedJob.calls, calls)
         store(job, KeyedJob.first_tasks, calls + 8 * KeyedCall.SIZE * count)
-        if _share(frame, job, memory, count):
+        if share_columns(frame, int64(_COLUMN_INPUTS), memory):
             _prepare_shared(frame, job, memory, count, steps)
-        unshare_all(memory + 8 * SharedVariable.SIZE * 2 * count, count)
-        unshare_all(memory, 2 * count)
+        unshare_columns(frame, memory)
     release(tensors, int64(1))
 
 

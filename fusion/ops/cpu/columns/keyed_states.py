@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.column_layout import ColumnAttrs
+from fusion.cpu_ops.column_layout import COPY, SEGMENT, ColumnAttrs
 from fusion.ops.cpu.columns.inputs import column_at
 from fusion.ops.cpu.columns.layout import (
     ColumnsConstants,
@@ -61,9 +61,8 @@ def build_keyed_columns_state(creation: int) -> None:
 def _check(creation: int, constants: int) -> bool:
     """Whether the lists of attrs have a flag for each column, and as many are set as counted."""
     keyed, found = load(constants, KeyedConstants.keyed), int64(0)
-    trained = load(constants, KeyedConstants.is_training)
     count = attr_word(creation, load(constants, ColumnsConstants.count_attr))
-    flags, trained_flags = attr_count(creation, keyed), attr_count(creation, trained)
+    flags, trained_flags = attr_count(creation, keyed), _trained_flags(creation, constants)
     if flags != count or trained_flags not in (0, count):
         text = "keyed and is_training have %lld and %lld items for %lld columns"
         refuse(creation, INVALID_ARGUMENT, text, flags, trained_flags, count)
@@ -78,6 +77,13 @@ def _check(creation: int, constants: int) -> bool:
 
 
 @jit
+def _trained_flags(creation: int, constants: int) -> int:
+    """How many flags there are of columns in training."""
+    attr = load(constants, KeyedConstants.is_training)
+    return attr_count(creation, attr) if attr >= 0 else int64(0)
+
+
+@jit
 def _put_columns(creation: int, constants: int, state: int, columns: int) -> bool:
     """Writes each `KeyedColumn`; whether their dimensions are known."""
     keyed, trained = (
@@ -87,13 +93,23 @@ def _put_columns(creation: int, constants: int, state: int, columns: int) -> boo
     for index in range(load(state, ColumnsState.column_count)):
         if attr_item(creation, keyed, index) == 0:
             continue
-        dim = load(column_at(state, index), ColumnAttrs.dim)
+        column = column_at(state, index)
+        dim = load(column, ColumnAttrs.dim)
         if dim < 1:
             text = "column %lld: the dim of an embedding variable must be at least 1, not %lld"
             refuse(creation, INVALID_ARGUMENT, text, index, dim)
             return False
+        is_copy = load(column, ColumnAttrs.id_format) == COPY
+        if is_copy or load(column, ColumnAttrs.sum_order) != SEGMENT:
+            text = "column %lld: an embedding variable needs sum_order segment, and no form copy"
+            refuse(creation, INVALID_ARGUMENT, text, index)
+            return False
+        if load(column, ColumnAttrs.wrap_negative) != 0:
+            text = "column %lld: wrap_negative does not go with an embedding variable"
+            refuse(creation, INVALID_ARGUMENT, text, index)
+            return False
         store(columns, KeyedColumn.index, index)
-        if attr_count(creation, trained) != 0:
+        if _trained_flags(creation, constants) != 0:
             store(columns, KeyedColumn.is_training, attr_item(creation, trained, index))
         columns += 8 * KeyedColumn.SIZE
     return True

@@ -165,6 +165,8 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
     if not tasks.reserve(workspace, load(source, ColumnInputs.id_count) + rows, rows + 1):
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
+    gather = tasks.gather_of(job, index)
+    tasks.list_keys(gather, source)
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
     if load(column, ColumnAttrs.id_format) == column_layout.COPY:
         count = tasks.copy_rows(batch)
@@ -181,6 +183,7 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
     if count < 0:
         report_error(frame, index, batch)
         return
+    tasks.find_listed(gather, batch, count, workspace)
     out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), index) * load(
         state, ColumnsState.item_bytes
     )
