@@ -151,7 +151,7 @@ PRE_SPEC = OpSpec(
         *_KEYED_ATTRS,
         Attr("is_training", "list(bool)", default=(), doc="see above; of no column if empty"),
     ),
-    kernels={"CPU": cpu.kernel("columns.keyed_kernel")},
+    kernels={"CPU": cpu.kernel("columns.keyed_unique_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
     builder=Builder(_BUILDER, _compile_builder, _constants(PRE_ROLE, PRE_ATTRS | _DIMS)),
     names=PRE.names,
