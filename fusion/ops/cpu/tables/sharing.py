@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.keys.layout import KeyIndex
+from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex, index_bytes
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
 from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail, fail_column
@@ -136,6 +136,8 @@ def share_index(frame: int, index: int, shared: int) -> int:
     return int64(0) if failed(frame) else load(shared, SharedVariable.data)
 
 
+_index_bytes = jit(index_bytes)
+
 _fail_index = failure(FAILED_PRECONDITION, "index has no EmbeddingKeyIndex, but %lld other words")
 _fail_rows = failure(
     INVALID_ARGUMENT,
@@ -147,8 +149,11 @@ _fail_rows = failure(
 def check_index(frame: int, index: int, column: int) -> None:
     """Fails if a shared variable is no index; column: see `failure`."""
     words = load(index, SharedVariable.byte_count) // 8
-    if words < KeyIndex.SIZE or load(load(index, SharedVariable.data), KeyIndex.capacity) < 1:
-        _fail_index(frame, column, words, int64(0), int64(0))
+    if words >= KeyIndex.SIZE:
+        capacity = load(load(index, SharedVariable.data), KeyIndex.capacity)
+        if 1 <= capacity <= int64(MOST_ROWS) and words == _index_bytes(capacity) // 8:
+            return
+    _fail_index(frame, column, words, int64(0), int64(0))
 
 
 @jit
