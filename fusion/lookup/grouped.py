@@ -176,7 +176,6 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
         **given,
         **_keyed_inputs(columns, keyed),
         dims=[part.attrs["dim"] for part in parts],
-        is_training=[k in keyed and keyed[k].is_training for k in range(len(columns))],
     )
     found = dict(zip(keyed, entries.embeddings, strict=True))
     for number, rows in found.items():
@@ -209,6 +208,7 @@ def _keyed_inputs(columns: Sequence[Any], keyed: Mapping[int, KeyedInputs]) -> d
         "steps": tf.stack([read.step for read in keyed.values()]),
         "keyed": [number in keyed for number in numbers],
         "trainable": [number in keyed and keyed[number].trainable for number in numbers],
+        "is_training": [number in keyed and keyed[number].is_training for number in numbers],
     }
 
 

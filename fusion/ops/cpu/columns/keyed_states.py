@@ -62,7 +62,8 @@ def _check(creation: int, constants: int) -> bool:
     """Whether the lists of attrs have a flag for each column, and as many are set as counted."""
     keyed, found = load(constants, KeyedConstants.keyed), int64(0)
     count = attr_word(creation, load(constants, ColumnsConstants.count_attr))
-    flags, trained_flags = attr_count(creation, keyed), _trained_flags(creation, constants)
+    trained = load(constants, KeyedConstants.is_training)
+    flags, trained_flags = attr_count(creation, keyed), attr_count(creation, trained)
     if flags != count or trained_flags not in (0, count):
         text = "keyed and is_training have %lld and %lld items for %lld columns"
         refuse(creation, INVALID_ARGUMENT, text, flags, trained_flags, count)
@@ -74,13 +75,6 @@ def _check(creation: int, constants: int) -> bool:
         text = "num_keyed is %lld, but keyed has %lld columns"
         refuse(creation, INVALID_ARGUMENT, text, told, found)
     return found == told
-
-
-@jit
-def _trained_flags(creation: int, constants: int) -> int:
-    """How many flags there are of columns in training."""
-    attr = load(constants, KeyedConstants.is_training)
-    return attr_count(creation, attr) if attr >= 0 else int64(0)
 
 
 @jit
@@ -109,7 +103,7 @@ def _put_columns(creation: int, constants: int, state: int, columns: int) -> boo
             refuse(creation, INVALID_ARGUMENT, text, index)
             return False
         store(columns, KeyedColumn.index, index)
-        if _trained_flags(creation, constants) != 0:
+        if attr_count(creation, trained) != 0:
             store(columns, KeyedColumn.is_training, attr_item(creation, trained, index))
         columns += 8 * KeyedColumn.SIZE
     return True

@@ -22,6 +22,7 @@ from fusion.ops.cpu.columns.keyed_variables import (
     keyed_columns,
     set_column,
     share_columns,
+    take_steps,
     unshare_columns,
 )
 from fusion.ops.cpu.columns.layout import ColumnsState, KeyedColumn, KeyedColumns
@@ -38,10 +39,9 @@ from fusion.ops.cpu.tables.calls import (
     gather_of,
     list_missing,
 )
-from fusion.ops.cpu.tables.inputs import element_count, release, take
+from fusion.ops.cpu.tables.inputs import release
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.runtime.layout import Address, Int64
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import failed, kernel_state, new_output, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
@@ -52,7 +52,6 @@ from fusion.runtime.native.memory import (
     store,
     store_as,
 )
-from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
@@ -248,28 +247,13 @@ def _prepare_shared(frame: int, job: int, shared: int, count: int, steps: int) -
     _add_all(frame, job, count, pool)
 
 
-@jit
-def _take_steps(frame: int, tensors: int, count: int) -> int:
-    """The address of the steps; 0, having failed, if they cannot be had."""
-    columns = state_field(kernel_state(frame), ColumnsState.column_count)
-    index = _COLUMN_INPUTS * columns + VARIABLES * count
-    steps = take(frame, tensors, index, int64(0))
-    if failed(frame):
-        return int64(0)
-    if element_count(steps) != count:
-        text = "steps has %lld elements for %lld embedding variables"
-        fail(frame, INVALID_ARGUMENT, text, element_count(steps), count)
-        return int64(0)
-    return tf_tensor_data(steps)
-
-
 def prepare(frame: int) -> None:
     """The kernel body."""
     job, tensors = stack_words(KeyedJob.SIZE), stack_words(int64(1))
     keyed = keyed_columns(frame)
     count = load(keyed, KeyedColumns.count)
     store(tensors, 0, 0)
-    steps = _take_steps(frame, tensors, count)
+    steps = take_steps(frame, int64(_COLUMN_INPUTS), tensors)
     size = VARIABLES * SharedVariable.SIZE + KeyedCall.SIZE + 1
     memory = scratch_bytes(frame, 8 * (size * count + 1)) if not failed(frame) else int64(0)
     if memory != 0:

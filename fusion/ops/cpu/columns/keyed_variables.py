@@ -11,11 +11,14 @@ from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.ops.cpu.columns.inputs import column_at, state_field
 from fusion.ops.cpu.columns.layout import ColumnsState, KeyedColumn, KeyedColumns
 from fusion.ops.cpu.tables.calls import set_variables
+from fusion.ops.cpu.tables.inputs import element_count, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_all, unshare_all
-from fusion.runtime.native.frame import kernel_state
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
+from fusion.runtime.native.frame import failed, kernel_state
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store_as
+from fusion.runtime.tensorflow.c_api import tf_tensor_data
 
 #: Of each.
 VARIABLES = 3
@@ -75,3 +78,23 @@ def set_column(frame: int, call: int, shared: int, number: int) -> None:
     dim = load(column_at(state, column), ColumnAttrs.dim)
     item = state_field(state, ColumnsState.item_bytes)
     set_variables(frame, call, table, index, initial, dim, item, column)
+
+
+@jit
+def take_steps(frame: int, column_inputs: int, tensors: int) -> int:
+    """The address of the steps, behind the variables; 0, having failed, if they cannot be had.
+
+    Args:
+      column_inputs: how many inputs each column has.
+      tensors: where the tensor is noted, as of `take`.
+    """
+    count = load(keyed_columns(frame), KeyedColumns.count)
+    columns = state_field(kernel_state(frame), ColumnsState.column_count)
+    steps = take(frame, tensors, column_inputs * columns + VARIABLES * count, int64(0))
+    if failed(frame):
+        return int64(0)
+    if element_count(steps) != count:
+        text = "steps has %lld elements for %lld embedding variables"
+        fail(frame, INVALID_ARGUMENT, text, element_count(steps), count)
+        return int64(0)
+    return tf_tensor_data(steps)
