@@ -11,9 +11,9 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
+from fusion.lookup.keyed_columns import is_here, is_keyed, keyed_inputs, read_keyed
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
-from fusion.runtime.tensorflow.cluster import is_beside_ops
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
 from fusion.schema.columns import (
@@ -24,7 +24,6 @@ from fusion.schema.columns import (
     column_name,
 )
 from fusion.tables import EmbeddingVariable
-from fusion.tables.embedding_variable import KeyedInputs
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Lookup:
         (table, *_) = self.shards
         dtype = table.dtype.base_dtype
         outside_limit, _ = self.options.split_max_norm(dtype)
-        if outside_limit is not None or not _is_here(table):
+        if outside_limit is not None or not is_here(table):
             return False
         if isinstance(table, EmbeddingVariable):
             return self.sum_order == "segment" and is_updated_in_place(dtype.name)
@@ -95,8 +94,8 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError: ids, weights or tables that cannot be, seen when the graph is built.
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
-    keyed = _read_keyed(columns)
-    if len(keyed) < sum(isinstance(c, Lookup) and _is_keyed(c) for c in columns):
+    keyed = read_keyed(columns)
+    if len(keyed) < sum(map(is_keyed, columns)):
         return trained_lookup(columns)  # they are on several devices
     parts = [_part(column) for column in columns]
     given = {
@@ -106,7 +105,7 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
         "column_names": _names(columns),
     }
     if keyed:
-        result = ops.grouped_keyed_embedding_lookup(**given, **_keyed_inputs(columns, keyed))
+        result = ops.grouped_keyed_embedding_lookup(**given, **keyed_inputs(len(columns), keyed))
     else:
         result = ops.grouped_embedding_lookup(**given)
     return _shaped(result, columns, parts)
@@ -169,58 +168,18 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
         **_lists(parts, PRE_ATTRS),
         "column_names": _names(columns),
     }
-    keyed = _read_keyed(columns)
+    keyed = read_keyed(columns)
     if not keyed:
         return ops.grouped_embedding_pre_look_up(**given), {}
     entries = ops.grouped_keyed_embedding_pre_look_up(
         **given,
-        **_keyed_inputs(columns, keyed),
+        **keyed_inputs(len(columns), keyed),
         dims=[part.attrs["dim"] for part in parts],
     )
     found = dict(zip(keyed, entries.embeddings, strict=True))
     for number, rows in found.items():
         rows.set_shape([None, parts[number].attrs["dim"]])
     return entries, found
-
-
-def _read_keyed(columns: Sequence[Lookup | tf.Tensor]) -> dict[int, KeyedInputs]:
-    """What an op needs of the columns of embedding variables that it can look up, by number.
-
-    They are on one device, beside the op; others have gathers of their own.
-    """
-    found: dict[str, dict[int, EmbeddingVariable]] = {}
-    for number, column in enumerate(columns):
-        if isinstance(column, Lookup) and _is_keyed(column) and column.reads_table_well:
-            (table,) = column.shards
-            table.as_ids(column.ids if isinstance(column.ids, tf.Tensor) else column.ids.values)
-            found.setdefault(table.device, {})[number] = table
-    tables: dict[int, EmbeddingVariable] = max(found.values(), key=len, default={})
-    return {number: table.read() for number, table in tables.items()}
-
-
-def _keyed_inputs(columns: Sequence[Any], keyed: Mapping[int, KeyedInputs]) -> dict[str, Any]:
-    """The inputs of an op, and its attrs, that are of embedding variables."""
-    numbers = range(len(columns))
-    return {
-        "keyed_tables": [read.table for read in keyed.values()],
-        "initials": [read.initial for read in keyed.values()],
-        "indices": [read.index for read in keyed.values()],
-        "steps": tf.stack([read.step for read in keyed.values()]),
-        "keyed": [number in keyed for number in numbers],
-        "trainable": [number in keyed and keyed[number].trainable for number in numbers],
-        "is_training": [number in keyed and keyed[number].is_training for number in numbers],
-    }
-
-
-def _is_keyed(column: Lookup) -> bool:
-    return isinstance(column.shards[0], EmbeddingVariable)
-
-
-def _is_here(table: Any) -> bool:
-    """Whether a table is where ops are that read it as a whole."""
-    device = table.device or ""
-    is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
-    return is_of_kind and is_beside_ops(device)
 
 
 def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
@@ -321,7 +280,7 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
 
 def _table(column: Lookup) -> Any:
     (table,) = column.shards
-    return tf.zeros([0, table.dimension], table.dtype) if _is_keyed(column) else table
+    return tf.zeros([0, table.dimension], table.dtype) if is_keyed(column) else table
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

@@ -23,7 +23,7 @@ BEFORE, WHOLE = "GroupedKeyedEmbeddingPreLookUp", "GroupedKeyedEmbeddingLookup"
 @pytest.fixture
 def apart(monkeypatch):
     """Has every embedding variable gathered from by an op of its own."""
-    return lambda: monkeypatch.setattr(grouped, "_read_keyed", lambda columns: {})
+    return lambda: monkeypatch.setattr(grouped, "read_keyed", lambda columns: {})
 
 
 def ids_of(form, seed=0, dtype=tf.int64, lowest=0):
@@ -448,7 +448,7 @@ def test_slots_of_v1_graphs_are_filled_before_gradients():
     def losses(is_apart):
         with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), v1.Session() as run:
             if is_apart:
-                patch.setattr(grouped, "_read_keyed", lambda columns: {})
+                patch.setattr(grouped, "read_keyed", lambda columns: {})
             tables = [keyed(DIM, ROWS) for _ in range(2)]
             ids = v1.placeholder(tf.int64, [None, 2])
             columns = [Lookup(table, ids, None, LookupOptions()) for table in tables]
