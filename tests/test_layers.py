@@ -38,7 +38,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.ops.cpu.columns": (
         *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
-        *("tasks", "slow_path", "lookup_kernel", "unique_kernel", "gradient_kernel"),
+        *("keyed_states", "keyed_variables", "tasks", "slow_path", "lookup_kernel"),
+        *("unique_kernel", "gradient_kernel", "keyed_lookup_kernel", "keyed_unique_kernel"),
     ),
     "fusion.ops.cpu.updates": (
         *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),

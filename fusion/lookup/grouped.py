@@ -11,11 +11,17 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
+from fusion.lookup.keyed_columns import (
+    beside_keyed,
+    is_here,
+    is_keyed,
+    keyed_inputs,
+    read_keyed,
+)
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.tables import as_shards, gather_rows, has_handle
-from fusion.runtime.tensorflow.cluster import is_beside_ops
+from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
 from fusion.runtime.tensorflow.spec import Attr
-from fusion.runtime.tensorflow.variable_access import is_shared
+from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
 from fusion.schema.columns import (
     COLUMN_ATTRS,
     LATER_LISTS,
@@ -23,6 +29,7 @@ from fusion.schema.columns import (
     PRE_ATTRS,
     column_name,
 )
+from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.partitioned import KeyedTable
 
 
@@ -68,14 +75,15 @@ class Lookup:
         has to be shared with those who change its rows.
         """
         (table, *_) = self.shards
-        if isinstance(table, KeyedTable):
-            return False  # it is an op of its own that finds rows
-        outside_limit, _ = self.options.split_max_norm(table.dtype.base_dtype)
-        device = table.device or ""
-        is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, ops.DEVICES.home)
-        if outside_limit is not None or not is_of_kind or not is_beside_ops(device):
+        if isinstance(table, PartitionedEmbeddingVariable):
+            return False  # each partition is looked up by itself
+        dtype = table.dtype.base_dtype
+        outside_limit, _ = self.options.split_max_norm(dtype)
+        if outside_limit is not None or not is_here(table):
             return False
-        return not has_handle(table) or is_shared(table.dtype.base_dtype.name, ops.DEVICES.home)
+        if isinstance(table, EmbeddingVariable):
+            return self.sum_order == "segment" and is_updated_in_place(dtype.name)
+        return not has_handle(table) or is_shared(dtype.name, ops.DEVICES.home)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -95,13 +103,22 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError: ids, weights or tables that cannot be, seen when the graph is built.
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
+    keyed = read_keyed(columns)
+    if len(keyed) < sum(map(is_keyed, columns)):
+        return trained_lookup(columns)  # they are on several devices
     parts = [_part(column) for column in columns]
-    result = ops.grouped_embedding_lookup(
-        tables=_tables(columns),
+    given = {
+        "tables": _tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
-        column_names=_names(columns),
-    )
+        "column_names": _names(columns),
+    }
+    if keyed:
+        with beside_keyed(columns, keyed):
+            inputs = keyed_inputs(len(columns), keyed)
+            result = ops.grouped_keyed_embedding_lookup(**given, **inputs)
+    else:
+        result = ops.grouped_embedding_lookup(**given)
     return _shaped(result, columns, parts)
 
 
@@ -136,18 +153,12 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
     """
     parts = [_part(column) for column in columns]
-    lookups = [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
-    entries = ops.grouped_embedding_pre_look_up(
-        **_inputs(lookups),
-        Tkeys=[part.ids.dtype for part in lookups],
-        **_lists(lookups, PRE_ATTRS),
-        column_names=_names([column for column in columns if isinstance(column, Lookup)]),
+    lookups = [column for column in columns if isinstance(column, Lookup)]
+    entries, found = _entries(
+        lookups, [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     )
-    numbers = iter(range(len(lookups)))
-    rows = [
-        _rows(column, next(numbers), entries) if isinstance(column, Lookup) else column
-        for column in columns
-    ]
+    gathered = iter([_rows(column, k, entries, found) for k, column in enumerate(lookups)])
+    rows = [next(gathered) if isinstance(column, Lookup) else column for column in columns]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
     result = ops.grouped_embedding_post_look_up(
         emb_rows=rows,
@@ -160,14 +171,40 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     return _shaped(result, columns, parts)
 
 
-def _rows(column: Lookup, number: int, entries: Any) -> tf.Tensor:
+def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, dict[int, tf.Tensor]]:
+    """The outputs of the op before the gathers, and the rows that it has gathered, by column."""
+    given = {
+        **_inputs(parts),
+        "Tkeys": [part.ids.dtype for part in parts],
+        **_lists(parts, PRE_ATTRS),
+        "column_names": _names(columns),
+    }
+    keyed = read_keyed(columns)
+    if not keyed:
+        return ops.grouped_embedding_pre_look_up(**given), {}
+    with beside_keyed(columns, keyed):
+        entries = ops.grouped_keyed_embedding_pre_look_up(
+            **given,
+            **keyed_inputs(len(columns), keyed),
+            dims=[part.attrs["dim"] for part in parts],
+        )
+    found = dict(zip(keyed, entries.embeddings, strict=True))
+    for number, rows in found.items():
+        rows.set_shape([None, parts[number].attrs["dim"]])
+    return entries, found
+
+
+def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table.
 
     Args:
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
+      found: the rows that this op has gathered.
     """
+    if number in found:
+        return clipped(found[number], column.options.max_norm)
     (table,), keys = column.shards, entries.unique_keys[number]
 
     def counts() -> tf.Tensor:
@@ -234,8 +271,11 @@ class _Part(NamedTuple):
 
 
 def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
-    """The tables of lookups, each Variable read once and without a copy; matrices as they are."""
-    tables = [column.shards[0] if isinstance(column, Lookup) else column for column in columns]
+    """The tables of lookups, each Variable read once and without a copy; matrices as they are.
+
+    An embedding variable is not read: without rows it says how long they are.
+    """
+    tables = [_table(column) if isinstance(column, Lookup) else column for column in columns]
     variables = {id(table): table for table in tables if has_handle(table)}
     read = dict[int, tf.Tensor]()
     if variables:
@@ -248,6 +288,11 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
             value.set_shape(variable.shape)
             read[key] = value
     return [read[id(t)] if id(t) in read else tf.convert_to_tensor(t) for t in tables]
+
+
+def _table(column: Lookup) -> Any:
+    (table,) = column.shards
+    return tf.zeros([0, table.dimension], table.dtype) if is_keyed(column) else table
 
 
 def _part(column: Lookup | tf.Tensor) -> _Part:

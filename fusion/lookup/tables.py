@@ -89,7 +89,11 @@ def gather_rows(
     if not isinstance(table, KeyedTable):
         return tf.nn.embedding_lookup(table, ids, max_norm=max_norm, name=name)
     seen = counts() if table.admission > 1 else None
-    rows = table.embedding_lookup(ids, seen, name=name)
+    return clipped(table.embedding_lookup(ids, seen, name=name), max_norm)
+
+
+def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    """Rows of at most this norm each."""
     return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[1])
 
 

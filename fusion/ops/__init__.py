@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fusion.ops.columns.keyed import LOOKUP_SPEC as KEYED_LOOKUP
+from fusion.ops.columns.keyed import PRE_SPEC as KEYED_PRE
 from fusion.ops.columns.lookup import GROUPED, SINGLE
 from fusion.ops.columns.training import GRAD, POST, PRE
 from fusion.ops.gpu import probe
@@ -52,6 +54,8 @@ SPECS: tuple[OpSpec, ...] = (
     SINGLE,
     GROUPED,
     PRE,
+    KEYED_LOOKUP,
+    KEYED_PRE,
     POST,
     GRAD,
     READ_TABLES,
@@ -95,6 +99,8 @@ fused_embedding_sparse_post_look_up_v2_grad = _functions[
 fused_embedding_lookup = _functions["fused_embedding_lookup"]
 grouped_embedding_lookup = _functions["grouped_embedding_lookup"]
 grouped_embedding_pre_look_up = _functions["grouped_embedding_pre_look_up"]
+grouped_keyed_embedding_lookup = _functions["grouped_keyed_embedding_lookup"]
+grouped_keyed_embedding_pre_look_up = _functions["grouped_keyed_embedding_pre_look_up"]
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]

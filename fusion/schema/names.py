@@ -14,6 +14,8 @@ POST_V2_GRAD = "FusedEmbeddingSparsePostLookUpV2Grad"
 SINGLE = "FusedEmbeddingLookup"
 GROUPED = "GroupedEmbeddingLookup"
 GROUPED_PRE = "GroupedEmbeddingPreLookUp"
+GROUPED_KEYED = "GroupedKeyedEmbeddingLookup"
+GROUPED_KEYED_PRE = "GroupedKeyedEmbeddingPreLookUp"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
@@ -41,6 +43,8 @@ OP_NAMES: tuple[str, ...] = (
     SINGLE,
     GROUPED,
     GROUPED_PRE,
+    GROUPED_KEYED,
+    GROUPED_KEYED_PRE,
     GROUPED_POST,
     GROUPED_POST_GRAD,
     READ_TABLES,

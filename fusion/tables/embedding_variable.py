@@ -8,7 +8,7 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -57,6 +57,17 @@ _EMBEDDING_VARIABLES = "embedding_variables"
 
 #: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
+
+
+class KeyedInputs(NamedTuple):
+    """What an op needs that looks up keys of an embedding variable."""
+
+    table: Any  # handles
+    initial: Any
+    index: Any
+    step: tf.Tensor  # int64 [], of training; negative: the index counts
+    trainable: bool  # whether the gradient of the table may be asked for
+    is_training: bool  # whether that is known already
 
 
 class EmbeddingVariable(tf.Module):
@@ -243,25 +254,39 @@ class EmbeddingVariable(tf.Module):
 
     def _gather(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """The rows of a vector of keys; no counts are once for each."""
-        for variable in (self.table, self.index, self.initial):
-            variable_accessed(variable)  # as by a gather: tapes and functions take note of it
-        # In graphs the gradient says so when it is asked for; eager ops have run by then.
-        trains = tf.executing_eagerly() and self.table.trainable
-        step = self._step_now()  # whose variable may be one of each replica
+        read = self.read()
         with self.beside():
             found = ops.keyed_embedding_gather(
-                table=self.table.handle,
-                index=self.index.handle,
-                initial=self.initial.handle,
+                table=read.table,
+                index=read.index,
+                initial=read.initial,
                 keys=keys,
                 counts=counts,
-                step=step,
+                step=read.step,
                 T=self.dtype,
                 dim=self.dimension,
-                is_training=bool(trains and record.should_record_backprop([self.table.handle])),
+                is_training=read.is_training,
             )
         rows: tf.Tensor = found.embeddings
         return rows
+
+    def read(self) -> KeyedInputs:
+        """What an op needs that looks up keys: tapes and functions take note of it."""
+        is_trained = self.is_trained()
+        # Tapes ask for the gradient of all that they know, also where nobody wants it.
+        with contextlib.nullcontext() if is_trained else record.stop_recording():
+            for variable in (self.table, self.index, self.initial):
+                variable_accessed(variable)  # as by a gather
+            # In graphs the gradient says so when it is asked for; eager ops have run by then.
+            trains = tf.executing_eagerly() and self.table.trainable
+            return KeyedInputs(
+                self.table.handle,
+                self.initial.handle,
+                self.index.handle,
+                self._step_now(),  # whose variable may be one of each replica
+                is_trained,
+                bool(trains and record.should_record_backprop([self.table.handle])),
+            )
 
     def _step_now(self) -> tf.Tensor:
         """The number of the step, int64 []; -1 where lookups in training are counted."""

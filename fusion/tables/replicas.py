@@ -102,7 +102,7 @@ def _without_partitioner(extended: Any) -> Iterator[None]:
 def beside(variable: Any) -> AbstractContextManager[Any]:
     """A context of ops that run where a variable is: a shared one has a device of its own."""
     if not isinstance(variable, SharedVariable):
-        return colocate_with(variable)  # type: ignore[no-any-return]
+        return colocate_with(variable)
     device = tf.DeviceSpec.from_string(variable.device)
     return tf.device(f"/device:{device.device_type}:{device.device_index}")
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex
+from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex
 from fusion.tables import EmbeddingVariable
+from fusion.tables.slots import Slots
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of
 
 v1 = tf.compat.v1
@@ -381,3 +382,11 @@ def test_keys_of_another_dtype():
 def test_counts_of_another_length():
     with pytest.raises(tf.errors.InvalidArgumentError, match="counts has 3 elements"):
         variable().embedding_lookup(keys(1, 2), counts=[1, 2, 3])
+
+
+def test_there_may_be_many_slots_that_do_not_begin_with_zeros():
+    slots, slot = Slots(), tf.Variable([0.0])
+    assert [slots.add(slot, [[1.0]]) for _ in range(MOST_SLOTS)] == [*range(MOST_SLOTS)]
+    assert slots.add(slot, None) is None
+    with pytest.raises(NotImplementedError, match=f"is one of more than {MOST_SLOTS} optimizer"):
+        slots.add(slot, [[1.0]])

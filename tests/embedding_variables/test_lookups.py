@@ -245,14 +245,6 @@ def test_grouped_lookups(max_norm):
     compare(lambda params: trained_lookup(two_columns(params, max_norm)), used)
 
 
-def test_grouped_lookups_of_inference_find_rows_by_an_op_of_their_own():
-    columns = two_columns(keyed(DIM, ROWS))
-    assert not any(column.reads_table_well for column in columns[:2])
-    found = trained_lookup(columns).numpy()
-    assert not found[:, : 2 * DIM].any()
-    assert (found[:, 2 * DIM :] == 1).all()
-
-
 def test_grouped_lookups_admit():
     values = tf.constant([8, 9, 8, 9, 8, 7], tf.int64)
     ids = tf.SparseTensor([[k // 2, k % 2] for k in range(6)], values, [3, 2])

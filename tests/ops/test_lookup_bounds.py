@@ -9,12 +9,14 @@ import pytest
 from tests import zygote
 
 _PROGRAM = """
-import ctypes, mmap, sys
+import contextlib, ctypes, mmap, sys
 import numpy as np
 import tensorflow as tf
 from fusion.cpu_ops.column_layout import laid_out
 from fusion.cpu_ops import elements
+from fusion.lookup import Lookup, LookupOptions, grouped_lookup, trained_lookup
 from fusion.runtime.native.jit import callable_from_python
+from tests.embedding_variables.plain import keyed
 from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
 from tests.ops.training_columns import grad, post, pre
 
@@ -94,6 +96,28 @@ for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5,
             (found,) = grad([column], guarded(top), [gathered], listed, offsets=[15 * dim])
             (other,) = grad([column], top, [table], listed, offsets=[15 * dim])
             assert found.numpy().tobytes() == other.numpy().tobytes(), (form, dim)
+
+variable = keyed(6, 64)
+weights = rng.random(32).astype(np.float32)
+ids = rng.integers(1, 64, 32)
+for name, of in {
+    "dense": lambda given: (given(ids.reshape(8, 4)), None),
+    "ragged": lambda given: (
+        tf.RaggedTensor.from_row_splits(given(ids), given(splits), validate=False), None
+    ),
+    "sparse": lambda given: (
+        tf.SparseTensor(given(np.stack([rows, rows], 1)), given(ids), [16, 16]), given(weights)
+    ),
+}.items():
+    options = LookupOptions(combiner="sum")
+    for find in (trained_lookup, grouped_lookup):
+        for trains in (True, False):
+            with tf.GradientTape() if trains else contextlib.nullcontext():
+                expected = find([Lookup(variable, *of(tf.constant), options)] * 2)
+                found = find([Lookup(variable, *of(guarded), options)] * 2)
+            assert np.array_equal(found, expected), (name, find, trains)
+            assert np.any(found), (name, find, trains)
+
 values = rng.random((16, 1)).astype(np.float32)
 told = attrs(form="dense", boundaries=[0.25, 0.5, 0.75], dim=4)
 table = rng.standard_normal((4, 4)).astype(np.float32)

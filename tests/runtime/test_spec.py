@@ -89,6 +89,8 @@ def test_names_follow_tensorflows_generator():
         "FusedEmbeddingLookup": "fused_embedding_lookup",
         "GroupedEmbeddingLookup": "grouped_embedding_lookup",
         "GroupedEmbeddingPreLookUp": "grouped_embedding_pre_look_up",
+        "GroupedKeyedEmbeddingLookup": "grouped_keyed_embedding_lookup",
+        "GroupedKeyedEmbeddingPreLookUp": "grouped_keyed_embedding_pre_look_up",
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",

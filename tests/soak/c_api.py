@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tests.soak.buffers import Buffers
+from tests.soak.variables import Access, Variables
 
 OK, RESOURCE_EXHAUSTED = 0, 8
 
@@ -117,6 +118,7 @@ class Call:
     inputs: list[tuple[int, tuple[int, ...], bytes]]
     outputs: list[tuple[int, int]]
     fail_at: int = 0
+    given_variables: dict[int, tuple[int, tuple[int, ...], bytes]] = field(default_factory=dict)
     code: int = OK
     message: str = ""
     allocations: int = 0
@@ -127,6 +129,7 @@ class Call:
         self.statuses: dict[int, tuple[int, str]] = {}
         self.results: list[Block | None] = [None] * len(self.outputs)
         self.blocks = [self._input(*given) for given in self.inputs]
+        self.variables = Variables(self.buffers, self.given_variables)
         self._next = 0
 
     def _input(self, dtype: int, shape: tuple[int, ...], content: bytes) -> Block:
@@ -163,6 +166,7 @@ class Call:
             self.misuses.append(f"{len(self.handles)} tensors were not deleted")
         if self.statuses:
             self.misuses.append(f"{len(self.statuses)} statuses were not deleted")
+        self.misuses += self.variables.finish()
         contents = []
         for k, block in enumerate(self.results):
             if block is None:
@@ -177,10 +181,11 @@ class Call:
 
 
 class CApi:
-    """The functions, as symbols for LLVM; they act on `call`."""
+    """The functions, as symbols for LLVM, and those for variables; they act on `call`."""
 
     def __init__(self) -> None:
         self.call: Call
+        self.access = Access(lambda: self.call.variables, self._noting)
         self._callbacks = []
         for name, (result, *args) in PROTOTYPES.items():
             callback = ctypes.CFUNCTYPE(result, *args)(self._noting(getattr(self, name), result))
@@ -257,12 +262,15 @@ class CApi:
         del self.call.handles[tensor]
 
     def TF_NewStatus(self) -> int:
-        handle = self.call.handle()
+        # Of one word, which is an absl::Status.
+        handle = self.call.buffers.allocate(8)
+        ctypes.c_int64.from_address(handle).value = 0
         self.call.statuses[handle] = (OK, "")
         return handle
 
     def TF_DeleteStatus(self, status: int) -> None:
         del self.call.statuses[status]
+        self.call.buffers.release(status)
 
     def TF_GetCode(self, status: int) -> int:
         return self.call.statuses[status][0]

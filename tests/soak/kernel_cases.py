@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fusion import ops
 from fusion.cpu_ops import unique as unique_kernels
+from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.cpu_ops.rules import RULES
 
 Array = Any
@@ -38,6 +40,13 @@ class OpCall:
     label: str
     attrs: dict[str, Any]
     inputs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What a variable holds, whose handle an input is."""
+
+    value: Array
 
 
 #: Makes calls of an op for one choice of its type attrs.
@@ -335,6 +344,109 @@ def _key_index(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         yield OpCall(f"capacity {capacity}", attrs, {"capacity": np.array([capacity])})
 
 
+@dataclass(frozen=True)
+class _Table:
+    """The variables of an embedding variable, as some training has left them."""
+
+    dim: int
+    table: Variable
+    index: Variable
+    initial: Variable
+
+
+def _tables(rng: np.random.Generator, dtype: str) -> Iterator[tuple[str, _Table]]:
+    """Tables of every capacity: full, empty, with rows that keys have left."""
+    for capacity, dim, admission, waits in itertools.product(
+        (1, 7, 64, 2000), (1, 3, 17), (1, 3), FLAGS
+    ):
+        shape = tf.constant([capacity, dim], tf.int64)
+        table = tf.Variable(ops.zeros_on_demand(shape=shape, T=dtype))
+        index = tf.Variable(
+            ops.embedding_key_index(
+                capacity=shape[:1], admission=admission, seed=int(rng.integers(99)), waits=waits
+            )
+        )
+        initial = tf.Variable(tf.constant(floats(rng, (4, dim), dtype, True)))
+        count = int(rng.integers(0, capacity + 1))
+        keys = tf.constant(rng.permutation(3 * capacity)[:count] - 5)
+        ops.keyed_embedding_gather(
+            table=table.handle,
+            index=index.handle,
+            initial=initial.handle,
+            keys=keys,
+            counts=tf.constant(rng.integers(1, 5, count), tf.int32),
+            step=tf.constant(-1, tf.int64),
+            T=dtype,
+            dim=dim,
+            is_training=True,
+        )
+        ops.remove_embedding_keys(
+            index=index.handle, keys=keys[: count // 3], release=tf.constant(-1, tf.int64)
+        )
+        label = f"{count} keys, capacity {capacity}, dimension {dim}, admission {admission}"
+        values = (Variable(v.numpy()) for v in (table, index, initial))
+        yield label, _Table(dim, *values)
+
+
+def _some_keys(rng: np.random.Generator) -> Array:
+    count = int(rng.choice(COUNTS))
+    kind = str(rng.choice(["some", "equal", "distinct", "some negative", "extreme"]))
+    return ids(rng, kind, count, "int64")
+
+
+def _keyed_gather(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for (label, table), is_training in itertools.product(_tables(rng, types["T"]), FLAGS):
+        keys = _some_keys(rng)
+        is_short = bool(rng.integers(2))
+        counts = rng.integers(0, 4, len(keys) if rng.integers(2) else 0).astype(np.int32)
+        inputs = {
+            "table": table.table,
+            "index": table.index,
+            "initial": table.initial,
+            "keys": keys.astype(np.int32) if is_short else keys,
+            "counts": counts,
+            "step": np.array(int(rng.choice([-1, 0, 7, 2**62]))),
+        }
+        attrs = {"dim": table.dim, "is_training": is_training}
+        yield OpCall(f"{len(keys)} keys; {label}", attrs, inputs)
+
+
+def _fill_slot(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for label, table in _tables(rng, types["T"]):
+        values = floats(rng, (1, table.dim if rng.integers(2) else 1), types["T"], False)
+        attrs = {"dim": table.dim, "number": int(rng.integers(MOST_SLOTS))}
+        inputs = {"slot": table.table, "index": table.index, "values": values}
+        yield OpCall(label, attrs, inputs)
+
+
+def _key_entries(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for label, table in _tables(rng, "float32"):
+        yield OpCall(label, {}, {"index": table.index})
+
+
+def _add_keys(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for label, table in _tables(rng, types["T"]):
+        keys = _some_keys(rng)
+        steps = rng.integers(-1, 9, len(keys))
+        count = int((steps >= 0).sum()) if rng.integers(2) else 0
+        inputs = {
+            "table": table.table,
+            "index": table.index,
+            "keys": keys,
+            "counts": rng.integers(0, 9, len(keys)).astype(np.int32),
+            "steps": steps,
+            "values": floats(rng, (count, table.dim), types["T"], True),
+        }
+        yield OpCall(f"{len(keys)} keys; {label}", {"dim": table.dim}, inputs)
+
+
+def _remove_keys(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for label, table in _tables(rng, "float32"):
+        release = np.array(int(rng.choice([-1, 0, 2, 2**40])))
+        inputs = {"index": table.index, "keys": _some_keys(rng), "release": release}
+        yield OpCall(label, {}, inputs)
+
+
 #: Calls of each op, by its name.
 CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePreLookUp": _pre_lookup,
@@ -349,6 +461,11 @@ CALLS: dict[str, Calls] = {
     "FusedEmbeddingRowUpdate": _row_update,
     "ZerosOnDemand": _zeros,
     "EmbeddingKeyIndex": _key_index,
+    "KeyedEmbeddingGather": _keyed_gather,
+    "FillEmbeddingSlot": _fill_slot,
+    "EmbeddingKeyEntries": _key_entries,
+    "AddEmbeddingKeys": _add_keys,
+    "RemoveEmbeddingKeys": _remove_keys,
 }
 
 
@@ -358,6 +475,13 @@ CALLS: dict[str, Calls] = {
 def spoiled(call: OpCall) -> Iterator[OpCall]:
     """The same call with one number, size or rank that is most probably wrong: each in turn."""
     for name, value in call.inputs.items():
+        if isinstance(value, Variable):
+            # The words of an index are those of others' memory: no op can be told wrong ones.
+            for size in {0, value.value.size - 1}:
+                changed = Variable(value.value.reshape(-1)[:size])
+                label = f"{call.label}; {name} has {size} elements"
+                yield replace(call, label=label, inputs=call.inputs | {name: changed})
+            continue
         arrays = value if isinstance(value, list) else [value]
         for k, array in enumerate(arrays):
             for what, changed in _spoiled_array(array):
@@ -370,15 +494,15 @@ def spoiled(call: OpCall) -> Iterator[OpCall]:
 
 
 def _spoiled_array(array: Array) -> Iterator[tuple[str, Array]]:
-    for size in (array.shape[0] - 1, array.shape[0] + 1):
+    for size in (array.shape[0] - 1, array.shape[0] + 1) if array.ndim else ():
         if size >= 0:
             changed = np.resize(array, (size, *array.shape[1:]))
             yield f"has shape {changed.shape}", changed
-    changed = array[..., None] if array.ndim == 1 else array.reshape(-1)
+    changed = array[..., None] if array.ndim <= 1 else array.reshape(-1)
     yield f"has shape {changed.shape}", changed
     if array.size and array.dtype.kind == "i":
         info, more = np.iinfo(array.dtype), int(array.max()) + 1
-        last_row = array.size - array[-1].size
+        last_row = array.size - array[-1:].size if array.ndim else 0
         for place in sorted({0, last_row, array.size - 1}):
             for number in (info.min, info.min + 1, -1, more, info.max - 1, info.max):
                 changed = array.copy()

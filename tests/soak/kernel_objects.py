@@ -28,14 +28,20 @@ from tests.soak import c_api
 from tests.soak.faulty import FAULTY
 from tests.soak.plan import Kernel
 
+
+def uses_variables(spec: OpSpec) -> bool:
+    """Whether an op changes embedding variables: its state is an `AccessState`."""
+    return spec.builder is not None and spec.builder.name == "build_access_state"
+
+
 #: Every op, the faulty one first, and its kernels' choices of type attrs. Tables and weights have
-#: one dtype, as in the lookups: kernels of two are made of the same parts. The inference ops are
-#: not among them, whose state has the addresses of other kernels; tests.ops.test_lookup_bounds has
-#: them.
+#: one dtype, as in the lookups: kernels of two are made of the same parts. The ops of whole columns
+#: are not among them, whose state has the addresses of other kernels; tests.ops.test_lookup_bounds
+#: has them. Those that change embedding variables are.
 KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     (spec, types)
     for spec in (FAULTY, *SPECS)
-    if "CPU" in spec.kernels and spec.builder is None
+    if "CPU" in spec.kernels and (spec.builder is None or uses_variables(spec))
     for combination in itertools.product(*spec.kernel_types.values())
     for types in [dict(zip(spec.kernel_types, combination, strict=True))]
     if types.get("T", types.get("Tw")) == types.get("Tw", types.get("T"))

@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from fusion.ops.cpu.tables.layout import AccessState
 from fusion.runtime.registration.kernel_objects import kernel_name
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak.faulty import FAULTS
-from tests.soak.kernel_cases import CALLS, OpCall, spoiled
-from tests.soak.kernel_objects import KERNELS
+from tests.soak.kernel_cases import CALLS, OpCall, Variable, spoiled
+from tests.soak.kernel_objects import KERNELS, uses_variables
 from tests.soak.plan import Case, Outputs, Tensor
 
 #: Of the calls of each kernel, one in so many is also spoiled in every way, and also run with too
@@ -57,6 +58,8 @@ def self_test() -> list[Case]:
 
 def _case(place: int, call: OpCall, starved: bool = False) -> Case:
     spec, types = KERNELS[place]
+    if uses_variables(spec):
+        return _case_of_variables(place, call, starved)
     given = {arg: _as_list(call.inputs[arg.name]) for arg in spec.inputs}
     lengths = {arg.length: len(arrays) for arg, arrays in given.items() if arg.length}
     found = {arg.dtype: tf.as_dtype(arrays[0].dtype).name for arg, arrays in given.items()}
@@ -77,9 +80,59 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
         ],
         inputs=[_tensor(array) for array in arrays],
         outputs=outputs,
-        expected=_in_tensorflow(spec, attrs, arrays, len(outputs)),
+        expected=_in_tensorflow(spec, attrs, [*map(tf.constant, arrays)], len(outputs)),
         starved=starved,
     )
+
+
+#: Where an `AccessState` begins behind the address of the table.
+_BEHIND = State.op_table + 1
+
+
+def _case_of_variables(place: int, call: OpCall, starved: bool) -> Case:
+    """As `_case`, of an op whose state is an `AccessState`."""
+    spec, types = KERNELS[place]
+    given = [call.inputs[arg.name] for arg in spec.inputs]
+    tensors = [_tensor(v.value if isinstance(v, Variable) else v) for v in given]
+    variables = {k: tf.Variable(v.value) for k, v in enumerate(given) if isinstance(v, Variable)}
+    dtypes = {arg.dtype: tf.as_dtype(t[0]) for arg, t in zip(spec.inputs, tensors, strict=True)}
+    known = {attr.name: attr.default for attr in spec.attrs} | types | dtypes | call.attrs
+    attrs = {attr.name: known[attr.name] for attr in spec.attrs}
+    outputs = [
+        (tf.as_dtype(attrs.get(arg.dtype, arg.dtype)).as_datatype_enum, len(arg.dims))
+        for arg in spec.outputs
+    ]
+    inputs = [
+        variables[k].handle if k in variables else tf.constant(v) for k, v in enumerate(given)
+    ]
+    expected = _in_tensorflow(spec, attrs, inputs, len(outputs))
+    nothing = _tensor(np.zeros(0))
+    table = tf.as_dtype(attrs.get("T", tf.float64))
+    return Case(
+        label=f"{kernel_name(spec, 'CPU', types)}: {call.label}; {call.attrs}",
+        kernel=place,
+        attrs=_access_state(attrs, table.size),
+        inputs=[nothing if k in variables else tensor for k, tensor in enumerate(tensors)],
+        outputs=outputs,
+        expected=expected,
+        starved=starved,
+        variables={k: (tensors[k], v.numpy().tobytes()) for k, v in variables.items()},
+        accesses={
+            AccessState.table_access - _BEHIND: table.as_datatype_enum,
+            AccessState.index_access - _BEHIND: tf.float64.as_datatype_enum,
+        },
+    )
+
+
+def _access_state(attrs: dict[str, Any], item_bytes: int) -> list[int]:
+    """An `AccessState` behind the address of the table, without functions and threads."""
+    words = [0] * (AccessState.SIZE - _BEHIND)
+    words[AccessState.item_bytes - _BEHIND] = item_bytes
+    words[AccessState.dim - _BEHIND] = attrs.get("dim", 0)
+    words[AccessState.has_int32_keys - _BEHIND] = int(attrs.get("Tid") == tf.int32)
+    words[AccessState.is_training - _BEHIND] = int(attrs.get("is_training", False))
+    words[AccessState.number - _BEHIND] = attrs.get("number", 0)
+    return words
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -111,7 +164,7 @@ def _in_tensorflow(
         results = execute.quick_execute(
             spec.name,
             n_outputs,
-            inputs=[tf.constant(array) for array in arrays],
+            inputs=arrays,
             attrs=tuple(flat),
             ctx=context.context(),
         )

@@ -50,6 +50,7 @@ class Runner:
         self.plan = plan
         self._api = CApi()
         self._engines: list[llvm.ExecutionEngine] = []
+        self._contents: dict[int, bytes] = {}
         self._entries = {place: self._load(kernel) for place, kernel in plan.kernels.items()}
 
     def _load(self, kernel: Kernel) -> int:
@@ -66,6 +67,11 @@ class Runner:
         """What is wrong with one case."""
         call, outputs = self._call(case, buffers)
         found = call.misuses + _differences(case, call, outputs)
+        found += [
+            f"the variable of input {index} is not what it should be"
+            for index, content in self._contents.items()
+            if content != case.variables[index][1]
+        ]
         for fail_at in range(1, call.allocations + 1 if case.starved else 1):
             starved, _ = self._call(case, buffers, fail_at)
             found += [f"{what} when allocation {fail_at} fails" for what in starved.misuses]
@@ -79,10 +85,16 @@ class Runner:
         for place, name in kernel.names.items():
             table[place] = _put(buffers, name + b"\0")
         table_address = _put(buffers, _words(table))
-        state = _put(buffers, _words([entry, table_address, *case.attrs]))
-        call = self._api.call = Call(buffers, case.inputs, case.outputs, fail_at)
+        attrs = list(case.attrs)
+        for place, dtype in case.accesses.items():
+            words = self._api.access.words(dtype)
+            attrs[place : place + len(words)] = words
+        state = _put(buffers, _words([entry, table_address, *attrs]))
+        variables = {index: given for index, (given, _) in case.variables.items()}
+        call = self._api.call = Call(buffers, case.inputs, case.outputs, fail_at, variables)
         ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(entry)(state, call.handle())
-        outputs = call.finish()
+        outputs, self._contents = call.finish(), call.variables.contents()
+        call.variables.release()
         for address in (state, table_address, *(table[place] for place in kernel.names)):
             buffers.release(address)
         return call, outputs

@@ -28,8 +28,10 @@ class Kernel:
 class Case:
     """One call: what a kernel's state holds behind its table, inputs, (dtype, rank) of the outputs.
 
-    `expected` is the error code and the outputs. A `starved` call is made again and again, so that
-    each of its allocations fails once.
+    `expected` is the error code and the outputs. `variables` are those behind inputs, by the number
+    of these, and what is to be in them afterwards; `accesses` is where the state has the functions
+    to use them, in words behind the table, each for a `TF_DataType`. A `starved` call is made again
+    and again, so that each of its allocations fails once.
     """
 
     label: str
@@ -39,6 +41,8 @@ class Case:
     outputs: list[tuple[int, int]]
     expected: tuple[int, Outputs]
     starved: bool = False
+    variables: dict[int, tuple[Tensor, bytes]] = field(default_factory=dict)
+    accesses: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from fusion.cpu_ops.keys.index import find_rows, note_found
 from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.cpu_ops.vectors import prefetch_line
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, load
+from fusion.runtime.native.memory import c_memcpy, load, store
 
 #: Keys that are found before their rows are read, so that rows come from memory side by side.
 _BLOCK = 16
@@ -70,6 +70,19 @@ def _copy(args: int, start: int, count: int) -> None:
     out = load(args, KeyedGather.out) + start * size
     for k in range(count):
         c_memcpy(out + k * size, row_address(args, load(rows, k)), size)
+
+
+@jit
+def find_addresses(args: int, keys: int, count: int, rows: int) -> None:
+    """Makes of keys the addresses of their rows.
+
+    Args:
+      keys: the address of int64 [count], in and out.
+      rows: that of scratch, int64 [count].
+    """
+    find_rows(load(args, KeyedGather.index), keys, count, rows)
+    for k in range(count):
+        store(keys, k, row_address(args, load(rows, k)))
 
 
 @jit

@@ -18,7 +18,7 @@ BUCKET_BYTES = 64
 LOAD_TENTHS = 7
 
 #: The variables beside a table that are told apart.
-MOST_SLOTS = 8
+MOST_SLOTS = 256
 
 #: Rows are int32, counted from 1.
 MOST_ROWS = 2**31 - 2

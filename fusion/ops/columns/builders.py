@@ -37,7 +37,7 @@ _DEFAULTS = {
 }
 
 
-def _constants(role: int, lists: dict[str, Attr]) -> Constants:
+def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
     """The words of `ColumnsConstants` for ops of a role.
 
     Args:
@@ -101,7 +101,7 @@ def _compile_builder() -> bytes:
 
 _NAME = "build_columns_state"
 
-LOOKUP = Builder(_NAME, _compile_builder, _constants(FULL, COLUMN_ATTRS), GATHERS)
-PRE_LOOKUP = Builder(_NAME, _compile_builder, _constants(PRE, PRE_ATTRS))
-POST_LOOKUP = Builder(_NAME, _compile_builder, _constants(POST, POST_ATTRS), GATHERS)
-POST_LOOKUP_GRAD = Builder(_NAME, _compile_builder, _constants(GRAD, GRAD_ATTRS), SCATTERS)
+LOOKUP = Builder(_NAME, _compile_builder, columns_constants(FULL, COLUMN_ATTRS), GATHERS)
+PRE_LOOKUP = Builder(_NAME, _compile_builder, columns_constants(PRE, PRE_ATTRS))
+POST_LOOKUP = Builder(_NAME, _compile_builder, columns_constants(POST, POST_ATTRS), GATHERS)
+POST_LOOKUP_GRAD = Builder(_NAME, _compile_builder, columns_constants(GRAD, GRAD_ATTRS), SCATTERS)

@@ -20,12 +20,21 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights."""
     names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
     attrs = {name: op.get_attr(name) for name in names}
-    of_table, of_weights = _column_gradients(_Column(*[*op.inputs, attrs]), top_grad)
+    of_table, of_weights = column_gradients(Column(*[*op.inputs, attrs]), top_grad)
     return [of_table, None, None, None, of_weights]
 
 
 def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
+    columns = columns_of(op)
+    parts = split_columns(columns, top_grad)
+    gradients = [column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
+    of_tables, of_weights = zip(*gradients, strict=True)
+    return [*of_tables, *[None] * (3 * len(columns)), *of_weights]
+
+
+def columns_of(op: tf.Operation) -> list[Column]:
+    """The columns of a GroupedEmbeddingLookup, or of another op whose first inputs are its."""
     count = op.get_attr("num_columns")
     lists = {
         attr.name: op.get_attr(name) or [attr.default] * count
@@ -35,15 +44,17 @@ def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
     attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
     inputs = [op.inputs[index * count : (index + 1) * count] for index in range(5)]
-    columns = [_Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
+    return [Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
+
+
+def split_columns(columns: Sequence[Column], top_grad: tf.Tensor) -> list[tf.Tensor]:
+    """The gradient of each column's result."""
     widths = [tf.shape(column.table)[1] for column in columns]
-    parts = tf.split(top_grad, widths, axis=1, num=count)
-    gradients = [_column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
-    of_tables, of_weights = zip(*gradients, strict=True)
-    return [*of_tables, *[None] * (3 * count), *of_weights]
+    parts: list[tf.Tensor] = tf.split(top_grad, widths, axis=1, num=len(columns))
+    return parts
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """The inputs of FusedEmbeddingLookup, and its attrs as TensorFlow returns them."""
 
     table: tf.Tensor
@@ -54,7 +65,7 @@ class _Column(NamedTuple):
     attrs: Mapping[str, Any]
 
 
-def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+def column_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
     """Gradients of the table, as slices of its distinct rows, and of the weights, if any.
 
     Args:
@@ -93,7 +104,7 @@ def _column_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     return of_table, of_weights if attrs["use_sparse_weights"] else None
 
 
-def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _entries(column: Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Values, indices, flags of empty rows, dense shape [2] and weights, pruned and filled."""
     from fusion import ops
 
@@ -126,7 +137,7 @@ def _entries(column: _Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     return values, indices, flags, shape, kept_weights
 
 
-def _dense_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+def _dense_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
     """Gradients of the table and of the weights, if any, of what is added as dense sums are."""
     attrs = {name: _plain(value) for name, value in column.attrs.items()}
     inputs = [tf.identity(tensor) for tensor in column[:-1]]
@@ -137,7 +148,7 @@ def _dense_gradients(column: _Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tens
     return of_table, of_weights if attrs["use_sparse_weights"] else None
 
 
-def _rows(column: _Column) -> tuple[tf.Tensor, tf.Tensor]:
+def _rows(column: Column) -> tuple[tf.Tensor, tf.Tensor]:
     """The row of each entry and the number of rows, int64."""
     form, entry_rows = column.attrs["form"], column.entry_rows
     if form == b"row_splits":
@@ -196,12 +207,12 @@ def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     )
     for index, grad in zip(lookups, grads, strict=True):
         result[index] = grad
-    if any(op.get_attr("use_sparse_weights")) and _is_wanted(op, count + 2):
+    if any(op.get_attr("use_sparse_weights")) and is_wanted(op, count + 2):
         result[count + 2] = _of_weights(op, of_lookups, rows, lookups, offsets)
     return result
 
 
-def _is_wanted(op: tf.Operation, index: int) -> bool:
+def is_wanted(op: tf.Operation, index: int) -> bool:
     """Whether anybody asks for the gradient of an input; in eager mode TensorFlow tells."""
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
@@ -293,14 +304,19 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 
 
 def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
-    """Gradients of GroupedEmbeddingPreLookUp's inputs: those of the weights.
+    """Gradients of GroupedEmbeddingPreLookUp's inputs: those of the weights."""
+    return weights_gradient(op, grads[-1])
+
+
+def weights_gradient(op: tf.Operation, of_entries: Any) -> list[Any]:
+    """Gradients of the inputs of columns before gathers, from that of the entries' weights.
 
     What an entry's weight gets goes to the weight that was given for it; those of fillers are
     dropped, and pruned entries get 0.
     """
     from fusion import ops
 
-    count, of_entries = op.get_attr("num_columns"), grads[-1]
+    count = op.get_attr("num_columns")
     result: list[Any] = [None] * (4 * count)
     weighted = op.get_attr("use_sparse_weights")
     if of_entries is None or not any(weighted):

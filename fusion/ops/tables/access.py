@@ -26,10 +26,17 @@ def access_constants(
         (AccessConstants.number, "number"),
     ):
         words[field] = attrs.index(name) if name in attrs else -1
+    words += accessed_dtypes(device, access)
+    assert len(words) == AccessConstants.dtypes + len(UPDATE_DTYPES) * AccessedDtype.SIZE
+    return words
+
+
+def accessed_dtypes(device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
+    """The words of an `AccessedDtype` for each dtype of tables."""
+    words: list[Word] = []
     for dtype in UPDATE_DTYPES:
         request = AccessRequest(dtype, device, updates=True)
         words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes, access(request)]
-    assert len(words) == AccessConstants.dtypes + len(UPDATE_DTYPES) * AccessedDtype.SIZE
     return words
 
 

@@ -17,31 +17,45 @@ from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES
 
 
-def _gradient(op: tf.Operation, of_rows: Any, _: Any) -> list[Any]:
+def _gradient(op: tf.Operation, of_embeddings: Any, _: Any) -> list[Any]:
     """That of the table: slices of its rows; keys that have no row get nothing.
 
     Whose gradient is asked for is trained: from now on the op gives rows to keys.
     """
-    rows = op.outputs[1]
-    known = tf.where(rows >= 0)[:, 0]
+    table, index, rows = op.inputs[0], op.inputs[1], op.outputs[1]
     if not isinstance(rows, ops.EagerTensor):  # TensorFlow gives tapes no ops, but their tensors
         rows.op._set_attr("is_training", tf.compat.v1.AttrValue(b=True))
-        if not isinstance(rows.graph, FuncGraph):
-            note_gradient(rows.op, known.op)
-    # As in the gradient of stock's gather: a constant, lest the table's handle becomes a result of
-    # the function, whose gradient is dense; of int32, as in the other branches of a conditional.
-    shape = variable_shape(op.inputs[0])
-    slices = tf.IndexedSlices(tf.gather(of_rows, known), tf.gather(rows, known), shape)
+    slices = row_slices(table, index, rows, of_embeddings)
     return [slices, *[None] * (len(op.inputs) - 1)]
 
 
-SPEC = OpSpec(
-    name=names.KEYED_GATHER,
-    doc="Gathers the rows of an embedding variable that keys have.\n\n"
+def row_slices(table: Any, index: Any, rows: Any, of_embeddings: Any) -> tf.IndexedSlices:
+    """The gradient of a table from that of gathered rows, of keys that have one.
+
+    Args:
+      table, index: handles.
+      rows: that keys have, an output of the op that has gathered them.
+      of_embeddings: the gradient of what it has gathered.
+    """
+    known = tf.where(rows >= 0)[:, 0]
+    if not isinstance(rows, ops.EagerTensor) and not isinstance(rows.graph, FuncGraph):
+        note_gradient(table, index, rows.op, known.op)
+    # As in the gradient of stock's gather: a constant, lest the table's handle becomes a result of
+    # the function, whose gradient is dense; of int32, as in the other branches of a conditional.
+    shape = variable_shape(table)
+    return tf.IndexedSlices(tf.gather(of_embeddings, known), tf.gather(rows, known), shape)
+
+
+DOC = (
     "In training keys are noted as seen, and one that was seen as often as the index asks for\n"
     "gets a row, whose values depend on the key and the seed alone. A key without a row has the\n"
     "default row, and -1 in `rows`. That there is no room for a key is a ResourceExhaustedError,\n"
-    "unless keys wait.",
+    "unless keys wait."
+)
+
+SPEC = OpSpec(
+    name=names.KEYED_GATHER,
+    doc="Gathers the rows of an embedding variable that keys have.\n\n" + DOC,
     inputs=(
         Arg("table", "resource", "[...]", doc="variable [capacity, D]", on_host=True),
         Arg("index", "resource", "[...]", doc="variable of EmbeddingKeyIndex", on_host=True),

@@ -6,7 +6,7 @@ in the graph, and whichever comes later is connected with all that came before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework.ops import colocate_with
@@ -16,34 +16,44 @@ from fusion.runtime.tensorflow.graph_notes import notes
 _GRADIENTS, _SLOTS = "keyed_gradients", "filled_slots"
 
 
-def note_gradient(gather: Any, gradient: Any) -> None:
-    """Notes a KeyedEmbeddingGather, and the op that its gradient waits for."""
-    graph = gradient.graph
-    notes(graph, _GRADIENTS).append((gather, gradient))
-    for handle, slot, values, number in notes(graph, _SLOTS):
-        _connect(gather, gradient, handle, slot, values, number)
+class _Gradient(NamedTuple):
+    """That of a table."""
+
+    table: Any  # the handles
+    index: Any
+    gather: Any  # the op that gives rows to keys
+    gradient: Any  # the op that it waits for
+
+
+def note_gradient(table: Any, index: Any, gather: Any, gradient: Any) -> None:
+    """Notes handles, the op that gathers by them, and the op that their gradient waits for."""
+    noted = _Gradient(table, index, gather, gradient)
+    notes(gradient.graph, _GRADIENTS).append(noted)
+    for handle, slot, values, number in notes(gradient.graph, _SLOTS):
+        _connect(noted, handle, slot, values, number)
 
 
 def note_slot(handle: Any, slot: Any, values: Any, number: int) -> None:
     """Notes a slot of a table, what its rows begin with, [1, D], and its number."""
     graph = handle.graph
     notes(graph, _SLOTS).append((handle, slot, values, number))
-    for gather, gradient in notes(graph, _GRADIENTS):
-        _connect(gather, gradient, handle, slot, values, number)
+    for noted in notes(graph, _GRADIENTS):
+        _connect(noted, handle, slot, values, number)
 
 
-def _connect(gather: Any, gradient: Any, handle: Any, slot: Any, values: Any, number: int) -> None:
+def _connect(noted: _Gradient, handle: Any, slot: Any, values: Any, number: int) -> None:
     """Has a slot filled between a gather and its gradient."""
     from fusion import ops
 
-    if gather.inputs[0] is not handle:
+    if noted.table is not handle:
         return
-    with gradient.graph.as_default(), tf.control_dependencies([gather]), colocate_with(slot):
+    graph = noted.gradient.graph
+    with graph.as_default(), tf.control_dependencies([noted.gather]), colocate_with(slot):
         filled = ops.fill_embedding_slot(
             slot=slot.handle,
-            index=gather.inputs[1],
+            index=noted.index,
             values=values,
             dim=slot.shape[1],
             number=number,
         )
-    gradient._add_control_input(filled.op)
+    noted.gradient._add_control_input(filled.op)

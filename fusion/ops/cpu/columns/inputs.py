@@ -418,6 +418,14 @@ def _is_shape(frame: int, index: int, sizes: int, count: int) -> bool:
 
 
 @jit
+def list_as_they_are(source: int) -> None:
+    """Has ids listed as they are: as addresses of rows of one byte from 0 on."""
+    store(source, ColumnInputs.table, 0)
+    store(source, ColumnInputs.row_bytes, 1)
+    store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
+
+
+@jit
 def take_source(
     frame: int, ctx: int, state: int, index: int, source: int, status: int, shared: int
 ) -> bool:
@@ -435,9 +443,7 @@ def take_source(
         store(source, k, 0)
     column, role = column_at(state, index), state_field(state, ColumnsState.role)
     if role == PRE:
-        # With addresses of rows of one byte from 0 on, ids are listed as they are.
-        store(source, ColumnInputs.row_bytes, 1)
-        store(source, ColumnInputs.table_rows, _NO_TABLE_ROWS)
+        list_as_they_are(source)
         store(source, ColumnInputs.table_dtype, state_field(state, ColumnsState.dtype_code))
     elif not _take_table(frame, ctx, state, index, source, status):
         return False

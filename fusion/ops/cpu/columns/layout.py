@@ -6,14 +6,18 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.ops.cpu.columns.kernel_indices import DTYPE_COUNT, MOST_TILES
+from fusion.ops.cpu.tables.layout import AccessedDtype
 from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
+from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.variable_access import UpdateAccess
 
 
 class ColumnsState(State):
     """The state of a kernel for whole columns.
 
-    A `ColumnAttrs` for each column follows, then boundaries as float32, then a row of zeros.
+    A `ColumnAttrs` for each column follows, then boundaries as float32, then a row of zeros, then
+    `KeyedColumns`.
     """
 
     column_count: Int64
@@ -25,7 +29,24 @@ class ColumnsState(State):
     role: Int64  # see below
     lookup_count: Int64  # columns that are lookups
     weighted_count: Int64  # columns with weights
+    keyed_offset: Int64  # of `KeyedColumns`, in fields of the state; 0 for none
     columns: Fields = fields(0)
+
+
+class KeyedColumns(Layout):
+    """The columns whose tables are embedding variables; a `KeyedColumn` for each follows."""
+
+    table_access: Fields = fields(UpdateAccess.SIZE)
+    index_access: Fields = fields(UpdateAccess.SIZE)
+    count: Int64
+    columns: Fields = fields(0)
+
+
+class KeyedColumn(Layout):
+    """One of these."""
+
+    index: Int64  # among all columns
+    is_training: Flag
 
 
 #: Roles: a whole lookup; what comes before and behind the gathers of one, and the gradient of that.
@@ -94,3 +115,12 @@ class ColumnsConstants(Layout):
     sources: Fields = fields(GivenColumn.SIZE * Source.SIZE)
     tile_counts: Fields = fields(DTYPE_COUNT)
     tiles: Fields = fields(DTYPE_COUNT * MOST_TILES * Tile.SIZE)
+
+
+class KeyedConstants(ColumnsConstants):
+    """The same of ops with embedding variables."""
+
+    keyed: Int64  # the indices of attrs
+    keyed_count: Int64
+    is_training: Int64
+    dtypes: Fields = fields(len(COMPUTED) * AccessedDtype.SIZE)

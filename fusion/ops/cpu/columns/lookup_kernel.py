@@ -135,19 +135,20 @@ def lookup(frame: int) -> None:
     """The kernel body."""
     shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
     if state_field(state, ColumnsState.role) != POST:
-        _look_up(frame, int64(0))
+        look_up(frame, int64(0), int64(0))
         return
     first = state_field(state, ColumnsState.column_count)
     weighted = state_field(state, ColumnsState.weighted_count) != 0
     lookups = state_field(state, ColumnsState.lookup_count)
     take_shared(frame, context(frame), first, shared, lookups, weighted)
     if not failed(frame):
-        _look_up(frame, shared)
+        look_up(frame, shared, int64(0))
     release_shared(shared)
 
 
 @jit
-def _look_up(frame: int, shared: int) -> None:
+def look_up(frame: int, shared: int, gathers: int) -> None:
+    """Does all tasks of a call; `shared` and `gathers` see `LookupJob`."""
     ctx, state = context(frame), kernel_state(frame)
     count = state_field(state, ColumnsState.column_count)
     pool = state_field(state, ColumnsState.pool)
@@ -189,6 +190,7 @@ def _look_up(frame: int, shared: int) -> None:
     store(job, LookupJob.marks, marks)
     store(job, LookupJob.mark_count, 0)
     store(job, LookupJob.shared, shared)
+    store(job, LookupJob.gathers, gathers)
     helpers = pool if parallel else int64(0)
     slot = jobs.open_job(helpers, job)
     tasks.work(job, int64(0))

@@ -15,7 +15,7 @@ from fusion.ops.cpu.columns.inputs import column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import LookupJob, Workspace
 from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail_column
-from fusion.runtime.native.frame import failed, status_of
+from fusion.runtime.native.frame import context, failed, kernel_state, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words
 
@@ -150,21 +150,35 @@ def report_error(frame: int, index: int, batch: Any) -> None:
 
 
 @jit
-def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> None:
-    state, rows = load(job, LookupJob.state), load(job, LookupJob.batch_size)
+def list_column(
+    frame: int, index: int, source: int, gather: int, workspace: int, shared: int, rows: int
+) -> tuple[Any, int]:
+    """Lists a whole column, in any order of its entries, or says what is wrong with it.
+
+    Args:
+      source: out, the address of its `ColumnInputs`.
+      gather: that of its `KeyedGather`, or 0.
+      shared: see `LookupJob`.
+      rows: how many there have to be, or -1.
+
+    Returns:
+      The listed rows, and the number of entries, negative if that has failed.
+    """
+    state = kernel_state(frame)
     column = column_at(state, index)
-    ctx, shared = load(job, LookupJob.context), load(job, LookupJob.shared)
-    if not take_source(frame, ctx, state, index, source, status_of(frame), shared):
-        return
-    if load(source, ColumnInputs.batch_size) != rows:
+    is_sound = take_source(frame, context(frame), state, index, source, status_of(frame), shared)
+    found = load(source, ColumnInputs.batch_size) if is_sound else int64(0)
+    if is_sound and rows >= 0 and found != rows:
         text = " has %lld rows, but others have %lld"
-        fail_column(
-            frame, INVALID_ARGUMENT, text, index, load(source, ColumnInputs.batch_size), rows
-        )
-        return
+        fail_column(frame, INVALID_ARGUMENT, text, index, found, rows)
+    rows = found
+    batch = tasks.batch_in(workspace, column, source, int64(0), rows)
+    if failed(frame):
+        return batch, int64(-1)
     if not tasks.reserve(workspace, load(source, ColumnInputs.id_count) + rows, rows + 1):
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
-        return
+        return batch, int64(-1)
+    tasks.list_keys(gather, source)
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
     if load(column, ColumnAttrs.id_format) == column_layout.COPY:
         count = tasks.copy_rows(batch)
@@ -180,9 +194,19 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
             count = list_unsorted(batch, tasks.order_in(workspace))
     if count < 0:
         report_error(frame, index, batch)
+    return batch, count
+
+
+@jit
+def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> None:
+    gather, shared = tasks.gather_of(job, index), load(job, LookupJob.shared)
+    rows = load(job, LookupJob.batch_size)
+    batch, count = list_column(frame, index, source, gather, workspace, shared, rows)
+    if failed(frame):
         return
+    tasks.find_listed(gather, batch, count, workspace)
     out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), index) * load(
-        state, ColumnsState.item_bytes
+        load(job, LookupJob.state), ColumnsState.item_bytes
     )
     arguments = stack_words(GatherArgs.SIZE)
     norms = tasks.norms_in(workspace)

@@ -60,8 +60,13 @@ _DTYPES = tuple((d.code, d.enum, d.item_bytes) for d in DTYPES.values() if d.cod
 def build_columns_state(creation: int) -> None:
     """The builder, see `creation`."""
     constants = constants_of(creation)
-    if constants == 0:
-        return
+    if constants != 0:
+        columns_state(creation, constants, int64(0))
+
+
+@jit
+def columns_state(creation: int, constants: int, more: int) -> int:
+    """Builds a state with so many words more, at `ColumnsState.keyed_offset`; 0 if it cannot be."""
     count_attr, boundaries = (
         load(constants, ColumnsConstants.count_attr),
         load(constants, ColumnsConstants.boundaries_attr),
@@ -69,7 +74,7 @@ def build_columns_state(creation: int) -> None:
     count = attr_word(creation, count_attr) if count_attr >= 0 else int64(1)
     check_lists(creation, constants, count)
     if load(creation, Creation.has_failed) != 0:
-        return
+        return int64(0)
     limits = int64(0)
     if boundaries >= 0:
         for column in range(count):
@@ -77,16 +82,21 @@ def build_columns_state(creation: int) -> None:
     dtype = _code_of(attr_word(creation, load(constants, ColumnsConstants.dtype_attr)))
     zeros = _zero_words(creation, constants, count, dtype)
     columns_end = ColumnsState.columns + count * ColumnAttrs.SIZE
-    state = begin_state(creation, columns_end + limits // 2 + zeros)
+    end = columns_end + limits // 2 + zeros
+    state = begin_state(creation, end + more)
     if state == 0:
-        return
+        return int64(0)
     _put_head(creation, constants, state, count, dtype)
     store(state, ColumnsState.boundaries_offset, columns_end)
     if zeros != 0:
         store(state, ColumnsState.zeros_offset, columns_end + limits // 2)
+    if more != 0:
+        store(state, ColumnsState.keyed_offset, end)
     _put_columns(creation, constants, state, count)
     if load(creation, Creation.has_failed) != 0:
         give_up(creation)
+        return int64(0)
+    return state
 
 
 @jit

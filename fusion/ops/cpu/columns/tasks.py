@@ -12,9 +12,11 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_entries, list_kept
 from fusion.cpu_ops.dense.listing import list_all
 from fusion.cpu_ops.elements import Batch
+from fusion.cpu_ops.keys.gather import find_addresses
+from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.cpu_ops.vectors import fence
-from fusion.ops.cpu.columns.inputs import column_at, release, take_source
+from fusion.ops.cpu.columns.inputs import column_at, list_as_they_are, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.native.atomic import atomic_add, atomic_store
@@ -41,6 +43,7 @@ class LookupJob(Job):
     marks: Address  # of columns that need the slow path, int64 [columns]
     mark_count: Int64
     shared: Address  # `SharedInputs`, or 0
+    gathers: Address  # a `KeyedGather` for each column, zeros of a plain table; or 0
 
 
 #: Entries, and rows, that a thread reserves at first.
@@ -198,6 +201,32 @@ def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: i
 
 
 @jit
+def gather_of(job: int, index: int) -> int:
+    """The address of the `KeyedGather` of a column, 0 if its table is a plain one."""
+    gathers = load(job, LookupJob.gathers)
+    if gathers == 0:
+        return int64(0)
+    gather = gathers + 8 * KeyedGather.SIZE * index
+    return gather if load(gather, KeyedGather.index) != 0 else int64(0)
+
+
+@jit
+def list_keys(gather: int, source: int) -> None:
+    """Has keys listed in place of the addresses of rows."""
+    if gather != 0:
+        list_as_they_are(source)
+        store(source, ColumnInputs.zeros, 0)
+
+
+@jit
+def find_listed(gather: int, batch: Any, count: int, workspace: int) -> None:
+    """Makes of listed keys the addresses of their rows."""
+    if gather != 0:
+        find_addresses(gather, batch.addresses, count, order_in(workspace))
+        store(batch.source, ColumnInputs.table, load(gather, KeyedGather.default))
+
+
+@jit
 def copy_rows(batch: Any) -> int:
     """Lists the rows of a matrix themselves."""
     address = load(batch.source, ColumnInputs.table)
@@ -228,6 +257,8 @@ def _do_column(
         start, end = element_range(column, source, first, count)
     if end < start or not reserve(workspace, end - start + count, count):
         return False
+    gather = gather_of(job, index)
+    list_keys(gather, source)
     batch = batch_in(workspace, column, source, first, count)
     if is_copy:
         entries = copy_rows(batch)
@@ -239,6 +270,7 @@ def _do_column(
         entries = list_entries(batch, start, end)
     if entries < 0:
         return False
+    find_listed(gather, batch, entries, workspace)
     item = load(state, ColumnsState.item_bytes)
     out = (
         load(job, LookupJob.out)

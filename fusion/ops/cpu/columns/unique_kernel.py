@@ -269,10 +269,16 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
 
 def prepare(frame: int) -> None:
     """The kernel body."""
+    find_keys(frame, stack_words(UniqueJob.SIZE))
+
+
+@jit
+def find_keys(frame: int, job: int) -> None:
+    """Makes the outputs, and fills the `UniqueJob`."""
     ctx, state = context(frame), kernel_state(frame)
     count = state_field(state, ColumnsState.column_count)
     pool = state_field(state, ColumnsState.pool)
-    source, job = stack_words(ColumnInputs.SIZE), stack_words(UniqueJob.SIZE)
+    source = stack_words(ColumnInputs.SIZE)
     lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
         return

@@ -92,7 +92,7 @@ def _add_shared(frame: int, tensors: int) -> None:
         index = share_index(frame, int64(_INDEX), shared)
         if index != 0:
             dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
-            check_rows(frame, table, index, dim * item)
+            check_rows(frame, table, index, dim * item, int64(-1))
             if not failed(frame):
                 _add(frame, load(table, SharedVariable.data), index, tensors)
         unshare(shared)

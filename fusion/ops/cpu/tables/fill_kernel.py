@@ -25,9 +25,9 @@ def _fill(frame: int, slot: int, index: int, values: int) -> None:
     state = kernel_state(frame)
     dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
     words = load(index, SharedVariable.data)
-    check_index(frame, index)
+    check_index(frame, index, int64(-1))
     if not failed(frame):
-        check_rows(frame, slot, words, dim * item)
+        check_rows(frame, slot, words, dim * item, int64(-1))
     count = element_count(values)
     if count != dim and count != 1:
         text = "values has %lld elements, not 1 or %lld"
@@ -50,7 +50,6 @@ def fill(frame: int) -> None:
     store(tensors, 0, 0)
     for k in range(SharedVariable.SIZE):
         store(slot, k, 0)
-        store(index, k, 0)
     values = take(frame, tensors, int64(_VALUES), int64(0))
     if not failed(frame):
         if share(frame, state + 8 * AccessState.table_access, int64(_SLOT), slot):

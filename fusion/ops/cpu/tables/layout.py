@@ -45,21 +45,33 @@ class AccessState(State):
     number: Int64  # of a slot
 
 
-class GatherJob(Job):
-    """What the tasks of a call share."""
+class KeyedCall(Layout):
+    """Keys of one table, to be found and gathered, and added in training."""
 
     gather: Fields = fields(KeyedGather.SIZE)
     addition: Fields = fields(Addition.SIZE)
     key_count: Int64
+    missing: Address  # the numbers of keys that were not found, int64 [missing_count]
+    missing_count: Int64
+
+
+class GatherJob(Job):
+    """What the tasks of a call share."""
+
+    call: Fields = fields(KeyedCall.SIZE)
     task_keys: Int64
 
 
 class SharedVariable(Layout):
-    """A variable that a kernel shares with others, until it lets go of it."""
+    """A variable that a kernel shares with others, until it lets go of it.
+
+    Of several that are shared at once the first has the lock of all.
+    """
 
     access: Address  # `UpdateAccess`
     variable: Address  # 0 if there is none
     is_locked: Flag
+    has_tensor: Flag
     data: Address
     byte_count: Int64
     holder: Fields = fields(OBJECT_WORDS)  # of its lock

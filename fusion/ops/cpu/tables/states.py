@@ -20,7 +20,7 @@ _DTYPE_COUNT = len(COMPUTED)
 _INT32 = DTYPES["int32"].enum
 
 #: Of the variable of an index.
-_INDEX_DTYPE = DTYPES["float64"].enum
+INDEX_DTYPE = DTYPES["float64"].enum
 
 
 def build_access_state(creation: int) -> None:
@@ -28,13 +28,14 @@ def build_access_state(creation: int) -> None:
     constants = constants_of(creation)
     if constants == 0:
         return
-    number = int64(_INDEX_DTYPE)  # ops without tables have no attr for their dtype
+    number = int64(INDEX_DTYPE)  # ops without tables have no attr for their dtype
     if load(constants, AccessConstants.T) >= 0:
         number = attr_word(creation, load(constants, AccessConstants.T))
-    of_table, of_index = _dtype(constants, number), _dtype(constants, int64(_INDEX_DTYPE))
+    dtypes = constants + 8 * AccessConstants.dtypes
+    of_table, of_index = accessed_dtype(dtypes, number), accessed_dtype(dtypes, int64(INDEX_DTYPE))
     if of_table == 0 or of_index == 0:
         text = "TensorFlow does not export how variables of DataType %lld are changed in place"
-        refuse(creation, UNIMPLEMENTED, text, int64(_INDEX_DTYPE) if of_index == 0 else number)
+        refuse(creation, UNIMPLEMENTED, text, int64(INDEX_DTYPE) if of_index == 0 else number)
         return
     pool, state = pool_of(creation), begin_state(creation, AccessState.SIZE)
     if state == 0:
@@ -62,10 +63,14 @@ def _attr(creation: int, attr: int) -> int:
 
 
 @jit
-def _dtype(constants: int, number: int) -> int:
-    """The address of the `AccessedDtype` of a `TF_DataType`; 0 without access."""
+def accessed_dtype(dtypes: int, number: int) -> int:
+    """The address of the `AccessedDtype` of a `TF_DataType`; 0 without access.
+
+    Args:
+      dtypes: the address of all.
+    """
     for k in range(_DTYPE_COUNT):
-        dtype = constants + 8 * (AccessConstants.dtypes + AccessedDtype.SIZE * k)
+        dtype = dtypes + 8 * AccessedDtype.SIZE * k
         if load(dtype, AccessedDtype.dtype) == number:
             return dtype if is_access(load(dtype, AccessedDtype.access)) else int64(0)
     return int64(0)
