@@ -239,25 +239,28 @@ def checkpoints(strategy: Strategy) -> None:
 
 def columns(strategy: Strategy) -> None:
     values = initial_values(DIM, KEYS)
-    ours = fusion.feature_column.categorical_column_with_embedding("a", tf.int64, ev_option=OPTION)
-    plain = tf.feature_column.categorical_column_with_identity("a", KEYS)
-    starts = {
-        ours: keras.initializers.RandomNormal(seed=5),
-        plain: lambda shape, dtype: tf.constant(values, dtype),
-    }
+    feature_column = fusion.feature_column
 
-    def made(k: Any, optimizer: Any, column: Any, do_fusion: str | None) -> Any:
+    def column(name: str, is_keyed: bool, do_fusion: str | None) -> Any:
+        if is_keyed:
+            dtype = tf.int64
+            keys = feature_column.categorical_column_with_embedding(name, dtype, ev_option=OPTION)
+            start: Any = keras.initializers.RandomNormal(seed=5)
+        else:
+            keys = tf.feature_column.categorical_column_with_identity(name, KEYS)
+            start = lambda shape, dtype: tf.constant(values, dtype)  # noqa: E731
+        return feature_column.embedding_column(keys, DIM, initializer=start, do_fusion=do_fusion)
+
+    def made(k: Any, optimizer: Any, is_keyed: bool, do_fusion: str | None) -> Any:
         k.utils.set_random_seed(1)
-        embedding = fusion.feature_column.embedding_column(
-            column, DIM, initializer=starts[column], do_fusion=do_fusion
-        )
+        both = [column(name, is_keyed, do_fusion) for name in "ab"]
         with strategy.scope():
             if k is keras:
-                inputs = {"a": k.Input([3], dtype="int64", name="a")}
-                outputs = fusion.feature_column.DenseFeatures([embedding])(inputs)
+                inputs = {name: k.Input([3], dtype="int64", name=name) for name in "ab"}
+                outputs = feature_column.DenseFeatures(both)(inputs)
                 model = k.Model(inputs, k.layers.Dense(1)(outputs))
             else:
-                model = k.Sequential([k.layers.DenseFeatures([embedding]), k.layers.Dense(1)])
+                model = k.Sequential([k.layers.DenseFeatures(both), k.layers.Dense(1)])
             model.compile(optimizer(0.05), "mse")
         return model
 
@@ -265,8 +268,9 @@ def columns(strategy: Strategy) -> None:
         (keras, keras3.LazyAdam, "v2"),
         (tf_keras, legacy.LazyAdam, None),
     ):
+        features = {"a": IDS, "b": IDS[::-1]}
         losses, expected = (
-            fit(made(k, optimizer, column, do_fusion), {"a": IDS}) for column in (ours, plain)
+            fit(made(k, optimizer, is_keyed, do_fusion), features) for is_keyed in (True, False)
         )
         assert losses == expected
 
