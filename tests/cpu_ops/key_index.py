@@ -1,4 +1,4 @@
-"""An index of keys in guarded memory, for tests."""
+"""An index of keys in guarded memory, and what is called on it from Python."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from fusion.cpu_ops.keys import gather as keyed_gather
 from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.runtime.native.jit import callable_from_python
-from tests.cpu_ops.test_key_index import Guarded, Index
+from tests.cpu_ops.key_index import Guarded, Index
 
 gather = callable_from_python(keyed_gather.gather)
 copy_missing = callable_from_python(keyed_gather.copy_missing)
