@@ -72,8 +72,8 @@ class KeyColumn(
           ValueError: always: columns of stock TensorFlow would make a table of so many rows.
         """
         raise ValueError(
-            f"the ids of {self.key!r} have no bound: use fusion.feature_column.embedding_column, or "
-            "shared_embeddings or shared_embedding_columns there"
+            f"the ids of {self.key!r} have no bound: use fusion.feature_column.embedding_column, "
+            "or the functions there for columns that share a table"
         )
 
     @property
