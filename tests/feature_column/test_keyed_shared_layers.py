@@ -184,7 +184,7 @@ def test_all_columns_share_ops():
         operations = function.get_concrete_function(dense(0)).graph.get_operations()
         return [op.type for op in operations if "Embedding" in op.type]
 
-    assert types(False) == ["ReadEmbeddingTables", "GroupedKeyedEmbeddingLookup"]
+    assert types(False) == ["GroupedKeyedEmbeddingLookup"]
     assert types(True) == ["GroupedKeyedEmbeddingPreLookUp", "GroupedEmbeddingPostLookUp"]
 
 
@@ -249,60 +249,6 @@ def test_inference_and_a_frozen_layer_give_no_rows(do_fusion):
     assert not layer.trainable_weights
 
 
-@pytest.mark.parametrize("count", [None, 2])
-@FUSION
-def test_a_model_goes_on_where_it_was_saved(do_fusion, count, tmp_path):
-    """The table is there once, in a model's file and in a checkpoint."""
-
-    def model():
-        inputs = {name: keras.Input([3], dtype="int64", name=name) for name in NAMES}
-        layer = layer_of(lambda name: keyed(name, count=count), do_fusion)
-        made = keras.Model(
-            inputs, keras.layers.Dense(1, "tanh", kernel_initializer="ones")(layer(inputs))
-        )
-        made.compile(ours.LazyAdam(0.1), "mse")
-        return made
-
-    def losses(made, steps):
-        labels = np.resize([1.0, -1.0, 0.5], [BATCH, 1])
-        return [float(made.train_on_batch(dense(step), labels)) for step in steps]
-
-    first, second = model(), model()
-    losses(first, range(2))
-    assert len(first.weights) == (count or 1) + 2
-    first.save(tmp_path / "model.keras")
-    path = tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(f"{tmp_path}/save")
-    names = [name for name, _ in tf.train.list_variables(path) if "keys" in name.lower()]
-    assert len({name for name in names if "slot" not in name}) >= 1
-    second.optimizer.build(second.trainable_variables)
-    losses(second, range(8, 9))  # other rows, which are gone then
-    tf.train.Checkpoint(model=second, optimizer=second.optimizer).read(path)
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    expected = losses(first, range(2, 4))
-    assert losses(second, range(2, 4)) == expected
-    assert losses(loaded, range(2, 4)) == expected
-    one, *others = next(x for x in loaded.layers if isinstance(x, fc.DenseFeatures))._columns.given
-    assert one.do_fusion == do_fusion
-    assert {other.shared_embedding_column_creator for other in others} == {
-        one.shared_embedding_column_creator
-    }
-
-
-@pytest.mark.parametrize("count", [None, 2])
-def test_a_saved_model(count, tmp_path):
-    layer = layer_of(lambda name: keyed(name, count=count), "v2")
-    train(layer, [dense(0)], training=True)
-    expected = layer(dense(0), training=False)
-    module = tf.Module()
-    module.layer = layer
-    serve = tf.function(lambda a, b, c: layer({"a": a, "b": b, "c": c}, training=False))
-    spec = tf.TensorSpec([None, 3], tf.int64)
-    tf.saved_model.save(module, tmp_path, serve.get_concrete_function(spec, spec, spec))
-    loaded = tf.saved_model.load(tmp_path).signatures["serving_default"](**dense(0))
-    np.testing.assert_array_equal(loaded["output_0"], expected)
-    assert expected.numpy().any()
-
-
 @FUSION
 def test_do_fusion_of_the_layer(do_fusion):
     layer = fc.DenseFeatures(columns_of(keyed, None), do_fusion=do_fusion)
@@ -325,6 +271,6 @@ def test_beside_columns_with_tables_of_their_own():
 
 
 def test_two_tables_of_one_name():
-    columns = [*columns_of(keyed, None)[:1], *columns_of(keyed, None)[1:]]
-    with pytest.raises(ValueError, match="two tables .* have the name"):
+    columns = columns_of(keyed, None)[:1] + columns_of(keyed, None)[1:]
+    with pytest.raises(ValueError, match=r"two tables .* have the name"):
         fc.DenseFeatures(columns)(dense(0))
