@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ class Run:
             self.session.run(v1.global_variables_initializer())
 
     def __call__(self, fetched, step=0):
-        feed = {}
+        feed: dict[Any, Any] = {}
         for number, name in enumerate(NAMES):
             ids, weights = features(len(NAMES) * step + number)
             feed |= {self.given[name]: ids, self.given[f"{name}_weights"]: weights}
@@ -108,10 +109,10 @@ def times_seen(steps):
     return seen
 
 
-def of_plain_table(sharing, make, *arguments, **named):
+def of_plain_table(sharing, make, do_fusion, optimizer, **named):
     """A run of ordinary columns whose table begins as that of keys."""
-    first = initial_table()
-    return Run(sharing, make, *arguments, first=lambda: v1.constant_initializer(first), **named)
+    first = v1.constant_initializer(initial_table())
+    return Run(sharing, make, do_fusion, optimizer, lambda: first, **named)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,17 @@ def test_partitions_have_the_losses_of_one_table(do_fusion, sharing):
     with run.graph.as_default():
         names = [variable.name for variable in v1.trainable_variables()]
     assert [name.rpartition("/")[2] for name in names] == ["part_0:0", "part_1:0"]
+
+
+@SHARING
+@FUSION
+def test_the_partitioner_of_a_scope_makes_partitions(do_fusion, sharing):
+    with tf.Graph().as_default():
+        given = {name: tf.constant([[1]], tf.int64) for name in "ab"}
+        columns = sharing([keyed(name) for name in "ab"], DIM, do_fusion=do_fusion)
+        with v1.variable_scope("model", partitioner=v1.fixed_size_partitioner(2)):
+            HOSTS[sharing](given, columns)
+        assert len(v1.trainable_variables()) == 2
 
 
 @SHARING

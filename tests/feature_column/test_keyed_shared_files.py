@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ import tensorflow as tf
 
 from fusion import feature_column as fc
 from fusion.optimizers import keras3 as ours
+from tests.feature_column.keyed_models import BATCH
 from tests.feature_column.test_keyed_shared_layers import (
-    BATCH,
     FUSION,
     NAMES,
     columns_of,
@@ -67,7 +69,8 @@ def test_a_loaded_model_goes_on_as_it_would_have(do_fusion, count, tmp_path):
 def test_weights_go_into_a_table_without_partitions(do_fusion, tmp_path):
     first, second = model(do_fusion, 2), model(do_fusion, None)
     losses(first, range(2))
-    first.layers[len(NAMES)].save_own_variables(store := {})
+    store: dict[str, Any] = {}
+    first.layers[len(NAMES)].save_own_variables(store)
     second.layers[len(NAMES)].load_own_variables(store)
     given = [made.layers[len(NAMES)](dense(0)).numpy() for made in (first, second)]
     np.testing.assert_array_equal(*given)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from fusion import feature_column as fc
 from fusion import ops
@@ -24,8 +25,8 @@ NAMES, STEPS = ("a", "b", "c"), 4
 
 
 def keyed(name, dtype=tf.int64, count=None, **option):
-    option = EmbeddingVariableOption(**({"capacity": 2 * ROWS} | option))
-    return fc.categorical_column_with_embedding(name, dtype, count, option)
+    made = EmbeddingVariableOption(**({"capacity": 2 * ROWS} | option))
+    return fc.categorical_column_with_embedding(name, dtype, count, made)
 
 
 def plain(name, dtype=tf.int64):
@@ -173,6 +174,27 @@ def test_eagerly_and_in_partitions_it_is_the_same(do_fusion):
         own = train(layer_of(make, do_fusion), batches, "adam", True, compiled)
         assert own[0] == losses
         np.testing.assert_array_equal(own[1], found)
+
+
+@FUSION
+def test_tf_keras_in_tensorflow_2(do_fusion):
+    """Its layer knows nothing of tables that are shared, of ordinary columns neither."""
+
+    def losses(make):
+        layer, result = tf_keras.layers.DenseFeatures(columns_of(make, do_fusion)), []
+        for step in range(STEPS):
+            with tf.GradientTape() as tape:
+                signs = tf.cos(tf.range(float(DIM * len(NAMES))))
+                loss = tf.reduce_mean(tf.square(layer(dense(step)) - signs))
+            (table,) = tape.watched_variables()
+            optimizer = tf_keras.optimizers.SGD(0.25)
+            optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+            result.append(float(loss))
+        assert not layer.weights
+        return result
+
+    assert losses(keyed) == losses(plain)
+    assert len({*losses(keyed)}) == STEPS
 
 
 def test_all_columns_share_ops():
