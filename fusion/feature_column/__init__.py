@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusion.feature_column.embedding import FusedEmbeddingColumn as FusedEmbeddingColumn
 from fusion.feature_column.embedding import embedding_column as embedding_column
-from fusion.feature_column.keyed import (
+from fusion.feature_column.keys import (
     categorical_column_with_embedding as categorical_column_with_embedding,
 )
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn as FusedSharedEmbeddingColumn

@@ -18,6 +18,9 @@ from tensorflow.python.feature_column import serialization
 from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
 from tensorflow.python.ops import init_ops, init_ops_v2
 
+from fusion.feature_column.keyed import KeyedTableCreator, TableOfKeys
+from fusion.feature_column.keys import key_column
+
 #: TensorFlow 2's initializers, by their names in configurations.
 _INITIALIZERS = {
     f"v2.{name}": kind
@@ -86,6 +89,24 @@ def _alone(column: Any) -> Any:
     )
 
 
+def _creator(like: Any, name: str) -> Any:
+    """What columns have the table of a name from that they share, each alone like this one."""
+    keys, is_safe = key_column(like.categorical_column), like.use_safe_embedding_lookup
+    if keys is not None:
+        table = TableOfKeys(keys, like.dimension, like.initializer, like.trainable)
+        return KeyedTableCreator(table, name, is_safe)
+    return stock.SharedEmbeddingColumnCreator(
+        dimension=like.dimension,
+        initializer=like.initializer,
+        ckpt_to_load_from=like.ckpt_to_load_from,
+        tensor_name_in_ckpt=like.tensor_name_in_ckpt,
+        num_buckets=like.categorical_column.num_buckets,
+        trainable=like.trainable,
+        name=name,
+        use_safe_embedding_lookup=is_safe,
+    )
+
+
 class _Reader:
     """Makes the columns of one layer."""
 
@@ -108,16 +129,7 @@ class _Reader:
     def _shared(self, class_name: str, table: str, alone: Any, **own: Any) -> Any:
         like = self.column(alone)
         if table not in self._creators:
-            self._creators[table] = stock.SharedEmbeddingColumnCreator(
-                dimension=like.dimension,
-                initializer=like.initializer,
-                ckpt_to_load_from=like.ckpt_to_load_from,
-                tensor_name_in_ckpt=like.tensor_name_in_ckpt,
-                num_buckets=like.categorical_column.num_buckets,
-                trainable=like.trainable,
-                name=table,
-                use_safe_embedding_lookup=like.use_safe_embedding_lookup,
-            )
+            self._creators[table] = _creator(like, table)
         (kind,) = (k for k in serialization._FEATURE_COLUMNS if k.__name__ == class_name)
         return kind(
             categorical_column=like.categorical_column,

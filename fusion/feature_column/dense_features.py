@@ -21,7 +21,6 @@ from fusion.feature_column.inputs import (
     check_names,
     feature_names,
 )
-from fusion.feature_column.keyed import KeyedEmbeddingColumn
 from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
@@ -69,7 +68,7 @@ def _used(column: Any, do_fusion: str | None) -> Any:
     """The column that the layer evaluates in place of a given one."""
     if type(column) in _FUSED:
         column = _FUSED[type(column)].of(column, do_fusion)
-    elif isinstance(column, KeyedEmbeddingColumn) and column.do_fusion is None:
+    elif isinstance(column, FusedColumn) and column.do_fusion is None:
         column = column._replace(do_fusion=do_fusion)
     return without_checkpoint(column)  # the table has been read when it was created
 
@@ -201,8 +200,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
 
     def _evaluate(self, column: Any, features: Any) -> tf.Tensor:
         """The tensor of one column."""
-        is_table = isinstance(column, _EMBEDDING) and not isinstance(column, KeyedEmbeddingColumn)
-        if is_table and column.use_safe_embedding_lookup:
+        if isinstance(column, _EMBEDDING) and column.use_safe_embedding_lookup:
             ids = single_ids(column.categorical_column, features, self._state)
             if ids is not None:
                 fused = isinstance(column, FusedColumn)

@@ -10,7 +10,8 @@ from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.fused import FusedColumn, restore
-from fusion.feature_column.keyed import KeyedEmbeddingColumn, key_column
+from fusion.feature_column.keyed import KeyedEmbeddingColumn
+from fusion.feature_column.keys import key_column
 
 
 @serialization.register_feature_column

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.inputs import walk
-from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn
+from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn, KeyedTableCreator
+from fusion.feature_column.keys import key_column
 from fusion.feature_column.single_ids import VOCABULARIES
 
 
@@ -45,10 +46,11 @@ class LayerState(stock.StateManager):
 
     def table(self, column: Any) -> Any:
         """The variable [rows, D] of an embedding column, TensorFlow's or an embedding variable."""
-        if isinstance(column, stock.SharedEmbeddingColumn):
-            return self._shared[column.shared_embedding_column_creator].value
-        if isinstance(column, KeyedEmbeddingColumn):
-            return self.get_resource(column, RESOURCE)
+        owner = getattr(column, "shared_embedding_column_creator", column)
+        if key_column(column.categorical_column) is not None:
+            return self.get_resource(owner, RESOURCE)
+        if owner is not column:
+            return self._shared[owner].value
         return self.get_variable(column, "embedding_weights")
 
     def bound(self, column: Any) -> Any:
@@ -101,7 +103,12 @@ class LayerState(stock.StateManager):
 
     def _create_shared(self, creator: Any, restored: bool) -> None:
         """Creates the table of columns that share one, `<layer>/<its name>`."""
-        if creator in self._shared:
+        if creator in self._shared or self.has_resource(creator, RESOURCE):
+            return
+        name = scope_name(creator._name)
+        if isinstance(creator, KeyedTableCreator):
+            with keras.name_scope(name):
+                creator.create_state(self)
             return
         initializer = creator._initializer
         if creator._ckpt_to_load_from is not None and not restored:
@@ -109,7 +116,6 @@ class LayerState(stock.StateManager):
                 creator._ckpt_to_load_from, creator._tensor_name_in_ckpt
             )
         shape = (creator._num_buckets, creator.dimension)
-        name = scope_name(creator._name)
         variable = _variable(name, shape, tf.float32, creator._trainable, initializer)
         self._track(f"{name}/embedding_weights", variable)
         self._shared[creator] = variable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +11,10 @@ from tensorflow.python.feature_column import feature_column as stock_v1
 from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 
-from fusion.feature_column.fused import FusedColumn, restore
+from fusion.feature_column.fused import FusedColumn, check_no_checkpoint, restore
+from fusion.feature_column.keyed import TABLE, KeyedTableCreator, TableOfKeys
+from fusion.feature_column.keys import KeyColumn, check_same_table, key_column, shared_keys
+from fusion.tables.partitioned import KeyedTable
 
 v1 = tf.compat.v1
 
@@ -49,32 +53,68 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
             return self._look_up(table, ids)
 
     def _table(self, weight_collections: Any, trainable: Any) -> Any:
-        """The one variable of the collection, which the first column to ask creates."""
-        name = self.shared_embedding_collection_name
-        shape = [self.categorical_column._num_buckets, self.dimension]
-        variables = v1.get_collection(name)
-        if not variables:
-            table = v1.get_variable(
-                "embedding_weights",
-                shape,
-                tf.float32,
-                self.initializer,
-                trainable=self.trainable and trainable,
-                collections=weight_collections,
-            )
+        """The one table of the collection, which the first column to ask creates."""
+        name, keys = self.shared_embedding_collection_name, key_column(self.categorical_column)
+        found = v1.get_collection(name)
+        if not found:
+            if keys is None:
+                table = v1.get_variable(
+                    TABLE,
+                    [self.categorical_column._num_buckets, self.dimension],
+                    tf.float32,
+                    self.initializer,
+                    trainable=self.trainable and trainable,
+                    collections=weight_collections,
+                )
+            else:
+                made = TableOfKeys(keys, self.dimension, self.initializer, self.trainable)
+                table = _Collected(made.get(TABLE, trainable, weight_collections), keys)
             v1.add_to_collection(name, table)
-            return table
-        if len(variables) > 1:
+            found = [table]
+        if len(found) > 1:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of one "
-                f"variable, got {variables}"
+                f"variable, got {found}"
             )
-        if variables[0].get_shape().as_list() != shape:
+        if keys is not None:
+            return self._table_of_keys(found[0], keys)
+        shape = [self.categorical_column._num_buckets, self.dimension]
+        if found[0].get_shape().as_list() != shape:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of a variable "
-                f"of shape {shape}, got {variables[0]}"
+                f"of shape {shape}, got {found[0]}"
             )
-        return variables[0]
+        return found[0]
+
+    def _table_of_keys(self, found: Any, keys: KeyColumn) -> KeyedTable:
+        """The embedding variable that the collection has, for a column of such keys."""
+        if isinstance(found, _Collected) and found.table.dimension == self.dimension:
+            check_same_table(found.keys, keys)
+            return found.table
+        raise ValueError(
+            f"shared_embedding_collection_name {self.shared_embedding_collection_name!r} must name "
+            f"a collection of an embedding variable of dimension {self.dimension}, got {found}"
+        )
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """An embedding variable in a graph collection, and the column that has made it.
+
+    Columns of ordinary tables that find it there, stock ones too, see another shape than theirs.
+    """
+
+    table: KeyedTable
+    keys: KeyColumn
+
+    @property
+    def name(self) -> str:
+        """That of the table."""
+        return self.table.name
+
+    def get_shape(self) -> tf.TensorShape:
+        """[None, D], as of a variable."""
+        return self.table.shape
 
 
 def shared_embeddings(
@@ -96,7 +136,8 @@ def shared_embeddings(
     layers such as tf_keras `DenseFeatures` in a graph.
 
     Args:
-      categorical_columns: columns of ids (and weights), of one kind and number of buckets.
+      categorical_columns: columns of ids (and weights), of one kind and number of buckets; or all
+        of `categorical_column_with_embedding` with the same dtype and options.
       dimension: size D of an embedding, > 0.
       combiner: "sum", "mean" or "sqrtn".
       initializer: of the table; truncated normal with deviation 1/sqrt(D) if None.
@@ -106,18 +147,21 @@ def shared_embeddings(
       max_norm: limit of the L2 norm of each embedding.
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
-      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused ops
-        of that family.
+      do_fusion: None for the stock columns and their stock graph, or all but the gather of ids
+        without a bound by stock ops; "v1" or "v2" for the fused ops of that family.
 
     Returns:
       One dense column per categorical column, in their order.
 
     Raises:
-      ValueError: as the stock function, and for an unknown `do_fusion`.
+      ValueError: as the stock function, and for an unknown `do_fusion`; columns of which some are
+        of `categorical_column_with_embedding`, or all with other dtypes or options.
+      NotImplementedError: a checkpoint for ids without a bound.
       RuntimeError: as the stock function, when executing eagerly.
     """
+    keys = shared_keys(categorical_columns)
     columns = tf.feature_column.shared_embeddings(
-        categorical_columns,
+        categorical_columns if keys is None else _stand_ins(categorical_columns),
         dimension,
         combiner=combiner,
         initializer=initializer,
@@ -128,7 +172,16 @@ def shared_embeddings(
         trainable=trainable,
         use_safe_embedding_lookup=use_safe_embedding_lookup,
     )
-    return [FusedSharedEmbeddingColumn.of(column, do_fusion) for column in columns]
+    if keys is None:
+        return [FusedSharedEmbeddingColumn.of(column, do_fusion) for column in columns]
+    check_no_checkpoint(ckpt_to_load_from)
+    made = columns[0].shared_embedding_column_creator
+    table = TableOfKeys(keys, dimension, made._initializer, trainable)
+    creator = KeyedTableCreator(table, made._name, use_safe_embedding_lookup)
+    return [
+        FusedSharedEmbeddingColumn(own, creator, *column[2:], do_fusion=do_fusion)
+        for own, column in zip(categorical_columns, columns, strict=True)
+    ]
 
 
 def shared_embedding_columns(
@@ -160,17 +213,18 @@ def shared_embedding_columns(
       max_norm: limit of the L2 norm of each embedding.
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
-      do_fusion: None for the stock columns and their stock graph; "v1" or "v2" for the fused ops
-        of that family.
+      do_fusion: None for the stock columns and their stock graph, or all but the gather of ids
+        without a bound by stock ops; "v1" or "v2" for the fused ops of that family.
 
     Returns:
       One dense column per categorical column, in their order.
 
     Raises:
-      ValueError, RuntimeError: as `shared_embeddings`.
+      ValueError, NotImplementedError, RuntimeError: as `shared_embeddings`.
     """
+    keys = shared_keys(categorical_columns)
     columns = v1.feature_column.shared_embedding_columns(
-        categorical_columns,
+        categorical_columns if keys is None else _stand_ins(categorical_columns),
         dimension,
         combiner=combiner,
         initializer=initializer,
@@ -181,4 +235,15 @@ def shared_embedding_columns(
         trainable=trainable,
         use_safe_embedding_lookup=use_safe_embedding_lookup,
     )
-    return [FusedSharedEmbeddingColumnV1.of(column, do_fusion) for column in columns]
+    if keys is None:
+        return [FusedSharedEmbeddingColumnV1.of(column, do_fusion) for column in columns]
+    return [
+        FusedSharedEmbeddingColumnV1(own, *column[1:], do_fusion=do_fusion)
+        for own, column in zip(categorical_columns, columns, strict=True)
+    ]
+
+
+def _stand_ins(categorical_columns: Sequence[Any]) -> list[Any]:
+    """Columns of the same names for stock's functions, which ask how many ids there are."""
+    stand_in = tf.feature_column.categorical_column_with_identity
+    return [stand_in(column.name, 1) for column in categorical_columns]

@@ -241,19 +241,24 @@ def columns(strategy: Strategy) -> None:
     values = initial_values(DIM, KEYS)
     feature_column = fusion.feature_column
 
-    def column(name: str, is_keyed: bool, do_fusion: str | None) -> Any:
+    def columns_of(is_keyed: bool, is_shared: bool, do_fusion: str | None) -> Any:
         if is_keyed:
-            dtype = tf.int64
-            keys = feature_column.categorical_column_with_embedding(name, dtype, ev_option=OPTION)
+            make = feature_column.categorical_column_with_embedding
+            keys = [make(name, tf.int64, ev_option=OPTION) for name in "ab"]
             start: Any = keras.initializers.RandomNormal(seed=5)
         else:
-            keys = tf.feature_column.categorical_column_with_identity(name, KEYS)
+            of_ids = tf.feature_column.categorical_column_with_identity
+            keys = [of_ids(name, KEYS) for name in "ab"]
             start = lambda shape, dtype: tf.constant(values, dtype)  # noqa: E731
-        return feature_column.embedding_column(keys, DIM, initializer=start, do_fusion=do_fusion)
+        options = {"initializer": start, "do_fusion": do_fusion}
+        if not is_shared:
+            return [feature_column.embedding_column(one, DIM, **options) for one in keys]
+        with tf.Graph().as_default():
+            return feature_column.shared_embeddings(keys, DIM, **options)
 
-    def made(k: Any, optimizer: Any, is_keyed: bool, do_fusion: str | None) -> Any:
+    def made(k: Any, optimizer: Any, is_shared: bool, is_keyed: bool, do_fusion: str | None) -> Any:
         k.utils.set_random_seed(1)
-        both = [column(name, is_keyed, do_fusion) for name in "ab"]
+        both = columns_of(is_keyed, is_shared, do_fusion)
         with strategy.scope():
             if k is keras:
                 inputs = {name: k.Input([3], dtype="int64", name=name) for name in "ab"}
@@ -264,13 +269,16 @@ def columns(strategy: Strategy) -> None:
             model.compile(optimizer(0.05), "mse")
         return model
 
-    for k, optimizer, do_fusion in (
-        (keras, keras3.LazyAdam, "v2"),
-        (tf_keras, legacy.LazyAdam, None),
+    for k, optimizer, is_shared, do_fusion in (
+        (keras, keras3.LazyAdam, False, "v2"),
+        (keras, keras3.LazyAdam, True, "v2"),
+        (keras, keras.optimizers.SGD, True, None),
+        (tf_keras, legacy.LazyAdam, False, None),
     ):
         features = {"a": IDS, "b": IDS[::-1]}
         losses, expected = (
-            fit(made(k, optimizer, is_keyed, do_fusion), features) for is_keyed in (True, False)
+            fit(made(k, optimizer, is_shared, is_keyed, do_fusion), features)
+            for is_keyed in (True, False)
         )
         assert losses == expected
 

@@ -63,6 +63,18 @@ def test_all_kinds_of_features(host, do_fusion, kind):
     assert len(set(losses)) == STEPS
 
 
+@EACH_FUSION
+def test_stock_layers_take_no_ragged_features_of_any_column(do_fusion):
+    for make in (KINDS["ragged"].keyed, KINDS["ragged"].plain):
+        column = embedding(make(), do_fusion)
+        with pytest.raises(ValueError, match="RaggedTensor"):
+            HOSTS["tf_keras"].dense_features([column])(KINDS["ragged"].features(0, 0))
+        with tf.Graph().as_default():
+            features = KINDS["ragged"].features(0, 0)
+            with pytest.raises(TypeError, match="RaggedTensor"):
+                tf.compat.v1.feature_column.input_layer(features, [column])
+
+
 @EACH_HOST
 @EACH_FUSION
 def test_eagerly_they_train_alike(host, do_fusion):
