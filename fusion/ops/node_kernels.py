@@ -130,6 +130,9 @@ def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
     node.attr["T"].type = DTYPES[_COMMON].enum
     node.attr["dims"].list.i[:] = dims
     node.attr["use_sparse_weights"].list.b[:] = [weighted] * len(dims)
+    if "num_keyed" in {attr.name for attr in spec.attrs}:  # which such an op has at least one of
+        node.attr["num_keyed"].i = 1
+        node.attr["keyed"].list.b[-1] = True
     return node
 
 
