@@ -42,12 +42,12 @@ from fusion.tables.initial_rows import (
     initial_rows,
     most_rows,
 )
-from fusion.tables.keras_slots import check_keras_slots
+from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.registry import embedding_variable_of, register
 from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
-from fusion.tables.slots import Slots
+from fusion.tables.slots import Slots, check_slot_shape
 from fusion.tables.statistics import TableStatistics, statistics
-from fusion.tables.v1_slots import make_slots_on_demand
+from fusion.tables.v1_slots import make_slots_follow
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
@@ -195,8 +195,8 @@ class EmbeddingVariable(tf.Module):
         register(self)
         if not tf.executing_eagerly():
             notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
-        make_slots_on_demand()
-        check_keras_slots()
+        make_slots_follow()
+        make_keras_slots_follow()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
@@ -294,22 +294,24 @@ class EmbeddingVariable(tf.Module):
             return tf.constant(-1, tf.int64)
         return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
 
-    def add_slot(self, slot: Any, first: Any = None) -> int | None:
+    def add_slot(self, slot: Any, first: Any = None, is_filled: bool = False) -> int | None:
         """Has an optimizer's variable follow the rows of `table`.
 
         It is saved by keys, and its rows are what they were first when another key gets them.
 
         Args:
-          slot: a variable [capacity, D], made by `ZerosOnDemand`.
+          slot: a variable [capacity, D], made by `ZerosOnDemand` or filled.
           first: what its rows begin with, [1, D]; None for zeros.
+          is_filled: whether its rows are that already, and not zeros on demand.
 
         Returns:
-          Its number among those that do not begin with zeros; None for zeros.
+          Its number among those whose rows are to be filled, see `fill_slots`; None for others.
 
         Raises:
-          NotImplementedError: there are too many that do not begin with zeros.
+          NotImplementedError: it has another shape, or there are too many to be filled.
         """
-        number = self._slots.add(slot, first)
+        check_slot_shape(self, slot.shape, slot.name)
+        number = self._slots.add(slot, first, is_filled)
         save, restore = self.slot_saver(slot)
         if self.partition is None:
             save_by_keys(slot, save, restore)
@@ -485,9 +487,13 @@ class EmbeddingVariable(tf.Module):
         """
         if tf.executing_eagerly():
             return None
+        first: Callable[[], Any]
         if variable is self.index:
-            return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
-        first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
+            first = self._empty_index
+        elif self._slots.is_filled(variable):
+            first = lambda: variable.initial_value  # noqa: E731
+        else:
+            first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:

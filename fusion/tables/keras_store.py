@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,32 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
 
 def _saved(variables: Sequence[Any]) -> list[Any]:
     return [variable for variable in variables if not is_left_out(variable.value)]
+
+
+def replace_saving(optimizers: type[Any]) -> None:
+    """Has a base class of optimizers save variables by keys in files, where there are such."""
+    save, load = optimizers.save_own_variables, optimizers.load_own_variables
+    if hasattr(save, "_saves_by_keys"):
+        return
+
+    @functools.wraps(save)
+    def save_own_variables(self: Any, store: Any) -> None:
+        if has_keyed(self.variables):
+            save_variables(self.variables, store)
+        else:
+            save(self, store)
+
+    @functools.wraps(load)
+    def load_own_variables(self: Any, store: Any) -> None:
+        numbers = {key.partition("_")[0] for key in store.keys()}  # noqa: SIM118, no dict
+        if has_keyed(self.variables) and len(numbers) == len(self.variables):
+            load_variables(self.variables, store)
+        else:
+            load(self, store)
+
+    save_own_variables._saves_by_keys = True  # type: ignore[attr-defined]
+    optimizers.save_own_variables = save_own_variables
+    optimizers.load_own_variables = load_own_variables
 
 
 class KeyedWeights:
