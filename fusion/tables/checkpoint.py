@@ -241,10 +241,15 @@ def restore_table(
     with _after(_same_width(values, table)):
         ready = begin(table)
     with _after(begin(index)), _after(ready):
-        known = ops.embedding_key_entries(index=index.handle).keys
-    others = tf.raw_ops.ListDiff(x=known, y=keys).out
+        known = ops.embedding_key_entries(index=index.handle)
+    has_row = known.rows >= 0
+    with_row = tf.boolean_mask(known.keys, has_row), tf.boolean_mask(keys, steps >= 0)
+    others = tf.raw_ops.ListDiff(x=with_row[0], y=with_row[1]).out
+    waiting = tf.boolean_mask(known.keys, tf.logical_not(has_row))  # whose counts would add up
     removed = ops.remove_embedding_keys(
-        index=index.handle, keys=others, release=tf.constant(-1, tf.int64)
+        index=index.handle,
+        keys=tf.concat([others, waiting], 0),
+        release=tf.constant(-1, tf.int64),
     )
     with _after(removed):
         pending = ops.embedding_key_entries(index=index.handle).pending
