@@ -39,6 +39,7 @@ from fusion.tables.initial_rows import (
     DefaultInitializer,
     ZerosOnDemand,
     checked_default,
+    forget_at_initialization,
     initial_rows,
     most_rows,
 )
@@ -188,6 +189,8 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
+        forget_at_initialization(self.table)
+        forget_at_initialization(self.index)
         self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
@@ -312,6 +315,7 @@ class EmbeddingVariable(tf.Module):
         """
         check_slot_shape(self, slot.shape, slot.name)
         number = self._slots.add(slot, first, is_filled)
+        forget_at_initialization(slot)
         save, restore = self.slot_saver(slot)
         if self.partition is None:
             save_by_keys(slot, save, restore)
