@@ -149,7 +149,6 @@ class EmbeddingVariable(tf.Module):
           ValueError, TypeError: naming the argument and what was given.
           NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
-        super().__init__(name=module_name(name))
         self.dimension = positive("dimension", dimension)
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
@@ -181,6 +180,8 @@ class EmbeddingVariable(tf.Module):
         shape = [self.capacity, self.dimension]
         if table is None:
             table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
+        # A module takes a name of its own in a graph, and the table is to have this one.
+        super().__init__(name=module_name(name))
         self.table = table
         with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = _variable(self._empty_index, "key_index", False)

@@ -38,7 +38,7 @@ class Slots:
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
 
-    def add(self, slot: Any, values: Any, is_filled: bool) -> int | None:
+    def add(self, slot: Any, values: Any, is_filled: bool = False) -> int | None:
         """The number of a new slot; None if its rows do not have to be filled.
 
         Args:
