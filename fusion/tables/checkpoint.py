@@ -101,8 +101,8 @@ def _leave_out_of_models(variable: Any) -> None:
     """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
     export = variable._export_to_saved_model_graph
 
-    def export_without_value(object_map: Any, **named: Any) -> Any:
-        handles = export(object_map=object_map, **named)
+    def export_without_value(object_map: Any, *args: Any, **named: Any) -> Any:
+        handles = export(object_map, *args, **named)
         leave_out(object_map[variable])
         return handles
 

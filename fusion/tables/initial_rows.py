@@ -79,8 +79,8 @@ def initial_rows(
 def forget_at_initialization(variable: Any) -> None:
     """Has the initializer of a variable in a graph make it anew, also where it is in use.
 
-    TensorFlow assigns to a variable that had sparse updates by copying the value, the whole capacity
-    of it. So the variable is destroyed before.
+    TensorFlow assigns to a variable that had sparse updates by copying the value, the whole
+    capacity of it. So the variable is destroyed before.
     """
     if tf.executing_eagerly():
         return
