@@ -36,6 +36,10 @@ _SAVER = "_fusion_saver"
 _V1_SAVER = "_fusion_v1_saver"
 
 
+#: The child of variables that is saved in their place.
+_OWNER = "embedding_variable"
+
+
 class NamedSaver(NamedTuple):
     """What the Saver of `tf.compat.v1` saves, and the name that it has there."""
 
@@ -81,7 +85,7 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     children = variable._trackable_children
 
     def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
-        return {**children(*args, **named), "embedding_variable": owner}
+        return {**children(*args, **named), _OWNER: owner}
 
     _leave_out_of_models(variable)
     variable._trackable_children = with_owner
@@ -89,6 +93,11 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
     setattr(variable, _SAVER, calls if is_in_name_of else None)
     _extend_v1_saver()
+
+
+def owner_of(variable: Any) -> Any:
+    """What is saved in place of a variable, see `save_with`, or None."""
+    return variable._trackable_children().get(_OWNER) if hasattr(variable, _SAVER) else None
 
 
 def leave_out(variable: Any) -> None:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from fusion.tables.checkpoint import saver_of
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import replace_saving
+from fusion.tables.keras_store import replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import (
@@ -54,6 +54,8 @@ def make_keras_slots_follow() -> None:
         for name in _EARLY:
             _replace(getattr(optimizers, name), "build", _checked_build)
         replace_saving(optimizers.Optimizer)
+        if keras.backend.backend() == "tensorflow":
+            replace_export(type(keras.export.ExportArchive()))
     if "tf_keras" in sys.modules:
         import tf_keras
 

@@ -1,4 +1,4 @@
-"""Variables in Keras 3's files of weights: those of embedding variables by keys."""
+"""Embedding variables in Keras 3's files of weights and exported models: they are saved by keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.tables.checkpoint import is_left_out, saver_of
+from fusion.tables.checkpoint import is_left_out, owner_of, saver_of
 
 
 def has_keyed(variables: Sequence[Any]) -> bool:
@@ -83,6 +83,27 @@ def replace_saving(optimizers: type[Any]) -> None:
     save_own_variables._saves_by_keys = True  # type: ignore[attr-defined]
     optimizers.save_own_variables = save_own_variables
     optimizers.load_own_variables = load_own_variables
+
+
+def replace_export(archives: type[Any]) -> None:
+    """Has a class of Keras that exports models track embedding variables, which hold the keys.
+
+    It tracks the variables of functions, and of what these belong to only resources of TensorFlow.
+    """
+    track = getattr(archives, "_filter_and_track_resources", None)
+    if track is None or hasattr(track, "_tracks_keys"):
+        return
+
+    @functools.wraps(track)
+    def track_resources(self: Any) -> None:
+        track(self)
+        exported = self._tf_trackable
+        found = [owner_of(variable) for variable in exported._all_variables]
+        owners = {id(owner): owner for owner in found if owner is not None}
+        exported._misc_assets = [*exported._misc_assets, *owners.values()]
+
+    track_resources._tracks_keys = True  # type: ignore[attr-defined]
+    archives._filter_and_track_resources = track_resources  # type: ignore[attr-defined]
 
 
 class KeyedWeights:
