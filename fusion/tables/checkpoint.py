@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
+from fusion.tables.saved_models import is_of_model, leave_out, leave_out_of_models
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
@@ -50,8 +51,8 @@ class NamedSaver(NamedTuple):
 
 def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
     """Has a variable saved and restored in another way; SavedModels leave it out."""
-    _leave_out_of_models(variable)
-    variable._serialize_to_tensors = save
+    leave_out_of_models(variable)
+    variable._serialize_to_tensors = lambda: {} if is_of_model() else save()
     variable._restore_from_tensors = restore
     setattr(variable, _SAVER, (save, restore))
     _extend_v1_saver()
@@ -87,7 +88,7 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
         return {**children(*args, **named), _OWNER: owner}
 
-    _leave_out_of_models(variable)
+    leave_out_of_models(variable)
     variable._trackable_children = with_owner
     leave_out(variable)
     calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
@@ -98,24 +99,6 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
 def owner_of(variable: Any) -> Any:
     """What is saved in place of a variable, see `save_with`, or None."""
     return variable._trackable_children().get(_OWNER) if hasattr(variable, _SAVER) else None
-
-
-def leave_out(variable: Any) -> None:
-    """Has a variable, or another object, not saved."""
-    variable._serialize_to_tensors = dict
-    variable._restore_from_tensors = lambda tensors: None
-
-
-def _leave_out_of_models(variable: Any) -> None:
-    """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
-    export = variable._export_to_saved_model_graph
-
-    def export_without_value(object_map: Any, *args: Any, **named: Any) -> Any:
-        handles = export(object_map, *args, **named)
-        leave_out(object_map[variable])
-        return handles
-
-    variable._export_to_saved_model_graph = export_without_value
 
 
 def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
