@@ -8,7 +8,9 @@ memory.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ import tensorflow as tf
 
 from fusion.tables.checkpoint import saver_of
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import replace_export, replace_saving
+from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import (
@@ -53,7 +55,8 @@ def make_keras_slots_follow() -> None:
         _replace(optimizers.Adafactor, "build", _refused_build)
         for name in _EARLY:
             _replace(getattr(optimizers, name), "build", _checked_build)
-        replace_saving(optimizers.Optimizer)
+        replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
+        refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
         if keras.backend.backend() == "tensorflow":
             replace_export(type(keras.export.ExportArchive()))
     if "tf_keras" in sys.modules:
@@ -65,9 +68,17 @@ def make_keras_slots_follow() -> None:
         _replace(optimizers.Optimizer, "build", arguments)
         follow = functools.partial(_following, tf_keras.initializers.get)
         _replace(optimizers.legacy.Optimizer, "add_slot", follow)
+        replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
+        replace_saving(tf_keras.layers.Layer, _weights)
+        refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
         _replace(optimizers.Adafactor, "build", _refused_build)
         for name in _EARLY:
             _replace(getattr(optimizers, name), "build", _checked_build)
+
+
+def _weights(layer: Any) -> list[Any]:
+    """Those of a layer of tf_keras itself."""
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
 def _replace(owner: Any, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,3 +64,41 @@ def test_a_checkpoint_is_restored_before_the_optimizer_is_built(tmp_path: Path, 
     tf.train.Checkpoint(model=second, optimizer=second.optimizer).read(path)
     for keys in (KEYS, KEYS[::-1] + 1, KEYS):
         assert losses(first, keys) == losses(second, keys)
+
+
+@pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
+@pytest.mark.parametrize(
+    ("optimizer", "partitions"), [*((name, None) for name in OPTIMIZERS), ("LazyAdam", 2)]
+)
+def test_files_have_keys(tmp_path: Path, optimizer, partitions, file):
+    first, second = model(optimizer, partitions), model(optimizer, partitions, capacity=60)
+    losses(first)
+    losses(second, KEYS[::-1] + 1)  # other keys, whose rows are those
+    path = tmp_path / file
+    if file == "model.keras":
+        first.save(path)
+        scope = {"TruncatedNormal": tf.compat.v1.truncated_normal_initializer}
+        second = tf_keras.models.load_model(path, custom_objects=scope)
+    else:
+        first.save_weights(path)
+        second.load_weights(path)
+    asked = {"a": np.concatenate([KEYS, KEYS + 1])}
+    assert (second.predict(asked) == first.predict(asked)).all()
+    for keys in (KEYS, KEYS[::-1] + 1, KEYS):
+        assert losses(first, keys) == losses(second, keys)
+
+
+def test_the_old_hdf5_format_is_refused(tmp_path: Path):
+    keyed = fusion.keras.layers.DynamicEmbedding(2)
+    of_keras3 = keras.Sequential([keras.Input([], dtype="int64"), keyed])
+    for made, plain in ((model(), tf_keras), (of_keras3, keras)):
+        with pytest.raises(NotImplementedError, match="old HDF5 format cannot have: use .keras"):
+            made.save(tmp_path / "model.h5")
+        other = plain.Sequential([plain.layers.Dense(1)])
+        other(np.zeros([1, 2], np.float32))
+        other.save_weights(tmp_path / "plain.weights.h5")
+        other.save(tmp_path / "plain.h5")
+        with pytest.raises(NotImplementedError, match="old HDF5 format"):
+            made.load_weights(tmp_path / "plain.h5")
+    with pytest.raises(NotImplementedError, match="old HDF5 format"):
+        model().save_weights(tmp_path / "some.h5")
