@@ -150,7 +150,7 @@ def replace_export(archives: type[Any]) -> None:
         exported._misc_assets = [*exported._misc_assets, *owners.values()]
 
     track_resources._tracks_keys = True  # type: ignore[attr-defined]
-    archives._filter_and_track_resources = track_resources  # type: ignore[attr-defined]
+    archives._filter_and_track_resources = track_resources
 
 
 class KeyedWeights:

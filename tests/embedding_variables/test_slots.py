@@ -48,18 +48,15 @@ V1: dict[str, Callable[[], Any]] = {
     "ProximalAdagrad": lambda: v1.train.ProximalAdagradOptimizer(0.25),
 }
 
+
+def _maker(module: Any, name: str, arguments: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: getattr(module, name.split(maxsplit=1)[0])(0.25, **arguments)
+
+
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    **{
-        f"{family} {name}": lambda of=of, name=name, named=named: getattr(of, name.split()[0])(
-            0.25, **named
-        )
-        for family, of, names in (
-            ("keras3", keras.optimizers, KERAS),
-            ("tf_keras", tf_keras.optimizers, KERAS),
-            ("legacy", legacy, LEGACY),
-        )
-        for name, named in names.items()
-    },
+    **{f"keras3 {name}": _maker(keras.optimizers, name, KERAS[name]) for name in KERAS},
+    **{f"tf_keras {name}": _maker(tf_keras.optimizers, name, KERAS[name]) for name in KERAS},
+    **{f"legacy {name}": _maker(legacy, name, LEGACY[name]) for name in LEGACY},
     **{f"v1 {name}": make for name, make in V1.items()},
 }
 

@@ -92,7 +92,7 @@ def test_the_old_hdf5_format_is_refused(tmp_path: Path):
     keyed = fusion.keras.layers.DynamicEmbedding(2)
     of_keras3 = keras.Sequential([keras.Input([], dtype="int64"), keyed])
     for made, plain in ((model(), tf_keras), (of_keras3, keras)):
-        with pytest.raises(NotImplementedError, match="old HDF5 format cannot have: use .keras"):
+        with pytest.raises(NotImplementedError, match=r"old HDF5 format cannot have: use \.keras"):
             made.save(tmp_path / "model.h5")
         other = plain.Sequential([plain.layers.Dense(1)])
         other(np.zeros([1, 2], np.float32))
