@@ -496,6 +496,8 @@ class EmbeddingVariable(tf.Module):
         if variable is self.index:
             first = self._empty_index
         elif self._slots.is_filled(variable):
+            if variable.initial_value is None:  # it was made eagerly, and has been filled
+                return None
             first = lambda: variable.initial_value  # noqa: E731
         else:
             first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)

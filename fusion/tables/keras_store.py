@@ -60,8 +60,8 @@ def _saved(variables: Sequence[Any]) -> list[Any]:
 
 
 def _raw(variable: Any) -> Any:
-    """The variable of TensorFlow that a Keras variable is, or has."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
+    """The variable of TensorFlow that a Keras variable is, or has, or any other object."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
 def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]]) -> None:

@@ -129,7 +129,8 @@ def following(variable: Any, first: Any, is_filled: bool = False) -> Iterator[No
 
     def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
         slot = next_creator(**arguments)
-        variable.add_slot(slot, first, is_filled)
+        if has_rows(variable, slot.shape):
+            variable.add_slot(slot, first, is_filled)
         return slot
 
     with tf.variable_creator_scope(create):
@@ -187,6 +188,11 @@ def is_too_large(variable: Any) -> bool:
     That is a quarter of the machine's, or what a default capacity makes of it.
     """
     return variable.has_default_capacity or _slot_bytes(variable) > memory_bytes() // 4
+
+
+def has_rows(variable: Any, shape: Any) -> bool:
+    """Whether an optimizer's variable of this shape has something of each row of a table."""
+    return len(shape) > 0 and int(shape[0]) == variable.capacity
 
 
 def check_slot_shape(variable: Any, shape: Any, name: str) -> None:

@@ -17,7 +17,13 @@ from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
-from fusion.tables.slots import check_slot, check_slot_shape, first_values, first_values_of
+from fusion.tables.slots import (
+    check_slot,
+    check_slot_shape,
+    first_values,
+    first_values_of,
+    has_rows,
+)
 
 
 def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +39,7 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
         primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, *args: Any, **named: Any
     ) -> Any:
         variable = embedding_variable_of(primary)
-        if variable is None:
+        if variable is None or not has_rows(variable, shape):
             return make_slot(primary, initializer, shape, dtype, name, *args, **named)
         check_slot_shape(variable, shape, name)
         values = first_values(initializer, int(shape[1]), dtype)
@@ -58,7 +64,7 @@ def _filled(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_slot)
     def make(primary: Any, val: Any, name: str, *args: Any, **named: Any) -> Any:
         variable = embedding_variable_of(primary)
-        if variable is None:
+        if variable is None or not has_rows(variable, val.shape):
             return make_slot(primary, val, name, *args, **named)
         check_slot_shape(variable, val.shape, name)
         check_slot(variable, name)

@@ -198,3 +198,10 @@ def test_slots_of_rows_and_columns_are_refused():
             optimizers.Adafactor(0.25).build([variable.table])
     with pytest.raises(NotImplementedError, match=r"has the shape \(9,\), and cannot follow"):
         variable.add_slot(tf.Variable(tf.zeros([9])))
+    with pytest.raises(NotImplementedError, match=r"has the shape \(9,\), and cannot follow"):
+        legacy.SGD(0.25).add_slot(variable.table, "of_rows", shape=[9])
+    with pytest.raises(NotImplementedError, match=r"has the shape \(9,\), and cannot follow"):
+        v1.train.MomentumOptimizer(1.0, 0.5)._get_or_make_slot(
+            variable.table, tf.zeros([9]), "of_rows", "name"
+        )
+    assert legacy.SGD(0.25).add_slot(variable.table, "one", shape=[]).shape == []
