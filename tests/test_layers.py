@@ -50,12 +50,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "acceleration",
     ),
     "fusion.tables": (
-        *("initial_rows", "frozen", "files", "eviction", "checkpoint", "exchange", "registry"),
-        *("replicas", "statistics"),
+        *("initial_rows", "frozen", "files", "eviction", "saved_models", "checkpoint"),
+        *("exchange", "registry", "replicas", "statistics"),
         *(
             "slots",
-            "keras_slots",
             "keras_store",
+            "keras_slots",
             "v1_slots",
             "embedding_variable",
             "partitioned",

@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from fusion.optimizers import rows
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import has_keyed, load_variables, save_variables
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
-from fusion.tables.slots import first_values
+from fusion.tables.slots import first_values, following
 
 
 class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
@@ -74,22 +73,8 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
         """A slot of an embedding variable, made by `add` with an initializer."""
         made = keras.initializers.get(initializer)
         first = first_values(made, variable.dimension, variable.dtype)
-        with whole_variables():
-            slot = add(initializer=ZerosOnDemand())
-        variable.add_slot(slot.value, first)
-        return slot
-
-    def save_own_variables(self, store: Any) -> None:
-        """Puts the optimizer variables into a store."""
-        save_variables(self.variables, store)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Takes the optimizer variables from a store."""
-        numbers = {key.partition("_")[0] for key in store.keys()}  # noqa: SIM118, no dict
-        if has_keyed(self.variables) and len(numbers) == len(self.variables):
-            load_variables(self.variables, store)
-        else:
-            super().load_own_variables(store)
+        with whole_variables(), following(variable, first):
+            return add(initializer=ZerosOnDemand())
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Updates a variable, or of an `IndexedSlices` gradient its rows."""

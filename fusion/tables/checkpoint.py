@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
+from fusion.tables.saved_models import is_of_model, leave_out, leave_out_of_models
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
@@ -36,6 +37,10 @@ _SAVER = "_fusion_saver"
 _V1_SAVER = "_fusion_v1_saver"
 
 
+#: The child of variables that is saved in their place.
+_OWNER = "embedding_variable"
+
+
 class NamedSaver(NamedTuple):
     """What the Saver of `tf.compat.v1` saves, and the name that it has there."""
 
@@ -46,8 +51,8 @@ class NamedSaver(NamedTuple):
 
 def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
     """Has a variable saved and restored in another way; SavedModels leave it out."""
-    _leave_out_of_models(variable)
-    variable._serialize_to_tensors = save
+    leave_out_of_models(variable)
+    variable._serialize_to_tensors = lambda: {} if is_of_model() else save()
     variable._restore_from_tensors = restore
     setattr(variable, _SAVER, (save, restore))
     _extend_v1_saver()
@@ -81,9 +86,9 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     children = variable._trackable_children
 
     def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
-        return {**children(*args, **named), "embedding_variable": owner}
+        return {**children(*args, **named), _OWNER: owner}
 
-    _leave_out_of_models(variable)
+    leave_out_of_models(variable)
     variable._trackable_children = with_owner
     leave_out(variable)
     calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
@@ -91,22 +96,9 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     _extend_v1_saver()
 
 
-def leave_out(variable: Any) -> None:
-    """Has a variable, or another object, not saved."""
-    variable._serialize_to_tensors = dict
-    variable._restore_from_tensors = lambda tensors: None
-
-
-def _leave_out_of_models(variable: Any) -> None:
-    """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
-    export = variable._export_to_saved_model_graph
-
-    def export_without_value(object_map: Any, **named: Any) -> Any:
-        handles = export(object_map=object_map, **named)
-        leave_out(object_map[variable])
-        return handles
-
-    variable._export_to_saved_model_graph = export_without_value
+def owner_of(variable: Any) -> Any:
+    """What is saved in place of a variable, see `save_with`, or None."""
+    return variable._trackable_children().get(_OWNER) if hasattr(variable, _SAVER) else None
 
 
 def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
@@ -241,10 +233,15 @@ def restore_table(
     with _after(_same_width(values, table)):
         ready = begin(table)
     with _after(begin(index)), _after(ready):
-        known = ops.embedding_key_entries(index=index.handle).keys
-    others = tf.raw_ops.ListDiff(x=known, y=keys).out
+        known = ops.embedding_key_entries(index=index.handle)
+    has_row = known.rows >= 0
+    with_row = tf.boolean_mask(known.keys, has_row), tf.boolean_mask(keys, steps >= 0)
+    others = tf.raw_ops.ListDiff(x=with_row[0], y=with_row[1]).out
+    waiting = tf.boolean_mask(known.keys, tf.logical_not(has_row))  # whose counts would add up
     removed = ops.remove_embedding_keys(
-        index=index.handle, keys=others, release=tf.constant(-1, tf.int64)
+        index=index.handle,
+        keys=tf.concat([others, waiting], 0),
+        release=tf.constant(-1, tf.int64),
     )
     with _after(removed):
         pending = ops.embedding_key_entries(index=index.handle).pending

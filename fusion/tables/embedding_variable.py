@@ -39,15 +39,16 @@ from fusion.tables.initial_rows import (
     DefaultInitializer,
     ZerosOnDemand,
     checked_default,
+    forget_at_initialization,
     initial_rows,
     most_rows,
 )
-from fusion.tables.keras_slots import check_keras_slots
+from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.registry import embedding_variable_of, register
 from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
-from fusion.tables.slots import Slots
+from fusion.tables.slots import Slots, check_slot_shape
 from fusion.tables.statistics import TableStatistics, statistics
-from fusion.tables.v1_slots import make_slots_on_demand
+from fusion.tables.v1_slots import make_slots_follow
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
@@ -148,7 +149,6 @@ class EmbeddingVariable(tf.Module):
           ValueError, TypeError: naming the argument and what was given.
           NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
-        super().__init__(name=module_name(name))
         self.dimension = positive("dimension", dimension)
         self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
@@ -180,6 +180,8 @@ class EmbeddingVariable(tf.Module):
         shape = [self.capacity, self.dimension]
         if table is None:
             table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
+        # A module takes a name of its own in a graph, and the table is to have this one.
+        super().__init__(name=module_name(name))
         self.table = table
         with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = _variable(self._empty_index, "key_index", False)
@@ -188,6 +190,8 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
+        forget_at_initialization(self.table)
+        forget_at_initialization(self.index)
         self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
@@ -195,8 +199,8 @@ class EmbeddingVariable(tf.Module):
         register(self)
         if not tf.executing_eagerly():
             notes(tf.compat.v1.get_default_graph(), _EMBEDDING_VARIABLES).append(self)
-        make_slots_on_demand()
-        check_keras_slots()
+        make_slots_follow()
+        make_keras_slots_follow()
 
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
@@ -272,6 +276,7 @@ class EmbeddingVariable(tf.Module):
 
     def read(self) -> KeyedInputs:
         """What an op needs that looks up keys: tapes and functions take note of it."""
+        make_keras_slots_follow()
         is_trained = self.is_trained()
         # Tapes ask for the gradient of all that they know, also where nobody wants it.
         with contextlib.nullcontext() if is_trained else record.stop_recording():
@@ -294,22 +299,25 @@ class EmbeddingVariable(tf.Module):
             return tf.constant(-1, tf.int64)
         return tf.cast(self.step if isinstance(self.step, tf.Variable) else self.step(), tf.int64)
 
-    def add_slot(self, slot: Any, first: Any = None) -> int | None:
+    def add_slot(self, slot: Any, first: Any = None, is_filled: bool = False) -> int | None:
         """Has an optimizer's variable follow the rows of `table`.
 
         It is saved by keys, and its rows are what they were first when another key gets them.
 
         Args:
-          slot: a variable [capacity, D], made by `ZerosOnDemand`.
+          slot: a variable [capacity, D], made by `ZerosOnDemand` or filled.
           first: what its rows begin with, [1, D]; None for zeros.
+          is_filled: whether its rows are that already, and not zeros on demand.
 
         Returns:
-          Its number among those that do not begin with zeros; None for zeros.
+          Its number among those whose rows are to be filled, see `fill_slots`; None for others.
 
         Raises:
-          NotImplementedError: there are too many that do not begin with zeros.
+          NotImplementedError: it has another shape, or there are too many to be filled.
         """
-        number = self._slots.add(slot, first)
+        check_slot_shape(self, slot.shape, slot.name)
+        number = self._slots.add(slot, first, is_filled)
+        forget_at_initialization(slot)
         save, restore = self.slot_saver(slot)
         if self.partition is None:
             save_by_keys(slot, save, restore)
@@ -485,9 +493,15 @@ class EmbeddingVariable(tf.Module):
         """
         if tf.executing_eagerly():
             return None
+        first: Callable[[], Any]
         if variable is self.index:
-            return _once(_BEGINNINGS, variable, lambda: initialize(variable, self._empty_index))
-        first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
+            first = self._empty_index
+        elif self._slots.is_filled(variable):
+            if variable.initial_value is None:  # it was made eagerly, and has been filled
+                return None
+            first = lambda: variable.initial_value  # noqa: E731
+        else:
+            first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:

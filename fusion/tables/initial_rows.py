@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.ops import colocate_with
 
 from fusion import ops
 
@@ -73,6 +74,23 @@ def initial_rows(
         )
     first = tf.cast(tf.broadcast_to(default, [1, dimension]), dtype)
     return tf.concat([first, tf.reshape(samples, [count, dimension])], 0)
+
+
+def forget_at_initialization(variable: Any) -> None:
+    """Has the initializer of a variable in a graph make it anew, also where it is in use.
+
+    TensorFlow assigns to a variable that had sparse updates by copying the value, the whole
+    capacity of it. So the variable is destroyed before.
+    """
+    if tf.executing_eagerly():
+        return
+    assign = getattr(variable, "_primary", variable).initializer  # of a strategy's the one
+    if assign is None or assign.type != "AssignVariableOp":
+        return
+    handle = assign.inputs[0]
+    with assign.graph.as_default(), tf.control_dependencies(None), colocate_with(handle.op):
+        destroyed = tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+    assign._add_control_input(destroyed)
 
 
 def checked_default(default: Any, dimension: int) -> Any:

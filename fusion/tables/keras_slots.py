@@ -1,22 +1,35 @@
-"""The optimizer variables of stock Keras optimizers: refused where they would take all memory.
+"""The optimizer variables of stock Keras optimizers: they follow the rows of embedding variables.
 
 Keras makes them as large as a table, and writes all of them in the beginning; most of its
-optimizers read and write all of them in each step, too.
+optimizers read and write all of them in each step, too. They are refused where they would take all
+memory.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import operator
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import tensorflow as tf
+
+from fusion.tables.checkpoint import saver_of
 from fusion.tables.initial_rows import ZerosOnDemand
+from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
-from fusion.tables.slots import check_slot, is_too_large
+from fusion.tables.slots import (
+    check_slot,
+    first_values,
+    first_values_of,
+    following,
+    is_too_large,
+)
 
 #: Optimizers of tf_keras, and of Keras 3.6, that make variables without saying of which table.
 _EARLY = ("Adagrad", "Ftrl")
@@ -25,37 +38,66 @@ _EARLY = ("Adagrad", "Ftrl")
 _DENSE_IN_TF_KERAS = ("weight_decay",)
 _DENSE = (*_DENSE_IN_TF_KERAS, "clipnorm", "global_clipnorm", "clipvalue")
 
+#: The Keras packages whose slots follow rows.
+_PREPARED: set[str] = set()
 
-def check_keras_slots() -> None:
-    """Has the Keras packages that are loaded check the optimizer variables they make from now on.
 
-    Keras has no hook for it: methods of optimizers are replaced by ones that do the same after the
-    check. Those who ask for zeros on demand pass it.
+def make_keras_slots_follow() -> None:
+    """Has the Keras packages that are loaded make slots that follow rows from now on.
+
+    Keras has no hook for it: methods of optimizers are replaced by ones that do the same for all
+    other variables. Who asks for zeros on demand sees to it himself. A Keras may be loaded later
+    than the first table is made, so each lookup asks for it.
     """
-    if "keras" in sys.modules:
-        import keras
+    for name, prepare in (("keras", _prepare_keras), ("tf_keras", _prepare_tf_keras)):
+        if name in sys.modules and name not in _PREPARED:
+            prepare()
+            _PREPARED.add(name)
 
-        _replace(keras.optimizers.Optimizer, "add_variable_from_reference", _checked)
-        _replace(keras.optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
-        for name in _EARLY:
-            _replace(getattr(keras.optimizers, name), "build", _checked_build)
-    if "tf_keras" in sys.modules:
-        import tf_keras
 
-        optimizers = tf_keras.optimizers
-        _replace(optimizers.Optimizer, "add_variable_from_reference", _checked_in_tf_keras)
-        arguments = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
-        _replace(optimizers.Optimizer, "build", arguments)
-        _replace(optimizers.legacy.Optimizer, "add_slot", _checked)
-        for name in _EARLY:
-            _replace(getattr(optimizers, name), "build", _checked_build)
+def _prepare_keras() -> None:
+    import keras
+
+    optimizers = keras.optimizers
+    follow = functools.partial(_following, keras.initializers.get)
+    _replace(optimizers.Optimizer, "add_variable_from_reference", follow)
+    _replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
+    _replace(optimizers.Adafactor, "build", _refused_build)
+    for name in _EARLY:
+        _replace(getattr(optimizers, name), "build", _checked_build)
+    replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
+    refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
+    if keras.backend.backend() == "tensorflow":
+        replace_export(type(keras.export.ExportArchive()))
+
+
+def _prepare_tf_keras() -> None:
+    import tf_keras
+
+    optimizers = tf_keras.optimizers
+    _replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
+    arguments = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
+    _replace(optimizers.Optimizer, "build", arguments)
+    follow = functools.partial(_following, tf_keras.initializers.get)
+    _replace(optimizers.legacy.Optimizer, "add_slot", follow)
+    replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
+    replace_saving(tf_keras.layers.Layer, _weights)
+    refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
+    _replace(optimizers.Adafactor, "build", _refused_build)
+    for name in _EARLY:
+        _replace(getattr(optimizers, name), "build", _checked_build)
+
+
+def _weights(layer: Any) -> list[Any]:
+    """Those of a layer of tf_keras itself."""
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
 
 
 def _replace(owner: Any, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
     method = getattr(owner, name, None)
-    if method is not None and not hasattr(method, "_checks_slots"):
+    if method is not None and not hasattr(method, "_knows_slots"):
         replaced = functools.wraps(method)(wrap(method))
-        replaced._checks_slots = True  # type: ignore[attr-defined]
+        replaced._knows_slots = True  # type: ignore[attr-defined]
         setattr(owner, name, replaced)
 
 
@@ -65,27 +107,39 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
         check_slot(variable, f"{what} {name!r} of {type(optimizer).__name__}")
 
 
-def _beside(table: Any) -> AbstractContextManager[None]:
-    """A context in which optimizer variables of a table are made, that is one of all replicas."""
-    return nullcontext() if embedding_variable_of(table) is None else whole_variables()
+@contextmanager
+def _made_beside(variable: Any, first: Any) -> Iterator[None]:
+    """A context in which a slot is made: it is one of all replicas, and follows the rows."""
+    with whole_variables(), following(variable, first, is_filled=True):
+        yield
 
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+def _following(
+    get_initializer: Callable[[Any], Any], method: Callable[..., Any]
+) -> Callable[..., Any]:
     """A method that makes a variable beside a table, by an initializer."""
     signature = inspect.signature(method)
 
     def make(*args: Any, **named: Any) -> Any:
-        given = signature.bind(*args, **named).arguments
-        optimizer, table, name = list(given.values())[:3]
-        if not isinstance(given.get("initializer"), ZerosOnDemand):
-            _check(optimizer, table, name)
-        with _beside(table):
+        bound = signature.bind(*args, **named)
+        bound.apply_defaults()
+        optimizer, table, name = list(bound.arguments.values())[:3]
+        variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
+        if variable is None or isinstance(initializer, ZerosOnDemand):
+            return method(*args, **named)
+        _check(optimizer, table, name)
+        if isinstance(initializer, str) or callable(initializer):
+            made = get_initializer(initializer)
+            first = first_values(made, variable.dimension, variable.dtype)
+        else:
+            first = first_values_of(initializer, name)
+        with _made_beside(variable, first):
             return method(*args, **named)
 
     return make
 
 
-def _checked_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
+def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
     """`add_variable_from_reference` of tf_keras."""
 
     def make(
@@ -95,13 +149,17 @@ def _checked_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         shape: Any = None,
         initial_value: Any = None,
     ) -> Any:
+        add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
         variable = embedding_variable_of(model_variable)
-        if variable is not None and not callable(initial_value):  # as that of zeros on demand is
-            if _is_plain_sgd(self) and is_too_large(variable):
-                return None  # SGD.update_step does without, and moves the rows of a gradient alone
-            _check(self, model_variable, variable_name)
-        with _beside(model_variable):
-            return method(self, model_variable, variable_name, shape, initial_value)
+        if variable is None or callable(initial_value):  # as that of zeros on demand is
+            return add()
+        if _is_plain_sgd(self) and is_too_large(variable):
+            return None  # SGD.update_step does without, and moves the rows of a gradient alone
+        _check(self, model_variable, variable_name)
+        is_zeros = initial_value is None
+        first = None if is_zeros else first_values_of(initial_value, variable_name)
+        with _made_beside(variable, first):
+            return add()
 
     return make
 
@@ -110,9 +168,37 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
     """`build` of one of these optimizers."""
 
     def build(self: Any, variables: Any) -> None:
-        if not hasattr(self, "is_row_sparse"):
-            for table in variables:
-                _check(self, table, "accumulator")
+        if hasattr(self, "is_row_sparse"):
+            method(self, variables)
+            return
+        for table in variables:
+            _check(self, table, "accumulator")
+        method(self, variables)
+        for name in ("_accumulators", "_linears"):
+            for table, slot in zip(variables, getattr(self, name, []), strict=False):
+                _follow(table, slot)
+
+    return build
+
+
+def _follow(table: Any, slot: Any) -> None:
+    """Has a slot follow the rows of a table, unless it does."""
+    variable = embedding_variable_of(table)
+    value = slot if isinstance(slot, tf.Variable) else slot.value
+    if variable is not None and saver_of(value) is None:
+        variable.add_slot(value, first_values_of(tf.constant(value[:1]), slot.name), is_filled=True)
+
+
+def _refused_build(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`build` of an optimizer whose variables cannot follow the rows of keys."""
+
+    def build(self: Any, variables: Any) -> None:
+        for table in variables:
+            if (variable := embedding_variable_of(table)) is not None:
+                raise NotImplementedError(
+                    f"{type(self).__name__} has variables of rows and of columns, which cannot "
+                    f"follow the rows of embedding variable {variable.table.name!r}"
+                )
         method(self, variables)
 
     return build

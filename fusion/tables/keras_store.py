@@ -1,27 +1,28 @@
-"""Variables in Keras 3's files of weights: those of embedding variables by keys."""
+"""Embedding variables in Keras 3's files of weights and exported models: they are saved by keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from fusion.tables.checkpoint import is_left_out, saver_of
+from fusion.tables.checkpoint import is_left_out, owner_of, saver_of
 
 
 def has_keyed(variables: Sequence[Any]) -> bool:
-    """Whether one of some Keras variables is the table or a slot of an embedding variable."""
-    return any(saver_of(variable.value) is not None for variable in variables)
+    """Whether one of some variables of a Keras is the table or a slot of an embedding variable."""
+    return any(saver_of(_raw(variable)) is not None for variable in variables)
 
 
 def save_variables(variables: Sequence[Any], store: Any) -> None:
-    """Puts Keras variables into a store: the one of number k as `k`, or its parts as `k_part`.
+    """Puts variables of a Keras into a store: the one of number k as `k`, or its parts as `k_part`.
 
     Variables that are saved with others have no number.
     """
     for number, variable in enumerate(_saved(variables)):
-        calls = saver_of(variable.value)
+        calls = saver_of(_raw(variable))
         if calls is None:
             store[str(number)] = variable.numpy()
             continue
@@ -31,7 +32,7 @@ def save_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def load_variables(variables: Sequence[Any], store: Any) -> None:
-    """Takes Keras variables from a store.
+    """Takes variables of a Keras from a store.
 
     Raises:
       ValueError: it is of another number of variables, or has other parts.
@@ -44,9 +45,9 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
     if {*found} != {*range(len(variables))}:
         raise ValueError(f"the file has {len(found)} variables, but there are {len(variables)}")
     for number, variable in enumerate(variables):
-        calls, parts = saver_of(variable.value), found[number]
+        calls, parts = saver_of(_raw(variable)), found[number]
         if (calls is None) != ("" in parts):
-            raise ValueError(f"variable {variable.path} is not saved as it would be: {[*parts]}")
+            raise ValueError(f"variable {variable.name} is not saved as it would be: {[*parts]}")
         if calls is None:
             variable.assign(parts[""])
             continue
@@ -55,7 +56,101 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def _saved(variables: Sequence[Any]) -> list[Any]:
-    return [variable for variable in variables if not is_left_out(variable.value)]
+    return [variable for variable in variables if not is_left_out(_raw(variable))]
+
+
+def _raw(variable: Any) -> Any:
+    """The variable of TensorFlow that a Keras variable is, or has, or any other object."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+
+
+def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]]) -> None:
+    """Has a base class of Keras save variables by keys in files, where there are such.
+
+    Args:
+      owner: the class, of optimizers or layers.
+      variables_of: from an object of it to what it saves.
+    """
+    save, load = owner.save_own_variables, owner.load_own_variables
+    if hasattr(save, "_saves_by_keys"):
+        return
+
+    @functools.wraps(save)
+    def save_own_variables(self: Any, store: Any) -> None:
+        variables = variables_of(self)
+        if has_keyed(variables):
+            save_variables(variables, store)
+        else:
+            save(self, store)
+
+    @functools.wraps(load)
+    def load_own_variables(self: Any, store: Any) -> None:
+        variables = variables_of(self)
+        numbers = {key.partition("_")[0] for key in store.keys()}  # noqa: SIM118, no dict
+        if has_keyed(variables) and len(numbers) == len(_saved(variables)):
+            load_variables(variables, store)
+        else:
+            load(self, store)
+
+    save_own_variables._saves_by_keys = True  # type: ignore[attr-defined]
+    owner.save_own_variables = save_own_variables
+    owner.load_own_variables = load_own_variables
+
+
+#: Functions of a Keras that write or read whole variables of a model, and which argument it is.
+_OF_HDF5 = {
+    "save_model_to_hdf5": 0,
+    "save_weights_to_hdf5_group": 1,
+    "load_weights_from_hdf5_group": 1,
+    "load_weights_from_hdf5_group_by_name": 1,
+}
+
+
+def refuse_hdf5(module: Any) -> None:
+    """Has the module of a Keras for its old format of files refuse variables by keys.
+
+    Its files have no room for anything but whole variables.
+    """
+    for name, position in _OF_HDF5.items():
+        known = getattr(module, name)
+        if not hasattr(known, "_refuses_keys"):
+            replaced = functools.wraps(known)(_refusing(known, position))
+            replaced._refuses_keys = True  # type: ignore[attr-defined]
+            setattr(module, name, replaced)
+
+
+def _refusing(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    def refuse(*args: Any, **named: Any) -> Any:
+        model = args[position]
+        if has_keyed(model.weights):
+            raise NotImplementedError(
+                f"model {model.name!r} has embedding variables, whose keys the old HDF5 format "
+                "cannot have: use .keras, .weights.h5 or a SavedModel"
+            )
+        return function(*args, **named)
+
+    return refuse
+
+
+def replace_export(archives: type[Any]) -> None:
+    """Has a class of Keras that exports models track embedding variables, which hold the keys.
+
+    It tracks the variables of functions, and of what these belong to only resources of TensorFlow.
+    """
+    track = getattr(archives, "_filter_and_track_resources", None)
+    if track is None or hasattr(track, "_tracks_keys"):
+        return
+
+    @functools.wraps(track)
+    def track_resources(self: Any) -> None:
+        track(self)
+        exported = self._tf_trackable
+        found = [owner_of(variable) for variable in exported._all_variables]
+        owners = {id(owner): owner for owner in found if owner is not None}
+        exported._misc_assets = [*exported._misc_assets, *owners.values()]
+
+    track_resources._tracks_keys = True  # type: ignore[attr-defined]
+    archives._filter_and_track_resources = track_resources
 
 
 class KeyedWeights:

@@ -20,7 +20,6 @@ from fusion.tables.checkpoint import (
     NamedSaver,
     Restore,
     Save,
-    leave_out,
     save_by_keys,
     save_in_v1_as,
     save_with,
@@ -35,6 +34,7 @@ from fusion.tables.embedding_variable import (
 )
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
+from fusion.tables.saved_models import leave_out
 from fusion.tables.statistics import TableStatistics
 
 #: Rows that each partition has besides its share, lest a small table is full too early.

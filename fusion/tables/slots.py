@@ -1,9 +1,14 @@
-"""Slots of embedding variables: zeros on demand, whose rows are filled when keys get theirs."""
+"""Slots of embedding variables, which follow the rows of keys.
+
+They are zeros on demand, whose rows are filled when keys get theirs, or stock's, which are filled
+as a whole in the beginning.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,42 +20,49 @@ from fusion.tables.initial_rows import memory_bytes
 
 
 class _Slot(NamedTuple):
-    """A slot that may be gone, what its rows begin with, [1, D], and its number; None for zeros."""
+    """A slot that may be gone, and what its rows begin with."""
 
     reference: weakref.ref[Any]
-    values: Any
-    number: int | None
+    values: Any  # [1, D]; None for zeros
+    number: int | None  # None if nobody has to fill its rows
+    is_filled: bool
 
 
 class Slots:
     """The slots of an embedding variable.
 
-    The index knows those that begin with something else than zeros by number. A number is not used
-    again: its rows are filled already.
+    The index knows those on demand that begin with something else than zeros by number. A number is
+    not used again: its rows are filled already.
     """
 
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
 
-    def add(self, slot: Any, values: Any) -> int | None:
-        """The number of a new slot; None if it begins with zeros.
+    def add(self, slot: Any, values: Any, is_filled: bool = False) -> int | None:
+        """The number of a new slot; None if its rows do not have to be filled.
 
         Args:
-          slot: a variable [capacity, D] of zeros on demand.
+          slot: a variable [capacity, D].
           values: what its rows begin with, [1, D], None for zeros.
+          is_filled: whether all of its rows have these values already, and are not zeros on demand.
 
         Raises:
           NotImplementedError: there are too many that do not begin with zeros.
         """
         numbers = sum(known.number is not None for known in self._slots)
-        if values is not None and numbers == MOST_SLOTS:
+        needs_number = values is not None and not is_filled
+        if needs_number and numbers == MOST_SLOTS:
             raise NotImplementedError(
                 f"{slot.name} is one of more than {MOST_SLOTS} optimizer variables of a table that "
                 "do not begin with zeros"
             )
-        number = None if values is None else numbers
-        self._slots.append(_Slot(weakref.ref(slot), values, number))
+        number = numbers if needs_number else None
+        self._slots.append(_Slot(weakref.ref(slot), values, number, is_filled))
         return number
+
+    def is_filled(self, slot: Any) -> bool:
+        """Whether it is a slot that was filled as a whole."""
+        return any(known.is_filled and known.reference() is slot for known in self._slots)
 
     @property
     def variables(self) -> list[Any]:
@@ -65,7 +77,7 @@ class Slots:
           only: a slot, to fill no other.
 
         Returns:
-          For each slot that does not begin with zeros how many they were.
+          For each slot with a number how many they were.
         """
         return [
             ops.fill_embedding_slot(
@@ -104,6 +116,27 @@ def _reset(slot: Any, values: Any, rows: tf.Tensor, begin: Callable[[Any], Any])
         )
 
 
+@contextlib.contextmanager
+def following(variable: Any, first: Any, is_filled: bool = False) -> Iterator[None]:
+    """A context in which an optimizer makes a variable that follows the rows of a table.
+
+    It does so before anyone can restore it.
+
+    Args:
+      variable: the embedding variable.
+      first, is_filled: as of its `add_slot`.
+    """
+
+    def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        slot = next_creator(**arguments)
+        if has_rows(variable, slot.shape):
+            variable.add_slot(slot, first, is_filled)
+        return slot
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
 def first_values(initializer: Any, dimension: int, dtype: tf.DType) -> Any:
     """What the rows of a slot begin with, [1, D]; None for zeros.
 
@@ -126,12 +159,57 @@ def known_values(values: tf.Tensor) -> Any:
     return value if np.any(value) else None
 
 
+def first_values_of(initial_value: Any, slot_name: str) -> Any:
+    """What the rows of a slot begin with that is made of a value [capacity, D].
+
+    Rows of different values are those of an average, and begin with zeros, as what no key has does
+    in a table.
+
+    Returns:
+      As `first_values`.
+
+    Raises:
+      NotImplementedError: the value is not known in a graph.
+    """
+    if isinstance(initial_value, tf.Variable):
+        return None
+    value = tf.get_static_value(initial_value)
+    if value is None:
+        raise NotImplementedError(
+            f"{slot_name} begins with rows that are not known yet, and cannot follow those of an "
+            "embedding variable"
+        )
+    return known_values(tf.constant(value[:1])) if (value == value[:1]).all() else None
+
+
 def is_too_large(variable: Any) -> bool:
     """Whether a slot of an embedding variable that is written as a whole takes too much memory.
 
     That is a quarter of the machine's, or what a default capacity makes of it.
     """
     return variable.has_default_capacity or _slot_bytes(variable) > memory_bytes() // 4
+
+
+def has_rows(variable: Any, shape: Any) -> bool:
+    """Whether an optimizer's variable of this shape has something of each row of a table."""
+    return len(shape) > 0 and int(shape[0]) == variable.capacity
+
+
+def check_slot_shape(variable: Any, shape: Any, name: str) -> None:
+    """Checks that a slot has a row of each key.
+
+    Args:
+      variable: the embedding variable.
+      shape, name: of the slot.
+
+    Raises:
+      NotImplementedError: it has other rows.
+    """
+    if tuple(shape) != (variable.capacity, variable.dimension):
+        raise NotImplementedError(
+            f"{name} has the shape {tuple(shape)}, and cannot follow the rows of embedding "
+            f"variable {variable.table.name!r}: {(variable.capacity, variable.dimension)}"
+        )
 
 
 def check_slot(variable: Any, name: str) -> None:

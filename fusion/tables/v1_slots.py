@@ -17,14 +17,20 @@ from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
 from fusion.tables.replicas import whole_variables
-from fusion.tables.slots import check_slot, first_values
+from fusion.tables.slots import (
+    check_slot,
+    check_slot_shape,
+    first_values,
+    first_values_of,
+    has_rows,
+)
 
 
 def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     """`slot_creator.create_slot_with_initializer`, for tables of embedding variables with zeros.
 
     The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
-    would fill them in time: there slots that begin with something else are as stock's.
+    would fill them in time: there slots that begin with something else are filled as a whole.
     """
     make_beside = whole_variables()(make_slot)
 
@@ -33,14 +39,17 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
         primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, *args: Any, **named: Any
     ) -> Any:
         variable = embedding_variable_of(primary)
-        if variable is None or shape != primary.shape:
+        if variable is None or not has_rows(variable, shape):
             return make_slot(primary, initializer, shape, dtype, name, *args, **named)
+        check_slot_shape(variable, shape, name)
         values = first_values(initializer, int(shape[1]), dtype)
-        if values is not None and isinstance(primary.handle, EagerTensor):
+        is_filled = values is not None and isinstance(primary.handle, EagerTensor)
+        if is_filled:
             check_slot(variable, name)
-            return make_beside(primary, initializer, shape, dtype, name, *args, **named)
-        slot = make_beside(primary, ZerosOnDemand(), shape, dtype, name, *args, **named)
-        number = variable.add_slot(slot, values)
+        else:
+            initializer = ZerosOnDemand()
+        slot = make_beside(primary, initializer, shape, dtype, name, *args, **named)
+        number = variable.add_slot(slot, values, is_filled)
         if number is not None:
             note_slot(primary.handle, slot, values, number)
         return slot
@@ -48,14 +57,34 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def make_slots_on_demand() -> None:
-    """Has v1 optimizers make slots of embedding variables on demand from now on.
+def _filled(make_slot: Callable[..., Any]) -> Callable[..., Any]:
+    """`slot_creator.create_slot`, for tables of embedding variables with slots that follow them."""
+    make_beside = whole_variables()(make_slot)
 
-    TensorFlow has no hook for it: the function that makes slots is replaced by one that does the
+    @functools.wraps(make_slot)
+    def make(primary: Any, val: Any, name: str, *args: Any, **named: Any) -> Any:
+        variable = embedding_variable_of(primary)
+        if variable is None or not has_rows(variable, val.shape):
+            return make_slot(primary, val, name, *args, **named)
+        check_slot_shape(variable, val.shape, name)
+        check_slot(variable, name)
+        values = first_values_of(val, name)
+        slot = make_beside(primary, val, name, *args, **named)
+        variable.add_slot(slot, values, is_filled=True)
+        return slot
+
+    return make
+
+
+def make_slots_follow() -> None:
+    """Has v1 optimizers make slots that follow the rows of embedding variables from now on.
+
+    TensorFlow has no hook for it: the functions that make slots are replaced by ones that do the
     same for all other variables.
     """
-    made = slot_creator.create_slot_with_initializer
-    if not hasattr(made, "_is_on_demand"):
-        replaced = _on_demand(made)
-        replaced._is_on_demand = True  # type: ignore[attr-defined]
-        slot_creator.create_slot_with_initializer = replaced
+    for name, wrap in (("create_slot_with_initializer", _on_demand), ("create_slot", _filled)):
+        made = getattr(slot_creator, name)
+        if not hasattr(made, "_makes_followers"):
+            replaced = wrap(made)
+            replaced._makes_followers = True  # type: ignore[attr-defined]
+            setattr(slot_creator, name, replaced)

@@ -54,6 +54,24 @@ def test_keys_rows_counts_and_steps_come_back_into_another_capacity(tmp_path: Pa
     assert (rows_of(first) == rows_of(second)).all()
 
 
+def test_keys_that_wait_are_those_of_the_checkpoint(tmp_path: Path):
+    first, second = (EmbeddingVariable("table", 2, admission=3, seed=9) for _ in range(2))
+    train(first, 1, 2, 2, 3, 3, 3)
+    saved = {key: found[1] for key, found in entries(first).items()}
+    assert saved == {1: 1, 2: 2, 3: 3}
+    path = tf.train.Checkpoint(table=first).write(str(tmp_path / "save"))
+    train(second, 1, 1, 1, 2, 3, 7)  # 1 has a row here, 2, 3 and 7 wait
+    for _ in range(2):
+        tf.train.Checkpoint(table=second).read(path)
+        assert {key: found[1] for key, found in entries(second).items()} == saved
+    assert {key for key, (row, *_) in entries(second).items() if row >= 0} == {3}
+    assert (rows_of(first) == rows_of(second)).all()
+    for variable in (first, second):
+        train(variable, 1, 2)
+    assert {key for key, (row, *_) in entries(second).items() if row >= 0} == {2, 3}
+    assert (rows_of(first) == rows_of(second)).all()
+
+
 def test_a_checkpoint_of_little_is_little(tmp_path: Path):
     variable = EmbeddingVariable("table", 64)
     train(variable, 5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex
-from fusion.tables import EmbeddingVariable
+from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.slots import Slots
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of
 
@@ -267,6 +267,20 @@ def test_a_v1_graph_trains_keys_whose_gradient_is_asked_for():
         for _ in range(2):
             found = session.run(inference, {fed: [4, 6, 7, 5]})
             np.testing.assert_array_equal(found, expected)
+
+
+def test_variables_have_the_names_of_stock_s():
+    for context in (tf.Graph().as_default(), tf.init_scope()):
+        with context:
+            table = EmbeddingVariable("emb", 2, capacity=9)
+            assert (table.name, table.table.name) == ("emb", "emb:0")
+            assert table.index.name == "emb/key_index:0"
+            with tf.name_scope("scope"):
+                assert EmbeddingVariable("emb", 2, capacity=9).table.name == "scope/emb:0"
+                parts = PartitionedEmbeddingVariable("parts", 2, 2, capacity=9)
+            assert [part.name for part in parts.tables] == [
+                f"scope/parts/part_{number}:0" for number in range(2)
+            ]
 
 
 @pytest.mark.parametrize("has_control_flow_v2", [False, True])

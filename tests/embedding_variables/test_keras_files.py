@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.tables import EmbeddingVariableOption
+from tests import zygote
 
 v1 = tf.compat.v1
 
@@ -120,3 +122,41 @@ def test_a_loaded_model_of_partitions_goes_on_as_it_would_have(tmp_path: Path):
         for made in (first, second)
     ]
     assert results[0] == results[1]
+
+
+#: Prints what models say to keys, in a process that has not made them.
+_SERVE = """
+import sys
+import numpy as np
+import tensorflow as tf
+import fusion
+
+keys = np.load(sys.argv[1])
+for path in sys.argv[2:]:
+    model = tf.saved_model.load(path)
+    found = model.signatures["serving_default"](tf.constant(keys))["output_0"].numpy()
+    np.save(path + ".npy", found)
+    assert (model.serve(tf.constant(keys)).numpy() == found).all()
+"""
+
+
+def test_exported_models_have_their_keys(tmp_path: Path):
+    trained = model("LazyAdam")
+    inputs = keras.Input([3], dtype="int64")
+    column = fusion.feature_column.categorical_column_with_embedding("a", tf.int64, 2)
+    embedding = fusion.feature_column.embedding_column(column, 4, do_fusion="v2")
+    outputs = fusion.feature_column.DenseFeatures([embedding])({"a": inputs})
+    partitioned = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    partitioned.compile(fusion.optimizers.LazyAdam(0.1), "mse")
+    keys = np.concatenate([KEYS[0], KEYS[0] + 1])  # of which half are not known
+    np.save(tmp_path / "keys.npy", keys)
+    paths = [str(tmp_path / name) for name in ("trained", "partitioned")]
+    for made, path in zip((trained, partitioned), paths, strict=True):
+        losses(made, range(3))
+        made.export(path, verbose=False)
+    arguments = [sys.executable, "-c", _SERVE, str(tmp_path / "keys.npy"), *paths]
+    zygote.run(arguments, check=True, timeout=300)
+    for made, path in zip((trained, partitioned), paths, strict=True):
+        expected = made(keys).numpy()
+        assert (np.load(f"{path}.npy") == expected).all()
+        assert len(np.unique(expected[len(KEYS[0]) :])) == 1 < len(np.unique(expected))

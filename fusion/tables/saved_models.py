@@ -1,0 +1,72 @@
+"""What SavedModels leave out of embedding variables: variables as a whole, and slots."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.python.saved_model import save as saved_model
+
+#: Whether the checkpoint that is written is the one of a SavedModel.
+_IS_OF_MODEL = contextvars.ContextVar("is_of_model", default=False)
+
+
+def leave_out(variable: Any) -> None:
+    """Has a variable, or another object, not saved."""
+    variable._serialize_to_tensors = dict
+    variable._restore_from_tensors = lambda tensors: None
+
+
+def leave_out_of_models(variable: Any) -> None:
+    """Has a variable not saved as a part of a SavedModel, for which TensorFlow makes copies."""
+    export = variable._export_to_saved_model_graph
+
+    def export_without_value(object_map: Any, *args: Any, **named: Any) -> Any:
+        handles = export(object_map, *args, **named)
+        leave_out(object_map[variable])
+        return handles
+
+    variable._export_to_saved_model_graph = export_without_value
+    _tell_models_from_checkpoints()
+
+
+def is_of_model() -> bool:
+    """Whether a SavedModel is saved, and not a checkpoint.
+
+    What is saved by keys can be restored by who knows that. In a loaded model it would be an
+    ordinary variable, for which the checkpoint has no value.
+    """
+    return _IS_OF_MODEL.get()
+
+
+def _tell_models_from_checkpoints() -> None:
+    """Has `is_of_model` know.
+
+    TensorFlow has no hook for it: the function that makes the saver of a SavedModel's variables is
+    replaced by one that tells who it is.
+    """
+    known = saved_model._build_meta_graph
+    if hasattr(known, "_tells_models"):
+        return
+
+    @functools.wraps(known)
+    def build(*args: Any, **named: Any) -> Any:
+        built = known(*args, **named)
+        saver = built[2]
+        saver.save = _of_model()(saver.save)
+        return built
+
+    build._tells_models = True  # type: ignore[attr-defined]
+    saved_model._build_meta_graph = build
+
+
+@contextlib.contextmanager
+def _of_model() -> Iterator[None]:
+    token = _IS_OF_MODEL.set(True)
+    try:
+        yield
+    finally:
+        _IS_OF_MODEL.reset(token)
