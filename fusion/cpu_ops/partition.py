@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from numba import carray
 
+from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import load, pointer
-from fusion.schema.attributes import EV_BUCKETS
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)

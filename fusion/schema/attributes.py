@@ -18,9 +18,6 @@ TABLE_TYPES = frozenset(dtypes.DTYPES[name].enum for name in FLOATS)
 HALF_TYPES = TABLE_TYPES - {dtypes.DTYPES[name].enum for name in dtypes.COMPUTED}
 ID_TYPES = frozenset(dtypes.DTYPES[name].enum for name in IDS)
 
-#: Hash-table shards are chosen by the last three decimal digits (DeepRec's convention).
-EV_BUCKETS = 1000
-
 #: In the order of the constants of fusion.cpu_ops.combine.
 COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import colocate_with
 
 from fusion import ops
-from fusion.schema.attributes import EV_BUCKETS
+from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.tables import exchange
 from fusion.tables.checkpoint import (
     NamedSaver,

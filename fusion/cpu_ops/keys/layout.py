@@ -20,6 +20,9 @@ LOAD_TENTHS = 7
 #: The variables beside a table that are told apart.
 MOST_SLOTS = 256
 
+#: Of P partitions, that of a key is key % EV_BUCKETS % P.
+EV_BUCKETS = 1000
+
 #: Rows are int32, counted from 1.
 MOST_ROWS = 2**31 - 2
 
