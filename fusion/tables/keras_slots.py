@@ -14,11 +14,9 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-import tensorflow as tf
-
-from fusion.tables.checkpoint import saver_of
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of
@@ -41,6 +39,9 @@ _DENSE = (*_DENSE_IN_TF_KERAS, "clipnorm", "global_clipnorm", "clipvalue")
 #: The Keras packages whose slots follow rows.
 _PREPARED: set[str] = set()
 
+#: Whose variables are made by a `build` that does not say so.
+_TABLE: ContextVar[Any] = ContextVar("table", default=None)
+
 
 def make_keras_slots_follow() -> None:
     """Has the Keras packages that are loaded make slots that follow rows from now on.
@@ -61,6 +62,8 @@ def _prepare_keras() -> None:
     optimizers = keras.optimizers
     follow = functools.partial(_following, keras.initializers.get)
     _replace(optimizers.Optimizer, "add_variable_from_reference", follow)
+    follow = functools.partial(_following_the_noted, keras.initializers.get)
+    _replace(optimizers.Optimizer, "add_variable", follow)
     _replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
     _replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
@@ -110,8 +113,12 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
 @contextmanager
 def _made_beside(variable: Any, first: Any) -> Iterator[None]:
     """A context in which a slot is made: it is one of all replicas, and follows the rows."""
-    with whole_variables(), following(variable, first, is_filled=True):
-        yield
+    token = _TABLE.set(None)
+    try:
+        with whole_variables(), following(variable, first, is_filled=True):
+            yield
+    finally:
+        _TABLE.reset(token)
 
 
 def _following(
@@ -173,20 +180,42 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
             return
         for table in variables:
             _check(self, table, "accumulator")
-        method(self, variables)
-        for name in ("_accumulators", "_linears"):
-            for table, slot in zip(variables, getattr(self, name, []), strict=False):
-                _follow(table, slot)
+        token = _TABLE.set(None)
+        try:
+            method(self, _Noted(variables))
+        finally:
+            _TABLE.reset(token)
 
     return build
 
 
-def _follow(table: Any, slot: Any) -> None:
-    """Has a slot follow the rows of a table, unless it does."""
-    variable = embedding_variable_of(table)
-    value = slot if isinstance(slot, tf.Variable) else slot.value
-    if variable is not None and saver_of(value) is None:
-        variable.add_slot(value, first_values_of(tf.constant(value[:1]), slot.name), is_filled=True)
+class _Noted(list[Any]):
+    """Tables of which it is known which one a loop is at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for table in super().__iter__():
+            _TABLE.set(table)
+            yield table
+        _TABLE.set(None)
+
+
+def _following_the_noted(
+    get_initializer: Callable[[Any], Any], method: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`add_variable` of Keras 3, by which some of 3.6's optimizers make variables of a table."""
+    signature = inspect.signature(method)
+
+    def add(*args: Any, **named: Any) -> Any:
+        variable = embedding_variable_of(_TABLE.get())
+        if variable is None:
+            return method(*args, **named)
+        bound = signature.bind(*args, **named)
+        bound.apply_defaults()
+        made = get_initializer(bound.arguments["initializer"])
+        with _made_beside(variable, first_values(made, variable.dimension, variable.dtype)):
+            return method(*args, **named)
+
+    return add
 
 
 def _refused_build(method: Callable[..., Any]) -> Callable[..., Any]:

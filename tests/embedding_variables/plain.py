@@ -45,3 +45,9 @@ def by_key(table: EmbeddingVariable, values: Array, count: int) -> tuple[Array, 
     """Rows of the table by key, 0 to count - 1, zeros for those without; and which have one."""
     rows = rows_of(table, np.arange(count)).numpy()
     return np.where(rows[:, None] >= 0, values[rows], 0), rows >= 0
+
+
+def loss_of_step(model: Any, features: Any, labels: Any) -> float:
+    """The loss of a step of a Keras model."""
+    model.reset_metrics()  # else Keras 3.6 gives the mean of all steps
+    return float(model.train_on_batch(features, labels))
