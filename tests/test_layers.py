@@ -50,14 +50,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "acceleration",
     ),
     "fusion.tables": (
-        *("initial_rows", "frozen", "files", "eviction", "saved_models", "checkpoint"),
-        *("exchange", "registry", "replicas", "statistics"),
+        *("frozen", "arguments", "initial_rows", "files", "eviction", "saved_models"),
+        *("checkpoint", "exchange", "registry", "replicas", "statistics"),
         *(
             "slots",
             "keras_store",
             "keras_slots",
             "v1_slots",
             "embedding_variable",
+            "partitions",
             "partitioned",
             "options",
             "deeprec",

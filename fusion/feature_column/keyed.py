@@ -14,7 +14,8 @@ from fusion.feature_column.fused import FusedColumn
 from fusion.feature_column.keys import KeyColumn, key_column
 from fusion.tables.deeprec import get_tables, table_of
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
-from fusion.tables.partitioned import KeyedTable, partition_capacity, partition_names
+from fusion.tables.partitioned import KeyedTable
+from fusion.tables.partitions import partition_capacity, partition_names
 from fusion.tables.replicas import whole_variables
 
 #: What hosts know the table by, and the embedding variable.

@@ -13,7 +13,7 @@ from tensorflow.python.feature_column import serialization
 
 from fusion.tables import EmbeddingVariableOption
 from fusion.tables.frozen import fingerprints
-from fusion.tables.partitioned import checked_count
+from fusion.tables.partitions import checked_count
 
 _DTYPES = (tf.int64, tf.int32, tf.string)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from fusion.keras.tables import check_backend
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
+from fusion.tables.arguments import integer
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.keras_store import KeyedWeights
 from fusion.tables.replicas import whole_variables
@@ -58,11 +59,9 @@ class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
         option = EmbeddingVariableOption() if ev_option is None else ev_option
         if not isinstance(option, EmbeddingVariableOption):
             raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
-        if not isinstance(output_dim, int) or output_dim < 1:
-            raise ValueError(f"output_dim must be an integer of at least 1, got {output_dim!r}")
         if self.variable_dtype not in UPDATE_DTYPES:
             raise TypeError(f"dtype must be one of {UPDATE_DTYPES}, got {self.variable_dtype!r}")
-        self.output_dim = output_dim
+        self.output_dim = integer("output_dim", output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.key_dtype = tf.as_dtype(key_dtype).name
         self.ev_option = option

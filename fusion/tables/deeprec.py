@@ -10,9 +10,8 @@ import tensorflow as tf
 from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.options import EmbeddingVariableOption
-from fusion.tables.partitioned import (
-    KeyedTable,
-    PartitionedEmbeddingVariable,
+from fusion.tables.partitioned import KeyedTable, PartitionedEmbeddingVariable
+from fusion.tables.partitions import (
     partition_capacity,
     partition_names,
     partitions_by,

@@ -20,6 +20,14 @@ from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.tables.arguments import (
+    KEY_DTYPES,
+    as_ids,
+    check_eager,
+    integer,
+    module_name,
+    one_of,
+)
 from fusion.tables.checkpoint import (
     Restore,
     Save,
@@ -33,7 +41,7 @@ from fusion.tables.checkpoint import (
 )
 from fusion.tables.eviction import POLICIES, forget
 from fusion.tables.exchange import export_rows, import_rows
-from fusion.tables.frozen import FrozenEmbedding, fingerprints
+from fusion.tables.frozen import FrozenEmbedding
 from fusion.tables.initial_rows import (
     SAMPLE_COUNT,
     DefaultInitializer,
@@ -49,9 +57,6 @@ from fusion.tables.replicas import beside, check_runs_once, variables_beside, wh
 from fusion.tables.slots import Slots, check_slot_shape
 from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_follow
-
-#: Dtypes of keys.
-KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 
 #: The note of a graph's embedding variables, which live as long as it does.
 _EMBEDDING_VARIABLES = "embedding_variables"
@@ -149,18 +154,16 @@ class EmbeddingVariable(tf.Module):
           ValueError, TypeError: naming the argument and what was given.
           NotImplementedError: in the scope of a strategy whose replicas cannot share it.
         """
-        self.dimension = positive("dimension", dimension)
-        self.dtype = _dtype("dtype", dtype, UPDATE_DTYPES)
-        self.key_dtype = _dtype("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
+        self.dimension = integer("dimension", dimension)
+        self.dtype = one_of("dtype", dtype, UPDATE_DTYPES)
+        self.key_dtype = one_of("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
         self.has_default_capacity = capacity is None
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
-            self.capacity = positive("capacity", capacity)
-        if self.capacity > MOST_ROWS:
-            raise ValueError(f"capacity must be at most {MOST_ROWS}, got {self.capacity}")
-        self.admission = positive("admission", 1 if admission is None else admission)
+            self.capacity = integer("capacity", capacity, most=MOST_ROWS)
+        self.admission = integer("admission", 1 if admission is None else admission)
         default = checked_default(default_value, self.dimension)
         if eviction is not None and not isinstance(eviction, POLICIES):
             names = ", ".join(policy.__name__ for policy in POLICIES)
@@ -168,12 +171,14 @@ class EmbeddingVariable(tf.Module):
         self.eviction = eviction
         self._slots = Slots()
         self._evicted_at = -1
-        self._seed = zlib.crc32(name.encode()) if seed is None else _seed(seed)
+        if seed is None:
+            seed = zlib.crc32(name.encode())
+        self._seed = integer("seed", seed, -(2**63), 2**63 - 1)
         if initializer is None:
             initializer = DefaultInitializer(self.dimension, self._seed)
         elif not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
-        count = positive("sample_count", sample_count)
+        count = integer("sample_count", sample_count)
         if not (step is None or callable(step) or isinstance(step, tf.Variable)):
             raise TypeError(f"step must be None, a variable or a function, got {step!r}")
         self.step = step
@@ -513,18 +518,6 @@ class EmbeddingVariable(tf.Module):
         return as_ids(keys, self.key_dtype, self.name)
 
 
-def as_ids(keys: tf.Tensor, key_dtype: tf.DType, name: str) -> tf.Tensor:
-    """Keys as an index has them, int32 or int64.
-
-    Raises:
-      TypeError: keys of another dtype than `key_dtype`, those of a variable of this name.
-    """
-    is_string = keys.dtype == tf.string
-    if is_string != (key_dtype == tf.string) or keys.dtype not in KEY_DTYPES:
-        raise TypeError(f"keys of {name} must be {key_dtype.name}, got {keys.dtype.name}")
-    return fingerprints(keys) if is_string else keys
-
-
 def _is_traced() -> bool:
     """Whether ops are those of a function, as of the save and restore of a SavedModel."""
     return isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
@@ -543,54 +536,3 @@ def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
 def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
     with whole_variables():
         return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
-
-
-def module_name(name: str) -> str:
-    """A name that `tf.Module` takes, which are identifiers."""
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}") or "_"
-
-
-def check_eager(what: str) -> None:
-    """Checks that there is no graph.
-
-    Raises:
-      RuntimeError: there is one.
-    """
-    if not tf.executing_eagerly():
-        raise RuntimeError(f"{what} runs eagerly, and not in a graph")
-
-
-def positive(name: str, value: Any) -> int:
-    """An argument that is a number of something.
-
-    Raises:
-      TypeError: it is no integer.
-      ValueError: it is less than 1.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
-
-
-def _seed(value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"seed must be an integer, got {value!r}") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"seed must be an int64, got {number}")
-    return number
-
-
-def _dtype(name: str, dtype: Any, allowed: tuple[str, ...]) -> tf.DType:
-    try:
-        found = tf.as_dtype(dtype)
-    except TypeError:
-        raise TypeError(f"{name} must be one of {allowed}, got {dtype!r}") from None
-    if found.name not in allowed:
-        raise TypeError(f"{name} must be one of {allowed}, got {found.name}")
-    return found

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion import ops
+from fusion.tables.arguments import integer
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class GlobalStepEvict:
     steps_to_live: int
 
     def __post_init__(self) -> None:
-        _check_positive("steps_to_live", self.steps_to_live)
+        integer("steps_to_live", self.steps_to_live)
 
     def victims(self, keys: Keys) -> tf.Tensor:
         """A mask [n] of the keys to forget."""
@@ -50,7 +51,7 @@ class LeastFrequent:
     capacity: int
 
     def __post_init__(self) -> None:
-        _check_positive("capacity", self.capacity)
+        integer("capacity", self.capacity)
 
     def victims(self, keys: Keys) -> tf.Tensor:
         """A mask [n] of the keys to forget."""
@@ -64,7 +65,7 @@ class LeastRecent:
     capacity: int
 
     def __post_init__(self) -> None:
-        _check_positive("capacity", self.capacity)
+        integer("capacity", self.capacity)
 
     def victims(self, keys: Keys) -> tf.Tensor:
         """A mask [n] of the keys to forget."""
@@ -143,11 +144,6 @@ def _below(numbers: tf.Tensor, kept: int) -> tf.Tensor:
     count = tf.maximum(tf.size(numbers) - kept, 0)
     out = tf.argsort(numbers, stable=True)[:count]
     return tf.scatter_nd(out[:, tf.newaxis], tf.ones_like(out), [tf.size(numbers)]) > 0
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 #: What `eviction` of an embedding variable can be.

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.tables.arguments import integer
 from fusion.tables.eviction import (
     POLICIES,
     GlobalStepEvict,
@@ -25,7 +26,7 @@ class CounterFilter:
     filter_freq: int = 0
 
     def __post_init__(self) -> None:
-        _check_frequency(self.filter_freq)
+        integer("filter_freq", self.filter_freq, least=0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class CBFFilter:
     counter_type: Any = None
 
     def __post_init__(self) -> None:
-        _check_frequency(self.filter_freq)
+        integer("filter_freq", self.filter_freq, least=0)
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,6 @@ def global_step() -> tf.Tensor:
     """The number of the step of `tf.compat.v1`, -1 in a graph that has none."""
     step = tf.compat.v1.train.get_global_step()
     return tf.constant(-1, tf.int64) if step is None else tf.cast(step, tf.int64)
-
-
-def _check_frequency(filter_freq: Any) -> None:
-    if not isinstance(filter_freq, int) or isinstance(filter_freq, bool) or filter_freq < 0:
-        raise ValueError(f"filter_freq must be an integer of at least 0, got {filter_freq!r}")
 
 
 def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -373,7 +373,7 @@ def test_a_stream_of_a_drifting_power_law_is_as_a_dict(admission):
         ({"default_value": [1, 2]}, ValueError, r"default_value must be .* 3 of them, got \[1, 2"),
         ({"default_value": float("nan")}, ValueError, "default_value must be .*, got nan"),
         ({"seed": "a"}, TypeError, "seed must be an integer, got 'a'"),
-        ({"seed": 2**63}, ValueError, "seed must be an int64"),
+        ({"seed": 2**63}, ValueError, "seed must be at most 9223372036854775807"),
         ({"default_value": "a"}, ValueError, "default_value must be a finite number"),
         ({"initializer": lambda shape, dtype: tf.zeros([2])}, ValueError, "must give the shape"),
     ],

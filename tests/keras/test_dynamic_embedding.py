@@ -137,8 +137,8 @@ def test_a_layer_of_a_configuration():
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"output_dim": 0}, ValueError, "output_dim must be an integer of at least 1, got 0"),
-        ({"output_dim": 2.5}, ValueError, "output_dim must be .*, got 2.5"),
+        ({"output_dim": 0}, ValueError, "output_dim must be at least 1, got 0"),
+        ({"output_dim": 2.5}, TypeError, "output_dim must be .*, got 2.5"),
         ({"output_dim": 2, "ev_option": 5}, TypeError, "ev_option must be an .*, got 5"),
         ({"output_dim": 2, "key_dtype": "float32"}, TypeError, "key_dtype must be one of"),
         ({"output_dim": 2, "dtype": "float16"}, TypeError, "dtype must be one of"),
