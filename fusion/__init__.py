@@ -14,6 +14,7 @@ from fusion.lookup import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
+    lookup_sparse,
 )
 from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
@@ -42,6 +43,7 @@ __all__ = [
     "fused_safe_embedding_lookup_sparse",
     "get_embedding_variable",
     "keras",
+    "lookup_sparse",
     "ops",
     "optimizers",
     "saved_model_load",

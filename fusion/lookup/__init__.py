@@ -7,6 +7,7 @@ from fusion.lookup.functions import (
     fused_safe_embedding_lookup_sparse,
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
+from fusion.lookup.many import lookup_sparse
 from fusion.lookup.options import VERSIONS, LookupOptions
 from fusion.lookup.stock import stock_lookup
 
@@ -19,6 +20,7 @@ __all__ = [
     "fused_safe_embedding_lookup_sparse",
     "grouped_lookup",
     "lookup",
+    "lookup_sparse",
     "single_lookup",
     "stock_lookup",
     "trained_lookup",
