@@ -84,10 +84,13 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
 
 
 def _side_by_side(columns: list[Lookup]) -> tf.Tensor:
-    """Results in one matrix; where no tape is there to train tables, by an op that reads these."""
-    if record.could_possibly_record() or not all(column.reads_table_well for column in columns):
+    """The results in one matrix: where nothing trains tables, by an op that reads these whole."""
+    # A graph of TensorFlow 1 has no tape: gradients are asked for later, if at all.
+    is_graph = not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
+    if is_graph or record.could_possibly_record():
         return trained_lookup(columns)
-    return grouped_lookup(columns)
+    is_read = all(column.reads_table_well for column in columns)
+    return grouped_lookup(columns) if is_read else trained_lookup(columns)
 
 
 def _options(combiner: str | None) -> LookupOptions:
