@@ -15,6 +15,7 @@ from fusion.lookup import (
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
     lookup_sparse,
+    slots_lookup,
 )
 from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
@@ -47,6 +48,7 @@ __all__ = [
     "ops",
     "optimizers",
     "saved_model_load",
+    "slots_lookup",
     "stats",
     "tables",
 ]

@@ -9,6 +9,7 @@ from fusion.lookup.functions import (
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
 from fusion.lookup.many import lookup_sparse
 from fusion.lookup.options import VERSIONS, LookupOptions
+from fusion.lookup.slots import slots_lookup
 from fusion.lookup.stock import stock_lookup
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "lookup",
     "lookup_sparse",
     "single_lookup",
+    "slots_lookup",
     "stock_lookup",
     "trained_lookup",
 ]

@@ -26,8 +26,7 @@ def check_ids(ids: Any, options: LookupOptions, name: str) -> None:
         raise TypeError(
             f"{name} must be a SparseTensor or a RaggedTensor, got {type(ids).__name__}: {ids!r}"
         )
-    if ids.dtype.name not in IDS:
-        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {ids.dtype.name}")
+    check_id_dtype(ids.dtype, name)
     if options.default_id is not None and options.default_id > ids.dtype.max:
         raise ValueError(f"default_id must fit the ids' {ids.dtype.name}, got {options.default_id}")
     if isinstance(ids, tf.RaggedTensor):
@@ -37,6 +36,12 @@ def check_ids(ids: Any, options: LookupOptions, name: str) -> None:
     shape = tf.get_static_value(ids.dense_shape)
     if shape is not None and np.any(shape < 0):
         raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
+
+
+def check_id_dtype(dtype: tf.DType, name: str) -> None:
+    """Checks that ids are integers, and raises a TypeError that names the argument."""
+    if dtype.name not in IDS:
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {dtype.name}")
 
 
 def as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:

@@ -77,13 +77,13 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
     for group in groups.values():
         lookups = list(group.values())
         dims = [int(column.shards[0].shape[1]) for column in lookups]
-        parts = tf.split(_side_by_side(lookups), dims, 1)
+        parts = tf.split(side_by_side(lookups), dims, 1)
         for number, part in zip(group, parts, strict=True):
             results[number] = part
     return results
 
 
-def _side_by_side(columns: list[Lookup]) -> tf.Tensor:
+def side_by_side(columns: list[Lookup]) -> tf.Tensor:
     """The results in one matrix: where nothing trains tables, by an op that reads these whole."""
     # A graph of TensorFlow 1 has no tape: gradients are asked for later, if at all.
     is_graph = not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
