@@ -16,6 +16,10 @@ from fusion.lookup import (
     fused_safe_embedding_lookup_sparse,
     lookup_sparse,
     slots_lookup,
+    slots_lookup_coo,
+    slots_lookup_csr,
+    slots_to_coo,
+    slots_to_csr,
 )
 from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
@@ -49,6 +53,10 @@ __all__ = [
     "optimizers",
     "saved_model_load",
     "slots_lookup",
+    "slots_lookup_coo",
+    "slots_lookup_csr",
+    "slots_to_coo",
+    "slots_to_csr",
     "stats",
     "tables",
 ]

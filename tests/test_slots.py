@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion.lookup import slots
 from tests.embedding_variables.plain import keyed
 
 #: Those of the plugin's notebook.
@@ -70,13 +69,13 @@ def test_all_forms_of_keys(combiner, dtype):
     ragged = tf.RaggedTensor.from_tensor(keys.reshape(-1, 4), padding=None)
     ragged = tf.ragged.boolean_mask(keys.reshape(-1, 4), keys.reshape(-1, 4) >= 0)
     slotted = tf.RaggedTensor.from_uniform_row_length(ragged, 3)
-    coordinates = slots.slots_to_coo(keys)
-    (csr,) = slots.slots_to_csr(*coordinates, 5, 3)
+    coordinates = fusion.slots_to_coo(keys)
+    (csr,) = fusion.slots_to_csr(*coordinates, 5, 3)
     for result in (
         fusion.slots_lookup(table, keys, combiner),
         fusion.slots_lookup(table, slotted, combiner),
-        slots.slots_lookup_coo(table, *coordinates, 5, 3, combiner),
-        slots.slots_lookup_csr(table, csr.row_offsets, csr.values, 3, combiner),
+        fusion.slots_lookup_coo(table, *coordinates, 5, 3, combiner),
+        fusion.slots_lookup_csr(table, csr.row_offsets, csr.values, 3, combiner),
     ):
         assert result.shape == expected.shape
         np.testing.assert_allclose(result, expected, 1e-6)
@@ -111,18 +110,18 @@ def test_unknown_shapes_and_another_invalid_key():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_keys_of_replicas(count):
     keys = random_keys(4)
-    coordinates = slots.slots_to_coo(keys)
+    coordinates = fusion.slots_to_coo(keys)
     whole = combined(TABLE, keys, "sum")
-    parts = slots.slots_to_csr(*coordinates, 5, 3, count)
-    sums = [slots.slots_lookup_csr(tf.constant(TABLE), p.row_offsets, p.values, 3) for p in parts]
+    parts = fusion.slots_to_csr(*coordinates, 5, 3, count)
+    sums = [fusion.slots_lookup_csr(tf.constant(TABLE), p.row_offsets, p.values, 3) for p in parts]
     np.testing.assert_allclose(tf.add_n(sums), whole, 1e-6)
     for replica, part in enumerate(parts):
         assert set(part.values.numpy() % count) <= {replica}
         assert part.nnz == part.row_offsets[-1] == len(part.values)
-    parts = slots.slots_to_csr(*coordinates, 5, 3, count, "localized")
+    parts = fusion.slots_to_csr(*coordinates, 5, 3, count, "localized")
     for replica, part in enumerate(parts):
         own = whole[:, replica::count]
-        result = slots.slots_lookup_csr(
+        result = fusion.slots_lookup_csr(
             tf.constant(TABLE), part.row_offsets, part.values, own.shape[1]
         )
         np.testing.assert_allclose(result, own, 1e-6)
@@ -139,6 +138,6 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="as many slots in each row"):
         fusion.slots_lookup(table, tf.ragged.constant([[[1], [2]], [[3]]]))
     with pytest.raises(ValueError, match="mode must be one of"):
-        slots.slots_to_csr(*slots.slots_to_coo(KEYS), 4, 3, 2, "hashed")
+        fusion.slots_to_csr(*fusion.slots_to_coo(KEYS), 4, 3, 2, "hashed")
     with pytest.raises(tf.errors.InvalidArgumentError, match="-2"):
         fusion.slots_lookup(table, np.full((1, 1, 1), -2))

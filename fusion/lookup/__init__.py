@@ -9,7 +9,13 @@ from fusion.lookup.functions import (
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
 from fusion.lookup.many import lookup_sparse
 from fusion.lookup.options import VERSIONS, LookupOptions
-from fusion.lookup.slots import slots_lookup
+from fusion.lookup.slots import (
+    slots_lookup,
+    slots_lookup_coo,
+    slots_lookup_csr,
+    slots_to_coo,
+    slots_to_csr,
+)
 from fusion.lookup.stock import stock_lookup
 
 __all__ = [
@@ -24,6 +30,10 @@ __all__ = [
     "lookup_sparse",
     "single_lookup",
     "slots_lookup",
+    "slots_lookup_coo",
+    "slots_lookup_csr",
+    "slots_to_coo",
+    "slots_to_csr",
     "stock_lookup",
     "trained_lookup",
 ]
