@@ -14,6 +14,12 @@ from fusion.lookup import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
+    lookup_sparse,
+    slots_lookup,
+    slots_lookup_coo,
+    slots_lookup_csr,
+    slots_to_coo,
+    slots_to_csr,
 )
 from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
@@ -42,9 +48,15 @@ __all__ = [
     "fused_safe_embedding_lookup_sparse",
     "get_embedding_variable",
     "keras",
+    "lookup_sparse",
     "ops",
     "optimizers",
     "saved_model_load",
+    "slots_lookup",
+    "slots_lookup_coo",
+    "slots_lookup_csr",
+    "slots_to_coo",
+    "slots_to_csr",
     "stats",
     "tables",
 ]

@@ -7,7 +7,15 @@ from fusion.lookup.functions import (
     fused_safe_embedding_lookup_sparse,
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
+from fusion.lookup.many import lookup_sparse
 from fusion.lookup.options import VERSIONS, LookupOptions
+from fusion.lookup.slots import (
+    slots_lookup,
+    slots_lookup_coo,
+    slots_lookup_csr,
+    slots_to_coo,
+    slots_to_csr,
+)
 from fusion.lookup.stock import stock_lookup
 
 __all__ = [
@@ -19,7 +27,13 @@ __all__ = [
     "fused_safe_embedding_lookup_sparse",
     "grouped_lookup",
     "lookup",
+    "lookup_sparse",
     "single_lookup",
+    "slots_lookup",
+    "slots_lookup_coo",
+    "slots_lookup_csr",
+    "slots_to_coo",
+    "slots_to_csr",
     "stock_lookup",
     "trained_lookup",
 ]

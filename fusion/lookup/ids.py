@@ -16,8 +16,8 @@ Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor
 Weights: TypeAlias = tf.SparseTensor | tf.RaggedTensor | tf.Tensor
 
 
-def as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:
-    """The ids, checked; those of a RaggedTensor with its rows.
+def check_ids(ids: Any, options: LookupOptions, name: str) -> None:
+    """Checks what is known of ids when the graph is built.
 
     Raises:
       TypeError, ValueError: naming the argument, for ids that no lookup takes.
@@ -26,18 +26,28 @@ def as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:
         raise TypeError(
             f"{name} must be a SparseTensor or a RaggedTensor, got {type(ids).__name__}: {ids!r}"
         )
-    if ids.dtype.name not in IDS:
-        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {ids.dtype.name}")
+    check_id_dtype(ids.dtype, name)
     if options.default_id is not None and options.default_id > ids.dtype.max:
         raise ValueError(f"default_id must fit the ids' {ids.dtype.name}, got {options.default_id}")
     if isinstance(ids, tf.RaggedTensor):
         if ids.ragged_rank != 1 or ids.flat_values.shape.rank not in (None, 1):
             raise ValueError(f"{name} must have rank 2 if it is ragged, got shape {ids.shape}")
-        return ids.to_sparse()
+        return
     shape = tf.get_static_value(ids.dense_shape)
     if shape is not None and np.any(shape < 0):
         raise ValueError(f"{name} has a negative dense_shape: {shape.tolist()}")
-    return ids
+
+
+def check_id_dtype(dtype: tf.DType, name: str) -> None:
+    """Checks that ids are integers, and raises a TypeError that names the argument."""
+    if dtype.name not in IDS:
+        raise TypeError(f"{name} must be {' or '.join(IDS)}, got {dtype.name}")
+
+
+def as_sparse(ids: Any, options: LookupOptions, name: str) -> tf.SparseTensor:
+    """The ids, checked by `check_ids`; those of a RaggedTensor with its rows."""
+    check_ids(ids, options, name)
+    return ids.to_sparse() if isinstance(ids, tf.RaggedTensor) else ids
 
 
 def weight_values(weights: Any, dtype: tf.DType) -> tf.Tensor | None:

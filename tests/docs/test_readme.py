@@ -56,6 +56,7 @@ def without_trailing_spaces(text):
         ("docs/inference.md", 1),
         ("docs/keras.md", 6),
         ("docs/layers.md", 1),
+        ("docs/lookups.md", 2),
         ("docs/rewrite.md", 4),
         ("docs/savedmodel.md", 13),
         ("docs/training.md", 1),

@@ -1,0 +1,115 @@
+"""`lookup_sparse`: many tables in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from fusion.lookup.build import lookup
+from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
+from fusion.lookup.ids import Ids, Weights, check_ids
+from fusion.lookup.options import LookupOptions
+
+
+@tf.autograph.experimental.do_not_convert  # nothing here depends on the values of tensors
+def lookup_sparse(
+    params: Any,
+    sp_ids: Ids | Sequence[Ids],
+    sp_weights: Weights | Sequence[Weights | None] | None = None,
+    combiners: str | Sequence[str | None] | None = None,
+    name: str | None = None,
+) -> Any:
+    """Looks up and combines embeddings of many tables, with ops that all of them share.
+
+    The numbers are those of a `fused_embedding_lookup_sparse_v2` of each. Tables of one dtype share
+    an op before the gathers of distinct ids, one behind them, and one for the gradients, if they
+    are not in shards and their ids are matrices with one number of rows; others have their own.
+
+    Args:
+      params: a table, or a list of tables if `sp_ids` is a list. A table is a Variable or Tensor
+        [rows, D], an `EmbeddingVariable`, or what `fused_safe_embedding_lookup_sparse` takes
+        besides; dtypes and D may differ.
+      sp_ids: ids of each table, int32 or int64: `SparseTensor` [B, any] (or of a higher rank), or
+        `RaggedTensor` [B, (any)]. B is one number for all tables that share ops.
+      sp_weights: weights of the ids of each table, of its dtype; None for none, also in a list.
+      combiners: "sum", "mean" or "sqrtn" of each table, or one for all; None for "mean".
+      name: name of the operation.
+
+    Returns:
+      A tensor [B, D] of the table's dtype, or a list of these. Rows without entries are zeros. The
+      gradient with respect to a table is an `IndexedSlices` of distinct rows.
+
+    Raises:
+      ValueError, TypeError: naming the argument and what was given.
+      tf.errors.InvalidArgumentError: at run time, as `fused_embedding_lookup_sparse_v2`, and if the
+        ids of tables that share ops have different numbers of rows.
+    """
+    is_single = isinstance(sp_ids, tf.SparseTensor | tf.RaggedTensor)
+    if is_single:
+        params, sp_ids, sp_weights = [params], [sp_ids], [sp_weights]
+    ids = _list("sp_ids", sp_ids, None)
+    tables = _list("params", params, len(ids))
+    weights = [None] * len(ids) if sp_weights is None else _list("sp_weights", sp_weights, len(ids))
+    if combiners is None or isinstance(combiners, str):
+        combiners = [combiners] * len(ids)
+    combiners = _list("combiners", combiners, len(ids))
+    options = [_options(combiner) for combiner in combiners]
+    with tf.name_scope(name or "lookup_sparse"):
+        results = _look_up(list(zip(tables, ids, weights, options, strict=True)))
+    return results[0] if is_single else results
+
+
+def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.Tensor]:
+    """The results of columns, each a table, its ids, their weights and what is done with them."""
+    results: list[Any] = [None] * len(columns)
+    groups: dict[Any, dict[int, Lookup]] = {}
+    for number, (table, ids, weights, options) in enumerate(columns):
+        check_ids(ids, options, f"sp_ids[{number}]")
+        column = Lookup(table, ids, weights, options)
+        if not column.is_groupable or column.shards[0].shape[1] is None:
+            results[number] = lookup(table, ids, weights, options, f"params[{number}]")
+        else:
+            dtype = column.shards[0].dtype.base_dtype
+            groups.setdefault((dtype, ids.shape[0]), {})[number] = column
+    for group in groups.values():
+        lookups = list(group.values())
+        dims = [int(column.shards[0].shape[1]) for column in lookups]
+        parts = tf.split(side_by_side(lookups), dims, 1)
+        for number, part in zip(group, parts, strict=True):
+            results[number] = part
+    return results
+
+
+def side_by_side(columns: list[Lookup]) -> tf.Tensor:
+    """The results in one matrix: where nothing trains tables, by an op that reads these whole."""
+    # A graph of TensorFlow 1 has no tape: gradients are asked for later, if at all.
+    is_graph = not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
+    if is_graph or record.could_possibly_record():
+        return trained_lookup(columns)
+    is_read = all(column.reads_table_well for column in columns)
+    return grouped_lookup(columns) if is_read else trained_lookup(columns)
+
+
+def _options(combiner: str | None) -> LookupOptions:
+    return LookupOptions.checked(combiner, None, None, None, prune=False, fill_empty_row=False)
+
+
+def _list(name: str, values: Any, count: int | None) -> list[Any]:
+    """An argument that has one item for each table.
+
+    Raises:
+      TypeError: it is no list.
+      ValueError: it is empty, or has another number of items than `sp_ids`.
+    """
+    is_list = isinstance(values, Iterable) and not isinstance(values, tf.Tensor | tf.Variable)
+    if not is_list:
+        raise TypeError(f"{name} must be a list, one for each table, got {type(values).__name__}")
+    items = list(values)
+    if count is None and not items:
+        raise ValueError(f"{name} must not be empty")
+    if count is not None and len(items) != count:
+        raise ValueError(f"{name} must be {count}, one for each of sp_ids, got {len(items)}")
+    return items
