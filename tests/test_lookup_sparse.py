@@ -91,7 +91,7 @@ def test_it_is_as_a_stock_lookup_of_each(way, seed):
 
     given = [column.ids for column in columns], [column.weights for column in columns]
     if way == "function":
-        look_up, train = tf.function(look_up), tf.function(train)  # type: ignore[assignment]
+        look_up, train = tf.function(look_up), tf.function(train)
     elif way == "function of a signature":
         specs = tf.nest.map_structure(tf.type_spec_from_value, given)
         look_up = tf.function(look_up, input_signature=specs)
