@@ -15,7 +15,7 @@ os.environ.setdefault("FUSION_GPU", "0")
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("fast", max_examples=15, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("fast", max_examples=8, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 

@@ -184,14 +184,15 @@ class Run:
             self.saver.restore(self.session, path)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("optimizer", V1_OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "sharded"), [("adagrad", False), ("adam", True), ("ftrl", False)]
+)
 def test_the_saver_of_tensorflow_1_restores_slots_into_any_partitions(
     tmp_path: Path, optimizer, sharded
 ):
     expected = Run(None, optimizer).losses(range(8))
     counts = (3, 2, 5, None)
-    for start in range(4):  # each to each other
+    for start in (0, 2):  # none to some, some to none, more to fewer, fewer to more
         losses, path = [], ""
         for number in range(4):
             run = Run(counts[(start + number) % 4], optimizer, sharded)
