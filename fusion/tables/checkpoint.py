@@ -34,7 +34,7 @@ TABLE_TENSORS = ("keys", "counts", "steps", "values")
 _SAVER = "_fusion_saver"
 
 #: That of variables for which the Saver of `tf.compat.v1` saves something else: what gives it.
-_V1_SAVER = "_fusion_v1_saver"
+_ALONE = "_fusion_saver_alone"
 
 
 #: The child of variables that is saved in their place.
@@ -64,14 +64,27 @@ def saver_of(variable: Any) -> tuple[Save, Restore] | None:
     return calls
 
 
-def is_left_out(variable: Any) -> bool:
-    """Whether a variable is saved with another one alone."""
-    return getattr(variable, _SAVER, False) is None
+def is_saved_otherwise(variable: Any) -> bool:
+    """Whether a variable is not saved as a whole, see `saver_of` and `saver_alone`."""
+    return hasattr(variable, _SAVER)
 
 
-def save_in_v1_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None:
-    """Has the Saver of `tf.compat.v1` save something else in place of a variable, or nothing."""
-    setattr(variable, _V1_SAVER, saver)
+def saver_alone(variable: Any) -> NamedSaver | None:
+    """What is saved by who knows variables alone in place of one that is not saved as a whole.
+
+    These are the Saver of `tf.compat.v1` and the files of Keras. None for a variable that is saved
+    with another one.
+    """
+    if hasattr(variable, _ALONE):
+        saver: NamedSaver | None = getattr(variable, _ALONE)()
+        return saver
+    calls = saver_of(variable)
+    return None if calls is None else NamedSaver(v1_name(variable), *calls)
+
+
+def save_alone_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None:
+    """Has `saver_alone` give something else for a variable, or nothing."""
+    setattr(variable, _ALONE, saver)
 
 
 def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
@@ -312,20 +325,11 @@ def v1_name(variable: Any) -> str:
     return name
 
 
-def _v1_saver(variable: Any) -> NamedSaver | None:
-    """What saves a variable that is not saved as a whole; None if it is left out."""
-    if hasattr(variable, _V1_SAVER):
-        saver: NamedSaver | None = getattr(variable, _V1_SAVER)()
-        return saver
-    calls = saver_of(variable)
-    return None if calls is None else NamedSaver(v1_name(variable), *calls)
-
-
 def _as_saveables(variable: Any) -> list[Any]:
     """What the Saver of `tf.compat.v1` saves of a variable, or of any other object."""
-    if not hasattr(variable, _SAVER):
+    if not is_saved_otherwise(variable):
         return [variable]
-    saver = _v1_saver(variable)
+    saver = saver_alone(variable)
     return [] if saver is None else [_KeyedSaveable(variable, saver)]
 
 

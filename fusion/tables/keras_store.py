@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.tables.checkpoint import is_left_out, owner_of, saver_of
+from fusion.tables.checkpoint import NamedSaver, is_saved_otherwise, owner_of, saver_alone
 
 
 def has_keyed(variables: Sequence[Any]) -> bool:
     """Whether one of some variables of a Keras is the table or a slot of an embedding variable."""
-    return any(saver_of(_raw(variable)) is not None for variable in variables)
+    return any(is_saved_otherwise(_raw(variable)) for variable in variables)
 
 
 def save_variables(variables: Sequence[Any], store: Any) -> None:
@@ -21,13 +21,11 @@ def save_variables(variables: Sequence[Any], store: Any) -> None:
 
     Variables that are saved with others have no number.
     """
-    for number, variable in enumerate(_saved(variables)):
-        calls = saver_of(_raw(variable))
-        if calls is None:
+    for number, (variable, saver) in enumerate(_saved(variables)):
+        if saver is None:
             store[str(number)] = variable.numpy()
             continue
-        save, _ = calls
-        for name, tensor in save().items():
+        for name, tensor in saver.save().items():
             store[f"{number}_{name}"] = tensor.numpy()
 
 
@@ -41,22 +39,25 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
     for key in store.keys():  # noqa: SIM118, no dict
         number, _, name = key.partition("_")
         found.setdefault(int(number), {})[name] = store[key]
-    variables = _saved(variables)
-    if {*found} != {*range(len(variables))}:
-        raise ValueError(f"the file has {len(found)} variables, but there are {len(variables)}")
-    for number, variable in enumerate(variables):
-        calls, parts = saver_of(_raw(variable)), found[number]
-        if (calls is None) != ("" in parts):
+    saved = _saved(variables)
+    if {*found} != {*range(len(saved))}:
+        raise ValueError(f"the file has {len(found)} variables, but there are {len(saved)}")
+    for number, (variable, saver) in enumerate(saved):
+        parts = found[number]
+        if (saver is None) != ("" in parts):
             raise ValueError(f"variable {variable.name} is not saved as it would be: {[*parts]}")
-        if calls is None:
+        if saver is None:
             variable.assign(parts[""])
             continue
-        _, restore = calls
-        restore({name: tf.convert_to_tensor(value[...]) for name, value in parts.items()})
+        tensors = {name: tf.convert_to_tensor(value[...]) for name, value in parts.items()}
+        saver.restore(tensors)
 
 
-def _saved(variables: Sequence[Any]) -> list[Any]:
-    return [variable for variable in variables if not is_left_out(_raw(variable))]
+def _saved(variables: Sequence[Any]) -> list[tuple[Any, NamedSaver | None]]:
+    """Variables that are saved, with what does so; None as a whole."""
+    given = [(variable, _raw(variable)) for variable in variables]
+    found = [(variable, saver_alone(raw), is_saved_otherwise(raw)) for variable, raw in given]
+    return [(one, saver) for one, saver, otherwise in found if saver is not None or not otherwise]
 
 
 def _raw(variable: Any) -> Any:

@@ -20,8 +20,8 @@ from fusion.tables.checkpoint import (
     NamedSaver,
     Restore,
     Save,
+    save_alone_as,
     save_by_keys,
-    save_in_v1_as,
     save_with,
     v1_name,
 )
@@ -134,7 +134,7 @@ class PartitionedEmbeddingVariable(tf.Module):
                 self._serialize_to_tensors,
                 self._restore_from_tensors,
             )
-            save_in_v1_as(partition.table, lambda: saver)
+            save_alone_as(partition.table, lambda: saver)
 
     @property
     def partitions(self) -> list[EmbeddingVariable]:
@@ -352,7 +352,7 @@ class _Partition:
 
         save_by_keys(slot, save_own, restore_own)
         is_first = self.number == 0
-        save_in_v1_as(slot, lambda: self.whole.slot_saver(number) if is_first else None)
+        save_alone_as(slot, lambda: self.whole.slot_saver(number) if is_first else None)
 
     @property
     def variable(self) -> EmbeddingVariable:
