@@ -127,6 +127,16 @@ def test_keys_of_replicas(count):
         np.testing.assert_allclose(result, own, 1e-6)
 
 
+@pytest.mark.parametrize("mode", ["distributed", "localized"])
+def test_no_keys(mode):
+    coordinates = fusion.slots_to_coo(np.full((2, 3, 4), -1))
+    for part in fusion.slots_to_csr(*coordinates, 2, 3, 2, mode):
+        assert part.nnz == 0
+        assert not part.row_offsets.numpy().any()
+    result = fusion.slots_lookup_coo(tf.constant(TABLE), *coordinates, 2, 3)
+    np.testing.assert_array_equal(result, np.zeros([2, 3, 4]))
+
+
 def test_bad_arguments():
     table = tf.Variable(TABLE)
     with pytest.raises(ValueError, match=r"keys must be \[B, slots, nnz\], got shape \(3, 2\)"):
@@ -137,6 +147,8 @@ def test_bad_arguments():
         fusion.slots_lookup(table, KEYS.astype(np.float32))
     with pytest.raises(ValueError, match="as many slots in each row"):
         fusion.slots_lookup(table, tf.ragged.constant([[[1], [2]], [[3]]]))
+    with pytest.raises(ValueError, match="replica_count must be at least 1, got 0"):
+        fusion.slots_to_csr(*fusion.slots_to_coo(KEYS), 4, 3, 0)
     with pytest.raises(ValueError, match="mode must be one of"):
         fusion.slots_to_csr(*fusion.slots_to_coo(KEYS), 4, 3, 2, "hashed")
     with pytest.raises(tf.errors.InvalidArgumentError, match="-2"):

@@ -15,6 +15,7 @@ from fusion.lookup.grouped import Lookup
 from fusion.lookup.ids import check_id_dtype
 from fusion.lookup.many import side_by_side
 from fusion.lookup.options import LookupOptions
+from fusion.tables.arguments import integer
 
 #: How keys are split over replicas: by key, or by slot.
 MODES = ("distributed", "localized")
@@ -156,10 +157,14 @@ def slots_to_csr(
 
     Returns:
       N items; of B * slots rows each, or of B * (slots of the replica).
+
+    Raises:
+      ValueError, TypeError: naming the argument and what was given.
     """
+    integer("replica_count", replica_count)
     if mode not in MODES:
         raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
-    rows = tf.cast(tf.reshape(row_indices, [-1, tf.size(values)])[0], tf.int64)
+    rows = tf.cast(row_indices[0], tf.int64)
     order = tf.argsort(rows, stable=True)
     rows, values = tf.gather(rows, order), tf.gather(values, order)
     batch, found = tf.cast(batch_size, tf.int64), []
