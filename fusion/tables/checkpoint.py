@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.checkpoint.tensor_callable import Callable as CallableTensor
+from tensorflow.python.trackable import data_structures
+from tensorflow.python.trackable.base import Trackable
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
@@ -21,13 +24,16 @@ from fusion.tables.saved_models import is_of_model, leave_out, leave_out_of_mode
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
-#: In a graph, what gives a variable its initial value where it has none; else None.
+#: Gives a variable its initial value where it has none; what does so in a graph.
 Begin = Callable[[Any], Any]
 #: Takes them, and returns what is to be done for it in a graph.
 Restore = Callable[[Mapping[str, tf.Tensor]], Any]
 
 #: What an embedding variable is saved as: [n] of each key, and [rows, D] of those that have a row.
 TABLE_TENSORS = ("keys", "counts", "steps", "values")
+
+#: The dtypes of those that are not of the table's.
+_DTYPES = {"keys": tf.int64, "counts": tf.int32, "steps": tf.int64}
 
 #: The attribute of variables that are saved by keys, or with another object: what the Saver of
 #: `tf.compat.v1` calls, a `Save` and a `Restore`; or None.
@@ -36,6 +42,8 @@ _SAVER = "_fusion_saver"
 #: That of variables for which the Saver of `tf.compat.v1` saves something else: what gives it.
 _ALONE = "_fusion_saver_alone"
 
+#: That of variables that have no number of their own in lists.
+_IS_SHARE = "_fusion_is_share"
 
 #: The child of variables that is saved in their place.
 _OWNER = "embedding_variable"
@@ -51,11 +59,42 @@ class NamedSaver(NamedTuple):
 
 def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
     """Has a variable saved and restored in another way; SavedModels leave it out."""
+
+    def serialize() -> Mapping[str, Any]:
+        if is_of_model():
+            return {}
+        return when_written(save, ("keys", "values"), variable.dtype, variable.device)
+
     leave_out_of_models(variable)
-    variable._serialize_to_tensors = lambda: {} if is_of_model() else save()
+    variable._serialize_to_tensors = serialize
     variable._restore_from_tensors = restore
     setattr(variable, _SAVER, (save, restore))
     _extend_v1_saver()
+
+
+def when_written(
+    save: Save, names: Sequence[str], dtype: tf.DType, device: str
+) -> Mapping[str, Any]:
+    """What a save makes, made when it is written: who restores asks for the names of it, too.
+
+    Args:
+      save: makes it.
+      names: of what it makes.
+      dtype: of rows.
+      device: of the variable.
+    """
+    if not tf.executing_eagerly():
+        return save()
+
+    @functools.cache
+    def made() -> Mapping[str, tf.Tensor]:
+        with tf.init_scope():  # writes for several devices are a function
+            return save()
+
+    return {
+        name: CallableTensor(lambda name=name: made()[name], _DTYPES.get(name, dtype), device)
+        for name in names
+    }
 
 
 def saver_of(variable: Any) -> tuple[Save, Restore] | None:
@@ -104,9 +143,57 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     leave_out_of_models(variable)
     variable._trackable_children = with_owner
     leave_out(variable)
-    calls = (owner._serialize_to_tensors, owner._restore_from_tensors)
+    calls = (owner.saved_tensors, owner._restore_from_tensors)
     setattr(variable, _SAVER, calls if is_in_name_of else None)
     _extend_v1_saver()
+
+
+def leave_to_first(variable: Any) -> None:
+    """Has a slot of a partition not saved: that of the first one is saved for all of them."""
+    leave_out_of_models(variable)
+    leave_out(variable)
+    setattr(variable, _SAVER, None)
+    leave_out_of_numbers(variable)
+
+
+def leave_out_of_numbers(variable: Any) -> None:
+    """Has lists number what comes after a variable as if it was not there.
+
+    Optimizers keep variables in lists, whose items checkpoints know by number. So what they have of
+    several partitions is counted once.
+    """
+    setattr(variable, _IS_SHARE, True)
+    _number_without_shares()
+
+
+def _is_share(value: Any) -> bool:
+    # The variable of TensorFlow that one of Keras 3 has.
+    return isinstance(value, Trackable) and hasattr(getattr(value, "_value", value), _IS_SHARE)
+
+
+def _number_without_shares() -> None:
+    """Has the lists of objects that are saved know of `leave_out_of_numbers`.
+
+    TensorFlow has no hook for it: the method that gives items a name is replaced by one that does
+    the same for lists without such variables.
+    """
+    known = data_structures.List._track_value
+    if hasattr(known, _IS_SHARE):
+        return
+
+    @functools.wraps(known)
+    def track_value(self: Any, value: Any, name: str) -> Any:
+        if _is_share(value):
+            if isinstance(value, tf.Variable):  # lists know theirs
+                self._self_extra_variables.append(value)
+            return value
+        if name.isdecimal():
+            number = int(name)
+            name = str(number - sum(map(_is_share, self._storage[:number])))
+        return known(self, value=value, name=name)
+
+    setattr(track_value, _IS_SHARE, True)
+    data_structures.List._track_value = track_value
 
 
 def owner_of(variable: Any) -> Any:
@@ -275,8 +362,10 @@ def _same_width(values: tf.Tensor, variable: Any) -> Any:
 
 
 def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
-    """In a graph, an op that gives a variable its initial value if it has none."""
+    """Gives a variable its initial value if it has none; returns the op that does so in a graph."""
     if tf.executing_eagerly():
+        if not variable.is_initialized():
+            variable.assign(initial_value(), read_value=False)
         return None
 
     def assign() -> tf.Tensor:

@@ -29,6 +29,7 @@ from fusion.tables.arguments import (
     one_of,
 )
 from fusion.tables.checkpoint import (
+    TABLE_TENSORS,
     Restore,
     Save,
     initialize,
@@ -38,6 +39,7 @@ from fusion.tables.checkpoint import (
     save_rows,
     save_table,
     save_with,
+    when_written,
 )
 from fusion.tables.eviction import POLICIES, forget
 from fusion.tables.exchange import export_rows, import_rows
@@ -323,11 +325,10 @@ class EmbeddingVariable(tf.Module):
         check_slot_shape(self, slot.shape, slot.name)
         number = self._slots.add(slot, first, is_filled)
         forget_at_initialization(slot)
-        save, restore = self.slot_saver(slot)
         if self.partition is None:
-            save_by_keys(slot, save, restore)
+            save_by_keys(slot, *self.slot_saver(slot))
         else:
-            self.partition.save_slot(slot, save, restore)
+            self.partition.save_slot(slot)
         return number
 
     def slot_saver(self, slot: Any) -> tuple[Save, Restore]:
@@ -361,6 +362,11 @@ class EmbeddingVariable(tf.Module):
         """
         return self._slots.fill(self.index)
 
+    def _trackable_children(self, save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        if save_type == "checkpoint":  # which has no variable of its own
+            return {"table": self.table}
+        return dict(super()._trackable_children(save_type, **named))
+
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
         """What a SavedModel has to have before it."""
         return {name: children[name] for name in ("table", "index", "initial")}
@@ -375,7 +381,11 @@ class EmbeddingVariable(tf.Module):
         object_map[self] = copied
         return []
 
-    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+    def _serialize_to_tensors(self) -> Mapping[str, Any]:
+        names = (*TABLE_TENSORS, "initial")
+        return when_written(self.saved_tensors, names, self.dtype, self.device)
+
+    def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
         with self.beside():
             variables = self.table, self.index, self.initial
@@ -492,21 +502,25 @@ class EmbeddingVariable(tf.Module):
         )
 
     def _begin(self, variable: Any) -> Any:
-        """In a graph, what gives a variable or a slot its initial value if it has none.
+        """Gives a variable or a slot its initial value if it has none; what does so in a graph.
 
-        There is one op for all who restore: a second one might come after the others' rows.
+        There is one op for all who restore: a second one might come after the others' rows. A slot
+        has none yet if it is restored as soon as a function makes it.
         """
-        if tf.executing_eagerly():
-            return None
         first: Callable[[], Any]
         if variable is self.index:
             first = self._empty_index
         elif self._slots.is_filled(variable):
-            if variable.initial_value is None:  # it was made eagerly, and has been filled
+            if tf.executing_eagerly():
+                first = functools.partial(self._slots.beginning, variable)
+            elif variable.initial_value is None:  # it was made eagerly, and has been filled
                 return None
-            first = lambda: variable.initial_value  # noqa: E731
+            else:
+                first = lambda: variable.initial_value  # noqa: E731
         else:
             first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
+        if tf.executing_eagerly():
+            return initialize(variable, first)
         return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ import functools
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -17,13 +17,17 @@ from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.tables import exchange
 from fusion.tables.arguments import as_ids, check_eager, module_name
 from fusion.tables.checkpoint import (
+    TABLE_TENSORS,
     NamedSaver,
     Restore,
     Save,
+    leave_out_of_numbers,
+    leave_to_first,
     save_alone_as,
     save_by_keys,
     save_with,
     v1_name,
+    when_written,
 )
 from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.eviction import LeastFrequent, LeastRecent
@@ -31,9 +35,6 @@ from fusion.tables.frozen import FrozenEmbedding
 from fusion.tables.partitions import checked_count, partition_capacity, whole_name
 from fusion.tables.saved_models import leave_out
 from fusion.tables.statistics import TableStatistics
-
-#: What the slot of a partition is saved with besides keys and rows: its number, and how many.
-_OF = "partition"
 
 
 class PartitionedEmbeddingVariable(tf.Module):
@@ -128,10 +129,13 @@ class PartitionedEmbeddingVariable(tf.Module):
         save_with(partition.table, self, is_in_name_of=number == 0)
         save_with(partition.index, self, is_in_name_of=False)
         save_with(partition.initial, self, is_in_name_of=False)
-        if number == 0:
+        if number > 0:
+            for variable in (partition.table, partition.index, partition.initial):
+                leave_out_of_numbers(variable)
+        else:
             saver = NamedSaver(
                 whole_name(v1_name(partition.table)),
-                self._serialize_to_tensors,
+                self.saved_tensors,
                 self._restore_from_tensors,
             )
             save_alone_as(partition.table, lambda: saver)
@@ -243,14 +247,18 @@ class PartitionedEmbeddingVariable(tf.Module):
     def freeze(self) -> FrozenEmbedding:
         """The rows of all partitions as one ordinary table, see `EmbeddingVariable.freeze`."""
         check_eager("freeze")
-        saved = self._serialize_to_tensors()
+        saved = self.saved_tensors()
         keys = tf.boolean_mask(saved["keys"], saved["steps"] >= 0)
         rows = tf.concat([saved["initial"][:1], saved["values"]], 0)
         return FrozenEmbedding(keys, rows, self.key_dtype)
 
-    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+    def _serialize_to_tensors(self) -> Mapping[str, Any]:
+        names, device = (*TABLE_TENSORS, "initial"), self.partitions[0].device
+        return when_written(self.saved_tensors, names, self.dtype, device)
+
+    def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it: what it has of a table without partitions."""
-        parts = [EmbeddingVariable._serialize_to_tensors(p) for p in self.partitions]
+        parts = [partition.saved_tensors() for partition in self.partitions]
         return self._joined(parts)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
@@ -258,28 +266,33 @@ class PartitionedEmbeddingVariable(tf.Module):
         taken = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
         return _group([EmbeddingVariable._restore_from_tensors(*some) for some in taken])
 
-    def slot_saver(self, slot_number: int) -> NamedSaver:
-        """What saves a slot of all partitions, for the Saver of `tf.compat.v1`.
+    def slot_saver(self, slot_number: int) -> tuple[Save, Restore]:
+        """What saves a slot of all partitions, and what restores it.
+
+        A partition whose slot is made later takes its share of what was restored then.
 
         Args:
           slot_number: its index among the slots of each partition.
-
-        Raises:
-          ValueError: a partition has no such slot.
         """
-        partitions = self.partitions
-        slots = [dict(enumerate(p.slots)).get(slot_number) for p in partitions]
-        if any(slot is None for slot in slots):
-            raise ValueError(f"not all partitions of {self.name} have an optimizer's variable")
-        calls = [p.slot_saver(slot) for p, slot in zip(partitions, slots, strict=True)]
+
+        def savers() -> list[tuple[Save, Restore] | None]:
+            known = [(p, dict(enumerate(p.slots)).get(slot_number)) for p in self.partitions]
+            return [None if slot is None else p.slot_saver(slot) for p, slot in known]
+
+        def save() -> Mapping[str, tf.Tensor]:
+            return self._joined([saver[0]() for saver in savers() if saver is not None])
 
         def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
-            shares = [partition.partition.share(tensors) for partition in partitions]
-            return _group([put(some) for (_, put), some in zip(calls, shares, strict=True)])
+            restored = []
+            for partition, saver in zip(self.partitions, savers(), strict=True):
+                share = partition.partition.share(tensors)
+                if saver is None:
+                    partition.partition.waiting[slot_number] = share
+                else:
+                    restored.append(saver[1](share))
+            return _group(restored)
 
-        first = v1_name(partitions[0].table)
-        name = v1_name(slots[0]).replace(first, whole_name(first), 1)
-        return NamedSaver(name, lambda: self._joined([save() for save, _ in calls]), restore)
+        return save, restore
 
     def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
         """What partitions are saved as, as that of one table or slot, beside the first."""
@@ -288,6 +301,11 @@ class PartitionedEmbeddingVariable(tf.Module):
             if "initial" in joined:  # of which all have the same
                 joined["initial"] = tf.identity(parts[0]["initial"])
             return joined
+
+    def _trackable_children(self, save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        if save_type == "checkpoint":  # which is of one table
+            return {"table": self.partitions[0].table}
+        return dict(super()._trackable_children(save_type, **named))
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
         """What a SavedModel has to have before it."""
@@ -312,11 +330,13 @@ class _Partition:
       number: its index.
       count: how many there are.
       whole: the `PartitionedEmbeddingVariable`.
+      waiting: what was restored of slots that are not made yet, by their number.
     """
 
     number: int
     count: int
     whole: PartitionedEmbeddingVariable
+    waiting: dict[int, dict[str, tf.Tensor]] = field(default_factory=dict)
 
     def is_of(self, keys: Any) -> tf.Tensor:
         """A mask [n] of the keys int64 [n] that the partition has."""
@@ -334,25 +354,24 @@ class _Partition:
         share["values"] = tf.boolean_mask(tensors["values"], with_row)
         return share
 
-    def save_slot(self, slot: Any, save: Save, restore: Restore) -> None:
-        """Has a slot saved by keys; and that of the first partition by the v1 Saver for all."""
-        own, number = [self.number, self.count], len(self.variable.slots) - 1
+    def save_slot(self, slot: Any) -> None:
+        """Has a slot saved by keys, that of the first partition for all, and restored."""
+        number = len(self.variable.slots) - 1
+        if self.number > 0:
+            leave_to_first(slot)
+        else:
+            saver = self.whole.slot_saver(number)
+            save_by_keys(slot, *saver)
+            save_alone_as(slot, lambda: NamedSaver(self._whole_name(slot), *saver))
+        waiting = self.waiting.pop(number, None)
+        if waiting is not None:
+            with tf.init_scope():  # a function makes it
+                self.variable.slot_saver(slot)[1](waiting)
 
-        def save_own() -> Mapping[str, tf.Tensor]:
-            return {**save(), _OF: tf.constant(own, tf.int64)}
-
-        def restore_own(tensors: Mapping[str, tf.Tensor]) -> Any:
-            message = (
-                f"{slot.name} is of partition {own[0]} of {own[1]}, and the checkpoint has another "
-                "one in its place: restore the table without its optimizer"
-            )
-            same = tf.debugging.assert_equal(tensors[_OF], tf.constant(own, tf.int64), message)
-            with tf.control_dependencies([] if tf.executing_eagerly() else [same]):
-                return restore({name: tf.identity(tensors[name]) for name in ("keys", "values")})
-
-        save_by_keys(slot, save_own, restore_own)
-        is_first = self.number == 0
-        save_alone_as(slot, lambda: self.whole.slot_saver(number) if is_first else None)
+    def _whole_name(self, slot: Any) -> str:
+        """The name of a slot, if it was one of a table without partitions."""
+        first = v1_name(self.variable.table)
+        return v1_name(slot).replace(first, whole_name(first), 1)
 
     @property
     def variable(self) -> EmbeddingVariable:

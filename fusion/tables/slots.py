@@ -64,6 +64,12 @@ class Slots:
         """Whether it is a slot that was filled as a whole."""
         return any(known.is_filled and known.reference() is slot for known in self._slots)
 
+    def beginning(self, slot: Any) -> tf.Tensor:
+        """What a slot that is filled as a whole begins with."""
+        values = next(known.values for known in self._slots if known.reference() is slot)
+        first = tf.zeros([], slot.dtype) if values is None else values
+        return tf.broadcast_to(first, slot.shape)
+
     @property
     def variables(self) -> list[Any]:
         """All slots in the order of `add`, None for those that are gone."""

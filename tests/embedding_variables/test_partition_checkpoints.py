@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import fusion
 from fusion import EmbeddingVariable
+from fusion.optimizers import keras3 as ours
+from fusion.optimizers import tf_keras as ours_of_tf_keras
 from fusion.tables import EmbeddingVariableOption, GlobalStepEvict, PartitionedEmbeddingVariable
 from tests.embedding_variables.test_partitions import entries, tables_of
 
@@ -112,34 +116,65 @@ def test_a_save_evicts_in_all_partitions(tmp_path: Path):
     assert entries(tables[1]) == entries(tables[0])
 
 
-@pytest.mark.parametrize("optimizer", ["Adagrad", "LazyAdam"])
-def test_slots_go_on_in_the_same_number_of_partitions_and_in_no_other(tmp_path: Path, optimizer):
-    def start(count: int) -> tuple[Any, Any, Any]:
-        table, own = made(count), getattr(fusion.optimizers, optimizer)(0.1)
-        own.build(tables_of(table))
-        return table, own, tf.train.Checkpoint(table=table, optimizer=own)
-
-    first, own, checkpoint = start(3)
-    train(first, own, range(3))
-    path = checkpoint.write(f"{tmp_path}/save")
-    second, restored, checkpoint = start(3)
-    train(second, restored, range(5, 6))
-    checkpoint.read(path).assert_consumed()
-    assert train(second, restored, range(3, 6)) == train(first, own, range(3, 6))
-    for count in (1, 2, 5):
-        *_, checkpoint = start(count)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="restore the table without its"):
-            checkpoint.read(path)
+def sample_optimizers() -> dict[str, Callable[[], Any]]:
+    """Of all packages, with slots that begin with zeros, others, and several of a table."""
+    stock, other = tf.keras.optimizers, tf_keras.optimizers
+    return {
+        "ours": lambda: ours.LazyAdam(0.1),
+        "ours, of tf_keras": lambda: ours_of_tf_keras.Adagrad(0.1),
+        "Keras 3": lambda: stock.Adam(0.1),
+        "Keras 3, one slot": lambda: stock.Adagrad(0.1),
+        "tf_keras": lambda: other.Adam(0.1),
+        "tf_keras legacy": lambda: other.legacy.Adam(0.1),
+    }
 
 
-def test_slots_of_a_table_without_partitions_are_not_those_of_one_with(tmp_path: Path):
-    table, own = made(None), fusion.optimizers.Adagrad(0.1)
-    train(table, own, range(2))
-    path = tf.train.Checkpoint(optimizer=own).write(f"{tmp_path}/save")
-    other, fresh = made(1), fusion.optimizers.Adagrad(0.1)
-    fresh.build(tables_of(other))
-    with pytest.raises(tf.errors.NotFoundError, match="partition"):
-        tf.train.Checkpoint(optimizer=fresh).read(path)
+def train_model(table: Any, dense: Any, optimizer: Any, steps: range) -> list[float]:
+    """The losses of steps of a table with a dense part after it, in the optimizer's lists, too."""
+    variables = [*tables_of(table), dense]
+
+    @tf.function
+    def step(keys: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.tanh(table.embedding_lookup(keys) * dense) - 0.2) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    keys = (np.random.default_rng(k).integers(-60, 60, 20) for k in steps)
+    return [float(step(tf.constant(some))) for some in keys]
+
+
+@pytest.mark.parametrize("name", sample_optimizers())
+def test_slots_go_on_in_any_number_of_partitions(tmp_path: Path, name: str):
+    """Restored before the optimizer is built, which a function does, and after it."""
+
+    def start(count: int | None) -> tuple[Any, Any, Any, Any]:
+        optimizer, dense = sample_optimizers()[name](), tf.Variable(tf.ones([DIM]), name="dense")
+        table = made(count)
+        saved = tf.train.Checkpoint(optimizer=optimizer, table=table, dense=dense)
+        return table, dense, optimizer, saved
+
+    *model, _ = start(None)
+    expected = train_model(*model, range(10))
+    *model, checkpoint = start(3)
+    losses = train_model(*model, range(2))
+    for number, (count, is_built) in enumerate(
+        [(2, False), (5, True), (None, False), (2, True)], 1
+    ):
+        path = checkpoint.save(f"{tmp_path}/{number}")
+        *model, checkpoint = start(count)
+        if is_built:
+            train_model(*model, range(20, 22))
+        checkpoint.restore(path).assert_existing_objects_matched()
+        losses += train_model(*model, range(2 * number, 2 * number + 2))
+    np.testing.assert_array_equal(losses, expected)
+
+
+def test_lists_of_other_variables_are_numbered_as_before(tmp_path: Path):
+    made(2)
+    module = tf.Module()
+    module.items = [tf.Variable(1.0), [tf.Variable(2.0)], 3, tf.Variable(4.0)]
+    assert [*module.items._trackable_children()] == ["0", "1", "3"]
 
 
 #: Of TensorFlow 1; their slots have names.
