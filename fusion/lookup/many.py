@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+from fusion.distribute.rows import fetch
+from fusion.distribute.sharded_table import ShardedTable
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
 from fusion.lookup.ids import Ids, Weights, check_ids
@@ -30,8 +32,9 @@ def lookup_sparse(
 
     Args:
       params: a table, or a list of tables if `sp_ids` is a list. A table is a Variable or Tensor
-        [rows, D], an `EmbeddingVariable`, or what `fused_safe_embedding_lookup_sparse` takes
-        besides; dtypes and D may differ.
+        [rows, D], an `EmbeddingVariable`, a `fusion.distribute.ShardedTable`, or what
+        `fused_safe_embedding_lookup_sparse` takes besides; dtypes and D may differ. The rows of all
+        sharded tables come in one exchange.
       sp_ids: ids of each table, int32 or int64: `SparseTensor` [B, any] (or of a higher rank), or
         `RaggedTensor` [B, (any)]. B is one number for all tables that share ops.
       sp_weights: weights of the ids of each table, of its dtype; None for none, also in a list.
@@ -64,6 +67,7 @@ def lookup_sparse(
 
 def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.Tensor]:
     """The results of columns, each a table, its ids, their weights and what is done with them."""
+    columns = _with_rows_here(columns)
     results: list[Any] = [None] * len(columns)
     groups: dict[Any, dict[int, Lookup]] = {}
     for number, (table, ids, weights, options) in enumerate(columns):
@@ -81,6 +85,26 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
         for number, part in zip(group, parts, strict=True):
             results[number] = part
     return results
+
+
+def _with_rows_here(
+    columns: Sequence[tuple[Any, Any, Any, LookupOptions]],
+) -> list[tuple[Any, Any, Any, LookupOptions]]:
+    """The same columns, of the rows of sharded tables in place of these."""
+    found = list(columns)
+    sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, ShardedTable)]
+    if not sharded:
+        return found
+    for number in sharded:
+        check_ids(columns[number][1], columns[number][3], f"sp_ids[{number}]")
+    vectors = [columns[number][1].values for number in sharded]
+    fetched = fetch([columns[number][0] for number in sharded], vectors)
+    for number, (rows, places) in zip(sharded, fetched, strict=True):
+        _, ids, weights, options = columns[number]
+        is_sparse = isinstance(ids, tf.SparseTensor)
+        own = ids.with_values(places) if is_sparse else ids.with_flat_values(places)
+        found[number] = (rows, own, weights, options)
+    return found
 
 
 def side_by_side(columns: list[Lookup]) -> tf.Tensor:

@@ -57,13 +57,21 @@ class NamedSaver(NamedTuple):
     restore: Restore
 
 
-def save_by_keys(variable: Any, save: Save, restore: Restore) -> None:
-    """Has a variable saved and restored in another way; SavedModels leave it out."""
+def save_as(
+    variable: Any, save: Save, restore: Restore, names: Sequence[str] = ("keys", "values")
+) -> None:
+    """Has a variable saved and restored in another way; SavedModels leave it out.
+
+    Args:
+      variable: the variable.
+      save, restore: do it.
+      names: of what is saved, as in `when_written`.
+    """
 
     def serialize() -> Mapping[str, Any]:
         if is_of_model():
             return {}
-        return when_written(save, ("keys", "values"), variable.dtype, variable.device)
+        return when_written(save, names, variable.dtype, variable.device)
 
     leave_out_of_models(variable)
     variable._serialize_to_tensors = serialize

@@ -35,7 +35,7 @@ from fusion.tables.checkpoint import (
     initialize,
     restore_rows,
     restore_table,
-    save_by_keys,
+    save_as,
     save_rows,
     save_table,
     save_with,
@@ -326,7 +326,7 @@ class EmbeddingVariable(tf.Module):
         number = self._slots.add(slot, first, is_filled)
         forget_at_initialization(slot)
         if self.partition is None:
-            save_by_keys(slot, *self.slot_saver(slot))
+            save_as(slot, *self.slot_saver(slot))
         else:
             self.partition.save_slot(slot)
         return number

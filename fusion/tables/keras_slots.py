@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import tensorflow as tf
+
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
-from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import whole_variables
+from fusion.tables.registry import embedding_variable_of, shard_of
+from fusion.tables.replicas import is_shared, joined_gradients, whole_variables
 from fusion.tables.slots import (
     check_slot,
     first_values,
@@ -35,6 +37,9 @@ _EARLY = ("Adagrad", "Ftrl")
 #: Arguments with which an optimizer computes with whole tables, or makes gradients as large.
 _DENSE_IN_TF_KERAS = ("weight_decay",)
 _DENSE = (*_DENSE_IN_TF_KERAS, "clipnorm", "global_clipnorm", "clipvalue")
+
+#: Arguments with which an optimizer needs a whole gradient.
+_NORMS = ("clipnorm", "global_clipnorm")
 
 #: The Keras packages whose slots follow rows.
 _PREPARED: set[str] = set()
@@ -66,6 +71,7 @@ def _prepare_keras() -> None:
     _replace(optimizers.Optimizer, "add_variable", follow)
     _replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
     _replace(optimizers.Adafactor, "build", _refused_build)
+    _replace(optimizers.Optimizer, "_all_reduce_sum_gradients", _joining)
     for name in _EARLY:
         _replace(getattr(optimizers, name), "build", _checked_build)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
@@ -86,6 +92,8 @@ def _prepare_tf_keras() -> None:
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace_saving(tf_keras.layers.Layer, _weights)
     refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
+    utils = importlib.import_module("tf_keras.src.optimizers.utils")
+    _replace(utils, "all_reduce_sum_gradients", _joining)
     _replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
         _replace(getattr(optimizers, name), "build", _checked_build)
@@ -131,6 +139,9 @@ def _following(
         bound = signature.bind(*args, **named)
         bound.apply_defaults()
         optimizer, table, name = list(bound.arguments.values())[:3]
+        if (shard := shard_of(table)) is not None:
+            with shard.slots():
+                return method(*args, **named)
         variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
         if variable is None or isinstance(initializer, ZerosOnDemand):
             return method(*args, **named)
@@ -157,6 +168,9 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         initial_value: Any = None,
     ) -> Any:
         add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
+        if (shard := shard_of(model_variable)) is not None:
+            with shard.slots():
+                return add()
         variable = embedding_variable_of(model_variable)
         if variable is None or callable(initial_value):  # as that of zeros on demand is
             return add()
@@ -206,6 +220,9 @@ def _following_the_noted(
     signature = inspect.signature(method)
 
     def add(*args: Any, **named: Any) -> Any:
+        if (shard := shard_of(_TABLE.get())) is not None:
+            with shard.slots():
+                return method(*args, **named)
         variable = embedding_variable_of(_TABLE.get())
         if variable is None:
             return method(*args, **named)
@@ -218,11 +235,34 @@ def _following_the_noted(
     return add
 
 
+def _joining(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What sums up gradients of replicas; those of shared variables are joined where these are."""
+
+    def reduce(*args: Any) -> Any:
+        *optimizer, pairs = (*args[:-1], list(args[-1]))
+        shared = {k: pair for k, pair in enumerate(pairs) if is_shared(pair[1])}
+        if not shared or tf.distribute.get_replica_context() is None:
+            return method(*optimizer, pairs)
+        joined = dict(zip(shared, joined_gradients(list(shared.values())), strict=True))
+        others = [pair for k, pair in enumerate(pairs) if k not in shared]
+        if any(gradient is not None for gradient, _ in others):
+            others = method(*optimizer, others)
+        reduced = iter(others)
+        return [joined[k] if k in joined else next(reduced) for k in range(len(pairs))]
+
+    return reduce
+
+
 def _refused_build(method: Callable[..., Any]) -> Callable[..., Any]:
     """`build` of an optimizer whose variables cannot follow the rows of keys."""
 
     def build(self: Any, variables: Any) -> None:
         for table in variables:
+            if (shard := shard_of(table)) is not None and not shard.is_whole:
+                raise NotImplementedError(
+                    f"{type(self).__name__} has variables of rows and of columns, which are not "
+                    f"those of a whole table: sharded table {shard.table.name!r}"
+                )
             if (variable := embedding_variable_of(table)) is not None:
                 raise NotImplementedError(
                     f"{type(self).__name__} has variables of rows and of columns, which cannot "
@@ -241,6 +281,14 @@ def _checked_arguments(names: Sequence[str], method: Callable[..., Any]) -> Call
             for name in (name for name in names if getattr(self, name, None)):
                 for table in variables:
                     _check(self, table, name, "argument")
+        for name in (name for name in _NORMS if getattr(self, name, None)):
+            for shard in filter(None, map(shard_of, variables)):
+                if shard.table.layout.count > 1:
+                    raise NotImplementedError(
+                        f"argument {name!r} of {type(self).__name__} needs the norm of a whole "
+                        f"gradient, of which each replica has a part: sharded table "
+                        f"{shard.table.name!r}"
+                    )
         method(self, variables)
 
     return build

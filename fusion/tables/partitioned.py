@@ -24,7 +24,7 @@ from fusion.tables.checkpoint import (
     leave_out_of_numbers,
     leave_to_first,
     save_alone_as,
-    save_by_keys,
+    save_as,
     save_with,
     v1_name,
     when_written,
@@ -361,7 +361,7 @@ class _Partition:
             leave_to_first(slot)
         else:
             saver = self.whole.slot_saver(number)
-            save_by_keys(slot, *saver)
+            save_as(slot, *saver)
             save_alone_as(slot, lambda: NamedSaver(self._whole_name(slot), *saver))
         waiting = self.waiting.pop(number, None)
         if waiting is not None:

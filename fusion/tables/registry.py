@@ -1,4 +1,4 @@
-"""Which embedding variable a table belongs to."""
+"""Which embedding variable, or which sharded table, a variable belongs to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from typing import Any
 
 #: Embedding variables by the identity of their table's handle, which lives as long as they do.
 _KNOWN: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+#: Sharded tables likewise, by the handle of each shard, with the shard's number.
+_SHARDS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def register_shard(variable: Any, shard: Any) -> None:
+    """Has `shard_of` find what is known of a shard by its variable."""
+    _SHARDS[id(_handle(variable))] = shard
+
+
+def shard_of(variable: Any) -> Any:
+    """What was registered of a variable, or of what wraps one, or None."""
+    handle = _handle(variable)
+    return None if handle is None else _SHARDS.get(id(handle))
 
 
 def register(variable: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -68,7 +68,20 @@ def whole_variables() -> Iterator[None]:
         with _without_partitioner(strategy.extended):
             yield
         return
-    device = _shared_device(strategy)
+    with variables_on(_shared_device(strategy)):
+        yield
+
+
+@contextlib.contextmanager
+def variables_on(device: str) -> Iterator[None]:
+    """A context in which a strategy makes one variable of each, on this device of the process.
+
+    Optimizers update it there, by what the process's replicas give for it.
+
+    Raises:
+      RuntimeError: when a variable is made in another replica than the first.
+    """
+    strategy = tf.distribute.get_strategy()
 
     def create(next_creator: Any, **arguments: Any) -> Any:
         def create_one(**arguments: Any) -> list[Any]:
@@ -77,7 +90,7 @@ def whole_variables() -> Iterator[None]:
         if isinstance(arguments.pop("colocate_with", None), SingleDevice):
             return create_one(**arguments)[0]  # for a context in this one
         if get_current_replica_id_as_int():
-            raise RuntimeError("embedding variables are made once, and not in each replica")
+            raise RuntimeError("variables of all replicas are made once, and not in each replica")
         classes = {tf.VariableSynchronization.ON_WRITE: SharedVariable}
         return create_mirrored_variable(strategy, create_one, classes, {}, **arguments)
 
@@ -119,6 +132,50 @@ def variables_beside(table: Any) -> Iterator[None]:
             return
         with tf.device(None):  # else a replica_device_setter would count the variables
             yield
+
+
+def is_shared(variable: Any) -> bool:
+    """Whether a variable is one for all replicas of this process."""
+    return isinstance(variable, SharedVariable)
+
+
+def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Gradients of all replicas of this process, where the variables are; called in a replica.
+
+    TensorFlow would gather them on all devices, and ends the process if there are no rows in any.
+
+    Args:
+      pairs: a replica's gradients, or None, and the shared variables that they are of.
+
+    Returns:
+      The same with the sums.
+    """
+    context = tf.distribute.get_replica_context()
+    given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    if context.num_replicas_in_sync == 1 or not given:
+        return list(pairs)
+    gradients, variables = zip(*given, strict=True)
+    workers = getattr(context.strategy.extended, "_num_workers", 1)
+    if workers > 1:  # of which each has one replica, and variables of its own
+        return list(pairs)
+
+    def join(strategy: Any, *gradients: Any) -> list[Any]:
+        of_replicas = [strategy.experimental_local_results(gradient) for gradient in gradients]
+        return [_sum(*item) for item in zip(of_replicas, variables, strict=True)]
+
+    sums = iter(context.merge_call(join, args=gradients))
+    return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
+
+
+def _sum(gradients: Sequence[Any], variable: Any) -> Any:
+    with beside(variable):
+        if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+            return tf.add_n([tf.convert_to_tensor(gradient) for gradient in gradients])
+        return tf.IndexedSlices(
+            tf.concat([gradient.values for gradient in gradients], 0),
+            tf.concat([gradient.indices for gradient in gradients], 0),
+            gradients[0].dense_shape,
+        )
 
 
 def check_runs_once(what: str) -> None:

@@ -1,0 +1,89 @@
+"""Where the shards of tables are: in one process, or one in each of several."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+
+from fusion.distribute.exchange import Peers
+from fusion.tables.replicas import variables_on
+
+_ONE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
+
+#: What is known of strategies; each has one group of peers, whose keys count.
+_KNOWN: weakref.WeakKeyDictionary[Any, Placement] = weakref.WeakKeyDictionary()
+
+
+class Placement:
+    """The replicas of a strategy, and how their tables are reached.
+
+    Attributes:
+      strategy: of `tf.distribute`; its default one if there is none.
+      count: how many replicas there are, N.
+      devices: of the replicas of this process, by their number.
+      peers: the processes, if there are several.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        """Looks at a strategy.
+
+        Raises:
+          NotImplementedError: its replicas cannot have shards.
+        """
+        self.strategy = strategy
+        self.count, self.peers = 1, None
+        self.devices: dict[int, str | None] = {0: None}
+        if not tf.distribute.has_strategy() or isinstance(strategy, _ONE):
+            return
+        extended = strategy.extended
+        workers = getattr(extended, "_num_workers", 1)
+        if not isinstance(extended, MirroredExtended):
+            raise NotImplementedError(
+                f"sharded tables are not supported in {type(strategy).__name__}: use "
+                "MirroredStrategy or MultiWorkerMirroredStrategy"
+            )
+        devices = extended.worker_devices
+        if workers == 1:
+            self.count = len(devices)
+            self.devices = dict(enumerate(devices))
+            return
+        if len(devices) > 1:
+            raise NotImplementedError(
+                f"sharded tables need one replica in each of {workers} processes, got "
+                f"{len(devices)}: start a process for each device"
+            )
+        rank = strategy.cluster_resolver.task_id
+        self.count, self.devices = workers, {rank: devices[0]}
+        timeout = extended._communication_options.timeout_seconds or 0
+        with variables_on(devices[0]):
+            self.peers = Peers(rank, workers, devices[0], timeout)
+
+    @classmethod
+    def here(cls) -> Placement:
+        """That of the strategy in whose scope it is called."""
+        strategy = tf.distribute.get_strategy()
+        if strategy not in _KNOWN:
+            _KNOWN[strategy] = cls(strategy)
+        return _KNOWN[strategy]
+
+    def variables_of(self, replica: int) -> AbstractContextManager[None]:
+        """A context in which variables are made beside a replica of this process, once."""
+        device = self.devices[replica]
+        return contextlib.nullcontext() if device is None else variables_on(device)
+
+    def check(self, name: str) -> None:
+        """Checks that a table can be used where it is called.
+
+        Raises:
+          ValueError: that is in another strategy.
+        """
+        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not self.strategy:
+            raise ValueError(
+                f"sharded table {name!r} was made in the scope of "
+                f"{type(self.strategy).__name__}, and is used in another strategy's"
+            )

@@ -1,0 +1,75 @@
+"""Shards saved as one table, and restored from it into any number of replicas."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.distribute.exchange import WHOLE
+from fusion.distribute.layout import Layout
+from fusion.distribute.placement import Placement
+
+#: The name of what is saved.
+WHOLE_TABLE = "table"
+
+
+class SavedShards:
+    """Variables of one thing, the table or a slot of it, one of each replica of this process.
+
+    Attributes:
+      layout: which rows each has.
+      placement: the replicas.
+    """
+
+    def __init__(self, layout: Layout, placement: Placement) -> None:
+        self.layout, self.placement = layout, placement
+        self._variables: dict[int, weakref.ref[Any]] = {}
+        self._waiting: dict[int, tf.Tensor] = {}
+
+    def add(self, replica: int, variable: Any) -> None:
+        """Adds the variable of a replica, which takes what was restored before it was there."""
+        self._variables[replica] = weakref.ref(variable)
+        waiting = self._waiting.pop(replica, None)
+        if waiting is not None:
+            with tf.init_scope():  # a function may make it
+                variable.assign(waiting, read_value=False)
+
+    def has(self, replica: int) -> bool:
+        """Whether the variable of a replica was added."""
+        return replica in self._variables
+
+    def save(self) -> Mapping[str, tf.Tensor]:
+        """The whole, [rows, D]; in processes other than the first, which writes it, no rows."""
+        found = {replica: variable() for replica, variable in self._variables.items()}
+        values = {r: None if v is None else v.read_value() for r, v in found.items()}
+        peers = self.placement.peers
+        if peers is None:
+            shards = [values.get(replica) for replica in range(self.layout.count)]
+            return {WHOLE_TABLE: self.layout.whole(shards)}
+        (own,) = values.values()
+        width = own.shape[1]
+        parts = [tf.reshape(own, [-1]) if peer == 0 else own[:0, 0] for peer in range(peers.count)]
+        sizes = [
+            len(self.layout.rows_of(peer)) * width if peers.rank == 0 else 0
+            for peer in range(peers.count)
+        ]
+        sizes = [tf.constant(size, tf.int64) for size in sizes]
+        received = peers.exchange(WHOLE, parts, sizes)
+        if peers.rank != 0:
+            return {WHOLE_TABLE: own[:0]}
+        return {WHOLE_TABLE: self.layout.whole([tf.reshape(x, [-1, width]) for x in received])}
+
+    def restore(self, tensors: Mapping[str, tf.Tensor]) -> Any:
+        """Takes the rows of each replica from the whole."""
+        whole, assigned = tensors[WHOLE_TABLE], []
+        for replica in self.placement.devices:
+            rows = self.layout.shard(whole, replica)
+            variable = self._variables.get(replica, lambda: None)()
+            if variable is None:
+                self._waiting[replica] = rows
+            else:
+                assigned.append(variable.assign(rows, read_value=False))
+        return None if tf.executing_eagerly() else tf.group(*assigned)

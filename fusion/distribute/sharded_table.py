@@ -1,0 +1,208 @@
+"""`ShardedTable`: one table over the replicas of a strategy."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fusion.distribute.layout import Layout
+from fusion.distribute.placement import Placement
+from fusion.distribute.saving import WHOLE_TABLE, SavedShards
+from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.tables.arguments import integer, module_name, one_of
+from fusion.tables.checkpoint import (
+    leave_out_of_numbers,
+    leave_to_first,
+    save_as,
+    save_with,
+    when_written,
+)
+from fusion.tables.keras_slots import make_keras_slots_follow
+from fusion.tables.registry import register_shard
+
+#: Rows that the default initializer makes at once, so that none has to have them all.
+_BLOCK = 4096
+
+
+class ShardedTable(tf.Module):
+    """A table [rows, D] whose rows are spread over the replicas of a strategy.
+
+    In the scope of a `MirroredStrategy` each replica's device has a shard, in that of a
+    `MultiWorkerMirroredStrategy` each process; without a strategy there is one shard. Lookups
+    (`fusion.lookup_sparse`) bring rows of distinct ids to the replica that asks; gradients go back
+    to the owner, whose optimizer variables are beside the shard. Nothing as large as a table is
+    copied or reduced in training.
+
+    A checkpoint has the whole table, and can be restored into any number of replicas. It passes
+    through the first process, which writes it; all of them save together.
+
+    Attributes:
+      rows, dimension, dtype: of the table.
+      mode: "distributed" or "localized:k".
+      shards: by the number of the replica, the variables [its rows, D] of this process, which
+        optimizers train.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        dimension: int,
+        mode: str = "distributed",
+        initializer: Any = None,
+        dtype: Any = tf.float32,
+        trainable: bool = True,
+        name: str = "sharded_table",
+        seed: int | None = None,
+    ) -> None:
+        """Makes the shards of this process.
+
+        Args:
+          rows: how many there are, > 0.
+          dimension: D, > 0.
+          mode: "distributed": replica r of N has the rows r, r + N, ...; "localized:k": replica k
+            has all rows.
+          initializer: the rows, an array [rows, D]; or what makes them, called once with the shape
+            [rows, D] and the dtype, which should make the same in each process. None: truncated
+            normal of deviation 1/sqrt(D), which depends on seed and row alone, and takes no memory
+            beyond a shard's.
+          dtype: float16, bfloat16, float32 or float64.
+          trainable: whether optimizers train it.
+          name: of the table.
+          seed: of the default initializer; None for one that the name gives.
+
+        Raises:
+          ValueError, TypeError: naming the argument and what was given.
+          NotImplementedError: in the scope of a strategy whose replicas cannot have shards.
+        """
+        self.rows = integer("rows", rows, most=2**31 - 1)
+        self.dimension = integer("dimension", dimension)
+        self.dtype = one_of("dtype", dtype, UPDATE_DTYPES)
+        self.placement = Placement.here()
+        self.layout = Layout.of_mode(mode, self.rows, self.placement.count)
+        self.mode = mode
+        seed = zlib.crc32(name.encode()) if seed is None else seed
+        initial = self._initializer(initializer, integer("seed", seed, -(2**63), 2**63 - 1))
+        super().__init__(name=module_name(name))
+        self._saved = SavedShards(self.layout, self.placement)
+        self._slots: list[SavedShards] = []
+        self._replicas = tuple(self.placement.devices)
+        for replica in self._replicas:
+            with self.placement.variables_of(replica):
+                shard = tf.Variable(
+                    functools.partial(initial, self.layout.rows_of(replica)),
+                    trainable=trainable,
+                    name=f"{name}/shard_{replica}",
+                )
+            setattr(self, f"shard_{replica}", shard)
+            self._saved.add(replica, shard)
+            save_with(shard, self, is_in_name_of=replica == self._replicas[0])
+            if replica != self._replicas[0]:
+                leave_out_of_numbers(shard)
+            shard._fusion_shard = Shard(self, replica)
+            register_shard(shard, shard._fusion_shard)
+        make_keras_slots_follow()
+
+    def _initializer(self, given: Any, seed: int) -> Callable[[range], tf.Tensor]:
+        """What makes the rows of these numbers."""
+        if given is None:
+            return functools.partial(self._default_rows, seed)
+        shape = [self.rows, self.dimension]
+        whole = given(shape, dtype=self.dtype) if callable(given) else given
+        whole = tf.cast(tf.convert_to_tensor(whole), self.dtype)
+        if whole.shape != shape:
+            raise ValueError(f"initializer must give the shape {shape}, got {whole.shape}")
+        return lambda rows: whole[rows.start : rows.stop : rows.step] if len(rows) else whole[:0]
+
+    def _default_rows(self, seed: int, rows: range) -> tf.Tensor:
+        deviation = 1 / math.sqrt(self.dimension)
+        made = [tf.zeros([0, self.dimension], self.dtype)]
+        numbers = np.asarray(rows)
+        for block in np.unique(numbers // _BLOCK):
+            block_rows = tf.random.stateless_truncated_normal(
+                [_BLOCK, self.dimension], [seed, int(block)], stddev=deviation, dtype=self.dtype
+            )
+            made.append(tf.gather(block_rows, numbers[numbers // _BLOCK == block] % _BLOCK))
+        return tf.concat(made, 0)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """[rows, D]."""
+        return tf.TensorShape([self.rows, self.dimension])
+
+    @property
+    def shards(self) -> dict[int, Any]:
+        """By the number of the replica, the variables of this process."""
+        return {replica: getattr(self, f"shard_{replica}") for replica in self._replicas}
+
+    def add_slot(self, replica: int, slot: Any) -> None:
+        """Has an optimizer's variable beside a shard saved with those beside the others."""
+        number = sum(saved.has(replica) for saved in self._slots)
+        if number == len(self._slots):
+            self._slots.append(SavedShards(self.layout, self.placement))
+        saved = self._slots[number]
+        if replica == self._replicas[0]:
+            save_as(slot, saved.save, saved.restore, [WHOLE_TABLE])
+        else:
+            leave_to_first(slot)
+        saved.add(replica, slot)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        if save_type == "checkpoint":  # which is of one table
+            return {"table": getattr(self, f"shard_{self._replicas[0]}")}
+        return dict(super()._trackable_children(save_type, **named))
+
+    def saved_tensors(self) -> Mapping[str, tf.Tensor]:
+        """What a checkpoint has of it."""
+        return self._saved.save()
+
+    def _serialize_to_tensors(self) -> Mapping[str, Any]:
+        (first, *_) = self.shards.values()
+        return when_written(self.saved_tensors, [WHOLE_TABLE], self.dtype, first.device)
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return self._saved.restore(restored_tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Which shard of which table a variable is.
+
+    Attributes:
+      table: the table.
+      replica: the number of the replica that has it.
+    """
+
+    table: ShardedTable
+    replica: int
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether other processes have other rows in its place."""
+        return self.table.placement.peers is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all rows of the table."""
+        return len(self.table.layout.rows_of(self.replica)) == self.table.rows
+
+    @contextlib.contextmanager
+    def slots(self) -> Iterator[None]:
+        """A context in which an optimizer makes a variable beside it."""
+        shape = self.table.shards[self.replica].shape
+
+        def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            slot = next_creator(**arguments)
+            if slot.shape == shape:
+                self.table.add_slot(self.replica, slot)
+            return slot
+
+        with self.table.placement.variables_of(self.replica), tf.variable_creator_scope(create):
+            yield
