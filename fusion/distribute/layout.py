@@ -45,16 +45,6 @@ class Layout:
             return range(replica, self.rows, self.count)
         return range(self.rows if replica == self.owner else 0)
 
-    def owners(self, ids: tf.Tensor) -> tf.Tensor:
-        """The replicas that have rows, int32."""
-        if self.owner is not None:
-            return tf.fill(tf.shape(ids), self.owner)
-        return tf.cast(ids % self.count, tf.int32)
-
-    def own_rows(self, ids: tf.Tensor) -> tf.Tensor:
-        """Where the replicas that have them have these rows."""
-        return ids if self.owner is not None else ids // self.count
-
     def whole(self, shards: list[tf.Tensor]) -> tf.Tensor:
         """The table of all shards, [rows, D]."""
         if self.owner is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
+from fusion import ops
 from fusion.distribute.exchange import COUNTS, IDS, Peers
 from fusion.distribute.sharded_table import ShardedTable
 from fusion.tables.keras_slots import make_keras_slots_follow
@@ -31,14 +32,14 @@ class _Wanted(NamedTuple):
 
     Attributes:
       table: the table.
-      own_rows: [N] int32 vectors, for each replica which of its rows.
-      positions: [N] int32 vectors, where these go.
+      own_rows: [N] int32 vectors, for each replica which of its rows; each row once.
+      places: which of these rows, one replica's behind the other's, each id has, int32.
       first_bad: an id that the table does not have, int64 [1]; [0] if there is none.
     """
 
     table: ShardedTable
     own_rows: list[tf.Tensor]
-    positions: list[tf.Tensor]
+    places: tf.Tensor
     first_bad: tf.Tensor
 
 
@@ -63,30 +64,37 @@ def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows
                 "different strategies"
             )
     make_keras_slots_follow()
-    distinct = [tf.unique(vector) for vector in ids]
-    wanted = [_wanted(table, found.y) for table, found in zip(tables, distinct, strict=True)]
+    wanted = [_wanted(table, vector) for table, vector in zip(tables, ids, strict=True)]
     by_table = (
         _from_here(wanted) if placement.peers is None else _from_peers(wanted, placement.peers)
     )
     return [
-        Rows(tf.dynamic_stitch(one.positions, parts), found.idx)
-        for one, parts, found in zip(wanted, by_table, distinct, strict=True)
+        Rows(tf.concat(parts, 0), one.places) for one, parts in zip(wanted, by_table, strict=True)
     ]
 
 
 def _wanted(table: ShardedTable, ids: tf.Tensor) -> _Wanted:
-    """Distinct ids by the replicas that have their rows; none if there is one that nobody has."""
+    """Ids by the replicas that have their rows; none if there is one that nobody has."""
     bad = tf.boolean_mask(ids, (ids < 0) | (ids >= table.rows))
-    is_right = tf.equal(tf.size(bad), 0)
-    ids = ids[: tf.where(is_right, tf.size(ids), 0)]
-    owners, count = table.layout.owners(ids), table.layout.count
-    own_rows = tf.cast(table.layout.own_rows(ids), tf.int32)
-    return _Wanted(
-        table,
-        tf.dynamic_partition(own_rows, owners, count),
-        tf.dynamic_partition(tf.range(tf.size(ids)), owners, count),
-        tf.cast(bad[:1], tf.int64),
+    ids = ids[: tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)]
+    distinct, places = tf.unique(ids)
+    layout, first_bad = table.layout, tf.cast(bad[:1], tf.int64)
+    distinct = tf.cast(distinct, tf.int32)
+    if layout.owner is not None or layout.count == 1:
+        parts = [distinct if layout.rows_of(r) else distinct[:0] for r in range(layout.count)]
+        return _Wanted(table, parts, places, first_bad)
+    # Not by TensorFlow's DynamicPartition: Grappler takes the sizes of all its outputs for one.
+    shapes = [
+        tf.constant([len(layout.rows_of(r)), table.dimension], tf.int64)
+        for r in range(layout.count)
+    ]
+    split = ops.partition_with_permutation(
+        input=distinct, partition_shapes=shapes, partition_strategy="mod"
     )
+    sizes = tf.stack([tf.size(part) for part in split.partitioned_values])
+    owners, inside = tf.unstack(split.partition_permutation, axis=1)
+    order = tf.gather(tf.cumsum(sizes, exclusive=True), owners) + inside
+    return _Wanted(table, split.partitioned_values, tf.gather(order, places), first_bad)
 
 
 def _check(name: str, bad: tf.Tensor, rows: int, replica: Any) -> tf.Operation | None:

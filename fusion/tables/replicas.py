@@ -171,11 +171,11 @@ def _sum(gradients: Sequence[Any], variable: Any) -> Any:
     with beside(variable):
         if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             return tf.add_n([tf.convert_to_tensor(gradient) for gradient in gradients])
-        return tf.IndexedSlices(
-            tf.concat([gradient.values for gradient in gradients], 0),
-            tf.concat([gradient.indices for gradient in gradients], 0),
-            gradients[0].dense_shape,
-        )
+        values = tf.concat([gradient.values for gradient in gradients], 0)
+        # Each row once, as optimizers have those of one replica.
+        rows, places = tf.unique(tf.concat([gradient.indices for gradient in gradients], 0))
+        sums = tf.math.unsorted_segment_sum(values, places, tf.size(rows))
+        return tf.IndexedSlices(sums, rows, gradients[0].dense_shape)
 
 
 def check_runs_once(what: str) -> None:
