@@ -55,10 +55,10 @@ def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows
       tf.errors.InvalidArgumentError: at run time, in all replicas, an id that a table does not
         have.
     """
-    placement = tables[0].placement
+    replicas = tables[0].replicas
     for table in tables:
-        table.placement.check(table.name)
-        if table.placement is not placement:
+        table.replicas.check(table.name)
+        if table.replicas is not replicas:
             raise ValueError(
                 f"sharded tables {tables[0].name!r} and {table.name!r} were made in the scopes of "
                 "different strategies"
@@ -66,7 +66,7 @@ def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows
     make_keras_slots_follow()
     wanted = [_wanted(table, vector) for table, vector in zip(tables, ids, strict=True)]
     by_table = (
-        _from_here(wanted) if placement.peers is None else _from_peers(wanted, placement.peers)
+        _from_here(wanted) if replicas.peers is None else _from_peers(wanted, replicas.peers)
     )
     return [
         Rows(tf.concat(parts, 0), one.places) for one, parts in zip(wanted, by_table, strict=True)

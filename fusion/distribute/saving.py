@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fusion.distribute.exchange import WHOLE
 from fusion.distribute.layout import Layout
-from fusion.distribute.placement import Placement
+from fusion.distribute.replicas import Replicas
 
 #: The name of what is saved.
 WHOLE_TABLE = "table"
@@ -21,11 +21,11 @@ class SavedShards:
 
     Attributes:
       layout: which rows each has.
-      placement: the replicas.
+      replicas: the replicas.
     """
 
-    def __init__(self, layout: Layout, placement: Placement) -> None:
-        self.layout, self.placement = layout, placement
+    def __init__(self, layout: Layout, replicas: Replicas) -> None:
+        self.layout, self.replicas = layout, replicas
         self._variables: dict[int, weakref.ref[Any]] = {}
         self._waiting: dict[int, tf.Tensor] = {}
 
@@ -45,7 +45,7 @@ class SavedShards:
         """The whole, [rows, D]; in processes other than the first, which writes it, no rows."""
         found = {replica: variable() for replica, variable in self._variables.items()}
         values = {r: None if v is None else v.read_value() for r, v in found.items()}
-        peers = self.placement.peers
+        peers = self.replicas.peers
         if peers is None:
             shards = [values.get(replica) for replica in range(self.layout.count)]
             return {WHOLE_TABLE: self.layout.whole(shards)}
@@ -65,7 +65,7 @@ class SavedShards:
     def restore(self, tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes the rows of each replica from the whole."""
         whole, assigned = tensors[WHOLE_TABLE], []
-        for replica in self.placement.devices:
+        for replica in self.replicas.devices:
             rows = self.layout.shard(whole, replica)
             variable = self._variables.get(replica, lambda: None)()
             if variable is None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.distribute.layout import Layout
-from fusion.distribute.placement import Placement
+from fusion.distribute.replicas import Replicas
 from fusion.distribute.saving import WHOLE_TABLE, SavedShards
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.arguments import integer, module_name, one_of
@@ -85,17 +85,17 @@ class ShardedTable(tf.Module):
         self.rows = integer("rows", rows, most=2**31 - 1)
         self.dimension = integer("dimension", dimension)
         self.dtype = one_of("dtype", dtype, UPDATE_DTYPES)
-        self.placement = Placement.here()
-        self.layout = Layout.of_mode(mode, self.rows, self.placement.count)
+        self.replicas = Replicas.here()
+        self.layout = Layout.of_mode(mode, self.rows, self.replicas.count)
         self.mode = mode
         seed = zlib.crc32(name.encode()) if seed is None else seed
         initial = self._initializer(initializer, integer("seed", seed, -(2**63), 2**63 - 1))
         super().__init__(name=module_name(name))
-        self._saved = SavedShards(self.layout, self.placement)
+        self._saved = SavedShards(self.layout, self.replicas)
         self._slots: list[SavedShards] = []
-        self._replicas = tuple(self.placement.devices)
+        self._replicas = tuple(self.replicas.devices)
         for replica in self._replicas:
-            with self.placement.variables_of(replica):
+            with self.replicas.variables_of(replica):
                 shard = tf.Variable(
                     functools.partial(initial, self.layout.rows_of(replica)),
                     trainable=trainable,
@@ -146,7 +146,7 @@ class ShardedTable(tf.Module):
         """Has an optimizer's variable beside a shard saved with those beside the others."""
         number = sum(saved.has(replica) for saved in self._slots)
         if number == len(self._slots):
-            self._slots.append(SavedShards(self.layout, self.placement))
+            self._slots.append(SavedShards(self.layout, self.replicas))
         saved = self._slots[number]
         if replica == self._replicas[0]:
             save_as(slot, saved.save, saved.restore, [WHOLE_TABLE])
@@ -186,7 +186,7 @@ class Shard:
     @property
     def is_alone(self) -> bool:
         """Whether other processes have other rows in its place."""
-        return self.table.placement.peers is not None
+        return self.table.replicas.peers is not None
 
     @property
     def is_whole(self) -> bool:
@@ -204,5 +204,5 @@ class Shard:
                 self.table.add_slot(self.replica, slot)
             return slot
 
-        with self.table.placement.variables_of(self.replica), tf.variable_creator_scope(create):
+        with self.table.replicas.variables_of(self.replica), tf.variable_creator_scope(create):
             yield

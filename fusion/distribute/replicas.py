@@ -16,10 +16,10 @@ from fusion.tables.replicas import variables_on
 _ONE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
 
 #: What is known of strategies; each has one group of peers, whose keys count.
-_KNOWN: weakref.WeakKeyDictionary[Any, Placement] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[Any, Replicas] = weakref.WeakKeyDictionary()
 
 
-class Placement:
+class Replicas:
     """The replicas of a strategy, and how their tables are reached.
 
     Attributes:
@@ -64,7 +64,7 @@ class Placement:
             self.peers = Peers(rank, workers, devices[0], timeout)
 
     @classmethod
-    def here(cls) -> Placement:
+    def here(cls) -> Replicas:
         """That of the strategy in whose scope it is called."""
         strategy = tf.distribute.get_strategy()
         if strategy not in _KNOWN:
