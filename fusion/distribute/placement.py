@@ -180,7 +180,7 @@ class Plan:
         slots = f", slots x {self.slots}" if self.slots else ""
         batch = f", batches of {self.batch_size:,}" if self.batch_size else ""
         largest, mean = max(self.bytes), sum(self.bytes) / self.replicas
-        last = f"the largest has {largest / mean:.2f} times the bytes of the mean"
+        last = f"the largest replica has {largest / mean:.2f} times the mean"
         parts = ([head + slots + batch], self._table_lines(), self._replica_lines(), [last])
         return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -215,12 +215,12 @@ class Plan:
                     f"{tables[replica]:,}",
                     size(self.bytes[replica]),
                     *([size(number) for number in (*sent[1:], sent.total)] if sent else ()),
-                    ", ".join(joined.get(replica, [])),
+                    *([", ".join(joined.get(replica, []))] if joined else ()),
                 )
             )
-        headings = ["replica", "tables", "size", "joined"]
-        if self.traffic is not None:
-            headings[3:3] = ["sent: ids", "rows", "gradients", "in all"]
+        headings = ["replica", "tables", "size"]
+        headings += ["sent: ids", "rows", "gradients", "in all"] if self.traffic else []
+        headings += ["joined"] if joined else []
         alike = [(line, len([*group])) for line, group in itertools.groupby(lines)]
         ends = itertools.accumulate(count for _, count in alike)
         rows = [

@@ -116,7 +116,7 @@ def _threshold(tables: Sequence[Table], replicas: int) -> int:
         # The largest slices of those that can be smaller are to be split next.
         threshold = max(
             (
-                -(-table.elements // count) - 1
+                _widest(table, count) - 1
                 for table, count in zip(tables, counts, strict=True)
                 if count < min(replicas, table.dimension)
             ),
@@ -129,9 +129,14 @@ def _slice_count(table: Table, threshold: int, replicas: int) -> int:
     """Into how many slices of columns a table is split."""
     most = min(replicas, table.dimension)
     count = 1
-    while count < most and table.elements > threshold * count:
+    while count < most and _widest(table, count) > threshold:
         count *= 2
     return min(count, most)
+
+
+def _widest(table: Table, count: int) -> int:
+    """Elements of the largest one of so many slices of columns."""
+    return table.rows * -(-table.dimension // count)
 
 
 def _placed(

@@ -20,7 +20,7 @@ def size(count: float) -> str:
 
 
 def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells, two spaces apart: below each other, columns of numbers or sizes by their end."""
+    """Lines of cells, two spaces apart; columns of numbers or sizes are aligned by their end."""
     cells = [[printable(cell) for cell in row] for row in [headings, *rows]]
     columns = []
     for heading, *column in zip(*cells, strict=True):
