@@ -1,0 +1,12 @@
+"""Tables over several replicas: where each goes, and what a training step then sends."""
+
+from fusion.distribute.placement import Joined as Joined
+from fusion.distribute.placement import Placement as Placement
+from fusion.distribute.placement import Plan as Plan
+from fusion.distribute.placement import Slice as Slice
+from fusion.distribute.planning import plan as plan
+from fusion.distribute.tables import Table as Table
+from fusion.distribute.traffic import Traffic as Traffic
+from fusion.distribute.traffic import expected_distinct_ids as expected_distinct_ids
+from fusion.distribute.traffic import row_sharded_messages as row_sharded_messages
+from fusion.distribute.traffic import row_sharded_traffic as row_sharded_traffic
