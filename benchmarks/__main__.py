@@ -72,6 +72,17 @@ def main() -> int:
     tables.add_argument("--batch", type=int, default=4096, help="of 26 keys each, default 4096")
     tables.add_argument("--seconds", type=float, default=20.0, help="a comparison, default 20")
     tables.add_argument("--out", type=Path, help="a folder for the numbers, tables.json")
+    scale = commands.add_parser(
+        "scale", help="what tables split by rows send over many replicas, by a model"
+    )
+    scale.add_argument(
+        "--replicas", type=int, nargs="+", default=[16, 64, 256, 1024, 4096], metavar="N"
+    )
+    scale.add_argument("--batch", type=int, default=65_536, help="of all replicas, default 65,536")
+    scale.add_argument("--dimension", type=int, default=128, help="of each table, default 128")
+    scale.add_argument(
+        "--alpha", type=float, default=1.05, help="exponent of Zipf's law, default 1.05"
+    )
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
     worker = commands.add_parser("worker")
     worker.add_argument("name")
@@ -130,6 +141,13 @@ def _tables(options: argparse.Namespace) -> int:
     )
     _write(numbers, options.out, "tables.json")
     print(report(numbers))
+    return 0
+
+
+def _scale(options: argparse.Namespace) -> int:
+    from benchmarks.scale import report
+
+    print(report(options.replicas, options.batch, options.dimension, options.alpha))
     return 0
 
 
@@ -286,6 +304,7 @@ _COMMANDS = {
     "pass": _pass,
     "run": _run,
     "report": _report,
+    "scale": _scale,
     "smoke": _smoke,
     "tables": _tables,
     "worker": _worker,

@@ -25,7 +25,7 @@ from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import optimizers
+    from fusion import distribute, optimizers
     from fusion.explanation import explain
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
@@ -36,6 +36,7 @@ __all__ = [
     "EmbeddingVariable",
     "build_ops",
     "disable",
+    "distribute",
     "enable",
     "explain",
     "feature_column",
@@ -65,6 +66,7 @@ __all__ = [
 _LAZY: dict[str, tuple[str, str | None]] = {
     "build_ops": ("fusion.saved_model", "build_ops"),
     "disable": ("fusion.grappler", "disable"),
+    "distribute": ("fusion.distribute", None),
     "enable": ("fusion.grappler", "enable"),
     "fused": ("fusion.grappler", "fused"),
     "optimizers": ("fusion.optimizers", None),

@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "ops_library", "passes", "tables", "lookup", "optimizers"),
+        *("gpu_ops", "ops", "ops_library", "passes", "tables", "distribute", "lookup"),
         *(
+            "optimizers",
             "feature_column",
             "keras",
             "graphs",
@@ -63,6 +64,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "options",
             "deeprec",
         ),
+    ),
+    "fusion.distribute": (
+        *("text", "tables", "traffic", "placement", "planning"),
+        *("exchange", "layout", "replicas", "saving", "sharded_table", "rows"),
     ),
     "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
     "fusion.passes": (

@@ -17,6 +17,7 @@ from fusion.cli.bench import bench
 from fusion.cli.build_ops import build_ops
 from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
+from fusion.cli.plan import plan
 from fusion.cli.rewrite import rewrite
 from fusion.cli.verify import verify
 from fusion.cli.warm import warm
@@ -41,7 +42,7 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, verify, bench, warm, build_ops, doctor):
+for _command in (inspect, rewrite, verify, bench, warm, build_ops, plan, doctor):
     cli.add_command(_command)
 
 

@@ -1,3 +1,13 @@
-"""Tables over many devices, trained in the replicas of `tf.distribute`'s strategies."""
+"""Tables over several replicas: where each goes, how they are trained, what a step sends."""
 
+from fusion.distribute.placement import Joined as Joined
+from fusion.distribute.placement import Placement as Placement
+from fusion.distribute.placement import Plan as Plan
+from fusion.distribute.placement import Slice as Slice
+from fusion.distribute.planning import plan as plan
 from fusion.distribute.sharded_table import ShardedTable as ShardedTable
+from fusion.distribute.tables import Table as Table
+from fusion.distribute.traffic import Traffic as Traffic
+from fusion.distribute.traffic import expected_distinct_ids as expected_distinct_ids
+from fusion.distribute.traffic import row_sharded_messages as row_sharded_messages
+from fusion.distribute.traffic import row_sharded_traffic as row_sharded_traffic

@@ -65,9 +65,7 @@ def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows
             )
     make_keras_slots_follow()
     wanted = [_wanted(table, vector) for table, vector in zip(tables, ids, strict=True)]
-    by_table = (
-        _from_here(wanted) if replicas.peers is None else _from_peers(wanted, replicas.peers)
-    )
+    by_table = _from_here(wanted) if replicas.peers is None else _from_peers(wanted, replicas.peers)
     return [
         Rows(tf.concat(parts, 0), one.places) for one, parts in zip(wanted, by_table, strict=True)
     ]
