@@ -86,6 +86,7 @@ def _prepare_tf_keras() -> None:
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace_saving(tf_keras.layers.Layer, _weights)
     refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
+    replace_export(tf_keras.export.ExportArchive)
     _replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
         _replace(getattr(optimizers, name), "build", _checked_build)
