@@ -47,8 +47,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
     ),
     "fusion.keras": (
-        *("tables", "embedding", "bags", "embedding_bag", "dynamic_embedding", "layers"),
-        "acceleration",
+        *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
+        *("slot_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
         *("frozen", "arguments", "initial_rows", "files", "eviction", "saved_models"),

@@ -1,6 +1,6 @@
-"""Layers for Keras 3 whose tables are gathered from, and `accelerate`, which puts them in a model.
+"""Layers whose tables are gathered from, and `accelerate`, which puts them in a model of Keras 3.
 
-They are for TensorFlow's backend of Keras 3. No Keras is imported before one of them is used.
+Those for Keras 3 are for its TensorFlow backend. No Keras is imported before one of them is used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["accelerate", "layers"]
 
-# Keras finds a layer in a file only if its class has been imported. Where Keras 3 is in use,
+# A Keras finds a layer in a file only if its class has been imported. Where one is in use,
 # TensorFlow has imported it by now; nobody else pays for it.
-if "keras" in sys.modules:
-    importlib.import_module("fusion.keras.layers")
+for _package, _module in (("keras", "keras3"), ("tf_keras", "tf_keras")):
+    if _package in sys.modules:
+        importlib.import_module(f"fusion.keras.{_module}")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fusion.keras.keyed import add_keyed_table, checked_option
 from fusion.keras.tables import check_backend
-from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
 from fusion.tables.arguments import integer
-from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.keras_store import KeyedWeights
-from fusion.tables.replicas import whole_variables
 
 
 @keras.saving.register_keras_serializable("fusion")
@@ -56,15 +54,10 @@ class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
     ) -> None:
         check_backend("fusion.keras.layers.DynamicEmbedding")
         super().__init__(**kwargs)
-        option = EmbeddingVariableOption() if ev_option is None else ev_option
-        if not isinstance(option, EmbeddingVariableOption):
-            raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
-        if self.variable_dtype not in UPDATE_DTYPES:
-            raise TypeError(f"dtype must be one of {UPDATE_DTYPES}, got {self.variable_dtype!r}")
         self.output_dim = integer("output_dim", output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.key_dtype = tf.as_dtype(key_dtype).name
-        self.ev_option = option
+        self.ev_option = checked_option(self, ev_option)
         self.supports_jit = False
         self._variable: EmbeddingVariable | None = None
 
@@ -73,26 +66,7 @@ class DynamicEmbedding(KeyedWeights, keras.layers.Layer):
         del input_shape
         if self._variable is not None:
             return
-        dtype = tf.as_dtype(self.variable_dtype)
-        capacity = self.ev_option.capacity or most_rows(self.output_dim * dtype.size)
-        with whole_variables():
-            weight = self.add_weight(
-                name="embeddings",
-                shape=(capacity, self.output_dim),
-                dtype=dtype.name,
-                initializer=ZerosOnDemand(),
-                trainable=True,
-                autocast=False,
-            )
-        self._variable = EmbeddingVariable(
-            weight.path,
-            self.output_dim,
-            dtype,
-            key_dtype=self.key_dtype,
-            table=weight.value,
-            **self.ev_option.arguments(self.embeddings_initializer),
-        )
-        self._variable.is_trained = lambda: bool(self.trainable)
+        self._variable = add_keyed_table(self, self.key_dtype)
         self.built = True
 
     @property

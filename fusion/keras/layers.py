@@ -1,7 +1,45 @@
-"""The layers, under their public names."""
+"""The layers, under their public names.
 
-from fusion.keras.dynamic_embedding import DynamicEmbedding
-from fusion.keras.embedding import Embedding
-from fusion.keras.embedding_bag import EmbeddingBag
+`SlotEmbedding` and `AllToAllDenseEmbedding` are those of the Keras that `tf.keras` is: Keras 3, or
+tf_keras under `TF_USE_LEGACY_KERAS=1`. The others are for Keras 3. Each is also importable from the
+module of its Keras, `fusion.keras.keras3` and `fusion.keras.tf_keras`.
+"""
 
-__all__ = ["DynamicEmbedding", "Embedding", "EmbeddingBag"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fusion.runtime.tensorflow.keras_package import keras_package
+
+if TYPE_CHECKING:
+    from fusion.keras.keras3 import (
+        AllToAllDenseEmbedding,
+        DynamicEmbedding,
+        Embedding,
+        EmbeddingBag,
+        SlotEmbedding,
+    )
+
+__all__ = [
+    "AllToAllDenseEmbedding",
+    "DynamicEmbedding",
+    "Embedding",
+    "EmbeddingBag",
+    "SlotEmbedding",
+]
+
+#: The layers that both Keras packages have.
+_OF_BOTH = ("AllToAllDenseEmbedding", "SlotEmbedding")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    is_tf_keras = name in _OF_BOTH and keras_package() == "tf_keras"
+    module = importlib.import_module(f"fusion.keras.{'tf_keras' if is_tf_keras else 'keras3'}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,21 +1,22 @@
-"""Tables of Keras 3 layers, and rows gathered from them."""
+"""Tables of layers, and rows gathered from them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from fusion.lookup.tables import as_shards, has_handle
 
 
 def check_backend(what: str) -> None:
-    """Checks that Keras computes with TensorFlow.
+    """Checks that Keras 3 computes with TensorFlow.
 
     Raises:
       RuntimeError: it does not.
     """
+    import keras
+
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise RuntimeError(
@@ -25,7 +26,7 @@ def check_backend(what: str) -> None:
 
 
 def table_of(layer: Any) -> Any:
-    """The table of an embedding layer, a Variable or Tensor [rows, D].
+    """The table of an embedding layer of Keras 3, a Variable or Tensor [rows, D].
 
     With LoRA it is a Tensor, the sum of the table and a product, and computed whole.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+from fusion.runtime.tensorflow.keras_package import keras_package
 
 if TYPE_CHECKING:
     from fusion.optimizers.keras3 import Adagrad, LazyAdam, LazyFtrl, LazyMomentum
@@ -22,8 +22,7 @@ __all__ = ["Adagrad", "LazyAdam", "LazyAdamOptimizer", "LazyFtrl", "LazyMomentum
 
 def __getattr__(name: str) -> Any:
     if name in ("Adagrad", "LazyAdam", "LazyFtrl", "LazyMomentum"):
-        package = tf.keras.optimizers.Adam.__module__.partition(".")[0]
-        module = "tf_keras" if package == "tf_keras" else "keras3"
+        module = "tf_keras" if keras_package() == "tf_keras" else "keras3"
     elif name == "LazyAdamOptimizer":
         module = "v1"
     else:

@@ -94,6 +94,7 @@ def _prepare_tf_keras() -> None:
     refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
     utils = importlib.import_module("tf_keras.src.optimizers.utils")
     _replace(utils, "all_reduce_sum_gradients", _joining)
+    replace_export(tf_keras.export.ExportArchive)
     _replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
         _replace(getattr(optimizers, name), "build", _checked_build)

@@ -145,7 +145,7 @@ def replace_export(archives: type[Any]) -> None:
     @functools.wraps(track)
     def track_resources(self: Any) -> None:
         track(self)
-        exported = self._tf_trackable
+        exported = getattr(self, "_tf_trackable", self)  # Keras 3 has an object for it
         found = [owner_of(variable) for variable in exported._all_variables]
         owners = {id(owner): owner for owner in found if owner is not None}
         exported._misc_assets = [*exported._misc_assets, *owners.values()]

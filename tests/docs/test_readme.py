@@ -55,7 +55,7 @@ def without_trailing_spaces(text):
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
         ("docs/inference.md", 1),
-        ("docs/keras.md", 6),
+        ("docs/keras.md", 7),
         ("docs/layers.md", 1),
         ("docs/lookups.md", 2),
         ("docs/rewrite.md", 4),

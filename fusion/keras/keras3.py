@@ -1,0 +1,43 @@
+"""The layers for Keras 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from fusion.keras import slot_layers
+from fusion.keras.dynamic_embedding import DynamicEmbedding
+from fusion.keras.embedding import Embedding
+from fusion.keras.embedding_bag import EmbeddingBag
+from fusion.keras.tables import check_backend
+from fusion.tables.keras_store import KeyedWeights
+
+__all__ = [
+    "AllToAllDenseEmbedding",
+    "DynamicEmbedding",
+    "Embedding",
+    "EmbeddingBag",
+    "SlotEmbedding",
+]
+
+
+class _Layer(KeyedWeights, keras.layers.Layer):
+    """A layer of Keras 3, behind `slot_layers.SlotTable`."""
+
+    _keras = keras
+
+    def __init__(self, **kwargs: Any) -> None:
+        check_backend(f"fusion.keras.layers.{type(self).__name__}")
+        super().__init__(**kwargs)
+        self.supports_jit = False
+
+
+@keras.saving.register_keras_serializable("fusion")
+class SlotEmbedding(slot_layers.SlotEmbedding, _Layer):
+    """`slot_layers.SlotEmbedding` for Keras 3."""
+
+
+@keras.saving.register_keras_serializable("fusion")
+class AllToAllDenseEmbedding(slot_layers.AllToAllDenseEmbedding, _Layer):
+    """`slot_layers.AllToAllDenseEmbedding` for Keras 3."""
