@@ -26,7 +26,7 @@ class SavedShards:
 
     def __init__(self, layout: Layout, replicas: Replicas) -> None:
         self.layout, self.replicas = layout, replicas
-        self._variables: dict[int, weakref.ref[Any]] = {}
+        self._variables: dict[int, Any] = {}  # weak references
         self._waiting: dict[int, tf.Tensor] = {}
 
     def add(self, replica: int, variable: Any) -> None:
@@ -44,19 +44,16 @@ class SavedShards:
     def save(self) -> Mapping[str, tf.Tensor]:
         """The whole, [rows, D]; in processes other than the first, which writes it, no rows."""
         found = {replica: variable() for replica, variable in self._variables.items()}
-        values = {r: None if v is None else v.read_value() for r, v in found.items()}
         peers = self.replicas.peers
         if peers is None:
-            shards = [values.get(replica) for replica in range(self.layout.count)]
+            shards = [found[replica].read_value() for replica in range(self.layout.count)]
             return {WHOLE_TABLE: self.layout.whole(shards)}
-        (own,) = values.values()
+        own = found[peers.rank].read_value()
         width = own.shape[1]
-        parts = [tf.reshape(own, [-1]) if peer == 0 else own[:0, 0] for peer in range(peers.count)]
-        sizes = [
-            len(self.layout.rows_of(peer)) * width if peers.rank == 0 else 0
-            for peer in range(peers.count)
-        ]
-        sizes = [tf.constant(size, tf.int64) for size in sizes]
+        # All to the first process, nothing to others.
+        parts = [tf.reshape(own if peer == 0 else own[:0], [-1]) for peer in range(peers.count)]
+        come = [len(self.layout.rows_of(p)) if peers.rank == 0 else 0 for p in range(peers.count)]
+        sizes = [tf.constant(rows * width, tf.int64) for rows in come]
         received = peers.exchange(WHOLE, parts, sizes)
         if peers.rank != 0:
             return {WHOLE_TABLE: own[:0]}

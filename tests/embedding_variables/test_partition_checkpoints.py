@@ -148,21 +148,21 @@ def train_model(table: Any, dense: Any, optimizer: Any, steps: range) -> list[fl
 def test_slots_go_on_in_any_number_of_partitions(tmp_path: Path, name: str):
     """Restored before the optimizer is built, which a function does, and after it."""
 
-    def start(count: int | None) -> tuple[Any, Any, Any, Any]:
+    def start(count: int | None) -> tuple[tuple[Any, Any, Any], Any]:
         optimizer, dense = sample_optimizers()[name](), tf.Variable(tf.ones([DIM]), name="dense")
         table = made(count)
         saved = tf.train.Checkpoint(optimizer=optimizer, table=table, dense=dense)
-        return table, dense, optimizer, saved
+        return (table, dense, optimizer), saved
 
-    *model, _ = start(None)
+    model, _ = start(None)
     expected = train_model(*model, range(10))
-    *model, checkpoint = start(3)
+    model, checkpoint = start(3)
     losses = train_model(*model, range(2))
     for number, (count, is_built) in enumerate(
         [(2, False), (5, True), (None, False), (2, True)], 1
     ):
         path = checkpoint.save(f"{tmp_path}/{number}")
-        *model, checkpoint = start(count)
+        model, checkpoint = start(count)
         if is_built:
             train_model(*model, range(20, 22))
         checkpoint.restore(path).assert_existing_objects_matched()
