@@ -137,7 +137,7 @@ def main() -> None:
     strategy = strategy_of(int(devices[0]) if devices else 1)
     model = Model(strategy, OPTIMIZERS[name])
     losses = model.train(range(int(steps)))
-    peers = model.tables[0].placement.peers
+    peers = model.tables[0].replicas.peers
     sent = None if peers is None else peers.sent.numpy().tolist()
     print(json.dumps({"losses": losses, "sent": sent}), flush=True)
 
