@@ -117,7 +117,14 @@ def _from_here(wanted: Sequence[_Wanted]) -> list[list[tf.Tensor]]:
     for table, own_rows, _, bad in wanted:
         checked = _check(table.name, bad, table.rows, _replica())
         with tf.control_dependencies([] if checked is None else [checked]):
-            found.append([_gather(table, replica, own_rows[replica]) for replica in table.shards])
+            found.append(
+                [
+                    _gather(shard, own_rows[replica])
+                    if table.layout.rows_of(replica)
+                    else tf.zeros([0, table.dimension], table.dtype)
+                    for replica, shard in table.shards.items()
+                ]
+            )
     return found
 
 
@@ -127,11 +134,8 @@ def _replica() -> Any:
     return 0 if context is None else context.replica_id_in_sync_group
 
 
-def _gather(table: ShardedTable, replica: int, rows: tf.Tensor) -> tf.Tensor:
-    """Rows of a shard, gathered where it is; one without rows has no gradient."""
-    if not table.layout.rows_of(replica):
-        return tf.zeros([0, table.dimension], table.dtype)
-    shard = table.shards[replica]
+def _gather(shard: Any, rows: tf.Tensor) -> tf.Tensor:
+    """Rows of a shard, gathered where it is."""
     with beside(shard):
         variable_accessed(shard)  # as by a gather of TensorFlow's
         return tf.raw_ops.ResourceGather(resource=shard.handle, indices=rows, dtype=shard.dtype)
@@ -175,8 +179,9 @@ def _gather_for(
     table: ShardedTable, here: int, rows: tf.Tensor, sizes: list[tf.Tensor]
 ) -> list[tf.Tensor]:
     """The rows that the processes want of this one; the gradient has each of them once."""
+    # Also of a shard without rows: all processes send gradients, or none does.
     found = tf.unique(rows)
-    every = tf.gather(_gather(table, here, found.y), found.idx)
+    every = tf.gather(_gather(table.shards[here], found.y), found.idx)
     return list(tf.split(every, sizes))
 
 

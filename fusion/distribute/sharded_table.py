@@ -61,6 +61,7 @@ class ShardedTable(tf.Module):
         trainable: bool = True,
         name: str = "sharded_table",
         seed: int | None = None,
+        make_shard: Callable[..., Any] | None = None,
     ) -> None:
         """Makes the shards of this process.
 
@@ -77,6 +78,8 @@ class ShardedTable(tf.Module):
           trainable: whether optimizers train it.
           name: of the table.
           seed: of the default initializer; None for one that the name gives.
+          make_shard: makes the variable of a replica, called with its number, shape, and a function
+            that gives its rows; None: as `tf.Variable` does.
 
         Raises:
           ValueError, TypeError: naming the argument and what was given.
@@ -95,12 +98,14 @@ class ShardedTable(tf.Module):
         self._slots: list[SavedShards] = []
         self._replicas = tuple(self.replicas.devices)
         for replica in self._replicas:
+            own = self.layout.rows_of(replica)
+            rows_of_shard = functools.partial(initial, own)
             with self.replicas.variables_of(replica):
-                shard = tf.Variable(
-                    functools.partial(initial, self.layout.rows_of(replica)),
-                    trainable=trainable,
-                    name=f"{name}/shard_{replica}",
-                )
+                if make_shard is None:
+                    shard_name = f"{name}/shard_{replica}"
+                    shard = tf.Variable(rows_of_shard, trainable=trainable, name=shard_name)
+                else:
+                    shard = make_shard(replica, [len(own), self.dimension], rows_of_shard)
             setattr(self, f"shard_{replica}", shard)
             self._saved.add(replica, shard)
             save_with(shard, self, is_in_name_of=replica == self._replicas[0])

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.keras.keyed import add_keyed_table, checked_option
+from fusion.keras.sharded import add_sharded_table
 from fusion.keras.tables import as_ids
 from fusion.lookup import slots_lookup
 from fusion.schema.attributes import COMBINERS
@@ -34,6 +35,8 @@ class SlotTable(_Layer):
       embeddings_initializer: of the table; an initializer of the Keras, or its name.
       embeddings_regularizer, embeddings_constraint: of the table; not of an `EmbeddingVariable`.
       ev_option: with `input_dim=None` an `EmbeddingVariableOption`.
+      mode: "distributed" or "localized:k": the table is a `fusion.distribute.ShardedTable` over the
+        replicas in whose scope the layer is built; None for a table of which each has all rows.
       **kwargs: of a layer of the Keras.
     """
 
@@ -50,6 +53,7 @@ class SlotTable(_Layer):
         embeddings_regularizer: Any = None,
         embeddings_constraint: Any = None,
         ev_option: EmbeddingVariableOption | None = None,
+        mode: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +72,13 @@ class SlotTable(_Layer):
             self.ev_option = checked_option(self, ev_option)
         elif ev_option is not None:
             raise ValueError(f"ev_option is for input_dim=None, got input_dim={input_dim}")
+        self.mode = mode
+        if mode is not None:
+            for name in ("embeddings_regularizer", "embeddings_constraint"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs a whole table, got mode={mode!r}")
+            if input_dim is None:
+                raise ValueError(f"mode needs a table of input_dim rows, got mode={mode!r}")
         self._table: Any = None
 
     def build(self, input_shape: Any = None) -> None:
@@ -80,6 +91,8 @@ class SlotTable(_Layer):
     def _new_table(self) -> Any:
         if self.input_dim is None:
             return add_keyed_table(self, "int64")
+        if self.mode is not None:
+            return add_sharded_table(self, self.mode)
         return self.add_weight(
             name="embeddings",
             shape=(self.input_dim, self.output_dim),
@@ -92,7 +105,9 @@ class SlotTable(_Layer):
 
     @property
     def table(self) -> Any:
-        """What lookups of this package take as the table: a variable, or an `EmbeddingVariable`.
+        """What lookups of this package take as the table.
+
+        A variable, an `EmbeddingVariable` or a `fusion.distribute.ShardedTable`.
 
         Raises:
           ValueError: the layer is not built yet.
@@ -130,6 +145,7 @@ class SlotTable(_Layer):
             "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
             "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
             "ev_option": None if self.ev_option is None else self.ev_option.get_config(),
+            "mode": self.mode,
         }
 
     @classmethod
@@ -145,7 +161,7 @@ class SlotEmbedding(SlotTable):
 
     Args:
       input_dim, output_dim, slot_num, invalid_key, embeddings_initializer, embeddings_regularizer,
-        embeddings_constraint, ev_option: see `SlotTable`.
+        embeddings_constraint, ev_option, mode: see `SlotTable`.
       combiner: "sum", "mean" or "sqrtn".
       **kwargs: of a layer of the Keras.
 
@@ -202,7 +218,7 @@ class AllToAllDenseEmbedding(SlotTable):
 
     Args:
       input_dim, output_dim, slot_num, invalid_key, embeddings_initializer, embeddings_regularizer,
-        embeddings_constraint, ev_option: see `SlotTable`.
+        embeddings_constraint, ev_option, mode: see `SlotTable`.
       nnz_per_slot: how many keys a slot has; None for any number.
       dynamic_input: whether keys have any shape, as those that `tf.unique` gives.
       **kwargs: of a layer of the Keras.

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from fusion.distribute.rows import fetch
 from fusion.distribute.sharded_table import ShardedTable
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
 from fusion.lookup.ids import Ids, Weights, check_ids
 from fusion.lookup.options import LookupOptions
+from fusion.lookup.sharded import rows_here
 
 
 @tf.autograph.experimental.do_not_convert  # nothing here depends on the values of tensors
@@ -97,13 +97,10 @@ def _with_rows_here(
         return found
     for number in sharded:
         check_ids(columns[number][1], columns[number][3], f"sp_ids[{number}]")
-    vectors = [columns[number][1].values for number in sharded]
-    fetched = fetch([columns[number][0] for number in sharded], vectors)
-    for number, (rows, places) in zip(sharded, fetched, strict=True):
-        _, ids, weights, options = columns[number]
-        is_sparse = isinstance(ids, tf.SparseTensor)
-        own = ids.with_values(places) if is_sparse else ids.with_flat_values(places)
-        found[number] = (rows, own, weights, options)
+    given = [columns[number][:2] for number in sharded]
+    come = rows_here(*map(list, zip(*given, strict=True)))
+    for number, (rows, ids) in zip(sharded, come, strict=True):
+        found[number] = (rows, ids, *columns[number][2:])
     return found
 
 

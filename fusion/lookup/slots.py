@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion.distribute.sharded_table import ShardedTable
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup
 from fusion.lookup.ids import check_id_dtype
 from fusion.lookup.many import side_by_side
 from fusion.lookup.options import LookupOptions
+from fusion.lookup.sharded import rows_here
 from fusion.tables.arguments import integer
 
 #: How keys are split over replicas: by key, or by slot.
@@ -46,8 +48,9 @@ def slots_lookup(
     """Combines the embeddings of the keys of each slot.
 
     Args:
-      table: for all slots: Variable or Tensor [rows, D], an `EmbeddingVariable`, or what
-        `fused_safe_embedding_lookup_sparse` takes besides.
+      table: for all slots: Variable or Tensor [rows, D], an `EmbeddingVariable`, a
+        `fusion.distribute.ShardedTable`, or what `fused_safe_embedding_lookup_sparse` takes
+        besides.
       keys: int32 or int64, `Tensor` [B, slots, nnz], or `RaggedTensor` [B, slots, (nnz)] with as
         many slots in each row (`uniform_row_length`).
       combiner: "sum", "mean" (also None) or "sqrtn".
@@ -190,12 +193,19 @@ def _combine(
     """The results of rows of keys, [B, slots, D]."""
     check_id_dtype(rows.dtype, "keys")
     options = LookupOptions.checked(combiner, None, None, None, prune=False, fill_empty_row=False)
+    if isinstance(table, ShardedTable):
+        ((table, rows),) = rows_here([table], [_ragged(rows, ignored_id)])
     column = Lookup(table, rows, None, options, ignored_id=ignored_id)
     if column.is_groupable:
         result = side_by_side([column])
     else:
-        if isinstance(rows, tf.Tensor):
-            kept = tf.ones_like(rows, tf.bool) if ignored_id is None else rows != ignored_id
-            rows = tf.ragged.boolean_mask(rows, kept)
-        result = lookup(table, rows, None, options, "table", "keys")
+        result = lookup(table, _ragged(rows, ignored_id), None, options, "table", "keys")
     return tf.reshape(result, [-1, slots, result.shape[1]])
+
+
+def _ragged(rows: Any, ignored_id: int | None) -> Any:
+    """Rows of keys without those that are none, which a Tensor has."""
+    if not isinstance(rows, tf.Tensor):
+        return rows
+    kept = tf.ones_like(rows, tf.bool) if ignored_id is None else rows != ignored_id
+    return tf.ragged.boolean_mask(rows, kept)
