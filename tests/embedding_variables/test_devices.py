@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,24 @@ SCOPES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-class Devices:
-    """An initializer of ones that notes on which device it was to make them."""
+@contextmanager
+def devices() -> Iterator[dict[str, set[str]]]:
+    """The names of the layers, or tables, whose variables are made on each device."""
+    found: dict[str, set[str]] = {}
 
-    def __init__(self) -> None:
-        self.chosen = ""
+    def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        found.setdefault(device_util.current(), set()).add(arguments["name"].partition("/")[0])
+        return next_creator(**arguments)
 
-    def __call__(self, shape: Any, dtype: Any) -> tf.Tensor:
-        self.chosen = device_util.current()
-        return tf.ones(shape, dtype)
+    with tf.variable_creator_scope(create):
+        yield found
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_tables_are_on_the_cpu(scope: str):
-    initializer = Devices()
-    with SCOPES[scope]():
-        table = EmbeddingVariable("table", 2, initializer=initializer, capacity=9)
-    assert initializer.chosen == table.device == CPU
+    with devices() as found, SCOPES[scope]():
+        EmbeddingVariable("table", 2, capacity=9)
+    assert found == {CPU: {"table", "key_index", "initial_rows"}}
 
 
 def test_tables_of_a_graph_are_not_on_the_gpu_that_is_chosen():
@@ -67,13 +68,7 @@ def of_keras(path: str) -> None:
 @pytest.mark.parametrize("save", [of_module, of_keras])
 def test_saved_models_have_tables_on_the_cpu(tmp_path: Path, save: Callable[[str], None]):
     save(str(tmp_path))
-    found: dict[str, set[str]] = {}
-
-    def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-        found.setdefault(device_util.current(), set()).add(arguments["name"].partition("/")[0])
-        return next_creator(**arguments)
-
-    with tf.device("GPU:0"), tf.variable_creator_scope(create):
+    with devices() as found, tf.device("GPU:0"):
         tf.saved_model.load(str(tmp_path))
     assert found == {GPU: {"plain"}, CPU: {"table"}}
 
