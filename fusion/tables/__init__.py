@@ -14,4 +14,7 @@ from fusion.tables.options import InitializerOption as InitializerOption
 from fusion.tables.partitioned import (
     PartitionedEmbeddingVariable as PartitionedEmbeddingVariable,
 )
+from fusion.tables.saved_models import load_on_cpu
 from fusion.tables.statistics import TableStatistics as TableStatistics
+
+load_on_cpu()

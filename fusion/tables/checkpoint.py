@@ -20,7 +20,7 @@ from tensorflow.python.trackable.base import Trackable
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
-from fusion.tables.saved_models import is_of_model, leave_out, leave_out_of_models
+from fusion.tables.saved_models import OWNER, is_of_model, leave_out, leave_out_of_models
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
@@ -44,10 +44,6 @@ _ALONE = "_fusion_saver_alone"
 
 #: That of variables that have no number of their own in lists.
 _IS_SHARE = "_fusion_is_share"
-
-#: The child of variables that is saved in their place.
-_OWNER = "embedding_variable"
-
 
 class NamedSaver(NamedTuple):
     """What the Saver of `tf.compat.v1` saves, and the name that it has there."""
@@ -146,7 +142,7 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
     children = variable._trackable_children
 
     def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
-        return {**children(*args, **named), _OWNER: owner}
+        return {**children(*args, **named), OWNER: owner}
 
     leave_out_of_models(variable)
     variable._trackable_children = with_owner
@@ -206,7 +202,7 @@ def _number_without_shares() -> None:
 
 def owner_of(variable: Any) -> Any:
     """What is saved in place of a variable, see `save_with`, or None."""
-    return variable._trackable_children().get(_OWNER) if hasattr(variable, _SAVER) else None
+    return variable._trackable_children().get(OWNER) if hasattr(variable, _SAVER) else None
 
 
 def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:

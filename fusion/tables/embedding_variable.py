@@ -312,7 +312,8 @@ class EmbeddingVariable(tf.Module):
         It is saved by keys, and its rows are what they were first when another key gets them.
 
         Args:
-          slot: a variable [capacity, D], made by `ZerosOnDemand` or filled.
+          slot: a variable [capacity, D], made in a context of `beside`; by `ZerosOnDemand`, or
+            filled.
           first: what its rows begin with, [1, D]; None for zeros.
           is_filled: whether its rows are that already, and not zeros on demand.
 

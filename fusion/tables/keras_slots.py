@@ -85,8 +85,8 @@ def _prepare_tf_keras() -> None:
 
     optimizers = tf_keras.optimizers
     _replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
-    arguments = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
-    _replace(optimizers.Optimizer, "build", arguments)
+    checked = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
+    _replace(optimizers.Optimizer, "build", lambda method: checked(_without_xla(method)))
     follow = functools.partial(_following, tf_keras.initializers.get)
     _replace(optimizers.legacy.Optimizer, "add_slot", follow)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
@@ -290,6 +290,20 @@ def _checked_arguments(names: Sequence[str], method: Callable[..., Any]) -> Call
                         f"gradient, of which each replica has a part: sharded table "
                         f"{shard.table.name!r}"
                     )
+        method(self, variables)
+
+    return build
+
+
+def _without_xla(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `build` of tf_keras's optimizers, whose updates XLA compiles where there is a GPU.
+
+    What is compiled for a GPU cannot update a table on the CPU.
+    """
+
+    def build(self: Any, variables: Any) -> None:
+        if any(embedding_variable_of(table) is not None for table in variables):
+            self.jit_compile = False
         method(self, variables)
 
     return build

@@ -149,9 +149,25 @@ def replace_export(archives: type[Any]) -> None:
         found = [owner_of(variable) for variable in exported._all_variables]
         owners = {id(owner): owner for owner in found if owner is not None}
         exported._misc_assets = [*exported._misc_assets, *owners.values()]
+        for variable in exported.variables:
+            if owner_of(_raw(variable)) is not None:
+                variable._export_to_saved_model_graph = functools.partial(_export_raw, variable)
 
     track_resources._tracks_keys = True  # type: ignore[attr-defined]
     archives._filter_and_track_resources = track_resources
+
+
+def _export_raw(variable: Any, object_map: Any, *args: Any, **named: Any) -> Any:
+    """Exports a variable of Keras as the one of TensorFlow that it has.
+
+    Keras exports copies of it, one of which readers of SavedModels other than `tf.saved_model.load`
+    look for in the checkpoint. The embedding variable would not have the other.
+    """
+    raw = _raw(variable)
+    known = raw in object_map
+    handles = [] if known else raw._export_to_saved_model_graph(object_map, *args, **named)
+    object_map[variable] = object_map[raw]
+    return handles
 
 
 class KeyedWeights:

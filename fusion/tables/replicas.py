@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute.distribute_utils import create_mirrored_variable
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.numpy_dataset import SingleDevice
@@ -16,12 +17,10 @@ from tensorflow.python.distribute.values_util import get_current_replica_id_as_i
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import colocate_with
 
+_ONE_DEVICE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
+
 #: Strategies whose variables are ordinary ones, or shards of these.
-_ORDINARY = (
-    tf.distribute.OneDeviceStrategy,
-    tf.compat.v1.distribute.OneDeviceStrategy,
-    tf.distribute.ParameterServerStrategy,
-)
+_ORDINARY = (*_ONE_DEVICE, tf.distribute.ParameterServerStrategy)
 
 
 class SharedVariable(MirroredVariable):
@@ -57,7 +56,8 @@ def whole_variables() -> Iterator[None]:
 
     It is on the first of the strategy's devices, or on the CPU beside it. Keys would have other
     rows in each replica if each had an index of its own. No `variable_partitioner` cuts it: rows
-    belong to keys, wherever it would cut. Without a strategy variables are ordinary ones.
+    belong to keys, wherever it would cut. Without a strategy variables are ordinary ones, on the
+    CPU too: their memory and the ops that find keys are there.
 
     Raises:
       NotImplementedError: a strategy whose replicas cannot share a variable.
@@ -65,7 +65,7 @@ def whole_variables() -> Iterator[None]:
     """
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy() or isinstance(strategy, _ORDINARY):
-        with _without_partitioner(strategy.extended):
+        with _without_partitioner(strategy.extended), _on_cpu(strategy):
             yield
         return
     with variables_on(_shared_device(strategy)):
@@ -96,6 +96,31 @@ def variables_on(device: str) -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
+
+
+def on_cpu() -> AbstractContextManager[Any]:
+    """A context of variables that are on a CPU, the first one if another device is chosen.
+
+    TensorFlow puts variables on a GPU if it sees one. In a graph of TensorFlow 1 they are where all
+    their ops can run, unless a device is chosen.
+    """
+    chosen = tf.DeviceSpec.from_string(device_util.current() or "").device_type
+    with tf.init_scope():
+        is_left = chosen is None and not tf.executing_eagerly()
+    return contextlib.nullcontext() if is_left or chosen == "CPU" else tf.device("/device:CPU:0")
+
+
+def _on_cpu(strategy: Any) -> AbstractContextManager[Any]:
+    """`on_cpu`, also in the scope of a strategy that chooses the device of each variable."""
+    if not isinstance(strategy, _ONE_DEVICE):
+        return on_cpu()
+    beside = SingleDevice(_cpu_beside(strategy.extended.worker_devices[0]))
+
+    def create(next_creator: Any, **arguments: Any) -> Any:
+        arguments.setdefault("colocate_with", beside)
+        return next_creator(**arguments)
+
+    return tf.variable_creator_scope(create)
 
 
 @contextlib.contextmanager
@@ -199,7 +224,12 @@ def _shared_device(strategy: Any) -> str:
             f"embedding variables are not supported in {type(strategy).__name__}{of_workers}: its "
             "replicas cannot share a variable"
         )
-    first = tf.DeviceSpec.from_string(extended.worker_devices[0])
-    if first.device_type != "CPU":
-        first = first.replace(device_type="CPU", device_index=0)
-    return str(first.to_string())
+    return _cpu_beside(extended.worker_devices[0])
+
+
+def _cpu_beside(device: str) -> str:
+    """A device if it is a CPU, or the first one beside it."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type != "CPU":
+        spec = spec.replace(device_type="CPU", device_index=0)
+    return str(spec.to_string())

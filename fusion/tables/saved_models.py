@@ -1,4 +1,7 @@
-"""What SavedModels leave out of embedding variables: variables as a whole, and slots."""
+"""What SavedModels leave out of embedding variables: variables as a whole, and slots.
+
+And where they are loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,13 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from tensorflow.python.saved_model import load as saved_model_loader
 from tensorflow.python.saved_model import save as saved_model
+
+from fusion.tables.replicas import on_cpu
+
+#: The child of variables that is saved in their place.
+OWNER = "embedding_variable"
 
 #: Whether the checkpoint that is written is the one of a SavedModel.
 _IS_OF_MODEL = contextvars.ContextVar("is_of_model", default=False)
@@ -70,3 +79,37 @@ def _of_model() -> Iterator[None]:
         yield
     finally:
         _IS_OF_MODEL.reset(token)
+
+
+def load_on_cpu() -> None:
+    """Has `tf.saved_model.load` put the variables of embedding variables on a CPU.
+
+    TensorFlow has no hook for it: the method that makes variables is replaced by one that does the
+    same in a device scope.
+    """
+    known = saved_model_loader.Loader._recreate_variable
+    if hasattr(known, "_knows_keys"):
+        return
+
+    @functools.wraps(known)
+    def recreate(self: Any, proto: Any) -> Any:
+        with on_cpu() if proto.name in _names_of_keyed(self) else contextlib.nullcontext():
+            return known(self, proto)
+
+    recreate._knows_keys = True  # type: ignore[attr-defined]
+    saved_model_loader.Loader._recreate_variable = recreate
+
+
+def _names_of_keyed(loader: Any) -> frozenset[str]:
+    """The names of a SavedModel's variables that belong to embedding variables.
+
+    Keras saves a variable a second time, as its own, of which it is not told whose it is.
+    """
+    if not hasattr(loader, "_fusion_names_of_keyed"):
+        loader._fusion_names_of_keyed = frozenset(
+            node.variable.name
+            for node in loader._proto.nodes
+            if node.HasField("variable") and any(c.local_name == OWNER for c in node.children)
+        )
+    names: frozenset[str] = loader._fusion_names_of_keyed
+    return names

@@ -382,12 +382,14 @@ def test_what_does_not_belong_together_is_an_error_that_names_its_column(find):
     tables[1].index = keyed(DIM, ROWS + 1).index
     with pytest.raises(INVALID, match=r"column 1 .*wrong.*: the variable has 960 bytes, but"):
         find(columns)
-    tables[1].index = tf.Variable(tf.zeros([2000], tf.float64))
+    with tables[1].beside():
+        others = tf.Variable(tf.zeros([2000], tf.float64)), tf.Variable(tf.zeros([1, DIM]))
+    tables[1].index = others[0]
     with pytest.raises(
         tf.errors.FailedPreconditionError, match=r"column 1 .*wrong.*: index has no"
     ):
         find(columns)
-    tables[1].index, tables[1].initial = index, tf.Variable(tf.zeros([1, DIM]))
+    tables[1].index, tables[1].initial = index, others[1]
     with pytest.raises(INVALID, match=r"column 1 .*wrong.*: initial has 24 bytes"):
         find(columns)
     tables[1].initial = initial

@@ -149,6 +149,15 @@ for path in sys.argv[2:]:
 """
 
 
+def by_session(path: str, keys: Any) -> Any:
+    """What an exported model says to keys, to a reader of its graph, as TensorFlow Serving is."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        loaded = v1.saved_model.load(session, ["serve"], path)
+        signature = loaded.signature_def["serving_default"]
+        (given,), (output,) = signature.inputs.values(), signature.outputs.values()
+        return session.run(output.name, {given.name: keys})
+
+
 def test_exported_models_have_their_keys(tmp_path: Path):
     trained = model("LazyAdam")
     inputs = keras.Input([3], dtype="int64")
@@ -168,4 +177,5 @@ def test_exported_models_have_their_keys(tmp_path: Path):
     for made, path in zip((trained, partitioned), paths, strict=True):
         expected = made(keys).numpy()
         assert (np.load(f"{path}.npy") == expected).all()
+        np.testing.assert_allclose(by_session(path, keys), expected, rtol=1e-6)
         assert len(np.unique(expected[len(KEYS[0]) :])) == 1 < len(np.unique(expected))

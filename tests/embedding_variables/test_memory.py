@@ -34,7 +34,8 @@ def test_rows_take_little_more_than_their_numbers(dimension, slots):
     before = mapped_bytes()
     variable = fusion.EmbeddingVariable("t", dimension, default_value=1.0)
     zeros = fusion.tables.initial_rows.ZerosOnDemand()
-    others = [tf.Variable(zeros(variable.table.shape)) for _ in range(slots)]
+    with variable.beside():
+        others = [tf.Variable(zeros(variable.table.shape)) for _ in range(slots)]
 
     @tf.function
     def train(keys: tf.Tensor) -> None:
