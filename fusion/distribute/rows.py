@@ -104,7 +104,7 @@ def _check(name: str, bad: tf.Tensor, rows: int, replica: Any) -> tf.Operation |
       replica: who asked for it.
     """
     said = [
-        f"ids of sharded table {name!r} must be from 0 to {rows - 1}; replica ",
+        f"ids of sharded table {name} must be from 0 to {rows - 1}; replica ",
         replica,
         " has ",
     ]

@@ -45,6 +45,7 @@ _ALONE = "_fusion_saver_alone"
 #: That of variables that have no number of their own in lists.
 _IS_SHARE = "_fusion_is_share"
 
+
 class NamedSaver(NamedTuple):
     """What the Saver of `tf.compat.v1` saves, and the name that it has there."""
 

@@ -1,8 +1,10 @@
-"""Trains a model of sharded tables; a program, which prints its losses.
+"""Trains models of sharded tables; a program, which prints what they did.
 
-    python -m tests.distribute.training OPTIMIZER STEPS [DEVICES]
+    python -m tests.distribute.training FOLDER NAME FROM DEVICES STEPS OPTIMIZER...
 
-A process of its own: one without `TF_CONFIG` has so many devices, one with it is a worker.
+A process of its own, and so a strategy of its own: with `TF_CONFIG` a worker, else as many devices.
+Each model is trained for some steps, saved in FOLDER/OPTIMIZER/NAME, and trained for as many steps.
+Then another one is restored from what was saved as FROM, and trained for the latter steps.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,6 +23,7 @@ import tf_keras
 
 import fusion
 from fusion.distribute import ShardedTable
+from fusion.keras import tf_keras as slots_of_tf_keras
 from fusion.optimizers import keras3
 from fusion.optimizers import tf_keras as legacy
 
@@ -74,6 +78,10 @@ class Model:
     @property
     def variables(self) -> list[Any]:
         return [*(x for t in self.tables for x in t.shards.values()), self.dense]
+
+    def checkpoint(self) -> Any:
+        """What saves all of it."""
+        return tf.train.Checkpoint(tables=self.tables, dense=self.dense, optimizer=self.optimizer)
 
     def _in_replica(self, ids: Any, weights: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         combiners = [COMBINERS[k % 3] for k in range(len(SHAPES))]
@@ -132,14 +140,87 @@ class Model:
         return [float(self.step(*self.batch(step))) for step in steps]
 
 
-def main() -> None:
-    name, steps, *devices = sys.argv[1:]
-    strategy = strategy_of(int(devices[0]) if devices else 1)
+def work(strategy: Any, name: str, steps: int, saved: Path, restored: Path) -> dict[str, Any]:
+    """The losses of a model, those of one that is restored, and what was sent for the first."""
     model = Model(strategy, OPTIMIZERS[name])
-    losses = model.train(range(int(steps)))
     peers = model.tables[0].replicas.peers
-    sent = None if peers is None else peers.sent.numpy().tolist()
-    print(json.dumps({"losses": losses, "sent": sent}), flush=True)
+    before = None if peers is None else peers.sent.numpy()
+    losses = model.train(range(steps))
+    sent = None if peers is None else (peers.sent.numpy() - before).tolist()
+    # Each process writes; the first one's files are those to be restored.
+    rank = 0 if peers is None else peers.rank
+    model.checkpoint().write(f"{saved}-{rank}")
+    losses += model.train(range(steps, 2 * steps))
+    other = Model(strategy, OPTIMIZERS[name])
+    other.train(range(100, 102))  # rows and slots are not as they were
+    other.checkpoint().read(f"{restored}-0").assert_existing_objects_matched()
+    again = other.train(range(steps, 2 * steps))
+    return {"losses": losses, "restored": again, "sent": sent}
+
+
+def ask_for_a_wrong_id(strategy: Any) -> str:
+    """What all replicas are told if the last one asks for a row that is not there."""
+    with strategy.scope():
+        table = ShardedTable(10, 2, name="small")
+    last = strategy.num_replicas_in_sync - 1
+
+    @tf.function
+    def step(wrong: tf.Tensor) -> Any:
+        def look_up() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            is_last = tf.equal(context.replica_id_in_sync_group, last)
+            ids = tf.RaggedTensor.from_row_splits([tf.where(is_last, wrong, 3)], [0, 1])
+            return fusion.lookup_sparse(table, ids)
+
+        return strategy.run(look_up)
+
+    first = strategy.experimental_local_results(step(tf.constant(7)))[0]
+    try:
+        step(tf.constant(10))
+    except tf.errors.InvalidArgumentError as error:
+        message = error.message
+    else:
+        message = ""
+    again = strategy.experimental_local_results(step(tf.constant(7)))[0]
+    np.testing.assert_array_equal(first, again)
+    return message
+
+
+def fit(strategy: Any) -> list[float]:
+    """The losses of epochs of tf_keras' `fit`."""
+    keras = tf_keras
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 50, (48, 3, 2))
+    keys[rng.random(keys.shape) < 0.1] = -1
+    labels = rng.random((48, 1)).astype(np.float32)
+    initializer = keras.initializers.RandomUniform(seed=3)
+    glorot = keras.initializers.GlorotUniform(seed=1)
+    options = {"slot_num": 3, "embeddings_initializer": initializer}
+    with strategy.scope():
+        inputs = keras.Input((3, 2), dtype="int64")
+        parts = [
+            slots_of_tf_keras.SlotEmbedding(50, 4, mode="distributed", **options)(inputs),
+            slots_of_tf_keras.AllToAllDenseEmbedding(50, 4, mode="localized:0", **options)(inputs),
+        ]
+        flat = keras.layers.Concatenate()([keras.layers.Flatten()(part) for part in parts])
+        model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer=glorot)(flat))
+        model.compile(keras.optimizers.Adagrad(0.5), "mse")
+    data = tf.data.Dataset.from_tensor_slices((keys, labels)).batch(12)
+    losses: list[float] = model.fit(data, epochs=3, verbose=0, shuffle=False).history["loss"]
+    return losses
+
+
+def main() -> None:
+    folder, name, restored, devices, steps, *optimizers = sys.argv[1:]
+    strategy = strategy_of(int(devices))
+    done = {
+        optimizer: work(
+            strategy, optimizer, int(steps), *(Path(folder, optimizer, x) for x in (name, restored))
+        )
+        for optimizer in optimizers
+    }
+    told = {"trained": done, "fitted": fit(strategy), "wrong": ask_for_a_wrong_id(strategy)}
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""Models of sharded tables train the same on any number of devices and processes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distribute import processes
+
+#: `make soak` trains with all of them.
+OPTIMIZERS = ["adagrad"]
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """What was printed by 2 workers, 3 devices and one, each of which restores the one before."""
+    folder = tmp_path_factory.mktemp("saved")
+
+    def of(name: str, restored: str, devices: int, workers: int) -> list[dict[str, Any]]:
+        arguments = [str(folder), name, restored, str(devices), str(STEPS), *OPTIMIZERS]
+        printed = processes.run("tests.distribute.training", arguments, workers)
+        return [json.loads(line) for line in printed]
+
+    return {
+        "workers": of("workers", "workers", 1, 2),
+        "devices": of("devices", "workers", 3, 1),
+        "one": of("one", "devices", 1, 1),
+    }
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_are_those_of_one_device(trained, name):
+    (one,) = trained["one"]
+    expected = one["trained"][name]["losses"]
+    assert len(set(expected)) == 2 * STEPS
+    for printed in [*trained["workers"], *trained["devices"]]:
+        np.testing.assert_allclose(printed["trained"][name]["losses"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_checkpoint_goes_on_with_any_number(trained, name):
+    """With the rows and the optimizer's variables: 2 workers, then 3 devices, then one."""
+    (one,) = trained["one"]
+    expected = one["trained"][name]["losses"][STEPS:]
+    for printed in (item for some in trained.values() for item in some):
+        np.testing.assert_allclose(printed["trained"][name]["restored"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_sends_four_messages_to_each_other_process(trained, name):
+    """Counts, ids, rows, gradients."""
+    for printed in trained["workers"]:
+        messages, sent = printed["trained"][name]["sent"]
+        assert messages == 4 * STEPS
+        assert 0 < sent < 10_000 * STEPS
+
+
+def test_layers_of_slots_are_fitted(trained):
+    """By tf_keras: Keras 3's `fit` knows no strategy of several processes."""
+    (one,) = trained["one"]
+    assert len(set(one["fitted"])) == 3
+    for printed in [*trained["workers"], *trained["devices"]]:
+        np.testing.assert_allclose(printed["fitted"], one["fitted"], rtol=1e-6)
+
+
+def test_a_wrong_id_is_an_error_in_all_replicas(trained):
+    for printed in (item for some in trained.values() for item in some):
+        assert "sharded table small must be from 0 to 9" in printed["wrong"]
+        assert "[10]" in printed["wrong"]
