@@ -62,8 +62,13 @@ class SavedShards:
     def restore(self, tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes the rows of each replica from the whole."""
         whole, assigned = tensors[WHOLE_TABLE], []
+        rows = tf.shape(whole)[0]
+        checked = tf.debugging.assert_equal(
+            rows, self.layout.rows, "rows of the checkpoint's table"
+        )
         for replica in self.replicas.devices:
-            rows = self.layout.shard(whole, replica)
+            with tf.control_dependencies([] if checked is None else [checked]):
+                rows = self.layout.shard(whole, replica)
             variable = self._variables.get(replica, lambda: None)()
             if variable is None:
                 self._waiting[replica] = rows

@@ -16,7 +16,7 @@ import tensorflow as tf
 from fusion.distribute.layout import Layout
 from fusion.distribute.replicas import Replicas
 from fusion.distribute.saving import WHOLE_TABLE, SavedShards
-from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.schema.attributes import FLOATS
 from fusion.tables.arguments import integer, module_name, one_of
 from fusion.tables.checkpoint import (
     leave_out_of_numbers,
@@ -87,7 +87,7 @@ class ShardedTable(tf.Module):
         """
         self.rows = integer("rows", rows, most=2**31 - 1)
         self.dimension = integer("dimension", dimension)
-        self.dtype = one_of("dtype", dtype, UPDATE_DTYPES)
+        self.dtype = one_of("dtype", dtype, FLOATS)
         self.replicas = Replicas.here()
         self.layout = Layout.of_mode(mode, self.rows, self.replicas.count)
         self.mode = mode
@@ -118,24 +118,13 @@ class ShardedTable(tf.Module):
     def _initializer(self, given: Any, seed: int) -> Callable[[range], tf.Tensor]:
         """What makes the rows of these numbers."""
         if given is None:
-            return functools.partial(self._default_rows, seed)
+            return functools.partial(default_rows, seed, self.dimension, self.dtype)
         shape = [self.rows, self.dimension]
         whole = given(shape, dtype=self.dtype) if callable(given) else given
         whole = tf.cast(tf.convert_to_tensor(whole), self.dtype)
         if whole.shape != shape:
             raise ValueError(f"initializer must give the shape {shape}, got {whole.shape}")
         return lambda rows: whole[rows.start : rows.stop : rows.step] if len(rows) else whole[:0]
-
-    def _default_rows(self, seed: int, rows: range) -> tf.Tensor:
-        deviation = 1 / math.sqrt(self.dimension)
-        made = [tf.zeros([0, self.dimension], self.dtype)]
-        numbers = np.asarray(rows)
-        for block in np.unique(numbers // _BLOCK):
-            block_rows = tf.random.stateless_truncated_normal(
-                [_BLOCK, self.dimension], [seed, int(block)], stddev=deviation, dtype=self.dtype
-            )
-            made.append(tf.gather(block_rows, numbers[numbers // _BLOCK == block] % _BLOCK))
-        return tf.concat(made, 0)
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -174,6 +163,18 @@ class ShardedTable(tf.Module):
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         return self._saved.restore(restored_tensors)
+
+
+def default_rows(seed: int, dimension: int, dtype: tf.DType, rows: range) -> tf.Tensor:
+    """The rows of these numbers, [n, D], of which each depends on the seed and itself alone."""
+    made = [tf.zeros([0, dimension], dtype)]
+    numbers = np.asarray(rows)
+    for block in np.unique(numbers // _BLOCK):
+        block_rows = tf.random.stateless_truncated_normal(
+            [_BLOCK, dimension], [seed, int(block)], stddev=1 / math.sqrt(dimension), dtype=dtype
+        )
+        made.append(tf.gather(block_rows, numbers[numbers // _BLOCK == block] % _BLOCK))
+    return tf.concat(made, 0)
 
 
 @dataclass(frozen=True, eq=False)
