@@ -1,5 +1,7 @@
-"""Tables over several replicas: where each goes, how they are trained, what a step sends."""
+"""Tables over several replicas: where they go, how they are trained and dumped, what is sent."""
 
+from fusion.distribute.dumps import dump as dump
+from fusion.distribute.dumps import load as load
 from fusion.distribute.placement import Joined as Joined
 from fusion.distribute.placement import Placement as Placement
 from fusion.distribute.placement import Plan as Plan

@@ -218,11 +218,11 @@ def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[s
         entries = ops.embedding_key_entries(index=index.handle)
     has_row = entries.rows >= 0
     rows = tf.boolean_mask(entries.rows, has_row)
-    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": _rows_of(variable, rows)}
+    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": gather_rows(variable, rows)}
 
 
-def _rows_of(variable: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Rows of a variable."""
+def gather_rows(variable: Any, rows: Any) -> tf.Tensor:
+    """Rows of a variable, which is never read whole."""
     if tf.executing_eagerly():  # where the other op knows no shape of a variable of a server
         return tf.raw_ops.ResourceGather(
             resource=variable.handle, indices=rows, dtype=variable.dtype
@@ -309,7 +309,7 @@ def save_table(
     with _after(begin(initial)):
         first = initial.read_value()
     rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
-    tensors = entries.keys, entries.counts, entries.steps, _rows_of(table, rows)
+    tensors = entries.keys, entries.counts, entries.steps, gather_rows(table, rows)
     return {**dict(zip(TABLE_TENSORS, tensors, strict=True)), "initial": first}
 
 

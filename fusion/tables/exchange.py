@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.tables import files
-from fusion.tables.checkpoint import put_rows
+from fusion.tables.checkpoint import gather_rows, put_rows
 
 
 def export_rows(
@@ -34,18 +34,30 @@ def export_rows(
     found = [(table, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
     table = partitions[0][0]
     step = max(int(entries.clock[0]) for _, entries in found)
-    parts = (part for table, entries in found for part in _parts(table, entries, since))
+    parts = (
+        (keys, rows)
+        for table, entries in found
+        for keys, (rows,) in blocks([table], entries, since)
+    )
     about = {"dtype": table.dtype.name, "step": step, **about}
     return files.write_table(path, int(table.shape[1]), parts, about)
 
 
-def _parts(table: Any, entries: Any, since: int) -> Iterator[tuple[Any, Any]]:
-    """Keys and rows of a table, one part after the other."""
+def blocks(
+    variables: Sequence[Any], entries: Any, since: int = 0
+) -> Iterator[tuple[files.Array, list[files.Array]]]:
+    """Keys [n], and of each variable their rows [n, D], at most `files.CHUNK_ROWS` at a time.
+
+    Args:
+      variables: the table of an embedding variable, and slots of it.
+      entries: of its index, see `EmbeddingKeyEntries`.
+      since: the step since which keys were trained.
+    """
     chosen = np.flatnonzero((entries.rows.numpy() >= 0) & (entries.steps.numpy() >= since))
     keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
     for first in range(0, len(keys), files.CHUNK_ROWS):
         some = slice(first, first + files.CHUNK_ROWS)
-        yield keys[some], tf.gather(table, rows[some]).numpy()
+        yield keys[some], [gather_rows(variable, rows[some]).numpy() for variable in variables]
 
 
 def import_rows(
