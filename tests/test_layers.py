@@ -48,11 +48,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
-        *("slot_layers", "keras3", "tf_keras", "layers", "acceleration"),
+        *("sharded", "slot_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
-        *("frozen", "arguments", "initial_rows", "files", "eviction", "saved_models"),
-        *("checkpoint", "exchange", "registry", "replicas", "statistics"),
+        *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
+        *("saved_models", "checkpoint", "exchange", "statistics"),
         *(
             "slots",
             "keras_store",

@@ -17,6 +17,8 @@ from tensorflow.python.distribute.values_util import get_current_replica_id_as_i
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import colocate_with
 
+from fusion.tables.registry import shard_of
+
 _ONE_DEVICE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
 
 #: Strategies whose variables are ordinary ones, or shards of these.
@@ -197,10 +199,12 @@ def _sum(gradients: Sequence[Any], variable: Any) -> Any:
         if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             return tf.add_n([tf.convert_to_tensor(gradient) for gradient in gradients])
         values = tf.concat([gradient.values for gradient in gradients], 0)
-        # Each row once, as optimizers have those of one replica.
-        rows, places = tf.unique(tf.concat([gradient.indices for gradient in gradients], 0))
-        sums = tf.math.unsorted_segment_sum(values, places, tf.size(rows))
-        return tf.IndexedSlices(sums, rows, gradients[0].dense_shape)
+        indices = tf.concat([gradient.indices for gradient in gradients], 0)
+        if shard_of(variable) is not None:
+            # Each row once, as in a process of its own. Others have what TensorFlow would gather.
+            indices, places = tf.unique(indices)
+            values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
+        return tf.IndexedSlices(values, indices, gradients[0].dense_shape)
 
 
 def check_runs_once(what: str) -> None:
