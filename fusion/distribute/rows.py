@@ -95,37 +95,50 @@ def _wanted(table: ShardedTable, ids: tf.Tensor) -> _Wanted:
     return _Wanted(table, split.partitioned_values, tf.gather(order, places), first_bad)
 
 
-def _check(name: str, bad: tf.Tensor, rows: int, replica: Any) -> tf.Operation | None:
-    """Checks that there is no id that a table does not have.
+def _check(wanted: Sequence[_Wanted], number: tf.Tensor, bad: tf.Tensor, replica: Any) -> Any:
+    """Checks that a replica asks for no row that a table does not have.
 
     Args:
-      name, rows: of the table.
-      bad: such ids, int64 [0] or [1].
-      replica: who asked for it.
+      wanted: what is wanted of each table.
+      number: of the table that does not have it, int32 []; -1 for none.
+      bad: the row, int64 [].
+      replica: who asks.
+
+    Returns:
+      In a graph the op that does so.
     """
+    tables = [one.table for one in wanted]
+    known = tf.maximum(number, 0)
+    last = tf.constant([table.rows - 1 for table in tables])[known]
     said = [
-        f"ids of sharded table {name} must be from 0 to {rows - 1}; replica ",
-        replica,
-        " has ",
+        *("ids of sharded table ", tf.constant([table.name for table in tables])[known]),
+        *(" must be from 0 to ", tf.as_string(last), "; replica ", tf.as_string(replica)),
+        *(" has ", tf.as_string(bad)),
     ]
-    return tf.debugging.Assert(tf.equal(tf.size(bad), 0), [*said, bad])
+    return tf.debugging.Assert(number < 0, [tf.strings.join(said)])
+
+
+def _bad_id(wanted: Sequence[_Wanted]) -> tuple[tf.Tensor, tf.Tensor]:
+    """The number of the first table that does not have a row that is wanted, and this row."""
+    is_bad = tf.stack([tf.size(one.first_bad) for one in wanted])
+    number = tf.argmax(is_bad, output_type=tf.int32)
+    bad = tf.stack([tf.concat([one.first_bad, [0]], 0)[0] for one in wanted])[number]
+    return tf.where(is_bad[number] > 0, number, -1), bad
 
 
 def _from_here(wanted: Sequence[_Wanted]) -> list[list[tf.Tensor]]:
     """The rows that each replica has of each table, where this process has all shards."""
-    found = []
-    for table, own_rows, _, bad in wanted:
-        checked = _check(table.name, bad, table.rows, _replica())
-        with tf.control_dependencies([] if checked is None else [checked]):
-            found.append(
-                [
-                    _gather(shard, own_rows[replica])
-                    if table.layout.rows_of(replica)
-                    else tf.zeros([0, table.dimension], table.dtype)
-                    for replica, shard in table.shards.items()
-                ]
-            )
-    return found
+    checked = _check(wanted, *_bad_id(wanted), _replica())
+    with tf.control_dependencies([] if checked is None else [checked]):
+        return [
+            [
+                _gather(shard, own_rows[replica])
+                if table.layout.rows_of(replica)
+                else tf.zeros([0, table.dimension], table.dtype)
+                for replica, shard in table.shards.items()
+            ]
+            for table, own_rows, *_ in wanted
+        ]
 
 
 def _replica() -> Any:
@@ -144,35 +157,33 @@ def _gather(shard: Any, rows: tf.Tensor) -> tf.Tensor:
 def _from_peers(wanted: Sequence[_Wanted], peers: Peers) -> list[list[tf.Tensor]]:
     """The rows that each process has of each table."""
     here, processes = peers.rank, range(peers.count)
-    # How many ids of each table there are for each process, and one that is wrong.
+    # How many ids of each table there are for each process, and an id that is wrong.
     counts = tf.stack(
-        [tf.stack([tf.size(one.own_rows[p], tf.int64) for p in processes]) for one in wanted], 1
+        [tf.stack([tf.size(one.own_rows[p]) for p in processes]) for one in wanted], 1
     )
-    given = [tf.concat([one.first_bad, [-1]], 0)[0] for one in wanted]
-    is_bad = [tf.size(one.first_bad, tf.int64) for one in wanted]
-    told = tf.stack([*is_bad, *given])
-    told_size = tf.size(told, tf.int64) + len(wanted)
-    answers = peers.exchange(
-        COUNTS,
-        [tf.concat([counts[p], told], 0) for p in processes],
-        [told_size for _ in processes],
-    )
-    asked, checks = [], []
-    for process, answer in enumerate(answers):
-        numbers, flags, ids = tf.split(answer, 3)
-        asked.append(numbers)
-        for number, one in enumerate(wanted):
-            bad = ids[number : number + 1][: flags[number]]
-            checks.append(_check(one.table.name, bad, one.table.rows, process))
-    with tf.control_dependencies([check for check in checks if check is not None]):
+    number, bad = _bad_id(wanted)
+    told = tf.concat([[number], tf.bitcast(bad, tf.int32)], 0)
+    size = tf.constant(len(wanted) + 3, tf.int64)
+    messages = [tf.concat([counts[p], told], 0) for p in processes]
+    answers = peers.exchange(COUNTS, messages, [size for _ in processes])
+    asked = [answer[:-3] for answer in answers]
+    numbers = tf.stack([answer[-3] for answer in answers])
+    first = tf.argmax(numbers, output_type=tf.int32)
+    bad = tf.bitcast(tf.stack([answer[-2:] for answer in answers])[first], tf.int64)
+    checked = _check(wanted, numbers[first], bad, first)
+    with tf.control_dependencies([] if checked is None else [checked]):
         own_rows = [tf.concat([one.own_rows[p] for one in wanted], 0) for p in processes]
-    received = peers.exchange(IDS, own_rows, [tf.reduce_sum(asked[p]) for p in processes])
+    received = peers.exchange(IDS, own_rows, [_sum(asked[p]) for p in processes])
     by_process = [tf.split(received[p], asked[p], num=len(wanted)) for p in processes]
     gathered = []
     for number, one in enumerate(wanted):
         rows = tf.concat([by_process[p][number] for p in processes], 0)
         gathered.append(_gather_for(one.table, here, rows, [asked[p][number] for p in processes]))
     return _send_rows(wanted, gathered, counts, asked, peers)
+
+
+def _sum(sizes: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(sizes, tf.int64))
 
 
 def _gather_for(
@@ -201,9 +212,9 @@ def _send_rows(
         parts = [
             tf.concat([tf.reshape(gathered[k][p], [-1]) for k in numbers], 0) for p in processes
         ]
-        come = [tf.gather(counts[p], numbers) * widths for p in processes]
-        gone = [tf.reduce_sum(tf.gather(asked[p], numbers) * widths) for p in processes]
-        received = peers.exchange_rows(parts, gone, [tf.reduce_sum(sizes) for sizes in come])
+        come = [tf.cast(tf.gather(counts[p], numbers), tf.int64) * widths for p in processes]
+        gone = [tf.size(part, tf.int64) for part in parts]
+        received = peers.exchange_rows(parts, gone, [_sum(sizes) for sizes in come])
         for p in processes:
             pieces = tf.split(received[p], come[p], num=len(numbers))
             for k, piece in zip(numbers, pieces, strict=True):
