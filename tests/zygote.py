@@ -258,12 +258,18 @@ class _PopenOfModules(subprocess.Popen[Any]):
 _POPEN: Any = _PopenOfModules
 
 
-def forks_of(*modules: str) -> Any:
-    """Returns a fixture for all tests of a folder: what these modules start is forked."""
+def forks_of(*modules: str, has_fusion: bool = True) -> Any:
+    """Returns a fixture for all tests of a folder: what these modules start is forked.
+
+    Args:
+        modules: that start processes.
+        has_fusion: whether it does not matter that these have imported fusion.
+    """
 
     @pytest.fixture(scope="module", autouse=True)
     def forks() -> Iterator[None]:
-        with forking(*modules):
+        popen = _POPEN if has_fusion else functools.partial(start, server=without_fusion())
+        with forking(*modules, popen=popen):
             yield
 
     return forks
