@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
 WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md"}
 
-#: Pages in whose commands it matters when fusion is imported: they set variables of the environment
-#: that it reads then, or are the first that a reader tries, who starts Python for the first of them.
+#: Pages in whose commands it matters when fusion is imported: they set variables of the
+#: environment that it reads then, or are the first that a reader tries. The first of each page
+#: starts Python, as the reader does.
 IMPORTING_FUSION = {"README.md", "docs/cache.md"}
 
 
