@@ -33,13 +33,14 @@ from tests.ops_library.conftest import HOST_LEVELS
 def run(program: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a program in a process that has imported TensorFlow alone."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    of_tensorflow = {name: text for name, text in variables.items() if name.startswith("TF_")}
     return zygote.run(
         [sys.executable, *program],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
-        server=zygote.without_fusion(),
+        server=zygote.without_fusion(**of_tensorflow),
     )
 
 
