@@ -56,7 +56,7 @@ test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependen
 # A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
 # processes together; other examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
-	HYPOTHESIS_PROFILE=nightly FUSION_ALL_NEAR_MISSES=1 $(BIN)/python -m pytest $(PARALLEL) -rP \
+	HYPOTHESIS_PROFILE=nightly FUSION_ALL_CASES=1 $(BIN)/python -m pytest $(PARALLEL) -rP \
 		-o faulthandler_timeout=0 tests/differential/test_lookups.py \
 		tests/differential/test_layer_lookups.py tests/differential/test_products.py \
 		tests/differential/test_updates.py tests/passes/test_near_misses.py
@@ -70,7 +70,7 @@ bench-smoke: $(VENV)/.installed ## Measure the headline workloads against stock 
 clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs, and write a table of them
 	$(CLIENTS_VENV)/bin/python -m benchmarks.clients
 
-soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings
+soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings, all cases of the tests
 	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/.installed ## Run ruff and mypy

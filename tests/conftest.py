@@ -1,6 +1,7 @@
-"""What all tests share: a quiet TensorFlow and the hypothesis profiles.
+"""What all tests share: a quiet TensorFlow, the hypothesis profiles, and which cases run.
 
-`HYPOTHESIS_PROFILE=nightly` runs many more examples than the default, `fast`.
+`HYPOTHESIS_PROFILE=nightly` runs many more examples than the default, `fast`, and
+`FUSION_ALL_CASES=1` all cases of tests that have many; see tests/covering.py.
 """
 
 from __future__ import annotations
@@ -15,9 +16,20 @@ os.environ.setdefault("FUSION_GPU", "0")
 import hypothesis
 import pytest
 
+from tests.covering import covering
+
 hypothesis.settings.register_profile("fast", max_examples=8, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of tests that have many."""
+    chosen = covering(items)
+    items[:], left_out = chosen, [item for item in items if item not in {*chosen}]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session", autouse=True)

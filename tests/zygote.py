@@ -83,20 +83,27 @@ class _Program:
 class Server:
     """The server, seen from the process that starts it, with which it ends."""
 
-    def __init__(self, *before: str, modules: Sequence[str] = _PRELOADED) -> None:
+    def __init__(
+        self,
+        *before: str,
+        modules: Sequence[str] = _PRELOADED,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """Starts it.
 
         Args:
             before: the first words of its command, e.g. those of unshare.
             modules: what it imports.
+            variables: of its environment, besides those that all servers have.
         """
+        self.environment = {**_ENVIRONMENT, **(variables or {})}
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = _REAL_POPEN(
                 [*before, _PYTHON, "-m", "tests.zygote", str(theirs.fileno()), *modules],
                 cwd=ROOT,
-                env=_ENVIRONMENT,
+                env=self.environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -127,17 +134,25 @@ def _default_server() -> Server:
     return Server()
 
 
-@functools.lru_cache(maxsize=1)
-def without_fusion() -> Server:
-    """A server for programs in which it matters who imports fusion, and what that imports."""
-    return Server(modules=["tensorflow"])
+@functools.cache
+def without_fusion(**variables: str) -> Server:
+    """A server for programs in which it matters who imports fusion, and what that imports.
+
+    Args:
+        variables: that TensorFlow reads when it is imported.
+    """
+    return Server(modules=["tensorflow"], variables=variables)
 
 
-def serves(command: Sequence[Any], environment: Mapping[str, str] | None = None) -> bool:
+def serves(
+    command: Sequence[Any],
+    environment: Mapping[str, str] | None = None,
+    server: Server | None = None,
+) -> bool:
     """Whether a command is one of Python whose process can be a fork of the server."""
     environment = os.environ if environment is None else environment
-    variables = {**_ENVIRONMENT, **environment}
-    differ = {name for name in variables if _ENVIRONMENT.get(name) != environment.get(name)}
+    own = _ENVIRONMENT if server is None else server.environment
+    differ = {name for name in {*own, *environment} if own.get(name) != environment.get(name)}
     at_import = {name for name in differ if name.startswith(_READ_AT_IMPORT)} - _READ_LATER
     return not at_import and _arguments(command) is not None
 
@@ -162,7 +177,7 @@ class Popen(subprocess.Popen[Any]):
 
     def __init__(self, args: Any, *, server: Server | None = None, **options: Any) -> None:
         """Starts it; the options are those of `subprocess.Popen`."""
-        if not serves(args, options.get("env")):
+        if not serves(args, options.get("env"), server):
             raise ValueError(f"not a command for a forked process: {args}")
         self._server = server
         self._status: socket.socket | None = None
@@ -242,7 +257,7 @@ def start(
     command: Sequence[Any], *, server: Server | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
     """Forks a process where the server can, and starts Python where not."""
-    if serves(command, options.get("env")):
+    if serves(command, options.get("env"), server):
         return Popen(command, server=server, **options)
     return _REAL_POPEN(command, **options)
 
@@ -258,12 +273,18 @@ class _PopenOfModules(subprocess.Popen[Any]):
 _POPEN: Any = _PopenOfModules
 
 
-def forks_of(*modules: str) -> Any:
-    """Returns a fixture for all tests of a folder: what these modules start is forked."""
+def forks_of(*modules: str, has_fusion: bool = True) -> Any:
+    """Returns a fixture for all tests of a folder: what these modules start is forked.
+
+    Args:
+        modules: that start processes.
+        has_fusion: whether it does not matter that these have imported fusion.
+    """
 
     @pytest.fixture(scope="module", autouse=True)
     def forks() -> Iterator[None]:
-        with forking(*modules):
+        popen = _POPEN if has_fusion else functools.partial(start, server=without_fusion())
+        with forking(*modules, popen=popen):
             yield
 
     return forks

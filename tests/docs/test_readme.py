@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
 WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md"}
 
-#: Pages whose commands run as the reader's do, while those of others are forked: they set variables
-#: of the environment that a process reads when it begins, or are the first that a reader tries.
-IN_PROCESSES_OF_THEIR_OWN = {"README.md", "docs/cache.md"}
+#: Pages in whose commands it matters when fusion is imported: they set variables of the
+#: environment that it reads then, or are the first that a reader tries. The first of each page
+#: starts Python, as the reader does.
+IMPORTING_FUSION = {"README.md", "docs/cache.md"}
 
 
 def all_blocks(page):
@@ -77,10 +79,12 @@ def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     }
     shown = list(commands(page, ("", "text") if path in WITH_TEXT else ("",)))
     assert len(shown) >= at_least
-    for command, expected in shown:
+    server = zygote.without_fusion() if path in IMPORTING_FUSION else None
+    for number, (command, expected) in enumerate(shown):
         name, *arguments = shlex.split(command)
         words = [shutil.which(name, path=environment["PATH"]) or name, *arguments]
-        run = subprocess.run if path in IN_PROCESSES_OF_THEIR_OWN else zygote.run
+        is_forked = number or path not in IMPORTING_FUSION
+        run = partial(zygote.run, server=server) if is_forked else subprocess.run
         result = run(
             words,
             cwd=tmp_path,

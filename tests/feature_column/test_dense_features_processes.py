@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.feature_column import DenseFeatures, embedding_column
+from tests import zygote
 from tests.feature_column.dense_layers import WORDS, fc, identity
 from tests.reference import assert_same_bits
 
@@ -56,14 +56,15 @@ except RuntimeError as error:
 
 
 def run(code: str, path: Path, **environment: str) -> str:
-    """What a fresh process prints."""
-    done = subprocess.run(
+    """What a process prints that has imported TensorFlow alone."""
+    done = zygote.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         cwd=path,
         check=False,
+        server=zygote.without_fusion(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip()

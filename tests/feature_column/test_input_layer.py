@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from fusion.feature_column import embedding_column, shared_embedding_columns
 from fusion.lookup import VERSIONS
+from tests import zygote
 from tests.feature_column.compare import (
     FUSED,
     assert_fused,
@@ -249,9 +249,8 @@ def test_checkpoints_go_both_ways(do_fusion, tmp_path):
 
 
 def test_programs_of_tensorflow_1() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW_1], capture_output=True, text=True, check=False
-    )
+    command, server = [sys.executable, "-c", TENSORFLOW_1], zygote.without_fusion()
+    done = zygote.run(command, capture_output=True, text=True, check=False, server=server)
     assert done.stdout.strip() == "equal", done.stderr[-3000:]
 
 

@@ -1,4 +1,4 @@
-"""Every kernel is compiled for GPUs, in a process with the real compiler."""
+"""Kernels are compiled for GPUs, in a process with the real compiler."""
 
 from __future__ import annotations
 
@@ -59,8 +59,13 @@ def compiled(names: list[str], capabilities: Sequence[Capability]) -> list[dict[
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_kernels_fit_the_oldest_and_the_newest_gpus(part: int) -> None:
-    """In two parts, side by side: each process must warm up, where they are not on disk yet."""
-    check_kernels(list(KERNELS)[part::2], [CAPABILITIES[0], CAPABILITIES[-1]])
+    """In two parts, side by side: each process must warm up, where they are not on disk yet.
+
+    One part for the oldest, the other for the newest, and of kernels for each dtype those of two:
+    `make soak` compiles all for every GPU.
+    """
+    names = [name for name in KERNELS if not name.endswith(("_bfloat16", "_float64"))]
+    check_kernels(names[part::2], [CAPABILITIES[-part]])
 
 
 def check_kernels(names: list[str], capabilities: Sequence[Capability]) -> None:

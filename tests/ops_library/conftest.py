@@ -17,7 +17,10 @@ from fusion.runtime.cache import processor
 from fusion.runtime.cache.processor import Processor
 from fusion.runtime.registration.library.record import LEVELS
 from fusion.saved_model.warm import nodes_of
+from tests import zygote
 from tests.ops_library.served import COLUMNS
+
+forks = zygote.forks_of("fusion.saved_model.verify.processes", has_fusion=False)
 
 HOST_LEVELS = [
     level for level in (2, 3, 4) if processor.runs(Processor(LEVELS[level]), on=processor.host())
@@ -51,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("models")
     model = Model()
     tf.saved_model.save(model, str(folder / "model"), signatures=model.serve)
-    report = fusion.fuse_saved_model(folder / "model", folder / "fused")
+    report = fusion.fuse_saved_model(folder / "model", folder / "fused", verify=False)
     assert report.fused_count == len(COLUMNS)
     return folder / "model", folder / "fused"
 

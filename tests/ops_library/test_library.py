@@ -25,14 +25,23 @@ from fusion.runtime.registration.library.manifest import read_manifest
 from fusion.runtime.registration.library.record import LEVELS
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.version import __version__
+from tests import zygote
 from tests.ops_library import served
 from tests.ops_library.conftest import HOST_LEVELS
 
 
 def run(program: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a process that has imported TensorFlow alone."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables
-    command = [sys.executable, *program]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    of_tensorflow = {name: text for name, text in variables.items() if name.startswith("TF_")}
+    return zygote.run(
+        [sys.executable, *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        server=zygote.without_fusion(**of_tensorflow),
+    )
 
 
 def serve(
@@ -47,7 +56,9 @@ def says(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_a_fused_model_has_the_bits_of_the_original(models, library):
-    done = serve(models, library)
+    """In a process of its own, from its start."""
+    program = [sys.executable, served.__file__, *map(str, (*models, library))]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.stdout == "equal\n", done.stderr
     assert says(done) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis import stock_bits
 from fusion.passes.analysis.stock_bits import APPLIES, RSQRT, has_bits_of
+from tests import zygote
 
 
 @pytest.mark.parametrize("op", [RSQRT, *APPLIES])
@@ -63,7 +63,9 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def test_it_needs_no_other_thread_and_sets_up_nothing() -> None:
-    command = [sys.executable, "-c", _ONE_THREAD]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command, server = [sys.executable, "-c", _ONE_THREAD], zygote.without_fusion()
+    ran = zygote.run(
+        command, capture_output=True, text=True, timeout=300, check=False, server=server
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["1", "True"]

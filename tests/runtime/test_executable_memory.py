@@ -11,6 +11,7 @@ import pytest
 
 import fusion
 from fusion.runtime.tensorflow import executable_memory
+from tests import zygote
 
 #: Denies it to the process that runs it, and to its children, as systemd does; from Linux 6.3 on.
 DENY = "import ctypes; denied = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)\n"
@@ -64,12 +65,13 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        server=zygote.without_fusion(),
     )
     assert done.stdout == "not here\n"
 

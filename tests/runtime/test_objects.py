@@ -20,16 +20,18 @@ from fusion.runtime.native.compiler import compile_object, undefined_symbols
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.registration.kernel_objects import kernel_object
 from fusion.runtime.tensorflow import library
+from tests.covering import ALL_CASES
 
 
 def combinations(spec):
-    """Dtypes of the type attrs: all of each attr, alike and, for a second attr, one place on.
+    """Dtypes of the type attrs: all of each attr, alike.
 
     Products of all would take minutes to compile, and what a kernel does with one attr's dtype
-    does not depend on that of another.
+    does not depend on that of another. `make soak` has a second attr's one place on too.
     """
     names, allowed = list(spec.kernel_types), list(spec.kernel_types.values())
-    for shift, first in itertools.product(range(2), range(max(map(len, allowed), default=1))):
+    shifts, most = range(1 + ALL_CASES), max(map(len, allowed), default=1)
+    for shift, first in itertools.product(shifts, range(most)):
         yield {
             name: types[(first + shift * index) % len(types)]
             for index, (name, types) in enumerate(zip(names, allowed, strict=True))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ from fusion.runtime.registration import kernel_objects
 
 ROOT = Path(fusion.__file__).parent
 FILES, _ = sources.read(ROOT)
-GRAPH = sources.parse(FILES)
+
+
+@cache
+def parsed() -> dict[str, sources.Source]:
+    """Of all files, which takes seconds."""
+    return sources.parse(FILES)
 
 
 def recipes() -> dict[str, Recipe]:
@@ -54,9 +60,9 @@ SHAPES, SERVE, SCAN, SORT = "infer_shapes", "serve", "ptx_sum_tiles", "ptx_count
 SOME = (UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP, GATHER, SCATTER, SHAPES, SERVE, SCAN, SORT)
 
 
-def made_from(name: str, graph: dict[str, sources.Source] = GRAPH) -> dict[str, str]:
+def made_from(name: str, graph: dict[str, sources.Source] | None = None) -> dict[str, str]:
     """The digests of the modules that an object is made from."""
-    recipe = RECIPES[name]
+    recipe, graph = RECIPES[name], graph or parsed()
     found = sources.closure(graph, {recipe.compile_it.__module__, *recipe.modules})
     return {module: graph[module].digest for module in found}
 
@@ -66,8 +72,8 @@ def changed_by(path: str, edit: tuple[str, str]) -> set[str]:
     text = FILES[path].decode()
     edited = re.sub(*edit, text, count=1, flags=re.MULTILINE)
     assert edited != text
-    source = sources._source(path, edited.encode(), FILES, {*GRAPH})
-    graph = GRAPH | {sources._module_of(path): source}
+    source = sources._source(path, edited.encode(), FILES, {*parsed()})
+    graph = parsed() | {sources._module_of(path): source}
     return {name for name in SOME if made_from(name, graph) != made_from(name)}
 
 
@@ -126,7 +132,8 @@ def test_layout_and_docs_change_nothing(path: str, edit: tuple[str, str]) -> Non
 
 def test_another_language_counts() -> None:
     other = sources.parse({**FILES, "runtime/cuda/stream.cc": b"int other;"})
-    assert [name for name in GRAPH if GRAPH[name] != other[name]] == ["fusion.runtime.cuda.stream"]
+    changed = [name for name, source in parsed().items() if source != other[name]]
+    assert changed == ["fusion.runtime.cuda.stream"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ def test_all_that_is_imported_is_known() -> None:
     for path, content in FILES.items():
         if path.endswith(".py") and sources._module_of(path) in made:
             named = re.findall(rb"^ *(?:from|import) (fusion[\w.]*)", content, re.MULTILINE)
-            assert {name.decode() for name in named} <= GRAPH.keys(), path
+            assert {name.decode() for name in named} <= parsed().keys(), path
 
 
 #: Prints which modules of the package have a part in making an object: Python runs functions of
@@ -337,5 +344,5 @@ def test_versions_count() -> None:
 
 def test_a_function_of_another_package_is_made_from_anything() -> None:
     found = Recipe(lambda: b"code").digest
-    assert found != sources.digest(*GRAPH)
+    assert found != sources.digest(*parsed())
     assert Recipe(lambda: b"other", ("fusion.version",)).digest == found

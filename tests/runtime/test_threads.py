@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import pytest
 from fusion import ops
 from fusion.runtime.threads import pool
 from fusion.runtime.threads.layout import SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
+from tests import zygote
 from tests.ops.embedding_columns import NO_IDS, attrs
 
 #: A process whose kernels have had help, and a child of it, in which there is none.
@@ -98,8 +98,13 @@ def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeyp
 @pytest.mark.parametrize("count", ["1", "4"])
 def test_kernels_go_on_after_a_fork(count):
     environment = os.environ | {THREADS_VARIABLE: count}
-    command = [sys.executable, "-c", FORK]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    done = zygote.run(
+        [sys.executable, "-c", FORK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        server=zygote.without_fusion(),
     )
     assert done.returncode == 0, done.stderr

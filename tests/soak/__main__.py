@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-CHECKS = ("threads", "functions", "memory", "kernels", "hostile", "long_tests")
+CHECKS = ("threads", "functions", "memory", "kernels", "hostile", "long_tests", "all_cases")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """All kernels for all GPUs that are supported, and all that objects are made from.
 
-The tests of each change take two GPUs, and two kinds of objects.
+The tests of each change take one of two GPUs for each kernel, and two kinds of objects.
 """
 
 from __future__ import annotations

@@ -1,0 +1,21 @@
+"""All cases of the tests of which `make test` runs some: those of tests/covering.py, by pytest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Runs them, side by side; the result is the exit code."""
+    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto"]
+    options = ["--maxprocesses", "8", "--dist", "worksteal", "-p", "no:cacheprovider"]
+    environment = os.environ | {"FUSION_ALL_CASES": "1"}
+    folder = Path(__file__).parents[1]
+    return subprocess.run([*command, *options, folder], env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
