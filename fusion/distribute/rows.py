@@ -171,7 +171,9 @@ def _from_peers(wanted: Sequence[_Wanted], peers: Peers) -> list[list[tf.Tensor]
     first = tf.argmax(numbers, output_type=tf.int32)
     bad = tf.bitcast(tf.stack([answer[-2:] for answer in answers])[first], tf.int64)
     checked = _check(wanted, numbers[first], bad, first)
+    # Nothing more is on its way to or from anyone when a step ends in this error.
     with tf.control_dependencies([] if checked is None else [checked]):
+        asked = [tf.identity(numbers) for numbers in asked]
         own_rows = [tf.concat([one.own_rows[p] for one in wanted], 0) for p in processes]
     received = peers.exchange(IDS, own_rows, [_sum(asked[p]) for p in processes])
     by_process = [tf.split(received[p], asked[p], num=len(wanted)) for p in processes]

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable
 
 from fusion.distribute.exchange import WHOLE
 from fusion.distribute.layout import Layout
 from fusion.distribute.replicas import Replicas
+from fusion.tables.checkpoint import when_written
 
 #: The name of what is saved.
 WHOLE_TABLE = "table"
 
 
-class SavedShards:
+class SavedShards(Trackable):
     """Variables of one thing, the table or a slot of it, one of each replica of this process.
 
     Attributes:
@@ -41,7 +43,14 @@ class SavedShards:
         """Whether the variable of a replica was added."""
         return replica in self._variables
 
-    def save(self) -> Mapping[str, tf.Tensor]:
+    def _serialize_to_tensors(self) -> Mapping[str, Any]:
+        (first, *_) = (variable() for variable in self._variables.values())
+        return when_written(self.saved_tensors, [WHOLE_TABLE], first.dtype, first.device)
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return self.restore(restored_tensors)
+
+    def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """The whole, [rows, D]; in processes other than the first, which writes it, no rows."""
         found = {replica: variable() for replica, variable in self._variables.items()}
         peers = self.replicas.peers

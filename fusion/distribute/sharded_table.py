@@ -23,7 +23,6 @@ from fusion.tables.checkpoint import (
     leave_to_first,
     save_as,
     save_with,
-    when_written,
 )
 from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.registry import register_shard
@@ -94,8 +93,9 @@ class ShardedTable(tf.Module):
         seed = zlib.crc32(name.encode()) if seed is None else seed
         initial = self._initializer(initializer, integer("seed", seed, -(2**63), 2**63 - 1))
         super().__init__(name=module_name(name))
-        self._saved = SavedShards(self.layout, self.replicas)
-        self._slots: list[SavedShards] = []
+        # What is saved in their place, and not with a SavedModel.
+        self._saved = self._no_dependency(SavedShards(self.layout, self.replicas))
+        self._slots: list[SavedShards] = self._no_dependency([])
         self._replicas = tuple(self.replicas.devices)
         for replica in self._replicas:
             own = self.layout.rows_of(replica)
@@ -108,8 +108,9 @@ class ShardedTable(tf.Module):
                     shard = make_shard(replica, [len(own), self.dimension], rows_of_shard)
             setattr(self, f"shard_{replica}", shard)
             self._saved.add(replica, shard)
-            save_with(shard, self, is_in_name_of=replica == self._replicas[0])
-            if replica != self._replicas[0]:
+            is_first = replica == self._replicas[0]
+            save_with(shard, self._saved, is_in_name_of=is_first, is_in_models=True)
+            if not is_first:
                 leave_out_of_numbers(shard)
             shard._fusion_shard = Shard(self, replica)
             register_shard(shard, shard._fusion_shard)
@@ -143,7 +144,7 @@ class ShardedTable(tf.Module):
             self._slots.append(SavedShards(self.layout, self.replicas))
         saved = self._slots[number]
         if replica == self._replicas[0]:
-            save_as(slot, saved.save, saved.restore, [WHOLE_TABLE])
+            save_as(slot, saved.saved_tensors, saved.restore, [WHOLE_TABLE])
         else:
             leave_to_first(slot)
         saved.add(replica, slot)
@@ -153,16 +154,25 @@ class ShardedTable(tf.Module):
             return {"table": getattr(self, f"shard_{self._replicas[0]}")}
         return dict(super()._trackable_children(save_type, **named))
 
+    def _export_to_saved_model_graph(self, object_map: Any, **_: Any) -> list[Any]:
+        """Makes the copy that is saved with a SavedModel's graph: the shards have what it has.
+
+        Raises:
+          NotImplementedError: there are shards in other processes.
+        """
+        if self.replicas.peers is not None:
+            raise NotImplementedError(
+                f"a SavedModel cannot have sharded table {self.name!r}, whose rows are in "
+                f"{self.replicas.count} processes: restore a checkpoint in one, and export there"
+            )
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        object_map[self] = copied
+        return []
+
     def saved_tensors(self) -> Mapping[str, tf.Tensor]:
-        """What a checkpoint has of it."""
-        return self._saved.save()
-
-    def _serialize_to_tensors(self) -> Mapping[str, Any]:
-        (first, *_) = self.shards.values()
-        return when_written(self.saved_tensors, [WHOLE_TABLE], self.dtype, first.device)
-
-    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
-        return self._saved.restore(restored_tensors)
+        """What a checkpoint has of it: `table`, [rows, D]."""
+        return self._saved.saved_tensors()
 
 
 def default_rows(seed: int, dimension: int, dtype: tf.DType, rows: range) -> tf.Tensor:

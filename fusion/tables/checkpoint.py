@@ -20,7 +20,13 @@ from tensorflow.python.trackable.base import Trackable
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from fusion import ops
-from fusion.tables.saved_models import OWNER, is_of_model, leave_out, leave_out_of_models
+from fusion.tables.saved_models import (
+    OWNER,
+    is_of_model,
+    leave_out,
+    leave_out_of_models,
+    tell_models_from_checkpoints,
+)
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
@@ -131,7 +137,7 @@ def save_alone_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None
     setattr(variable, _ALONE, saver)
 
 
-def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
+def save_with(variable: Any, owner: Any, is_in_name_of: bool, is_in_models: bool = False) -> None:
     """Has an object saved in place of a variable of its own.
 
     Args:
@@ -139,15 +145,23 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool) -> None:
       owner: the object.
       is_in_name_of: whether the Saver of `tf.compat.v1`, which knows variables alone, saves the
         object under the variable's name.
+      is_in_models: whether a SavedModel has the variable as any other one, and not the object.
     """
     children = variable._trackable_children
+    # One of a strategy has another way to say what is saved of it.
+    serialize = getattr(variable, "_primary", variable)._serialize_to_tensors
 
-    def with_owner(*args: Any, **named: Any) -> dict[str, Any]:
-        return {**children(*args, **named), OWNER: owner}
+    def with_owner(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        found = children(save_type, **named)
+        return found if is_in_models and save_type != "checkpoint" else {**found, OWNER: owner}
 
-    leave_out_of_models(variable)
     variable._trackable_children = with_owner
     leave_out(variable)
+    if is_in_models:
+        variable._serialize_to_tensors = lambda: serialize() if is_of_model() else {}
+        tell_models_from_checkpoints()
+    else:
+        leave_out_of_models(variable)
     calls = (owner.saved_tensors, owner._restore_from_tensors)
     setattr(variable, _SAVER, calls if is_in_name_of else None)
     _extend_v1_saver()
@@ -179,10 +193,10 @@ def _is_share(value: Any) -> bool:
 def _number_without_shares() -> None:
     """Has the lists of objects that are saved know of `leave_out_of_numbers`.
 
-    TensorFlow has no hook for it: the method that gives items a name is replaced by one that does
-    the same for lists without such variables.
+    TensorFlow has no hook for it: the methods that give items a name, and say which there are, are
+    replaced by ones that do the same for lists without such variables. SavedModels have all items.
     """
-    known = data_structures.List._track_value
+    known, children = data_structures.List._track_value, data_structures.List._trackable_children
     if hasattr(known, _IS_SHARE):
         return
 
@@ -197,13 +211,22 @@ def _number_without_shares() -> None:
             name = str(number - sum(map(_is_share, self._storage[:number])))
         return known(self, value=value, name=name)
 
+    @functools.wraps(children)
+    def trackable_children(self: Any, save_type: str = "checkpoint", **named: Any) -> Any:
+        if save_type == "checkpoint" or not any(map(_is_share, self._storage)):
+            return children(self, save_type, **named)
+        items = enumerate(self._storage)
+        return {str(number): item for number, item in items if isinstance(item, Trackable)}
+
+    data_structures.List._trackable_children = trackable_children
     setattr(track_value, _IS_SHARE, True)
     data_structures.List._track_value = track_value
 
 
 def owner_of(variable: Any) -> Any:
-    """What is saved in place of a variable, see `save_with`, or None."""
-    return variable._trackable_children().get(OWNER) if hasattr(variable, _SAVER) else None
+    """What a SavedModel has in place of a variable, see `save_with`, or None."""
+    is_saved_with = hasattr(variable, _SAVER)
+    return variable._trackable_children("savedmodel").get(OWNER) if is_saved_with else None
 
 
 def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:

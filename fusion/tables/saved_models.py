@@ -39,7 +39,7 @@ def leave_out_of_models(variable: Any) -> None:
         return handles
 
     variable._export_to_saved_model_graph = export_without_value
-    _tell_models_from_checkpoints()
+    tell_models_from_checkpoints()
 
 
 def is_of_model() -> bool:
@@ -51,7 +51,7 @@ def is_of_model() -> bool:
     return _IS_OF_MODEL.get()
 
 
-def _tell_models_from_checkpoints() -> None:
+def tell_models_from_checkpoints() -> None:
     """Has `is_of_model` know.
 
     TensorFlow has no hook for it: the function that makes the saver of a SavedModel's variables is

@@ -7,12 +7,16 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 300) -> list[str]:
+def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150) -> list[str]:
     """What a program prints last, in each of so many workers; one is no worker.
 
     Args:
@@ -22,28 +26,37 @@ def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 300)
       seconds: after which all are killed.
     """
     addresses = [f"localhost:{port}" for port in _free_ports(workers)]
-    started = []
-    for index in range(workers):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        config = {} if workers == 1 else {"TF_CONFIG": json.dumps(task)}
-        started.append(
-            subprocess.Popen(
+    with ExitStack() as stack:
+        started: list[Any] = []
+        printed: list[Any] = []
+        told: list[Any] = []
+        for index in range(workers):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            config = {} if workers == 1 else {"TF_CONFIG": json.dumps(task)}
+            for files in (printed, told):
+                files.append(stack.enter_context(tempfile.TemporaryFile("w+")))
+            process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **config},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+                stdout=printed[-1],
+                stderr=told[-1],
             )
-        )
-    try:
-        ended = [process.communicate(timeout=seconds) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for process, (_, errors) in zip(started, ended, strict=True):
-        assert process.returncode == 0, errors[-4000:]
-    return [output.splitlines()[-1] for output, _ in ended]
+            started.append(process)
+            stack.callback(process.kill)
+        end = time.monotonic() + seconds
+        # The others may wait for one that has failed.
+        while any(process.poll() is None for process in started):
+            if any(process.returncode for process in started) or time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        for process, errors in zip(started, told, strict=True):
+            errors.seek(0)
+            assert process.returncode in (0, None), errors.read()[-4000:]
+        assert all(process.returncode == 0 for process in started), f"no end in {seconds} s"
+        for output in printed:
+            output.seek(0)
+        return [output.read().splitlines()[-1] for output in printed]
 
 
 def _free_ports(count: int) -> list[int]:

@@ -144,6 +144,27 @@ def test_a_checkpoint_goes_into_a_plain_process(tmp_path):
         tf.train.Checkpoint(table=third).read(path)
 
 
+def test_saved_models_have_the_shards(tmp_path):
+    class Module(tf.Module):
+        def __init__(self) -> None:
+            self.table = ShardedTable(17, 3, name="exported")
+            self.optimizer = keras.optimizers.Adagrad(0.1)
+            self.optimizer.build([*self.table.shards.values()])
+
+        @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int64, 1)])
+        def sums(self, ids: tf.RaggedTensor) -> tf.Tensor:
+            return fusion.lookup_sparse(self.table, ids)
+
+    module = Module()
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    ids = ragged([[1, 2], [], [16]])
+    np.testing.assert_array_equal(loaded.sums(ids), module.sums(ids))
+    names = [name for name, _ in tf.train.list_variables(f"{tmp_path}/model/variables/variables")]
+    assert "table/shard_0/.ATTRIBUTES/VARIABLE_VALUE" in names
+    assert not [name for name in names if name.endswith("ATTRIBUTES/table")]  # no second copy
+
+
 def test_keras_files(tmp_path):
     def made() -> keras.Model:
         layer = SlotEmbedding(30, 4, 2, mode="distributed")
@@ -163,6 +184,9 @@ def test_keras_files(tmp_path):
     loaded = keras.models.load_model(tmp_path / "a.keras")
     np.testing.assert_array_equal(loaded.predict(keys, verbose=0), model.predict(keys, verbose=0))
     assert loaded.layers[0].get_config()["mode"] == "distributed"
+    model.export(tmp_path / "exported")
+    served = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(served.serve(keys), model.predict(keys, verbose=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

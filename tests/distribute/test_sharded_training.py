@@ -67,6 +67,11 @@ def test_layers_of_slots_are_fitted(trained):
         np.testing.assert_allclose(printed["fitted"], one["fitted"], rtol=1e-6)
 
 
+def test_one_process_exports_all_shards(trained):
+    exported = {name: {p["exported"] for p in printed} for name, printed in trained.items()}
+    assert exported == {"workers": {False}, "devices": {True}, "one": {True}}
+
+
 def test_a_wrong_id_is_an_error_in_all_replicas(trained):
     for name, last in (("workers", 1), ("devices", 2), ("one", 0)):
         for printed in trained[name]:
