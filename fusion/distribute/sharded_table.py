@@ -26,6 +26,7 @@ from fusion.tables.checkpoint import (
 )
 from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.registry import register_shard
+from fusion.tables.v1_slots import refuse_shards
 
 #: Rows that the default initializer makes at once, so that none has to have them all.
 _BLOCK = 4096
@@ -115,6 +116,7 @@ class ShardedTable(tf.Module):
             shard._fusion_shard = Shard(self, replica)
             register_shard(shard, shard._fusion_shard)
         make_keras_slots_follow()
+        refuse_shards()
 
     def _initializer(self, given: Any, seed: int) -> Callable[[range], tf.Tensor]:
         """What makes the rows of these numbers."""

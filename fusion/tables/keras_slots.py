@@ -87,6 +87,8 @@ def _prepare_tf_keras() -> None:
     _replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
     checked = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
     _replace(optimizers.Optimizer, "build", lambda method: checked(_without_xla(method)))
+    # Made before, it has the function that is replaced below.
+    _replace(optimizers.legacy.Optimizer, "_aggregate_gradients", _joining)
     follow = functools.partial(_following, tf_keras.initializers.get)
     _replace(optimizers.legacy.Optimizer, "add_slot", follow)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))

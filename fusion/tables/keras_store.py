@@ -150,7 +150,8 @@ def replace_export(archives: type[Any]) -> None:
         owners = {id(owner): owner for owner in found if owner is not None}
         exported._misc_assets = [*exported._misc_assets, *owners.values()]
         for variable in exported.variables:
-            if owner_of(_raw(variable)) is not None:
+            is_wrapped = _raw(variable) is not variable  # as those of Keras 3
+            if is_wrapped and owner_of(_raw(variable)) is not None:
                 variable._export_to_saved_model_graph = functools.partial(_export_raw, variable)
 
     track_resources._tracks_keys = True  # type: ignore[attr-defined]

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.training import slot_creator
+from tensorflow.python.training import optimizer, slot_creator
 
 from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.registry import embedding_variable_of
+from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import (
     check_slot,
@@ -88,3 +88,29 @@ def make_slots_follow() -> None:
             replaced = wrap(made)
             replaced._makes_followers = True  # type: ignore[attr-defined]
             setattr(slot_creator, name, replaced)
+
+
+def refuse_shards() -> None:
+    """Has optimizers of `tf.compat.v1` refuse shards, whose gradients they would sum up.
+
+    TensorFlow has no hook for it: the method that all of them have is replaced by one that does the
+    same for all other variables.
+    """
+    apply = optimizer.Optimizer.apply_gradients
+    if hasattr(apply, "_refuses_shards"):
+        return
+
+    @functools.wraps(apply)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **named: Any) -> Any:
+        pairs = list(grads_and_vars)
+        for shard in filter(None, (shard_of(variable) for _, variable in pairs)):
+            if shard.table.layout.count > 1:
+                raise NotImplementedError(
+                    f"{type(self).__name__} of TensorFlow 1 cannot train sharded table "
+                    f"{shard.table.name!r} in {shard.table.layout.count} replicas: use an "
+                    "optimizer of Keras"
+                )
+        return apply(self, pairs, *args, **named)
+
+    apply_gradients._refuses_shards = True  # type: ignore[attr-defined]
+    optimizer.Optimizer.apply_gradients = apply_gradients

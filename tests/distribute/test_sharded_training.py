@@ -72,6 +72,16 @@ def test_one_process_exports_all_shards(trained):
     assert exported == {"workers": {False}, "devices": {True}, "one": {True}}
 
 
+def test_optimizers_that_would_change_numbers_are_refused(trained):
+    (one,) = trained["one"]
+    assert one["refused"] == []
+    for printed in [*trained["workers"], *trained["devices"]]:
+        words = ["of TensorFlow 1", "'global_clipnorm'", "'clipnorm'", "Adafactor"]
+        for word, said in zip(words, printed["refused"], strict=True):
+            assert word in said
+            assert "'refused'" in said
+
+
 def test_a_wrong_id_is_an_error_in_all_replicas(trained):
     for name, last in (("workers", 1), ("devices", 2), ("one", 0)):
         for printed in trained[name]:
