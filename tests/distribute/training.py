@@ -1,6 +1,6 @@
 """Trains models of sharded tables; a program, which prints what they did.
 
-    python -m tests.distribute.training FOLDER NAME FROM DEVICES STEPS OPTIMIZER...
+    python -m tests.distribute.training FOLDER NAME FROM DEVICES STEPS TABLES OPTIMIZER...
 
 A process of its own, and so a strategy of its own: with `TF_CONFIG` a worker, else as many devices.
 Each model is trained for some steps, saved in FOLDER/OPTIMIZER/NAME, and trained for as many steps.
@@ -62,14 +62,15 @@ def mode_of(number: int, replicas: int) -> str:
 class Model:
     """Tables, a dense part behind them, and an optimizer."""
 
-    def __init__(self, strategy: Any, optimizer: Callable[[], Any]) -> None:
+    def __init__(self, strategy: Any, optimizer: Callable[[], Any], tables: int) -> None:
         self.strategy, replicas = strategy, strategy.num_replicas_in_sync
+        self._shapes = [SHAPES[k % len(SHAPES)] for k in range(tables)]
         with strategy.scope():
             self.tables = [
                 ShardedTable(rows, dim, mode_of(k, replicas), name=f"table_{k}")
-                for k, (rows, dim) in enumerate(SHAPES)
+                for k, (rows, dim) in enumerate(self._shapes)
             ]
-            width = sum(dim for _, dim in SHAPES)
+            width = sum(dim for _, dim in self._shapes)
             weights = tf.random.stateless_normal([width, 1], [1, 2]) / 4
             self.dense = tf.Variable(weights, name="dense")
             self.optimizer = optimizer()
@@ -86,8 +87,10 @@ class Model:
         return tf.train.Checkpoint(tables=self.tables, dense=self.dense, optimizer=self.optimizer)
 
     def _in_replica(self, ids: Any, weights: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        combiners = [COMBINERS[k % 3] for k in range(len(SHAPES))]
-        given = [ids[k].with_values(weights[k]) if k % 2 else None for k in range(len(SHAPES))]
+        combiners = [COMBINERS[k % 3] for k in range(len(self._shapes))]
+        given = [
+            ids[k].with_values(weights[k]) if k % 2 else None for k in range(len(self._shapes))
+        ]
         with tf.GradientTape() as tape:
             embedded = fusion.lookup_sparse(self.tables, ids, given, combiners)
             outputs = tf.matmul(tf.concat(embedded, 1), self.dense)[:, 0]
@@ -103,13 +106,38 @@ class Model:
         losses = self.strategy.run(self._in_replica, batch)
         return self.strategy.reduce("SUM", losses, axis=None)
 
+    def least_bytes(self, steps: range) -> int:
+        """What this process has to send for steps: ids of 4 bytes, rows, gradients, counts."""
+        replicas = self.strategy.num_replicas_in_sync
+        (rank,) = self.tables[0].replicas.devices
+        total = len(steps) * (replicas - 1) * 4 * (len(self.tables) + 3)
+        for step in steps:
+            for k, some in enumerate(self._numbers(step)[0]):
+                row_bytes, layout = 4 * self._shapes[k][1], self.tables[k].layout
+                owned = set(layout.rows_of(rank))
+                for replica in range(replicas):
+                    begin, end = (BATCH * r // replicas for r in (replica, replica + 1))
+                    wanted = {int(i) for ids in some[begin:end] for i in ids}
+                    if replica == rank:
+                        total += len(wanted - owned) * (4 + row_bytes)
+                    else:
+                        total += len(wanted & owned) * row_bytes
+        return total
+
+    def _numbers(self, step: int) -> tuple[Any, Any, Any]:
+        """The ids, weights and labels of a batch."""
+        rng = np.random.default_rng(step)
+        lengths = rng.integers(0, 4, (len(self._shapes), BATCH))
+        ids = [
+            [rng.integers(0, rows, n) for n in lengths[k]]
+            for k, (rows, _) in enumerate(self._shapes)
+        ]
+        weights = [[rng.random(n) + 0.5 for n in some] for some in lengths]
+        return ids, weights, rng.standard_normal(BATCH).astype(np.float32)
+
     def batch(self, step: int) -> Any:
         """What each replica has of a batch: rows that are not divided evenly."""
-        rng = np.random.default_rng(step)
-        lengths = rng.integers(0, 4, (len(SHAPES), BATCH))
-        ids = [[rng.integers(0, rows, n) for n in lengths[k]] for k, (rows, _) in enumerate(SHAPES)]
-        weights = [[rng.random(n) + 0.5 for n in some] for some in lengths]
-        labels = rng.standard_normal(BATCH).astype(np.float32)
+        ids, weights, labels = self._numbers(step)
         count = self.strategy.num_replicas_in_sync
 
         def of_replica(context: Any) -> Any:
@@ -132,8 +160,8 @@ class Model:
             return parts[replica]
 
         return (
-            [make(lambda context, k=k: part(context)[0][k]) for k in range(len(SHAPES))],
-            [make(lambda context, k=k: part(context)[1][k]) for k in range(len(SHAPES))],
+            [make(lambda context, k=k: part(context)[0][k]) for k in range(len(self._shapes))],
+            [make(lambda context, k=k: part(context)[1][k]) for k in range(len(self._shapes))],
             make(lambda context: part(context)[2]),
         )
 
@@ -142,18 +170,22 @@ class Model:
         return [float(self.step(*self.batch(step))) for step in steps]
 
 
-def work(strategy: Any, name: str, steps: int, saved: Path, restored: Path) -> dict[str, Any]:
+def work(
+    strategy: Any, name: str, steps: int, tables: int, saved: Path, restored: Path
+) -> dict[str, Any]:
     """The losses of a model, those of one that is restored, and what was sent for the first."""
-    model = Model(strategy, OPTIMIZERS[name])
+    model = Model(strategy, OPTIMIZERS[name], tables)
     peers = model.tables[0].replicas.peers
     before = None if peers is None else peers.sent.numpy()
     losses = model.train(range(steps))
-    sent = None if peers is None else (peers.sent.numpy() - before).tolist()
+    sent = None
+    if peers is not None:
+        sent = [*map(int, peers.sent.numpy() - before), model.least_bytes(range(steps))]
     # Each process writes; the first one's files are those to be restored.
     rank = 0 if peers is None else peers.rank
     model.checkpoint().write(f"{saved}-{rank}")
     losses += model.train(range(steps, 2 * steps))
-    other = Model(strategy, OPTIMIZERS[name])
+    other = Model(strategy, OPTIMIZERS[name], tables)
     other.train(range(100, 102))  # rows and slots are not as they were
     other.checkpoint().read(f"{restored}-0").assert_existing_objects_matched()
     again = other.train(range(steps, 2 * steps))
@@ -259,11 +291,15 @@ def is_exported(strategy: Any, folder: str) -> bool:
 
 
 def main() -> None:
-    folder, name, restored, devices, steps, *optimizers = sys.argv[1:]
+    folder, name, restored, devices, steps, tables, *optimizers = sys.argv[1:]
     strategy = strategy_of(int(devices))
     done = {
         optimizer: work(
-            strategy, optimizer, int(steps), *(Path(folder, optimizer, x) for x in (name, restored))
+            strategy,
+            optimizer,
+            int(steps),
+            int(tables),
+            *(Path(folder, optimizer, x) for x in (name, restored)),
         )
         for optimizer in optimizers
     }

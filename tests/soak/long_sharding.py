@@ -1,0 +1,46 @@
+"""Sharded tables as in `tests.distribute`: 20 of them, in up to 4 processes, by all optimizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.distribute import processes
+from tests.distribute.training import OPTIMIZERS
+
+STEPS, TABLES = 100, 20
+#: Devices and workers.
+REPLICAS = {"workers 4": (1, 4), "devices 2": (2, 1), "workers 2": (1, 2), "one": (1, 1)}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_path: Path) -> None:
+    """Each is restored from what the one before has saved, and each is run twice."""
+    losses, restored_from = {}, "workers 4"
+    for name, (devices, workers) in REPLICAS.items():
+        arguments = [name, restored_from, str(devices), str(STEPS), str(TABLES), optimizer]
+        printed = [
+            [json.loads(line)["trained"][optimizer] for line in _run(tmp_path, arguments, workers)]
+            for _ in range(2)
+        ]
+        assert printed[0] == printed[1]
+        losses[name] = printed[0]
+        restored_from = name
+    for told in losses["workers 4"]:
+        messages, sent, least = told["sent"]
+        assert messages == 4 * 3 * STEPS
+        assert least <= sent <= least * 33 / 32
+    (one,) = losses["one"]
+    for some in losses.values():
+        for told in some:
+            np.testing.assert_allclose(told["losses"], one["losses"], rtol=1e-6)
+            np.testing.assert_allclose(told["restored"], one["losses"][STEPS:], rtol=1e-6)
+
+
+def _run(folder: Path, arguments: list[str], workers: int) -> list[str]:
+    return processes.run(
+        "tests.distribute.training", [str(folder), *arguments], workers, seconds=900
+    )
