@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +10,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from modelzoo.cluster import tasks
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,14 +25,11 @@ def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150)
       workers: how many there are.
       seconds: after which all are killed.
     """
-    addresses = [f"localhost:{port}" for port in _free_ports(workers)]
     with ExitStack() as stack:
         started: list[Any] = []
         printed: list[Any] = []
         told: list[Any] = []
-        for index in range(workers):
-            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            config = {} if workers == 1 else {"TF_CONFIG": json.dumps(task)}
+        for _, config in tasks({"worker": workers} if workers > 1 else {}):
             for files in (printed, told):
                 files.append(stack.enter_context(tempfile.TemporaryFile("w+")))
             process = subprocess.Popen(
@@ -57,13 +54,3 @@ def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150)
         for output in printed:
             output.seek(0)
         return [output.read().splitlines()[-1] for output in printed]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

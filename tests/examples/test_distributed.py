@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.distributed import sharded
 from examples.distributed.__main__ import train
 from modelzoo.cluster import tasks
 from tests import zygote
@@ -176,3 +177,14 @@ def test_a_worker_of_parameter_servers_without_fusion() -> None:
     gathers, error = told.splitlines()
     assert gathers == "{'ResourceGather'}", "tables on other machines are not read whole"
     assert "/job:worker/replica:0/task:0 does not know fusion's ops" in error
+
+
+def test_sharded_tables_train_the_same_on_devices_and_in_processes():
+    columns, steps = 3, 3
+    (devices,) = sharded.run("mirrored", 3, steps, columns)
+    processes = sharded.run("multi_worker", 2, steps, columns)
+    assert len({*devices["losses"]}) == steps
+    for process in processes:
+        np.testing.assert_allclose(process["losses"], devices["losses"], rtol=1e-6)
+        assert 2 * process["table_bytes"] == devices["table_bytes"] == 4 * columns * 1000 * 16
+        assert 0 < process["sent_in_a_step"] < process["table_bytes"] / 2
