@@ -23,7 +23,6 @@ class Replicas:
     """The replicas of a strategy, and how their tables are reached.
 
     Attributes:
-      strategy: of `tf.distribute`; its default one if there is none.
       count: how many replicas there are, N.
       devices: of the replicas of this process, by their number.
       peers: the processes, if there are several.
@@ -35,7 +34,7 @@ class Replicas:
         Raises:
           NotImplementedError: its replicas cannot have shards.
         """
-        self.strategy = strategy
+        self._strategy = weakref.ref(strategy)  # which is known as long as it lives
         self.count, self.peers = 1, None
         self.devices: dict[int, str | None] = {0: None}
         if not tf.distribute.has_strategy() or isinstance(strategy, _ONE):
@@ -82,8 +81,8 @@ class Replicas:
         Raises:
           ValueError: that is in another strategy.
         """
-        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not self.strategy:
+        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not self._strategy():
             raise ValueError(
-                f"sharded table {name!r} was made in the scope of "
-                f"{type(self.strategy).__name__}, and is used in another strategy's"
+                f"sharded table {name!r} was made in the scope of another strategy than "
+                f"{type(tf.distribute.get_strategy()).__name__}, where it is used"
             )

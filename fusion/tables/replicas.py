@@ -162,8 +162,8 @@ def variables_beside(table: Any) -> Iterator[None]:
 
 
 def is_shared(variable: Any) -> bool:
-    """Whether a variable is one for all replicas of this process."""
-    return isinstance(variable, SharedVariable)
+    """Whether a variable is one for all replicas of this process, or what wraps such a shard."""
+    return isinstance(variable, SharedVariable) or shard_of(variable) is not None
 
 
 def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
