@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,22 +12,23 @@ import pytest
 from tests.distribute import processes
 from tests.distribute.training import OPTIMIZERS
 
-STEPS, TABLES = 100, 20
+STEPS, TABLES = 50, 20
 #: Devices and workers.
 REPLICAS = {"workers 4": (1, 4), "devices 2": (2, 1), "workers 2": (1, 2), "one": (1, 1)}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_path: Path) -> None:
-    """Each is restored from what the one before has saved, and each is run twice."""
-    losses, restored_from = {}, "workers 4"
+    """Each is restored from what the one before has saved; the first is run twice."""
+    losses: dict[str, Any] = {}
+    restored_from = "workers 4"
     for name, (devices, workers) in REPLICAS.items():
         arguments = [name, restored_from, str(devices), str(STEPS), str(TABLES), optimizer]
         printed = [
             [json.loads(line)["trained"][optimizer] for line in _run(tmp_path, arguments, workers)]
-            for _ in range(2)
+            for _ in range(1 if losses else 2)
         ]
-        assert printed[0] == printed[1]
+        assert printed[0] == printed[-1]
         losses[name] = printed[0]
         restored_from = name
     for told in losses["workers 4"]:
