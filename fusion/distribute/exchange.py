@@ -6,6 +6,7 @@ and no larger than what is in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ _SIZES = np.array(
 )
 
 #: What messages are for: those of different kinds are on their way at the same time.
-COUNTS, IDS, ROWS, GRADIENTS, WHOLE = range(5)
+COUNTS, IDS, ROWS, GRADIENTS, WHOLE = range(_KINDS := 5)
+
+#: Strategies of a process have groups of their own; all processes make them in the same order.
+_STRATEGIES = itertools.count()
 
 
 class Peers:
@@ -44,6 +48,7 @@ class Peers:
         """
         self.rank, self.count = rank, count
         self._device, self._timeout = device, timeout
+        self._first_group = _FIRST_GROUP + next(_STRATEGIES) * count**2
         self.sent = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="sent")
         self._exchange = tf.function(self._exchanged, autograph=False, reduce_retracing=True)
 
@@ -98,32 +103,41 @@ class Peers:
             padded = [_padded(parts[peer]) for peer in others]
             sends = [
                 tf.raw_ops.CollectiveBcastSendV2(
-                    input=message, **self._message(kind, self.rank, peer, number)
+                    input=message, **self._message(kind, self.rank, peer, number, message.dtype)
                 )
                 for peer, (message, number) in zip(others, padded, strict=True)
             ]
-            item_bytes = parts[0].dtype.size
-            total = tf.add_n([tf.size(message, tf.int64) for message, _ in padded])
-            self.sent.assign_add(tf.stack([tf.constant(len(others), tf.int64), total * item_bytes]))
-            received = list(parts)
+            received, messages = list(parts), []
             for peer in others:
                 size, number = _size(sizes[peer])
                 message = tf.raw_ops.CollectiveBcastRecvV2(
-                    **self._message(kind, peer, self.rank, number),
+                    **self._message(kind, peer, self.rank, number, parts[peer].dtype),
                     shape=tf.reshape(size, [1]),
                     T=parts[peer].dtype,
                 )
+                messages.append(message)
                 received[peer] = message[: sizes[peer]]
-            with tf.control_dependencies(sends):  # which nothing else asks for
+            total = tf.add_n([tf.size(message, tf.int64) for message, _ in padded])
+            # Sends have no other who asks for them; and TensorFlow orders none of these ops, but
+            # those that change a variable: the next exchange begins when this one has ended.
+            with tf.control_dependencies([*sends, *messages]):
+                number = tf.constant(len(others), tf.int64)
+                counted = self.sent.assign_add(
+                    tf.stack([number, total * parts[0].dtype.size]), read_value=False
+                )
+            with tf.control_dependencies([] if counted is None else [counted]):
                 return [tf.identity(vector) for vector in received]
 
-    def _message(self, kind: int, sender: int, receiver: int, number: tf.Tensor) -> dict[str, Any]:
+    def _message(
+        self, kind: int, sender: int, receiver: int, number: tf.Tensor, dtype: tf.DType
+    ) -> dict[str, Any]:
         """The arguments of a collective, of a size of this number."""
         low, high = sorted((sender, receiver))
-        way = 2 * kind + (sender < receiver)
+        # A collective keeps its dtype, too.
+        way = 2 * (_KINDS * dtype.as_datatype_enum + kind) + (sender < receiver)
         return {
             "group_size": 2,
-            "group_key": _FIRST_GROUP + low * self.count + high,
+            "group_key": self._first_group + low * self.count + high,
             "instance_key": way * len(_SIZES) + tf.cast(number, tf.int32),
             "timeout_seconds": self._timeout,
         }

@@ -56,7 +56,7 @@ class Replicas:
                 f"sharded tables need one replica in each of {workers} processes, got "
                 f"{len(devices)}: start a process for each device"
             )
-        rank = strategy.cluster_resolver.task_id
+        rank = extended._id_in_cluster  # of all jobs: a chief comes before the workers
         self.count, self.devices = workers, {rank: devices[0]}
         timeout = extended._communication_options.timeout_seconds or 0
         with variables_on(devices[0]):
@@ -79,10 +79,19 @@ class Replicas:
         """Checks that a table can be used where it is called.
 
         Raises:
-          ValueError: that is in another strategy.
+          ValueError: that is in another strategy, or by one of several processes alone.
         """
+        if self.peers is not None and tf.executing_eagerly() and not _is_in_replica():
+            raise ValueError(
+                f"sharded table {name!r} has rows in {self.count} processes: it is looked up in a "
+                "function that the strategy runs in all of them (`strategy.run`)"
+            )
         if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not self._strategy():
             raise ValueError(
                 f"sharded table {name!r} was made in the scope of another strategy than "
                 f"{type(tf.distribute.get_strategy()).__name__}, where it is used"
             )
+
+
+def _is_in_replica() -> bool:
+    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +73,8 @@ class ShardedTable(tf.Module):
             has all rows.
           initializer: the rows, an array [rows, D]; or what makes them, called once with the shape
             [rows, D] and the dtype, which should make the same in each process. None: truncated
-            normal of deviation 1/sqrt(D), which depends on seed and row alone, and takes no memory
-            beyond a shard's.
+            normal of deviation 1/sqrt(D), which depends on seed and row alone; no more than a shard
+            is made.
           dtype: float16, bfloat16, float32 or float64.
           trainable: whether optimizers train it.
           name: of the table.
@@ -180,12 +181,13 @@ class ShardedTable(tf.Module):
 def default_rows(seed: int, dimension: int, dtype: tf.DType, rows: range) -> tf.Tensor:
     """The rows of these numbers, [n, D], of which each depends on the seed and itself alone."""
     made = [tf.zeros([0, dimension], dtype)]
-    numbers = np.asarray(rows)
-    for block in np.unique(numbers // _BLOCK):
+    for block in range(rows.start // _BLOCK, -(-rows.stop // _BLOCK)):
+        first = block * _BLOCK
+        own = rows[bisect_left(rows, first) : bisect_left(rows, first + _BLOCK)]
         block_rows = tf.random.stateless_truncated_normal(
-            [_BLOCK, dimension], [seed, int(block)], stddev=1 / math.sqrt(dimension), dtype=dtype
+            [_BLOCK, dimension], [seed, block], stddev=1 / math.sqrt(dimension), dtype=dtype
         )
-        made.append(tf.gather(block_rows, numbers[numbers // _BLOCK == block] % _BLOCK))
+        made.append(tf.gather(block_rows, np.arange(own.start, own.stop, own.step) - first))
     return tf.concat(made, 0)
 
 
@@ -200,11 +202,6 @@ class Shard:
 
     table: ShardedTable
     replica: int
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether other processes have other rows in its place."""
-        return self.table.replicas.peers is not None
 
     @property
     def is_whole(self) -> bool:

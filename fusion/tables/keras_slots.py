@@ -38,8 +38,9 @@ _EARLY = ("Adagrad", "Ftrl")
 _DENSE_IN_TF_KERAS = ("weight_decay",)
 _DENSE = (*_DENSE_IN_TF_KERAS, "clipnorm", "global_clipnorm", "clipvalue")
 
-#: Arguments with which an optimizer needs a whole gradient.
-_NORMS = ("clipnorm", "global_clipnorm")
+#: Arguments with which an optimizer needs a whole gradient: of all replicas, or of all rows.
+_WHOLE_IN_TF_KERAS = ("clipnorm", "global_clipnorm")
+_WHOLE = (*_WHOLE_IN_TF_KERAS, "clipvalue")
 
 #: The Keras packages whose slots follow rows.
 _PREPARED: set[str] = set()
@@ -72,6 +73,7 @@ def _prepare_keras() -> None:
     _replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
     _replace(optimizers.Adafactor, "build", _refused_build)
     _replace(optimizers.Optimizer, "_all_reduce_sum_gradients", _joining)
+    _replace(optimizers.LossScaleOptimizer, "build", _without_loss_scale)
     for name in _EARLY:
         _replace(getattr(optimizers, name), "build", _checked_build)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
@@ -94,6 +96,9 @@ def _prepare_tf_keras() -> None:
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace_saving(tf_keras.layers.Layer, _weights)
     refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
+    scaling = importlib.import_module("tf_keras.src.mixed_precision.loss_scale_optimizer")
+    for owner in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
+        _replace(owner, "apply_gradients", _without_loss_scale)
     utils = importlib.import_module("tf_keras.src.optimizers.utils")
     _replace(utils, "all_reduce_sum_gradients", _joining)
     replace_export(tf_keras.export.ExportArchive)
@@ -284,13 +289,13 @@ def _checked_arguments(names: Sequence[str], method: Callable[..., Any]) -> Call
             for name in (name for name in names if getattr(self, name, None)):
                 for table in variables:
                     _check(self, table, name, "argument")
-        for name in (name for name in _NORMS if getattr(self, name, None)):
+        whole = _WHOLE_IN_TF_KERAS if names is _DENSE_IN_TF_KERAS else _WHOLE
+        for name in (name for name in whole if getattr(self, name, None)):
             for shard in filter(None, map(shard_of, variables)):
                 if shard.table.layout.count > 1:
                     raise NotImplementedError(
-                        f"argument {name!r} of {type(self).__name__} needs the norm of a whole "
-                        f"gradient, of which each replica has a part: sharded table "
-                        f"{shard.table.name!r}"
+                        f"argument {name!r} of {type(self).__name__} needs a whole gradient, of "
+                        f"which each replica has a part: sharded table {shard.table.name!r}"
                     )
         method(self, variables)
 
@@ -309,6 +314,27 @@ def _without_xla(method: Callable[..., Any]) -> Callable[..., Any]:
         method(self, variables)
 
     return build
+
+
+def _without_loss_scale(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of an optimizer that skips steps whose gradients are not finite.
+
+    It is called with variables, or with pairs of a gradient and a variable. Processes that do not
+    have the same gradients would skip other steps.
+    """
+
+    def call(self: Any, given: Any, *args: Any, **named: Any) -> Any:
+        items = list(given)
+        variables = [item[1] if isinstance(item, tuple) else item for item in items]
+        for shard in filter(None, map(shard_of, variables)):
+            if shard.table.replicas.peers is not None:
+                raise NotImplementedError(
+                    f"{type(self).__name__} decides by whole gradients, of which each process has "
+                    f"a part: sharded table {shard.table.name!r}"
+                )
+        return method(self, items, *args, **named)
+
+    return call
 
 
 def _is_plain_sgd(optimizer: Any) -> bool:

@@ -125,8 +125,8 @@ def _refusing(function: Callable[..., Any], position: int) -> Callable[..., Any]
         model = args[position]
         if has_keyed(model.weights):
             raise NotImplementedError(
-                f"model {model.name!r} has embedding variables, whose keys the old HDF5 format "
-                "cannot have: use .keras, .weights.h5 or a SavedModel"
+                f"model {model.name!r} has embedding variables or sharded tables, which the old "
+                "HDF5 format cannot have: use .keras, .weights.h5 or a SavedModel"
             )
         return function(*args, **named)
 

@@ -179,18 +179,17 @@ def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """
     context = tf.distribute.get_replica_context()
     given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-    if context.num_replicas_in_sync == 1 or not given:
-        return list(pairs)
-    gradients, variables = zip(*given, strict=True)
     workers = getattr(context.strategy.extended, "_num_workers", 1)
-    if workers > 1:  # of which each has one replica, and variables of its own
-        return list(pairs)
+    if given and context.num_replicas_in_sync > 1 and workers == 1:
+        gradients, variables = zip(*given, strict=True)
 
-    def join(strategy: Any, *gradients: Any) -> list[Any]:
-        of_replicas = [strategy.experimental_local_results(gradient) for gradient in gradients]
-        return [_sum(*item) for item in zip(of_replicas, variables, strict=True)]
+        def join(strategy: Any, *gradients: Any) -> list[Any]:
+            of_replicas = [strategy.experimental_local_results(gradient) for gradient in gradients]
+            return [_sum(*item) for item in zip(of_replicas, variables, strict=True)]
 
-    sums = iter(context.merge_call(join, args=gradients))
+        given = list(zip(context.merge_call(join, args=gradients), variables, strict=True))
+    # Of several workers each has one replica, and shards of its own.
+    sums = iter([_with_distinct_rows(*pair) for pair in given])
     return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 
@@ -198,13 +197,25 @@ def _sum(gradients: Sequence[Any], variable: Any) -> Any:
     with beside(variable):
         if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
             return tf.add_n([tf.convert_to_tensor(gradient) for gradient in gradients])
-        values = tf.concat([gradient.values for gradient in gradients], 0)
-        indices = tf.concat([gradient.indices for gradient in gradients], 0)
-        if shard_of(variable) is not None:
-            # Each row once, as in a process of its own. Others have what TensorFlow would gather.
-            indices, places = tf.unique(indices)
-            values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
-        return tf.IndexedSlices(values, indices, gradients[0].dense_shape)
+        return tf.IndexedSlices(
+            tf.concat([gradient.values for gradient in gradients], 0),
+            tf.concat([gradient.indices for gradient in gradients], 0),
+            gradients[0].dense_shape,
+        )
+
+
+def _with_distinct_rows(gradient: Any, variable: Any) -> Any:
+    """A gradient of a shard with each row once, as Keras 3 needs it for the right numbers.
+
+    Whatever replicas and lookups of a step rows come from. Other variables have what TensorFlow
+    would gather.
+    """
+    if shard_of(variable) is None or not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    with beside(variable):
+        rows, places = tf.unique(gradient.indices)
+        sums = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+        return tf.IndexedSlices(sums, rows, gradient.dense_shape)
 
 
 def check_runs_once(what: str) -> None:

@@ -51,11 +51,11 @@ def test_a_checkpoint_goes_on_with_any_number(trained, name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_sends_distinct_ids_and_their_rows_in_four_messages(trained, name):
-    """Counts, ids, rows, gradients to each other process, hardly longer than what is in them."""
+def test_a_step_sends_distinct_ids_and_their_rows(trained, name):
+    """In messages of counts, ids, rows and gradients of each dtype, hardly longer than these."""
     for printed in trained["workers"]:
         messages, sent, least = printed["trained"][name]["sent"]
-        assert messages == 4 * STEPS
+        assert messages == (6 + 6) * STEPS  # two lookups, of two dtypes
         assert least <= sent <= least * 33 / 32
 
 
@@ -75,11 +75,13 @@ def test_one_process_exports_all_shards(trained):
 def test_optimizers_that_would_change_numbers_are_refused(trained):
     (one,) = trained["one"]
     assert one["refused"] == []
-    for printed in [*trained["workers"], *trained["devices"]]:
-        words = ["of TensorFlow 1", "'global_clipnorm'", "'clipnorm'", "Adafactor"]
-        for word, said in zip(words, printed["refused"], strict=True):
-            assert word in said
-            assert "'refused'" in said
+    words = ["of TensorFlow 1", "'global_clipnorm'", "'clipnorm'", "'clipvalue'", "Adafactor"]
+    in_processes = [*words[:4], "LossScaleOptimizer", words[4]]
+    for name, expected in (("devices", words), ("workers", in_processes)):
+        for printed in trained[name]:
+            for word, said in zip(expected, printed["refused"], strict=True):
+                assert word in said
+                assert "'refused'" in said
 
 
 def test_a_wrong_id_is_an_error_in_all_replicas(trained):

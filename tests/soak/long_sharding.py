@@ -33,7 +33,7 @@ def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_pa
         restored_from = name
     for told in losses["workers 4"]:
         messages, sent, least = told["sent"]
-        assert messages == 4 * 3 * STEPS
+        assert messages == (6 + 6) * 3 * STEPS
         assert least <= sent <= least * 33 / 32
     (one,) = losses["one"]
     for some in losses.values():
