@@ -89,3 +89,18 @@ def test_a_wrong_id_is_an_error_in_all_replicas(trained):
         for printed in trained[name]:
             message = f"sharded table small must be from 0 to 9; replica {last} has 10"
             assert message in printed["wrong"]
+
+
+def test_a_process_that_ends_is_named_in_the_others():
+    told, gone = processes.run("tests.distribute.dying", [], 2)
+    assert gone == "gone"
+    assert "/job:worker/replica:0/task:1" in told
+    assert "Collective" in told
+
+
+def test_who_looks_up_alone_is_told(trained):
+    """The rows are in other processes, which would not answer."""
+    for name, told in (("workers", "`strategy.run`"), ("devices", ""), ("one", "")):
+        for printed in trained[name]:
+            assert told in printed["alone"]
+            assert bool(told) == bool(printed["alone"])

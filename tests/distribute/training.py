@@ -284,6 +284,17 @@ def is_refused(strategy: Any) -> list[str]:
     return said
 
 
+def look_up_alone(strategy: Any) -> str:
+    """What is said of a lookup outside of the strategy's functions, if it is refused."""
+    with strategy.scope():
+        table = ShardedTable(10, 2, name="alone")
+    try:
+        fusion.lookup_sparse(table, tf.ragged.constant([[1, 2]]))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def is_exported(strategy: Any, folder: str) -> bool:
     """Whether a SavedModel has the rows of all shards; several processes refuse it."""
     with strategy.scope():
@@ -324,6 +335,7 @@ def main() -> None:
         "wrong": ask_for_a_wrong_id(strategy),
         "exported": is_exported(strategy, folder),
         "refused": is_refused(strategy),
+        "alone": look_up_alone(strategy),
     }
     print(json.dumps(told), flush=True)
 
