@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import weakref
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -97,7 +98,8 @@ class ShardedTable(tf.Module):
         super().__init__(name=module_name(name))
         # What is saved in their place, and not with a SavedModel.
         self._saved = self._no_dependency(SavedShards(self.layout, self.replicas))
-        self._slots: list[SavedShards] = self._no_dependency([])
+        slots: weakref.WeakKeyDictionary[Any, dict[str, SavedShards]] = weakref.WeakKeyDictionary()
+        self._slots = slots
         self._replicas = tuple(self.replicas.devices)
         for replica in self._replicas:
             own = self.layout.rows_of(replica)
@@ -140,12 +142,12 @@ class ShardedTable(tf.Module):
         """By the number of the replica, the variables of this process."""
         return {replica: getattr(self, f"shard_{replica}") for replica in self._replicas}
 
-    def add_slot(self, replica: int, slot: Any) -> None:
-        """Has an optimizer's variable beside a shard saved with those beside the others."""
-        number = sum(saved.has(replica) for saved in self._slots)
-        if number == len(self._slots):
-            self._slots.append(SavedShards(self.layout, self.replicas))
-        saved = self._slots[number]
+    def add_slot(self, replica: int, slot: Any, optimizer: Any, name: str) -> None:
+        """Has an optimizer's variable saved with those of this name beside the other shards."""
+        known = self._slots.setdefault(optimizer, {})
+        saved = known.get(name)
+        if saved is None or saved.has(replica):  # an optimizer can be built again
+            saved = known[name] = SavedShards(self.layout, self.replicas)
         if replica == self._replicas[0]:
             save_as(slot, saved.saved_tensors, saved.restore, [WHOLE_TABLE])
         else:
@@ -209,14 +211,14 @@ class Shard:
         return len(self.table.layout.rows_of(self.replica)) == self.table.rows
 
     @contextlib.contextmanager
-    def slots(self) -> Iterator[None]:
+    def slots(self, optimizer: Any, name: str) -> Iterator[None]:
         """A context in which an optimizer makes a variable beside it."""
         shape = self.table.shards[self.replica].shape
 
         def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
             slot = next_creator(**arguments)
             if slot.shape == shape:
-                self.table.add_slot(self.replica, slot)
+                self.table.add_slot(self.replica, slot, optimizer, name)
             return slot
 
         with self.table.replicas.variables_of(self.replica), tf.variable_creator_scope(create):

@@ -137,6 +137,17 @@ def _made_beside(variable: Any, first: Any) -> Iterator[None]:
         _TABLE.reset(token)
 
 
+@contextmanager
+def _made_beside_shard(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
+    """A context in which an optimizer makes a slot beside a shard of a table."""
+    token = _TABLE.set(None)
+    try:
+        with shard.slots(optimizer, str(name)):
+            yield
+    finally:
+        _TABLE.reset(token)
+
+
 def _following(
     get_initializer: Callable[[Any], Any], method: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -148,7 +159,7 @@ def _following(
         bound.apply_defaults()
         optimizer, table, name = list(bound.arguments.values())[:3]
         if (shard := shard_of(table)) is not None:
-            with shard.slots():
+            with _made_beside_shard(shard, optimizer, name):
                 return method(*args, **named)
         variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
         if variable is None or isinstance(initializer, ZerosOnDemand):
@@ -177,7 +188,7 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
         if (shard := shard_of(model_variable)) is not None:
-            with shard.slots():
+            with _made_beside_shard(shard, self, variable_name):
                 return add()
         variable = embedding_variable_of(model_variable)
         if variable is None or callable(initial_value):  # as that of zeros on demand is
@@ -229,7 +240,8 @@ def _following_the_noted(
 
     def add(*args: Any, **named: Any) -> Any:
         if (shard := shard_of(_TABLE.get())) is not None:
-            with shard.slots():
+            bound = signature.bind(*args, **named)
+            with _made_beside_shard(shard, args[0], bound.arguments.get("name")):
                 return method(*args, **named)
         variable = embedding_variable_of(_TABLE.get())
         if variable is None:

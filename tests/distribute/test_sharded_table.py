@@ -15,6 +15,7 @@ from fusion.distribute.exchange import _SIZES, _size
 from fusion.distribute.layout import Layout
 from fusion.distribute.sharded_table import default_rows
 from fusion.keras.layers import SlotEmbedding
+from tests.distribute.test_dumps import sharded
 
 #: Of seed 002: tables, ids, and the sums that it prints.
 TABLES = [np.arange(17 * 3).reshape(17, 3), np.arange(7 * 5).reshape(7, 5)]
@@ -199,3 +200,19 @@ def test_keras_files(tmp_path):
 def test_layers_that_cannot_be_sharded(arguments, message):
     with pytest.raises(ValueError, match=message):
         SlotEmbedding(**{"input_dim": 5, "output_dim": 2, "mode": "distributed"} | arguments)
+
+
+def test_slots_of_shards_are_paired_by_optimizer_and_name(monkeypatch: pytest.MonkeyPatch):
+    """Also if another optimizer has some of the shards alone, or is gone."""
+    table = sharded(monkeypatch, 2)
+    shards = [*table.shards.values()]
+    keras.optimizers.Adagrad(0.1).build(shards[:1])  # and is gone
+    some, every = keras.optimizers.Adagrad(0.1), keras.optimizers.Adam(0.1)
+    some.build(shards[1:])
+    every.build(shards)
+    for number, slot in enumerate(every.variables[2:]):  # two of each shard
+        slot.assign(tf.fill(slot.shape, float(number)))
+    for first, name in ((0.0, "momentum"), (1.0, "velocity")):
+        whole = table._slots[every][name].saved_tensors()["table"].numpy()
+        np.testing.assert_array_equal(whole[0::2], first)
+        np.testing.assert_array_equal(whole[1::2], first + 2)
