@@ -15,7 +15,7 @@ from fusion.tables.replicas import variables_on
 
 _ONE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
 
-#: What is known of strategies; each has one group of peers, whose keys count.
+#: What is known of strategies, so that all tables of one share an exchange.
 _KNOWN: weakref.WeakKeyDictionary[Any, Replicas] = weakref.WeakKeyDictionary()
 
 
