@@ -216,3 +216,24 @@ def test_slots_of_shards_are_paired_by_optimizer_and_name(monkeypatch: pytest.Mo
         whole = table._slots[every][name].saved_tensors()["table"].numpy()
         np.testing.assert_array_equal(whole[0::2], first)
         np.testing.assert_array_equal(whole[1::2], first + 2)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_a_sharded_table_trains_as_a_plain_one(name: str):
+    rng = np.random.default_rng(0)
+    keys, labels = rng.integers(0, 50, (32, 3, 2)), rng.random((32, 12)).astype(np.float32)
+
+    def losses(mode: str | None) -> list[float]:
+        initializer = keras.initializers.RandomUniform(seed=3)
+        layer = SlotEmbedding(50, 4, 3, mode=mode, embeddings_initializer=initializer)
+        model = keras.Sequential(
+            [keras.Input((3, 2), dtype="int64"), layer, keras.layers.Flatten()]
+        )
+        model.compile(getattr(keras.optimizers, name)(0.1), "mse")
+        data = tf.data.Dataset.from_tensor_slices((keys, labels)).batch(8)
+        found: list[float] = model.fit(data, epochs=3, verbose=0, shuffle=False).history["loss"]
+        return found
+
+    expected = losses(None)
+    assert len(set(expected)) == 3
+    assert losses("distributed") == expected
