@@ -67,7 +67,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
-        *("exchange", "layout", "replicas", "saving", "sharded_table", "rows"),
+        *("exchange", "layout", "replicas", "saving", "sharded", "rows"),
+        *("sharded_table", "sharded_embedding_variable"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),
     ),
     "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),

@@ -7,6 +7,9 @@ from fusion.distribute.placement import Placement as Placement
 from fusion.distribute.placement import Plan as Plan
 from fusion.distribute.placement import Slice as Slice
 from fusion.distribute.planning import plan as plan
+from fusion.distribute.sharded_embedding_variable import (
+    ShardedEmbeddingVariable as ShardedEmbeddingVariable,
+)
 from fusion.distribute.sharded_table import ShardedTable as ShardedTable
 from fusion.distribute.tables import Table as Table
 from fusion.distribute.traffic import Traffic as Traffic

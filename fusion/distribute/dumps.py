@@ -14,6 +14,7 @@ from fusion.distribute import sok_files
 from fusion.distribute.layout import Layout
 from fusion.distribute.optimizer_states import states_of
 from fusion.distribute.row_access import KeyedRows, NumberedRows, int64_blocks, partitions_of
+from fusion.distribute.sharded import Sharded
 from fusion.distribute.sharded_table import ShardedTable
 from fusion.tables import files
 from fusion.tables.arguments import check_eager, module_name
@@ -39,9 +40,10 @@ def dump(
 
     Args:
       path: the folder, which must not be there.
-      tables: a `ShardedTable`, `EmbeddingVariable`, `PartitionedEmbeddingVariable` or a variable
-        [rows, D]; several in a list; or by the names that they have in the files. Without names
-        these are `users` of "users" for HugeCTR, and `users_0` for SparseOperationKit.
+      tables: a `ShardedTable`, an `EmbeddingVariable`, also one that is partitioned or sharded, or
+        a variable [rows, D]; several in a list; or by the names that they have in the files.
+        Without names these are `users` of "users" for HugeCTR, and `users_0` for
+        SparseOperationKit.
       format: "hugectr", a folder `name` of each table with the files `key`, `emb_vector`, float32
         in any case, and for a table of mode "localized:k" `slot_id`, all k; or "sok", files
         `name-key` and `name-weight`, which need float16, float32 or float64.
@@ -62,7 +64,7 @@ def dump(
         raise ValueError(f"format must be one of {_FORMATS}, got {format!r}")
     found = _dumped(_named(tables, format), format, optimizer)
     for dumped in found:
-        if isinstance(dumped.table, ShardedTable) and dumped.table.replicas.peers is not None:
+        if isinstance(dumped.table, Sharded) and dumped.table.replicas.peers is not None:
             raise NotImplementedError(
                 f"sharded table {dumped.name!r} has its rows in several processes, of which none "
                 "can dump all: save it by tf.train.Checkpoint, and dump it where one process "

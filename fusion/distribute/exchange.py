@@ -1,7 +1,7 @@
-"""Messages between the processes of a strategy, each of its own size, by TensorFlow's collectives.
+"""Messages between the replicas of a strategy.
 
-TensorFlow's all-to-all has one size for all messages. A broadcast in a group of two is a message,
-and no larger than what is in it.
+Those of several processes go by TensorFlow's collectives. Its all-to-all has one size for all
+messages. A broadcast in a group of two is a message, and no larger than what is in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.values import PerReplica
+from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
 
 #: Keys of groups of two, far from those of TensorFlow's own groups, which count from 1.
 _FIRST_GROUP = 1 << 24
@@ -29,7 +31,84 @@ COUNTS, IDS, ROWS, GRADIENTS, WHOLE = range(_KINDS := 5)
 _STRATEGIES = itertools.count()
 
 
-class Peers:
+class Exchange:
+    """The replicas of a strategy, which send each other vectors.
+
+    Attributes:
+      rank: the number of the replica that calls.
+      count: how many there are.
+    """
+
+    rank: int
+    count: int
+
+    def exchange(
+        self, kind: int, parts: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Sends each replica a vector, and receives one of each.
+
+        All replicas call it in the same order.
+
+        Args:
+          kind: what messages are for.
+          parts: [N], vectors of one dtype for each replica; this one's own stays.
+          sizes: [N], int64 [], how many elements come from each.
+
+        Returns:
+          [N], the vectors that came.
+        """
+        raise NotImplementedError
+
+    def exchange_rows(
+        self, parts: Sequence[tf.Tensor], sent: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """As `exchange`, of numbers whose gradients go back to where they came from.
+
+        Args:
+          parts, sizes: see there.
+          sent: [N], int64 [], how many elements there are in each part.
+        """
+
+        @tf.custom_gradient
+        def moved(*parts: tf.Tensor) -> Any:
+            def back(*gradients: tf.Tensor) -> list[tf.Tensor]:
+                return self.exchange(GRADIENTS, gradients, sent)
+
+            return self.exchange(ROWS, parts, sizes), back
+
+        found: list[tf.Tensor] = moved(*parts)
+        return found
+
+
+class Threads(Exchange):
+    """The replicas of a `MirroredStrategy`, which are threads of one process."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """That of the thread that calls."""
+        rank: int = get_current_replica_id_as_int()
+        return rank
+
+    def exchange(
+        self, kind: int, parts: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """As of all; each thread waits for the others."""
+        del kind, sizes
+
+        def swap(strategy: Any, *parts: Any) -> list[Any]:
+            by_receiver = [strategy.experimental_local_results(part) for part in parts]
+            return [PerReplica(of_sender) for of_sender in zip(*by_receiver, strict=True)]
+
+        # One tensor that all send would be taken for one of all replicas.
+        own = [tf.identity(part) for part in parts]
+        found: list[tf.Tensor] = tf.distribute.get_replica_context().merge_call(swap, args=own)
+        return found
+
+
+class Peers(Exchange):
     """The processes of a strategy, of which each has one replica.
 
     Attributes:
@@ -55,17 +134,7 @@ class Peers:
     def exchange(
         self, kind: int, parts: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Sends each process a vector, and receives one of each.
-
-        All processes call it in the same order.
-
-        Args:
-          kind: what messages are for.
-          parts: [P], vectors of one dtype for each process; this one's own stays.
-          sizes: [P], int64 [], how many elements come from each.
-
-        Returns:
-          [P], the vectors that came.
+        """As of all.
 
         Raises:
           tf.errors.DeadlineExceededError, tf.errors.UnavailableError: at run time, a process that
@@ -73,26 +142,6 @@ class Peers:
         """
         # A function even where ops are eager: its ops wait side by side.
         found: list[tf.Tensor] = self._exchange(kind, list(parts), list(sizes))
-        return found
-
-    def exchange_rows(
-        self, parts: Sequence[tf.Tensor], sent: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
-    ) -> list[tf.Tensor]:
-        """As `exchange`, of numbers whose gradients go back to where they came from.
-
-        Args:
-          parts, sizes: see there.
-          sent: [P], int64 [], how many elements there are in each part.
-        """
-
-        @tf.custom_gradient
-        def moved(*parts: tf.Tensor) -> Any:
-            def back(*gradients: tf.Tensor) -> list[tf.Tensor]:
-                return self.exchange(GRADIENTS, gradients, sent)
-
-            return self.exchange(ROWS, parts, sizes), back
-
-        found: list[tf.Tensor] = moved(*parts)
         return found
 
     def _exchanged(

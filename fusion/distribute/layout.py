@@ -1,11 +1,14 @@
-"""Which replica has which rows of a sharded table."""
+"""Which replica has which rows of a sharded table, and which keys."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
+
+from fusion import ops
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,29 @@ class Layout:
         if self.owner is not None:
             return table if replica == self.owner else table[:0]
         return table[replica :: self.count]
+
+
+def by_owner(
+    distinct: tf.Tensor, shapes: Sequence[Sequence[int]], rule: str
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Distinct ids by the replica that has their rows.
+
+    Args:
+      distinct: int32 or int64 [u].
+      shapes: [N], the shape of each replica's shard.
+      rule: "mod" or "mod_ev", see `PartitionWithPermutation`.
+
+    Returns:
+      The ids of each replica as it knows them, and where each is in these, one replica's behind
+      the other's, int32 [u].
+    """
+    # Not by TensorFlow's DynamicPartition: Grappler takes the sizes of all its outputs for one.
+    split = ops.partition_with_permutation(
+        input=distinct,
+        partition_shapes=[tf.constant(shape, tf.int64) for shape in shapes],
+        partition_strategy=rule,
+    )
+    sizes = tf.stack([tf.size(part) for part in split.partitioned_values])
+    owners, inside = tf.unstack(split.partition_permutation, axis=1)
+    order = tf.gather(tf.cumsum(sizes, exclusive=True), owners) + inside
+    return list(split.partitioned_values), order

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 
-from fusion.distribute.exchange import Peers
-from fusion.tables.replicas import variables_on
+from fusion.distribute.exchange import Peers, Threads
+from fusion.tables.replicas import cpu_beside, variables_on
 
 _ONE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)
 
@@ -25,6 +25,7 @@ class Replicas:
     Attributes:
       count: how many replicas there are, N.
       devices: of the replicas of this process, by their number.
+      threads: the replicas, if there are several in one process.
       peers: the processes, if there are several.
     """
 
@@ -35,7 +36,9 @@ class Replicas:
           NotImplementedError: its replicas cannot have shards.
         """
         self._strategy = weakref.ref(strategy)  # which is known as long as it lives
-        self.count, self.peers = 1, None
+        self.count = 1
+        self.threads: Threads | None = None
+        self.peers: Peers | None = None
         self.devices: dict[int, str | None] = {0: None}
         if not tf.distribute.has_strategy() or isinstance(strategy, _ONE):
             return
@@ -50,6 +53,7 @@ class Replicas:
         if workers == 1:
             self.count = len(devices)
             self.devices = dict(enumerate(devices))
+            self.threads = Threads(self.count) if self.count > 1 else None
             return
         if len(devices) > 1:
             raise NotImplementedError(
@@ -70,6 +74,12 @@ class Replicas:
             _KNOWN[strategy] = cls(strategy)
         return _KNOWN[strategy]
 
+    @property
+    def cpus(self) -> dict[int, str | None]:
+        """The CPUs beside the devices, by their number."""
+        given = self.devices.items()
+        return {r: None if device is None else cpu_beside(device) for r, device in given}
+
     def variables_of(self, replica: int) -> AbstractContextManager[None]:
         """A context in which variables are made beside a replica of this process, once."""
         device = self.devices[replica]
@@ -81,7 +91,7 @@ class Replicas:
         Raises:
           ValueError: that is in another strategy, or by one of several processes alone.
         """
-        if self.peers is not None and tf.executing_eagerly() and not _is_in_replica():
+        if self.peers is not None and tf.executing_eagerly() and not is_in_replica():
             raise ValueError(
                 f"sharded table {name!r} has rows in {self.count} processes: it is looked up in a "
                 "function that the strategy runs in all of them (`strategy.run`)"
@@ -93,5 +103,6 @@ class Replicas:
             )
 
 
-def _is_in_replica() -> bool:
+def is_in_replica() -> bool:
+    """Whether a replica of a strategy calls."""
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
-from fusion import ops
-from fusion.distribute.exchange import COUNTS, IDS, Peers
-from fusion.distribute.sharded_table import ShardedTable
+from fusion.distribute.exchange import COUNTS, IDS, Exchange
+from fusion.distribute.replicas import is_in_replica
+from fusion.distribute.sharded import Request, Sharded
 from fusion.tables.keras_slots import make_keras_slots_follow
-from fusion.tables.replicas import beside
 
 
 class Rows(NamedTuple):
@@ -32,23 +30,30 @@ class _Wanted(NamedTuple):
 
     Attributes:
       table: the table.
-      own_rows: [N] int32 vectors, for each replica which of its rows; each row once.
+      requests: [N], what it asks each replica for.
       places: which of these rows, one replica's behind the other's, each id has, int32.
       first_bad: an id that the table does not have, int64 [1]; [0] if there is none.
     """
 
-    table: ShardedTable
-    own_rows: list[tf.Tensor]
+    table: Sharded
+    requests: list[Request]
     places: tf.Tensor
     first_bad: tf.Tensor
 
 
-def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows]:
+def fetch(
+    tables: Sequence[Sharded],
+    ids: Sequence[tf.Tensor],
+    counts: Sequence[tf.Tensor | None] | None = None,
+    least_id: int = 0,
+) -> list[Rows]:
     """The rows of ids of several tables, in one exchange.
 
     Args:
       tables: of one strategy.
       ids: a vector of each, int32 or int64.
+      counts: how often each id was seen, int32 vectors, or None: once.
+      least_id: the smallest id that there can be.
 
     Raises:
       ValueError: tables of different strategies.
@@ -64,35 +69,24 @@ def fetch(tables: Sequence[ShardedTable], ids: Sequence[tf.Tensor]) -> list[Rows
                 "different strategies"
             )
     make_keras_slots_follow()
-    wanted = [_wanted(table, vector) for table, vector in zip(tables, ids, strict=True)]
-    by_table = _from_here(wanted) if replicas.peers is None else _from_peers(wanted, replicas.peers)
+    given = zip(tables, ids, counts or [None] * len(ids), strict=True)
+    wanted = [_wanted(*one, least_id) for one in given]
+    exchange: Exchange | None = replicas.peers
+    if exchange is None and is_in_replica() and any(table.joins_lookups for table in tables):
+        exchange = replicas.threads
+    by_table = _from_here(wanted) if exchange is None else _from_others(wanted, exchange)
     return [
         Rows(tf.concat(parts, 0), one.places) for one, parts in zip(wanted, by_table, strict=True)
     ]
 
 
-def _wanted(table: ShardedTable, ids: tf.Tensor) -> _Wanted:
-    """Ids by the replicas that have their rows; none if there is one that nobody has."""
-    bad = tf.boolean_mask(ids, (ids < 0) | (ids >= table.rows))
-    ids = ids[: tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)]
-    distinct, places = tf.unique(ids)
-    layout, first_bad = table.layout, tf.cast(bad[:1], tf.int64)
-    distinct = tf.cast(distinct, tf.int32)
-    if layout.owner is not None or layout.count == 1:
-        parts = [distinct if layout.rows_of(r) else distinct[:0] for r in range(layout.count)]
-        return _Wanted(table, parts, places, first_bad)
-    # Not by TensorFlow's DynamicPartition: Grappler takes the sizes of all its outputs for one.
-    shapes = [
-        tf.constant([len(layout.rows_of(r)), table.dimension], tf.int64)
-        for r in range(layout.count)
-    ]
-    split = ops.partition_with_permutation(
-        input=distinct, partition_shapes=shapes, partition_strategy="mod"
-    )
-    sizes = tf.stack([tf.size(part) for part in split.partitioned_values])
-    owners, inside = tf.unstack(split.partition_permutation, axis=1)
-    order = tf.gather(tf.cumsum(sizes, exclusive=True), owners) + inside
-    return _Wanted(table, split.partitioned_values, tf.gather(order, places), first_bad)
+def _wanted(table: Sharded, ids: tf.Tensor, counts: tf.Tensor | None, least_id: int) -> _Wanted:
+    """What is wanted of a table: nothing if there is an id that it does not have."""
+    numbers = tf.cast(ids, tf.int64)
+    bad = tf.boolean_mask(numbers, (numbers < least_id) | (numbers > table.last_id))
+    kept = tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)
+    requests, places = table.split(ids[:kept], None if counts is None else counts[:kept])
+    return _Wanted(table, requests, places, bad[:1])
 
 
 def _check(wanted: Sequence[_Wanted], number: tf.Tensor, bad: tf.Tensor, replica: Any) -> Any:
@@ -109,7 +103,7 @@ def _check(wanted: Sequence[_Wanted], number: tf.Tensor, bad: tf.Tensor, replica
     """
     tables = [one.table for one in wanted]
     known = tf.maximum(number, 0)
-    last = tf.constant([table.rows - 1 for table in tables])[known]
+    last = tf.constant([table.last_id for table in tables], tf.int64)[known]
     said = [
         *("ids of sharded table ", tf.constant([table.name for table in tables])[known]),
         *(" must be from 0 to ", tf.as_string(last), "; replica ", tf.as_string(replica)),
@@ -127,17 +121,12 @@ def _bad_id(wanted: Sequence[_Wanted]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _from_here(wanted: Sequence[_Wanted]) -> list[list[tf.Tensor]]:
-    """The rows that each replica has of each table, where this process has all shards."""
+    """The rows that each replica has of each table, gathered from its shard."""
     checked = _check(wanted, *_bad_id(wanted), _replica())
     with tf.control_dependencies([] if checked is None else [checked]):
         return [
-            [
-                _gather(shard, own_rows[replica])
-                if table.layout.rows_of(replica)
-                else tf.zeros([0, table.dimension], table.dtype)
-                for replica, shard in table.shards.items()
-            ]
-            for table, own_rows, *_ in wanted
+            [one.table.gather(replica, one.requests[replica]) for replica in one.table.shards]
+            for one in wanted
         ]
 
 
@@ -147,25 +136,18 @@ def _replica() -> Any:
     return 0 if context is None else context.replica_id_in_sync_group
 
 
-def _gather(shard: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Rows of a shard, gathered where it is."""
-    with beside(shard):
-        variable_accessed(shard)  # as by a gather of TensorFlow's
-        return tf.raw_ops.ResourceGather(resource=shard.handle, indices=rows, dtype=shard.dtype)
-
-
-def _from_peers(wanted: Sequence[_Wanted], peers: Peers) -> list[list[tf.Tensor]]:
-    """The rows that each process has of each table."""
-    here, processes = peers.rank, range(peers.count)
-    # How many ids of each table there are for each process, and an id that is wrong.
+def _from_others(wanted: Sequence[_Wanted], exchange: Exchange) -> list[list[tf.Tensor]]:
+    """The rows that each replica has of each table, sent by it."""
+    here, replicas = exchange.rank, range(exchange.count)
+    # How many ids of each table there are for each replica, and an id that is wrong.
     counts = tf.stack(
-        [tf.stack([tf.size(one.own_rows[p]) for p in processes]) for one in wanted], 1
+        [tf.stack([tf.size(one.requests[r][0]) for r in replicas]) for one in wanted], 1
     )
     number, bad = _bad_id(wanted)
     told = tf.concat([[number], tf.bitcast(bad, tf.int32)], 0)
     size = tf.constant(len(wanted) + 3, tf.int64)
-    messages = [tf.concat([counts[p], told], 0) for p in processes]
-    answers = peers.exchange(COUNTS, messages, [size for _ in processes])
+    messages = [tf.concat([counts[r], told], 0) for r in replicas]
+    answers = exchange.exchange(COUNTS, messages, [size for _ in replicas])
     asked = [answer[:-3] for answer in answers]
     numbers = tf.stack([answer[-3] for answer in answers])
     first = tf.argmax(numbers, output_type=tf.int32)
@@ -174,27 +156,55 @@ def _from_peers(wanted: Sequence[_Wanted], peers: Peers) -> list[list[tf.Tensor]
     # Nothing more is on its way to or from anyone when a step ends in this error.
     with tf.control_dependencies([] if checked is None else [checked]):
         asked = [tf.identity(numbers) for numbers in asked]
-        own_rows = [tf.concat([one.own_rows[p] for one in wanted], 0) for p in processes]
-    received = peers.exchange(IDS, own_rows, [_sum(asked[p]) for p in processes])
-    by_process = [tf.split(received[p], asked[p], num=len(wanted)) for p in processes]
+        parts = [_packed([one.requests[r] for one in wanted]) for r in replicas]
+    # The vectors that ask for a row of each table, and the int32 numbers of an element.
+    dtypes = [[vector.dtype for vector in one.requests[here]] for one in wanted]
+    widths = [sum(dtype.size // 4 for dtype in own) for own in dtypes]
+    received = exchange.exchange(IDS, parts, [_sum(asked[r] * widths) for r in replicas])
+    by_sender = [_unpacked(received[r], asked[r], dtypes) for r in replicas]
     gathered = []
     for number, one in enumerate(wanted):
-        rows = tf.concat([by_process[p][number] for p in processes], 0)
-        gathered.append(_gather_for(one.table, here, rows, [asked[p][number] for p in processes]))
-    return _send_rows(wanted, gathered, counts, asked, peers)
+        requests = [requests[number] for requests in by_sender]
+        gathered.append(_gather_for(one.table, here, requests))
+    found = _send_rows(wanted, gathered, counts, asked, exchange)
+    for one, rows in zip(wanted, found, strict=True):
+        # Optimizers want gradients of all shards of this process from each of its replicas.
+        rows.extend(one.table.no_rows(other) for other in one.table.shards if other != here)
+    return found
 
 
 def _sum(sizes: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(sizes, tf.int64))
 
 
-def _gather_for(
-    table: ShardedTable, here: int, rows: tf.Tensor, sizes: list[tf.Tensor]
-) -> list[tf.Tensor]:
-    """The rows that the processes want of this one; the gradient has each of them once."""
-    # Also of a shard without rows: all processes send gradients, or none does.
-    found = tf.unique(rows)
-    every = tf.gather(_gather(table.shards[here], found.y), found.idx)
+def _packed(requests: Sequence[Request]) -> tf.Tensor:
+    """Requests for rows of each table as one message, int32."""
+    vectors = [vector for request in requests for vector in request]
+    return tf.concat([tf.reshape(tf.bitcast(vector, tf.int32), [-1]) for vector in vectors], 0)
+
+
+def _unpacked(
+    message: tf.Tensor, asked: tf.Tensor, dtypes: Sequence[Sequence[tf.DType]]
+) -> list[Request]:
+    """The requests of a message, of which those of each table have so many elements."""
+    each = [(number, dtype) for number, own in enumerate(dtypes) for dtype in own]
+    sizes = tf.stack([asked[number] * (dtype.size // 4) for number, dtype in each])
+    pieces = tf.split(message, sizes, num=len(each))
+    found: list[Request] = [() for _ in dtypes]
+    for (number, dtype), piece in zip(each, pieces, strict=True):
+        words = piece if dtype.size == 4 else tf.reshape(piece, [-1, dtype.size // 4])
+        found[number] += (tf.bitcast(words, dtype),)
+    return found
+
+
+def _gather_for(table: Sharded, here: int, requests: Sequence[Request]) -> list[tf.Tensor]:
+    """The rows that the replicas want of this one; the gradient has each of them once."""
+    # Also of a shard without rows: all replicas send gradients, or none does.
+    sizes = [tf.size(ids) for ids, *_ in requests]
+    ids, *numbers = (tf.concat(vectors, 0) for vectors in zip(*requests, strict=True))
+    distinct, places = tf.unique(ids)
+    sums = [tf.math.unsorted_segment_sum(n, places, tf.size(distinct)) for n in numbers]
+    every = tf.gather(table.gather(here, (distinct, *sums)), places)
     return list(tf.split(every, sizes))
 
 
@@ -203,22 +213,22 @@ def _send_rows(
     gathered: list[list[tf.Tensor]],
     counts: tf.Tensor,
     asked: list[tf.Tensor],
-    peers: Peers,
+    exchange: Exchange,
 ) -> list[list[tf.Tensor]]:
-    """Sends processes the rows that they want, those of tables of one dtype in one message."""
+    """Sends replicas the rows that they want, those of tables of one dtype in one message."""
     found: list[list[tf.Tensor]] = [[] for _ in wanted]
     for dtype in dict.fromkeys(one.table.dtype for one in wanted):
         numbers = [k for k, one in enumerate(wanted) if one.table.dtype == dtype]
         widths = tf.constant([wanted[k].table.dimension for k in numbers], tf.int64)
-        processes = range(peers.count)
+        replicas = range(exchange.count)
         parts = [
-            tf.concat([tf.reshape(gathered[k][p], [-1]) for k in numbers], 0) for p in processes
+            tf.concat([tf.reshape(gathered[k][r], [-1]) for k in numbers], 0) for r in replicas
         ]
-        come = [tf.cast(tf.gather(counts[p], numbers), tf.int64) * widths for p in processes]
+        come = [tf.cast(tf.gather(counts[r], numbers), tf.int64) * widths for r in replicas]
         gone = [tf.size(part, tf.int64) for part in parts]
-        received = peers.exchange_rows(parts, gone, [_sum(sizes) for sizes in come])
-        for p in processes:
-            pieces = tf.split(received[p], come[p], num=len(numbers))
+        received = exchange.exchange_rows(parts, gone, [_sum(sizes) for sizes in come])
+        for r in replicas:
+            pieces = tf.split(received[r], come[r], num=len(numbers))
             for k, piece in zip(numbers, pieces, strict=True):
                 found[k].append(tf.reshape(piece, [-1, wanted[k].table.dimension]))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from fusion.distribute.exchange import WHOLE
+from fusion.distribute.exchange import COUNTS, WHOLE, Peers
 from fusion.distribute.layout import Layout
 from fusion.distribute.replicas import Replicas
 from fusion.tables.checkpoint import when_written
@@ -58,15 +58,8 @@ class SavedShards(Trackable):
             shards = [found[replica].read_value() for replica in range(self.layout.count)]
             return {WHOLE_TABLE: self.layout.whole(shards)}
         own = found[peers.rank].read_value()
-        width = own.shape[1]
-        # All to the first process, nothing to others.
-        parts = [tf.reshape(own if peer == 0 else own[:0], [-1]) for peer in range(peers.count)]
-        come = [len(self.layout.rows_of(p)) if peers.rank == 0 else 0 for p in range(peers.count)]
-        sizes = [tf.constant(rows * width, tf.int64) for rows in come]
-        received = peers.exchange(WHOLE, parts, sizes)
-        if peers.rank != 0:
-            return {WHOLE_TABLE: own[:0]}
-        return {WHOLE_TABLE: self.layout.whole([tf.reshape(x, [-1, width]) for x in received])}
+        shards = rows_in_first(own, peers)
+        return {WHOLE_TABLE: self.layout.whole(shards) if peers.rank == 0 else own[:0]}
 
     def restore(self, tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes the rows of each replica from the whole."""
@@ -84,3 +77,22 @@ class SavedShards(Trackable):
             else:
                 assigned.append(variable.assign(rows, read_value=False))
         return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+def rows_in_first(own: tf.Tensor, peers: Peers) -> list[tf.Tensor]:
+    """What each process has, of any number of rows, in the first one; nothing in others.
+
+    Args:
+      own: what this one has, [n] or [n, D].
+      peers: the processes, which all call it.
+    """
+    processes = range(peers.count)
+    size = tf.bitcast(tf.size(own, tf.int64), tf.int32)
+    sizes = peers.exchange(
+        COUNTS, [size for _ in processes], [tf.constant(2, tf.int64)] * peers.count
+    )
+    is_first = tf.constant(peers.rank == 0, tf.int64)
+    come = [is_first * tf.bitcast(size, tf.int64) for size in sizes]
+    parts = [tf.reshape(own if peer == 0 else own[:0], [-1]) for peer in processes]
+    received = peers.exchange(WHOLE, parts, come)
+    return [tf.reshape(vector, [-1, *own.shape[1:]]) for vector in received]

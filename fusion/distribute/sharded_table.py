@@ -9,15 +9,15 @@ import weakref
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fusion.distribute.layout import Layout
+from fusion.distribute.layout import Layout, by_owner
 from fusion.distribute.replicas import Replicas
 from fusion.distribute.saving import WHOLE_TABLE, SavedShards
+from fusion.distribute.sharded import Request, Shard, Sharded, gather_from
 from fusion.schema.attributes import FLOATS
 from fusion.tables.arguments import integer, module_name, one_of
 from fusion.tables.checkpoint import (
@@ -27,14 +27,13 @@ from fusion.tables.checkpoint import (
     save_with,
 )
 from fusion.tables.keras_slots import make_keras_slots_follow
-from fusion.tables.registry import register_shard
 from fusion.tables.v1_slots import refuse_shards
 
 #: Rows that the default initializer makes at once, so that none has to have them all.
 _BLOCK = 4096
 
 
-class ShardedTable(tf.Module):
+class ShardedTable(tf.Module, Sharded):
     """A table [rows, D] whose rows are spread over the replicas of a strategy.
 
     In the scope of a `MirroredStrategy` each replica's device has a shard, in that of a
@@ -88,6 +87,7 @@ class ShardedTable(tf.Module):
           NotImplementedError: in the scope of a strategy whose replicas cannot have shards.
         """
         self.rows = integer("rows", rows, most=2**31 - 1)
+        self.last_id = self.rows - 1
         self.dimension = integer("dimension", dimension)
         self.dtype = one_of("dtype", dtype, FLOATS)
         self.replicas = Replicas.here()
@@ -116,8 +116,7 @@ class ShardedTable(tf.Module):
             save_with(shard, self._saved, is_in_name_of=is_first, is_in_models=True)
             if not is_first:
                 leave_out_of_numbers(shard)
-            shard._fusion_shard = Shard(self, replica)
-            register_shard(shard, shard._fusion_shard)
+            RowShard(self, replica).register(shard)
         make_keras_slots_follow()
         refuse_shards()
 
@@ -141,6 +140,25 @@ class ShardedTable(tf.Module):
     def shards(self) -> dict[int, Any]:
         """By the number of the replica, the variables of this process."""
         return {replica: getattr(self, f"shard_{replica}") for replica in self._replicas}
+
+    def split(
+        self, ids: tf.Tensor, counts: tf.Tensor | None = None
+    ) -> tuple[list[Request], tf.Tensor]:
+        """The rows of the shards that have these ids, by their numbers there."""
+        del counts  # nobody notes them
+        distinct, places = tf.unique(ids)
+        distinct, layout = tf.cast(distinct, tf.int32), self.layout
+        if layout.owner is not None or layout.count == 1:
+            parts = [distinct if layout.rows_of(r) else distinct[:0] for r in range(layout.count)]
+        else:
+            shapes = [[len(layout.rows_of(r)), self.dimension] for r in range(layout.count)]
+            parts, order = by_owner(distinct, shapes, "mod")
+            places = tf.gather(order, places)
+        return [(part,) for part in parts], places
+
+    def gather(self, replica: int, request: Request) -> tf.Tensor:
+        """The rows of a shard, by their numbers in it."""
+        return gather_from(self.shards[replica], *request)
 
     def add_slot(self, replica: int, slot: Any, optimizer: Any, name: str) -> None:
         """Has an optimizer's variable saved with those of this name beside the other shards."""
@@ -193,17 +211,10 @@ def default_rows(seed: int, dimension: int, dtype: tf.DType, rows: range) -> tf.
     return tf.concat(made, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """Which shard of which table a variable is.
-
-    Attributes:
-      table: the table.
-      replica: the number of the replica that has it.
-    """
+class RowShard(Shard):
+    """Which shard of which `ShardedTable` a variable is."""
 
     table: ShardedTable
-    replica: int
 
     @property
     def is_whole(self) -> bool:

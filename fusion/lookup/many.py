@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from fusion.distribute.sharded_table import ShardedTable
+from fusion.distribute.sharded import Sharded
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
 from fusion.lookup.ids import Ids, Weights, check_ids
@@ -32,9 +32,9 @@ def lookup_sparse(
 
     Args:
       params: a table, or a list of tables if `sp_ids` is a list. A table is a Variable or Tensor
-        [rows, D], an `EmbeddingVariable`, a `fusion.distribute.ShardedTable`, or what
-        `fused_safe_embedding_lookup_sparse` takes besides; dtypes and D may differ. The rows of all
-        sharded tables come in one exchange.
+        [rows, D], an `EmbeddingVariable`, a `fusion.distribute.ShardedTable` or
+        `ShardedEmbeddingVariable`, or what `fused_safe_embedding_lookup_sparse` takes besides;
+        dtypes and D may differ. The rows of all sharded ones come in one exchange.
       sp_ids: ids of each table, int32 or int64: `SparseTensor` [B, any] (or of a higher rank), or
         `RaggedTensor` [B, (any)]. B is one number for all tables that share ops.
       sp_weights: weights of the ids of each table, of its dtype; None for none, also in a list.
@@ -92,7 +92,7 @@ def _with_rows_here(
 ) -> list[tuple[Any, Any, Any, LookupOptions]]:
     """The same columns, of the rows of sharded tables in place of these."""
     found = list(columns)
-    sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, ShardedTable)]
+    sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, Sharded)]
     if not sharded:
         return found
     for number in sharded:

@@ -8,12 +8,12 @@ from typing import TypeVar
 import tensorflow as tf
 
 from fusion.distribute.rows import fetch
-from fusion.distribute.sharded_table import ShardedTable
+from fusion.distribute.sharded import Sharded
 
 _Ids = TypeVar("_Ids", tf.SparseTensor, tf.RaggedTensor)
 
 
-def rows_here(tables: Sequence[ShardedTable], ids: Sequence[_Ids]) -> list[tuple[tf.Tensor, _Ids]]:
+def rows_here(tables: Sequence[Sharded], ids: Sequence[_Ids]) -> list[tuple[tf.Tensor, _Ids]]:
     """The rows of ids, [u, D], and the ids with the places of theirs in these, of each table.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fusion.distribute.sharded_table import ShardedTable
+from fusion.distribute.sharded import Sharded
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup
 from fusion.lookup.ids import check_id_dtype
@@ -49,8 +49,8 @@ def slots_lookup(
 
     Args:
       table: for all slots: Variable or Tensor [rows, D], an `EmbeddingVariable`, a
-        `fusion.distribute.ShardedTable`, or what `fused_safe_embedding_lookup_sparse` takes
-        besides.
+        `fusion.distribute.ShardedTable` or `ShardedEmbeddingVariable`, or what
+        `fused_safe_embedding_lookup_sparse` takes besides.
       keys: int32 or int64, `Tensor` [B, slots, nnz], or `RaggedTensor` [B, slots, (nnz)] with as
         many slots in each row (`uniform_row_length`).
       combiner: "sum", "mean" (also None) or "sqrtn".
@@ -193,7 +193,7 @@ def _combine(
     """The results of rows of keys, [B, slots, D]."""
     check_id_dtype(rows.dtype, "keys")
     options = LookupOptions.checked(combiner, None, None, None, prune=False, fill_empty_row=False)
-    if isinstance(table, ShardedTable):
+    if isinstance(table, Sharded):
         ((table, rows),) = rows_here([table], [_ragged(rows, ignored_id)])
     column = Lookup(table, rows, None, options, ignored_id=ignored_id)
     if column.is_groupable:

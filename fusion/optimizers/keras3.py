@@ -12,7 +12,6 @@ import tensorflow as tf
 from fusion.optimizers import rows
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import first_values, following
 
 
@@ -73,7 +72,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
         """A slot of an embedding variable, made by `add` with an initializer."""
         made = keras.initializers.get(initializer)
         first = first_values(made, variable.dimension, variable.dtype)
-        with whole_variables(), following(variable, first):
+        with variable.own_variables(), following(variable, first):
             return add(initializer=ZerosOnDemand())
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:

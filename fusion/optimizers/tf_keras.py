@@ -10,7 +10,6 @@ import tf_keras
 from fusion.optimizers import rows
 from fusion.tables.keras_slots import OneRow, zeros_like
 from fusion.tables.registry import embedding_variable_of
-from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import following, known_values
 
 
@@ -41,7 +40,7 @@ class _RowSparse(rows.RowSparse, tf_keras.optimizers.Optimizer):
             return add(model_variable, variable_name, shape, initial_value)
         variable = embedding_variable_of(model_variable.table)
         first = None if initial_value is None else known_values(initial_value)
-        with whole_variables(), following(variable, first):
+        with variable.own_variables(), following(variable, first):
             return add(model_variable.table, variable_name, shape, zeros_like(variable))
 
     def _deduplicate_sparse_grad(self, grads: Any) -> Any:

@@ -8,6 +8,7 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -127,6 +128,7 @@ class EmbeddingVariable(tf.Module):
         sample_count: int = SAMPLE_COUNT,
         step: Any = None,
         table: Any = None,
+        device: str | None = None,
     ) -> None:
         """Makes the variables, or those that belong to a given table.
 
@@ -151,6 +153,8 @@ class EmbeddingVariable(tf.Module):
           step: a variable of the number of the training step, int64, that keys are noted with, or a
             function that gives it; None: lookups in training are counted.
           table: a variable [capacity, D] of zeros, made by `ZerosOnDemand`, to be used as `table`.
+          device: the CPU of its variables in the scope of a strategy of several replicas; None for
+            that of the first replica.
 
         Raises:
           ValueError, TypeError: naming the argument and what was given.
@@ -184,15 +188,16 @@ class EmbeddingVariable(tf.Module):
         if not (step is None or callable(step) or isinstance(step, tf.Variable)):
             raise TypeError(f"step must be None, a variable or a function, got {step!r}")
         self.step = step
+        self._own_device = device
         shape = [self.capacity, self.dimension]
         if table is None:
-            table = _variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
+            table = self._variable(lambda: ZerosOnDemand()(shape, self.dtype), name, trainable)
         # A module takes a name of its own in a graph, and the table is to have this one.
         super().__init__(name=module_name(name))
         self.table = table
         with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
-            self.index = _variable(self._empty_index, "key_index", False)
-            self.initial = _variable(
+            self.index = self._variable(self._empty_index, "key_index", False)
+            self.initial = self._variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
                 "initial_rows",
                 False,
@@ -354,6 +359,16 @@ class EmbeddingVariable(tf.Module):
     def beside(self) -> Any:
         """A context whose ops run where the table is."""
         return beside(self.table)
+
+    def own_variables(self) -> AbstractContextManager[None]:
+        """A context in which variables that belong to it are made, as slots are."""
+        return whole_variables(self._own_device)
+
+    def _variable(
+        self, initial_value: Callable[[], tf.Tensor], name: str, trainable: bool
+    ) -> tf.Variable:
+        with self.own_variables():
+            return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)
 
     def fill_slots(self) -> list[tf.Tensor]:
         """Has the rows of slots begin as they should, of keys that have got rows by now.
@@ -546,8 +561,3 @@ def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
         found = make()
         known.append((key, found))
     return found
-
-
-def _variable(initial_value: Callable[[], tf.Tensor], name: str, trainable: bool) -> Any:
-    with whole_variables():
-        return tf.compat.v1.Variable(initial_value, trainable, name=name, use_resource=True)

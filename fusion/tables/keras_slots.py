@@ -22,7 +22,7 @@ import tensorflow as tf
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of, shard_of
-from fusion.tables.replicas import is_shared, joined_gradients, whole_variables
+from fusion.tables.replicas import is_shared, joined_gradients
 from fusion.tables.slots import (
     check_slot,
     first_values,
@@ -131,7 +131,7 @@ def _made_beside(variable: Any, first: Any) -> Iterator[None]:
     """A context in which a slot is made: it is one of all replicas, and follows the rows."""
     token = _TABLE.set(None)
     try:
-        with whole_variables(), following(variable, first, is_filled=True):
+        with variable.own_variables(), following(variable, first, is_filled=True):
             yield
     finally:
         _TABLE.reset(token)
@@ -158,10 +158,10 @@ def _following(
         bound = signature.bind(*args, **named)
         bound.apply_defaults()
         optimizer, table, name = list(bound.arguments.values())[:3]
-        if (shard := shard_of(table)) is not None:
+        variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
+        if variable is None and (shard := shard_of(table)) is not None:
             with _made_beside_shard(shard, optimizer, name):
                 return method(*args, **named)
-        variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
         if variable is None or isinstance(initializer, ZerosOnDemand):
             return method(*args, **named)
         _check(optimizer, table, name)
@@ -187,10 +187,10 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         initial_value: Any = None,
     ) -> Any:
         add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
-        if (shard := shard_of(model_variable)) is not None:
+        variable = embedding_variable_of(model_variable)
+        if variable is None and (shard := shard_of(model_variable)) is not None:
             with _made_beside_shard(shard, self, variable_name):
                 return add()
-        variable = embedding_variable_of(model_variable)
         if variable is None or callable(initial_value):  # as that of zeros on demand is
             return add()
         if _is_plain_sgd(self) and is_too_large(variable):
@@ -239,11 +239,11 @@ def _following_the_noted(
     signature = inspect.signature(method)
 
     def add(*args: Any, **named: Any) -> Any:
-        if (shard := shard_of(_TABLE.get())) is not None:
+        variable = embedding_variable_of(_TABLE.get())
+        if variable is None and (shard := shard_of(_TABLE.get())) is not None:
             bound = signature.bind(*args, **named)
             with _made_beside_shard(shard, args[0], bound.arguments.get("name")):
                 return method(*args, **named)
-        variable = embedding_variable_of(_TABLE.get())
         if variable is None:
             return method(*args, **named)
         bound = signature.bind(*args, **named)
@@ -278,15 +278,15 @@ def _refused_build(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def build(self: Any, variables: Any) -> None:
         for table in variables:
-            if (shard := shard_of(table)) is not None and not shard.is_whole:
-                raise NotImplementedError(
-                    f"{type(self).__name__} has variables of rows and of columns, which are not "
-                    f"those of a whole table: sharded table {shard.table.name!r}"
-                )
             if (variable := embedding_variable_of(table)) is not None:
                 raise NotImplementedError(
                     f"{type(self).__name__} has variables of rows and of columns, which cannot "
                     f"follow the rows of embedding variable {variable.table.name!r}"
+                )
+            if (shard := shard_of(table)) is not None and not shard.is_whole:
+                raise NotImplementedError(
+                    f"{type(self).__name__} has variables of rows and of columns, which are not "
+                    f"those of a whole table: sharded table {shard.table.name!r}"
                 )
         method(self, variables)
 
@@ -304,7 +304,7 @@ def _checked_arguments(names: Sequence[str], method: Callable[..., Any]) -> Call
         whole = _WHOLE_IN_TF_KERAS if names is _DENSE_IN_TF_KERAS else _WHOLE
         for name in (name for name in whole if getattr(self, name, None)):
             for shard in filter(None, map(shard_of, variables)):
-                if shard.table.layout.count > 1:
+                if shard.table.replicas.count > 1:
                     raise NotImplementedError(
                         f"argument {name!r} of {type(self).__name__} needs a whole gradient, of "
                         f"which each replica has a part: sharded table {shard.table.name!r}"

@@ -50,7 +50,7 @@ class PartitionedEmbeddingVariable(tf.Module):
     and from an `EmbeddingVariable`.
 
     Attributes:
-      partitions: the embedding variables.
+      partitions: the embedding variables, those of this process if others have some.
       dimension, dtype: of rows.
       key_dtype: of keys.
       admission: how often a key is seen before it gets a row.
@@ -72,6 +72,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         capacity: int | None = None,
         seed: int | None = None,
         tables: Sequence[Any] | None = None,
+        devices: Mapping[int, str | None] | None = None,
         **options: Any,
     ) -> None:
         """Makes the partitions, with variables `name/part_0` and so on, or of given tables.
@@ -83,6 +84,7 @@ class PartitionedEmbeddingVariable(tf.Module):
           capacity: of the whole: each partition has room for a P-th, a quarter more, and 64 keys,
             since keys need not be spread evenly; one that is full is an error as a table is.
           tables: P variables of `partition_capacity` rows of zeros, made by `ZerosOnDemand`.
+          devices: by their numbers the partitions to make, and the `device` of each; None for all.
           dtype, key_dtype, initializer, trainable, admission, eviction, seed, **options: as of
             `EmbeddingVariable`. The `capacity` of an eviction is split over the partitions.
 
@@ -105,31 +107,33 @@ class PartitionedEmbeddingVariable(tf.Module):
             seed=zlib.crc32(f"{name}".encode()) if seed is None else seed,
         )
         partitions: list[EmbeddingVariable] = []
-        for number in range(count):
+        devices = dict.fromkeys(range(count)) if devices is None else devices
+        self._count, self._numbers = count, tuple(devices)
+        for number, device in devices.items():
             if partitions:  # the same rows, also of an initializer that gives others each time
                 initializer = functools.partial(_samples, partitions[0])
                 options["sample_count"] = int(partitions[0].initial.shape[0]) - 1
-            table = None if tables is None else tables[number]
-            made = make(f"{name}/part_{number}", initializer=initializer, table=table, **options)
+            options |= {"table": None if tables is None else tables[number], "device": device}
+            made = make(f"{name}/part_{number}", initializer=initializer, **options)
             partitions.append(made)
             setattr(self, f"part_{number}", made)
-            self._adopt(made, number, count)
+            self._adopt(made, number)
         first = partitions[0]
         self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
         self.key_dtype = tf.as_dtype(key_dtype)
         self.eviction = eviction
         self.has_default_capacity = capacity is None
         self.capacity = sum(p.capacity for p in partitions) if capacity is None else capacity
-        self._count = count
 
-    def _adopt(self, partition: EmbeddingVariable, number: int, count: int) -> None:
+    def _adopt(self, partition: EmbeddingVariable, number: int) -> None:
         """Has a partition saved with the others, in place of its variables."""
-        partition.partition = _Partition(number, count, self)
+        is_first = number == self._numbers[0]
+        partition.partition = _Partition(number, self._count, is_first, self)
         leave_out(partition)
-        save_with(partition.table, self, is_in_name_of=number == 0)
+        save_with(partition.table, self, is_in_name_of=is_first)
         save_with(partition.index, self, is_in_name_of=False)
         save_with(partition.initial, self, is_in_name_of=False)
-        if number > 0:
+        if not is_first:
             for variable in (partition.table, partition.index, partition.initial):
                 leave_out_of_numbers(variable)
         else:
@@ -142,8 +146,8 @@ class PartitionedEmbeddingVariable(tf.Module):
 
     @property
     def partitions(self) -> list[EmbeddingVariable]:
-        """The embedding variables that have the keys."""
-        return [getattr(self, f"part_{number}") for number in range(self._count)]
+        """The embedding variables that have the keys, those of this process."""
+        return [getattr(self, f"part_{number}") for number in self._numbers]
 
     @property
     def tables(self) -> list[Any]:
@@ -309,14 +313,14 @@ class PartitionedEmbeddingVariable(tf.Module):
 
     def _deserialization_dependencies(self, children: Any) -> dict[str, Any]:
         """What a SavedModel has to have before it."""
-        names = [f"part_{number}" for number in range(self._count)]
+        names = [f"part_{number}" for number in self._numbers]
         return {name: children[name] for name in names}
 
     def _export_to_saved_model_graph(self, object_map: Any, **_: Any) -> list[Any]:
         """Makes the copy that is saved with a SavedModel's graph, of the partitions there."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        for number, partition in enumerate(self.partitions):
+        for number, partition in zip(self._numbers, self.partitions, strict=True):
             copied.__dict__[f"part_{number}"] = object_map[partition]
         object_map[self] = copied
         return []
@@ -329,12 +333,14 @@ class _Partition:
     Attributes:
       number: its index.
       count: how many there are.
+      is_first: whether it is the first one of this process, with which the others are saved.
       whole: the `PartitionedEmbeddingVariable`.
       waiting: what was restored of slots that are not made yet, by their number.
     """
 
     number: int
     count: int
+    is_first: bool
     whole: PartitionedEmbeddingVariable
     waiting: dict[int, dict[str, tf.Tensor]] = field(default_factory=dict)
 
@@ -357,7 +363,7 @@ class _Partition:
     def save_slot(self, slot: Any) -> None:
         """Has a slot saved by keys, that of the first partition for all, and restored."""
         number = len(self.variable.slots) - 1
-        if self.number > 0:
+        if not self.is_first:
             leave_to_first(slot)
         else:
             saver = self.whole.slot_saver(number)
@@ -376,7 +382,8 @@ class _Partition:
     @property
     def variable(self) -> EmbeddingVariable:
         """The partition itself."""
-        return self.whole.partitions[self.number]
+        found: EmbeddingVariable = getattr(self.whole, f"part_{self.number}")
+        return found
 
 
 def _share_of(eviction: Any, count: int) -> Any:

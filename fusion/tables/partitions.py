@@ -38,8 +38,8 @@ def partition_names(name: str, count: int | None) -> list[str]:
 
 
 def whole_name(name: str) -> str:
-    """The name of the whole of that of the table of its first partition."""
-    return re.sub(r".part_0$", "", name)
+    """The name of the whole of that of the table of a partition."""
+    return re.sub(r".part_\d+$", "", name)
 
 
 def partitions_by(partitioner: Any, shape: Sequence[int], dtype: tf.DType) -> int | None:

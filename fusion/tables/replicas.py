@@ -53,13 +53,17 @@ class SharedVariable(MirroredVariable):
 
 
 @contextlib.contextmanager
-def whole_variables() -> Iterator[None]:
+def whole_variables(device: str | None = None) -> Iterator[None]:
     """A context in which a strategy makes one variable of each, for all of its replicas.
 
     It is on the first of the strategy's devices, or on the CPU beside it. Keys would have other
     rows in each replica if each had an index of its own. No `variable_partitioner` cuts it: rows
     belong to keys, wherever it would cut. Without a strategy variables are ordinary ones, on the
     CPU too: their memory and the ops that find keys are there.
+
+    Args:
+      device: the CPU that it is on in the scope of a strategy of several replicas, of which it has
+        a part of the keys alone; None for the first one's.
 
     Raises:
       NotImplementedError: a strategy whose replicas cannot share a variable.
@@ -70,7 +74,7 @@ def whole_variables() -> Iterator[None]:
         with _without_partitioner(strategy.extended), _on_cpu(strategy):
             yield
         return
-    with variables_on(_shared_device(strategy)):
+    with variables_on(_shared_device(strategy) if device is None else device):
         yield
 
 
@@ -116,7 +120,7 @@ def _on_cpu(strategy: Any) -> AbstractContextManager[Any]:
     """`on_cpu`, also in the scope of a strategy that chooses the device of each variable."""
     if not isinstance(strategy, _ONE_DEVICE):
         return on_cpu()
-    beside = SingleDevice(_cpu_beside(strategy.extended.worker_devices[0]))
+    beside = SingleDevice(cpu_beside(strategy.extended.worker_devices[0]))
 
     def create(next_creator: Any, **arguments: Any) -> Any:
         arguments.setdefault("colocate_with", beside)
@@ -239,11 +243,11 @@ def _shared_device(strategy: Any) -> str:
             f"embedding variables are not supported in {type(strategy).__name__}{of_workers}: its "
             "replicas cannot share a variable"
         )
-    return _cpu_beside(extended.worker_devices[0])
+    return cpu_beside(extended.worker_devices[0])
 
 
-def _cpu_beside(device: str) -> str:
-    """A device if it is a CPU, or the first one beside it."""
+def cpu_beside(device: str) -> str:
+    """A device if it is a CPU, or the first CPU beside it."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type != "CPU":
         spec = spec.replace(device_type="CPU", device_index=0)

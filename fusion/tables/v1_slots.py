@@ -16,7 +16,6 @@ from tensorflow.python.training import optimizer, slot_creator
 from fusion.ops.tables.slots import note_slot
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of, shard_of
-from fusion.tables.replicas import whole_variables
 from fusion.tables.slots import (
     check_slot,
     check_slot_shape,
@@ -32,7 +31,6 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
     would fill them in time: there slots that begin with something else are filled as a whole.
     """
-    make_beside = whole_variables()(make_slot)
 
     @functools.wraps(make_slot)
     def make(
@@ -48,7 +46,8 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
             check_slot(variable, name)
         else:
             initializer = ZerosOnDemand()
-        slot = make_beside(primary, initializer, shape, dtype, name, *args, **named)
+        with variable.own_variables():
+            slot = make_slot(primary, initializer, shape, dtype, name, *args, **named)
         number = variable.add_slot(slot, values, is_filled)
         if number is not None:
             note_slot(primary.handle, slot, values, number)
@@ -59,7 +58,6 @@ def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
 
 def _filled(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     """`slot_creator.create_slot`, for tables of embedding variables with slots that follow them."""
-    make_beside = whole_variables()(make_slot)
 
     @functools.wraps(make_slot)
     def make(primary: Any, val: Any, name: str, *args: Any, **named: Any) -> Any:
@@ -69,7 +67,8 @@ def _filled(make_slot: Callable[..., Any]) -> Callable[..., Any]:
         check_slot_shape(variable, val.shape, name)
         check_slot(variable, name)
         values = first_values_of(val, name)
-        slot = make_beside(primary, val, name, *args, **named)
+        with variable.own_variables():
+            slot = make_slot(primary, val, name, *args, **named)
         variable.add_slot(slot, values, is_filled=True)
         return slot
 
@@ -104,10 +103,10 @@ def refuse_shards() -> None:
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **named: Any) -> Any:
         pairs = list(grads_and_vars)
         for shard in filter(None, (shard_of(variable) for _, variable in pairs)):
-            if shard.table.layout.count > 1:
+            if shard.table.replicas.count > 1:
                 raise NotImplementedError(
                     f"{type(self).__name__} of TensorFlow 1 cannot train sharded table "
-                    f"{shard.table.name!r} in {shard.table.layout.count} replicas: use an "
+                    f"{shard.table.name!r} in {shard.table.replicas.count} replicas: use an "
                     "optimizer of Keras"
                 )
         return apply(self, pairs, *args, **named)
