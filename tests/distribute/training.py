@@ -1,17 +1,8 @@
-"""Trains models of sharded tables; a program, which prints what they did.
-
-    python -m tests.distribute.training FOLDER NAME FROM DEVICES STEPS TABLES OPTIMIZER...
-
-A process of its own, and so a strategy of its own: with `TF_CONFIG` a worker, else as many devices.
-Each model is trained for some steps, saved in FOLDER/OPTIMIZER/NAME, and trained for as many steps.
-Then another one is restored from what was saved as FROM, and trained for the latter steps.
-"""
+"""Models of sharded tables, and what they do in a strategy; see `program`."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +17,9 @@ from fusion.distribute import ShardedTable
 from fusion.keras import tf_keras as slots_of_tf_keras
 from fusion.optimizers import keras3
 from fusion.optimizers import tf_keras as legacy
+
+#: Makes a table of a name.
+Make = Callable[[str], Any]
 
 BATCH = 24
 #: Rows and dimensions; some tables are smaller than there are replicas.
@@ -65,15 +59,20 @@ def dtype_of(number: int) -> tf.DType:
 
 
 class Model:
-    """Tables, a dense part behind them, and an optimizer."""
+    """Tables, a dense part behind them, and an optimizer.
+
+    Attributes:
+      twice: the numbers of the tables that are looked up by two lookups in a step.
+    """
+
+    twice = (0, 1)
 
     def __init__(self, strategy: Any, optimizer: Callable[[], Any], tables: int) -> None:
         self.strategy, replicas = strategy, strategy.num_replicas_in_sync
         self._shapes = [SHAPES[k % len(SHAPES)] for k in range(tables)]
         with strategy.scope():
             self.tables = [
-                ShardedTable(rows, dim, mode_of(k, replicas), dtype=dtype_of(k), name=f"table_{k}")
-                for k, (rows, dim) in enumerate(self._shapes)
+                self._table(k, rows, dim, replicas) for k, (rows, dim) in enumerate(self._shapes)
             ]
             width = sum(dim for _, dim in self._shapes)
             weights = tf.random.stateless_normal([width, 1], [1, 2]) / 4
@@ -83,9 +82,17 @@ class Model:
                 self.optimizer.build(self.variables)
         self.step = tf.function(self._step, reduce_retracing=True)
 
+    def _table(self, number: int, rows: int, dim: int, replicas: int) -> Any:
+        mode, dtype = mode_of(number, replicas), dtype_of(number)
+        return ShardedTable(rows, dim, mode, dtype=dtype, name=f"table_{number}")
+
+    @staticmethod
+    def _variables_of(table: Any) -> list[Any]:
+        return [*table.shards.values()]
+
     @property
     def variables(self) -> list[Any]:
-        return [*(x for t in self.tables for x in t.shards.values()), self.dense]
+        return [*(x for table in self.tables for x in self._variables_of(table)), self.dense]
 
     def checkpoint(self) -> Any:
         """What saves all of it."""
@@ -100,7 +107,8 @@ class Model:
         with tf.GradientTape() as tape:
             embedded = fusion.lookup_sparse(self.tables, ids, given, combiners)
             # Another exchange of the same step, for tables that are looked up twice.
-            again = fusion.lookup_sparse(self.tables[:2], ids[:2], combiners="sum")
+            twice = [self.tables[k] for k in self.twice], [ids[k] for k in self.twice]
+            again = fusion.lookup_sparse(*twice, combiners="sum")
             parts = [tf.cast(part, tf.float32) for part in embedded]
             outputs = tf.matmul(tf.concat(parts, 1), self.dense)[:, 0]
             for part in again:
@@ -118,24 +126,32 @@ class Model:
         return self.strategy.reduce("SUM", losses, axis=None)
 
     def least_bytes(self, steps: range) -> int:
-        """What this process has to send for steps: ids of 4 bytes, rows, gradients, counts."""
+        """What this process has to send for steps: ids, rows, gradients, counts."""
         replicas = self.strategy.num_replicas_in_sync
-        (rank,) = self.tables[0].replicas.devices
-        counts = (len(self.tables) + 3) + (2 + 3)  # of the two lookups
+        (rank,) = self.tables[-1].replicas.devices
+        counts = (len(self.tables) + 3) + (len(self.twice) + 3)  # of the two lookups
         total = len(steps) * (replicas - 1) * 4 * counts
         for step in steps:
             for k, some in enumerate(self._numbers(step)[0]):
                 row_bytes = dtype_of(k).size * self._shapes[k][1]
-                layout, times = self.tables[k].layout, 2 if k < 2 else 1
-                owned = set(layout.rows_of(rank))
+                id_bytes, times = self._id_bytes(k), 2 if k in self.twice else 1
                 for replica in range(replicas):
                     begin, end = (BATCH * r // replicas for r in (replica, replica + 1))
                     wanted = {int(i) for ids in some[begin:end] for i in ids}
+                    owned = {i for i in wanted if self._owner(k, i) == rank}
                     if replica == rank:
-                        total += times * len(wanted - owned) * (4 + row_bytes)
+                        total += times * len(wanted - owned) * (id_bytes + row_bytes)
                     else:
-                        total += times * len(wanted & owned) * row_bytes
+                        total += times * len(owned) * row_bytes
         return total
+
+    def _id_bytes(self, number: int) -> int:
+        del number
+        return 4
+
+    def _owner(self, number: int, row: int) -> int:
+        layout = self.tables[number].layout
+        return row % layout.count if layout.owner is None else layout.owner
 
     def _numbers(self, step: int) -> tuple[Any, Any, Any]:
         """The ids, weights and labels of a batch."""
@@ -184,11 +200,17 @@ class Model:
 
 
 def work(
-    strategy: Any, name: str, steps: int, tables: int, saved: Path, restored: Path
+    strategy: Any,
+    optimizer: Callable[[], Any],
+    steps: int,
+    tables: int,
+    saved: Path,
+    restored: Path,
+    kind: type[Model] = Model,
 ) -> dict[str, Any]:
-    """The losses of a model, those of one that is restored, and what was sent for the first."""
-    model = Model(strategy, OPTIMIZERS[name], tables)
-    peers = model.tables[0].replicas.peers
+    """The losses of a model, those of one that is restored, what was sent for it, its tables."""
+    model = kind(strategy, optimizer, tables)
+    peers = model.tables[-1].replicas.peers
     before = None if peers is None else peers.sent.numpy()
     losses = model.train(range(steps))
     sent = None
@@ -198,17 +220,17 @@ def work(
     rank = 0 if peers is None else peers.rank
     model.checkpoint().write(f"{saved}-{rank}")
     losses += model.train(range(steps, 2 * steps))
-    other = Model(strategy, OPTIMIZERS[name], tables)
+    other = kind(strategy, optimizer, tables)
     other.train(range(100, 102))  # rows and slots are not as they were
     other.checkpoint().read(f"{restored}-0").assert_existing_objects_matched()
     again = other.train(range(steps, 2 * steps))
-    return {"losses": losses, "restored": again, "sent": sent}
+    return {"losses": losses, "restored": again, "sent": sent, "tables": model.tables}
 
 
-def ask_for_a_wrong_id(strategy: Any) -> str:
+def ask_for_a_wrong_id(strategy: Any, make: Make, bad: int) -> str:
     """What all replicas are told if the last one asks for a row that is not there."""
     with strategy.scope():
-        table = ShardedTable(10, 2, name="small")
+        table = make("small")
     last = strategy.num_replicas_in_sync - 1
 
     @tf.function
@@ -223,7 +245,7 @@ def ask_for_a_wrong_id(strategy: Any) -> str:
 
     first = strategy.experimental_local_results(step(tf.constant(7)))[0]
     try:
-        step(tf.constant(10))
+        step(tf.constant(bad))
     except tf.errors.InvalidArgumentError as error:
         message = error.message
     else:
@@ -257,11 +279,11 @@ def fit(strategy: Any) -> list[float]:
     return losses
 
 
-def is_refused(strategy: Any) -> list[str]:
+def is_refused(strategy: Any, make: Make) -> list[str]:
     """What is said of optimizers that would change the numbers."""
     v1, said = tf.compat.v1.train, []
     with strategy.scope():
-        table = ShardedTable(10, 2, name="refused")
+        table = make("refused")
         variables = [*table.shards.values()]
         optimizers = [
             v1.GradientDescentOptimizer(0.1),
@@ -284,10 +306,10 @@ def is_refused(strategy: Any) -> list[str]:
     return said
 
 
-def look_up_alone(strategy: Any) -> str:
+def look_up_alone(strategy: Any, make: Make) -> str:
     """What is said of a lookup outside of the strategy's functions, if it is refused."""
     with strategy.scope():
-        table = ShardedTable(10, 2, name="alone")
+        table = make("alone")
     try:
         fusion.lookup_sparse(table, tf.ragged.constant([[1, 2]]))
     except ValueError as error:
@@ -295,50 +317,28 @@ def look_up_alone(strategy: Any) -> str:
     return ""
 
 
-def is_exported(strategy: Any, folder: str) -> bool:
+def is_exported(strategy: Any, folder: str, make: Make) -> bool:
     """Whether a SavedModel has the rows of all shards; several processes refuse it."""
     with strategy.scope():
         module = tf.Module()
-        module.table = ShardedTable(17, 3, name="exported")
+        module.table = make("exported")
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int64, 1)])
     def sums(ids: tf.RaggedTensor) -> tf.Tensor:
         return fusion.lookup_sparse(module.table, ids)
 
     module.sums = sums
+    path = f"{folder}/{type(module.table).__name__}-{os.getpid()}"
     try:
-        tf.saved_model.save(module, f"{folder}/{os.getpid()}")
+        tf.saved_model.save(module, path)
     except NotImplementedError:
         return False
-    loaded = tf.saved_model.load(f"{folder}/{os.getpid()}")
-    ids = tf.ragged.constant([[1, 2], [16]], tf.int64)
+    loaded = tf.saved_model.load(path)
+    ids = tf.ragged.constant([[1, 2], [9]], tf.int64)
     np.testing.assert_array_equal(loaded.sums(ids), sums(ids))
     return True
 
 
-def main() -> None:
-    folder, name, restored, devices, steps, tables, *optimizers = sys.argv[1:]
-    strategy = strategy_of(int(devices))
-    done = {
-        optimizer: work(
-            strategy,
-            optimizer,
-            int(steps),
-            int(tables),
-            *(Path(folder, optimizer, x) for x in (name, restored)),
-        )
-        for optimizer in optimizers
-    }
-    told = {
-        "trained": done,
-        "fitted": fit(strategy),
-        "wrong": ask_for_a_wrong_id(strategy),
-        "exported": is_exported(strategy, folder),
-        "refused": is_refused(strategy),
-        "alone": look_up_alone(strategy),
-    }
-    print(json.dumps(told), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def made(name: str) -> ShardedTable:
+    """A small one."""
+    return ShardedTable(10, 2, name=name)

@@ -44,5 +44,5 @@ def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_pa
 
 def _run(folder: Path, arguments: list[str], workers: int) -> list[str]:
     return processes.run(
-        "tests.distribute.training", [str(folder), *arguments], workers, seconds=900
+        "tests.distribute.program", [str(folder), *arguments], workers, seconds=900
     )
