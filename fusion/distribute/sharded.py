@@ -41,6 +41,14 @@ class Sharded:
         """By the number of the replica, the variables of this process, which optimizers train."""
         raise NotImplementedError
 
+    def as_ids(self, ids: tf.Tensor) -> tf.Tensor:
+        """Ids that are looked up, int32 or int64 [n], as `split` takes them.
+
+        Raises:
+          TypeError: the table has ids of another dtype.
+        """
+        return ids
+
     def split(self, ids: tf.Tensor, counts: tf.Tensor | None) -> tuple[list[Request], tf.Tensor]:
         """What a replica that looks up ids asks the others for.
 

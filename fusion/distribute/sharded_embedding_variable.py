@@ -67,7 +67,8 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
             seed.
           capacity: of the whole, split as that of a `PartitionedEmbeddingVariable`.
           dtype, key_dtype, trainable, admission, eviction, seed, **options: as of
-            `EmbeddingVariable`. The `capacity` of an eviction is split over the replicas.
+            `EmbeddingVariable`. Each replica evicts from its keys; the `capacity` of an eviction is
+            split over them.
 
         Raises:
           ValueError, TypeError: naming the argument and what was given.
@@ -102,7 +103,7 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
         self, ids: tf.Tensor, counts: tf.Tensor | None = None
     ) -> tuple[list[Request], tf.Tensor]:
         """The distinct keys, by who has them, with how often each was seen where that matters."""
-        keys, replicas = tf.cast(self.as_ids(ids), tf.int64), self.replicas.count
+        keys, replicas = tf.cast(ids, tf.int64), self.replicas.count
         distinct, places = tf.unique(keys)
         if counts is None and self.admission > 1:
             counts = tf.ones_like(places)

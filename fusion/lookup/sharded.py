@@ -20,7 +20,8 @@ def rows_here(tables: Sequence[Sharded], ids: Sequence[_Ids]) -> list[tuple[tf.T
       tables: whose rows come in one exchange.
       ids: of each, checked.
     """
-    fetched = fetch(tables, [_values(some) for some in ids])
+    given = zip(tables, ids, strict=True)
+    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in given])
     return [(got.rows, _with(some, got.places)) for some, got in zip(ids, fetched, strict=True)]
 
 

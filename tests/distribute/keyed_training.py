@@ -31,6 +31,7 @@ class Model(training.Model):
     """
 
     twice = (2,)
+    evicted = 0
 
     def _table(self, number: int, rows: int, dim: int, replicas: int) -> Any:
         if number >= len(OPTIONS):
@@ -58,15 +59,16 @@ class Model(training.Model):
         losses = []
         for step in steps:
             losses += super().train(range(step, step + 1))
-            self.tables[1].evict()
+            self.evicted += int(self.tables[1].evict())
         return losses
 
 
 def work(strategy: Any, name: str, steps: int, saved: Path, restored: Path) -> dict[str, Any]:
-    """What `training.work` tells of such a model, and how many keys and rows there are."""
+    """What `training.work` tells of such a model, and how many keys and rows went and are there."""
     done = training.work(strategy, OPTIMIZERS[name], steps, 3, saved, restored, Model)
-    sizes = []
-    for table in done.pop("tables")[: len(OPTIONS)]:
+    model = done.pop("model")
+    sizes = [[model.evicted]]
+    for table in model.tables[: len(OPTIONS)]:
         known = table.statistics()
         parts = known if isinstance(known, list) else [known]
         sizes.append([sum(part.keys for part in parts), sum(part.rows for part in parts)])

@@ -30,7 +30,7 @@ def main() -> None:
         else:
             make = training.OPTIMIZERS[optimizer]
             done[optimizer] = training.work(strategy, make, int(steps), int(tables), saved, other)
-            del done[optimizer]["tables"]
+            del done[optimizer]["model"]
     told = {
         "trained": done,
         "fitted": training.fit(strategy),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,22 @@ def sharded(
     **options: Any,
 ) -> ShardedTable:
     """A table of `count` replicas, of which this process has some."""
+    with in_replicas(monkeypatch, count, here):
+        return ShardedTable(ROWS, DIMENSION, mode, name="users", seed=seed, **options)
+
+
+@contextlib.contextmanager
+def in_replicas(
+    monkeypatch: pytest.MonkeyPatch, count: int, here: range | None = None
+) -> Iterator[None]:
+    """A context of tables of `count` replicas, of which this process has some, or all."""
     replicas = Replicas(tf.distribute.get_strategy())
     replicas.count = count
     replicas.devices = dict.fromkeys(here or range(count))
     replicas.peers = None if here is None else object()  # type: ignore[assignment]
     with monkeypatch.context() as context:
         context.setattr(Replicas, "here", lambda: replicas)
-        return ShardedTable(ROWS, DIMENSION, mode, name="users", seed=seed, **options)
+        yield
 
 
 def whole(table: Any) -> np.ndarray[Any, Any]:

@@ -10,9 +10,11 @@ import pytest
 
 from tests.distribute import processes
 
-#: `make soak` trains with all of them.
-OPTIMIZERS = ["adagrad"]
+#: `make soak` trains with all of them; the second one embedding variables.
+OPTIMIZERS = ["adagrad", "keyed:adagrad"]
 STEPS = 3
+#: Of tables: of numbered rows, and of keys.
+KINDS = ["rows", "keys"]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,10 @@ def test_a_checkpoint_goes_on_with_any_number(trained, name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_sends_distinct_ids_and_their_rows(trained, name):
     """In messages of counts, ids, rows and gradients of each dtype, hardly longer than these."""
+    of_two_lookups = {"adagrad": 6 + 6, "keyed:adagrad": 6 + 4}  # of two dtypes, or one
     for printed in trained["workers"]:
         messages, sent, least = printed["trained"][name]["sent"]
-        assert messages == (6 + 6) * STEPS  # two lookups, of two dtypes
+        assert messages == of_two_lookups[name] * STEPS
         assert least <= sent <= least * 33 / 32
 
 
@@ -67,28 +70,56 @@ def test_layers_of_slots_are_fitted(trained):
         np.testing.assert_allclose(printed["fitted"], one["fitted"], rtol=1e-6)
 
 
-def test_one_process_exports_all_shards(trained):
-    exported = {name: {p["exported"] for p in printed} for name, printed in trained.items()}
+def test_owners_admit_and_forget_keys_as_one_does(trained):
+    """How many keys were forgotten, how many are there, and how many have rows."""
+    (one,) = trained["one"]
+    expected = one["trained"]["keyed:adagrad"]["sizes"]
+    (evicted,), (keys, admitted), _ = expected
+    assert evicted > 0
+    assert 0 < admitted < keys
+    for printed in trained.values():
+        sizes = zip(*(some["trained"]["keyed:adagrad"]["sizes"] for some in printed), strict=True)
+        assert [np.sum(of_table, 0).tolist() for of_table in sizes] == expected
+
+
+def test_all_lookups_bring_rows(trained):
+    (one,) = trained["one"]
+    assert [len(found) for found in one["by_functions"]] == [8, 4, 4]
+    for printed in (item for some in trained.values() for item in some):
+        assert printed["by_functions"] == one["by_functions"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_process_exports_all_shards(trained, kind):
+    exported = {name: {p[kind]["exported"] for p in printed} for name, printed in trained.items()}
     assert exported == {"workers": {False}, "devices": {True}, "one": {True}}
 
 
-def test_optimizers_that_would_change_numbers_are_refused(trained):
+def test_one_of_several_processes_writes_no_files_of_keys(trained):
+    for name, expected in (("workers", 2), ("devices", 0), ("one", 0)):
+        for printed in trained[name]:
+            assert ["'whole'" in said for said in printed["files"]] == [True] * expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimizers_that_would_change_numbers_are_refused(trained, kind):
     (one,) = trained["one"]
-    assert one["refused"] == []
+    assert one[kind]["refused"] == []
     words = ["of TensorFlow 1", "'global_clipnorm'", "'clipnorm'", "'clipvalue'", "Adafactor"]
     in_processes = [*words[:4], "LossScaleOptimizer", words[4]]
     for name, expected in (("devices", words), ("workers", in_processes)):
         for printed in trained[name]:
-            for word, said in zip(expected, printed["refused"], strict=True):
+            for word, said in zip(expected, printed[kind]["refused"], strict=True):
                 assert word in said
-                assert "'refused'" in said
+                assert "'refused" in said
 
 
-def test_a_wrong_id_is_an_error_in_all_replicas(trained):
+@pytest.mark.parametrize(("kind", "most", "bad"), [("rows", 9, 10), ("keys", 2**63 - 1, -1)])
+def test_a_wrong_id_is_an_error_in_all_replicas(trained, kind, most, bad):
     for name, last in (("workers", 1), ("devices", 2), ("one", 0)):
         for printed in trained[name]:
-            message = f"sharded table small must be from 0 to 9; replica {last} has 10"
-            assert message in printed["wrong"]
+            message = f"sharded table small must be from 0 to {most}; replica {last} has {bad}"
+            assert message in printed[kind]["wrong"]
 
 
 def test_a_process_that_ends_is_named_in_the_others():
@@ -98,9 +129,10 @@ def test_a_process_that_ends_is_named_in_the_others():
     assert "Collective" in told
 
 
-def test_who_looks_up_alone_is_told(trained):
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_looks_up_alone_is_told(trained, kind):
     """The rows are in other processes, which would not answer."""
     for name, told in (("workers", "`strategy.run`"), ("devices", ""), ("one", "")):
         for printed in trained[name]:
-            assert told in printed["alone"]
-            assert bool(told) == bool(printed["alone"])
+            assert told in printed[kind]["alone"]
+            assert bool(told) == bool(printed[kind]["alone"])

@@ -65,7 +65,7 @@ class Model:
       twice: the numbers of the tables that are looked up by two lookups in a step.
     """
 
-    twice = (0, 1)
+    twice: tuple[int, ...] = (0, 1)
 
     def __init__(self, strategy: Any, optimizer: Callable[[], Any], tables: int) -> None:
         self.strategy, replicas = strategy, strategy.num_replicas_in_sync
@@ -208,7 +208,7 @@ def work(
     restored: Path,
     kind: type[Model] = Model,
 ) -> dict[str, Any]:
-    """The losses of a model, those of one that is restored, what was sent for it, its tables."""
+    """The losses of a model, those of one that is restored, what was sent for it, itself."""
     model = kind(strategy, optimizer, tables)
     peers = model.tables[-1].replicas.peers
     before = None if peers is None else peers.sent.numpy()
@@ -224,7 +224,7 @@ def work(
     other.train(range(100, 102))  # rows and slots are not as they were
     other.checkpoint().read(f"{restored}-0").assert_existing_objects_matched()
     again = other.train(range(steps, 2 * steps))
-    return {"losses": losses, "restored": again, "sent": sent, "tables": model.tables}
+    return {"losses": losses, "restored": again, "sent": sent, "model": model}
 
 
 def ask_for_a_wrong_id(strategy: Any, make: Make, bad: int) -> str:

@@ -1,4 +1,6 @@
-"""Sharded tables as in `tests.distribute`: 20 of them, in up to 4 processes, by all optimizers."""
+"""Sharded tables as in `tests.distribute`, in up to 4 processes, by all optimizers.
+
+20 tables; or three, of which two are embedding variables."""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distribute import processes
-from tests.distribute.training import OPTIMIZERS
+from tests.distribute import keyed_training, processes, training
 
 STEPS, TABLES = 50, 20
+OPTIMIZERS = [*training.OPTIMIZERS, *(f"keyed:{name}" for name in keyed_training.OPTIMIZERS)]
 #: Devices and workers.
 REPLICAS = {"workers 4": (1, 4), "devices 2": (2, 1), "workers 2": (1, 2), "one": (1, 1)}
 
@@ -33,7 +35,7 @@ def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_pa
         restored_from = name
     for told in losses["workers 4"]:
         messages, sent, least = told["sent"]
-        assert messages == (6 + 6) * 3 * STEPS
+        assert messages == (6 + (4 if "keyed" in optimizer else 6)) * 3 * STEPS
         assert least <= sent <= least * 33 / 32
     (one,) = losses["one"]
     for some in losses.values():
