@@ -1,6 +1,7 @@
 """Sharded tables as in `tests.distribute`, in up to 4 processes, by all optimizers.
 
-20 tables; or three, of which two are embedding variables."""
+20 tables; or three, of which two are embedding variables.
+"""
 
 from __future__ import annotations
 
