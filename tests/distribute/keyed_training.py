@@ -64,9 +64,12 @@ class Model(training.Model):
 
 
 def work(strategy: Any, name: str, steps: int, saved: Path, restored: Path) -> dict[str, Any]:
-    """What `training.work` tells of such a model, and how many keys and rows went and are there."""
-    done = training.work(strategy, OPTIMIZERS[name], steps, 3, saved, restored, Model)
-    model = done.pop("model")
+    """What `training.work` tells of a model, and how many keys and rows went and are there.
+
+    It is restored itself: to trace another one would take most of the time.
+    """
+    model = Model(strategy, OPTIMIZERS[name], 3)
+    done = training.work(lambda: model, steps, saved, restored)
     sizes = [[model.evicted]]
     for table in model.tables[: len(OPTIONS)]:
         known = table.statistics()

@@ -10,6 +10,7 @@ are `keyed:OPTIMIZER`, of models of embedding variables.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -28,9 +29,9 @@ def main() -> None:
         if is_keyed:
             done[optimizer] = keyed_training.work(strategy, of_keyed, int(steps), saved, other)
         else:
-            make = training.OPTIMIZERS[optimizer]
-            done[optimizer] = training.work(strategy, make, int(steps), int(tables), saved, other)
-            del done[optimizer]["model"]
+            made = training.OPTIMIZERS[optimizer]
+            make = functools.partial(training.Model, strategy, made, int(tables))
+            done[optimizer] = training.work(make, int(steps), saved, other)
     told = {
         "trained": done,
         "fitted": training.fit(strategy),

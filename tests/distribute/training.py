@@ -199,17 +199,15 @@ class Model:
         return [float(self.step(*self.batch(step))) for step in steps]
 
 
-def work(
-    strategy: Any,
-    optimizer: Callable[[], Any],
-    steps: int,
-    tables: int,
-    saved: Path,
-    restored: Path,
-    kind: type[Model] = Model,
-) -> dict[str, Any]:
-    """The losses of a model, those of one that is restored, what was sent for it, itself."""
-    model = kind(strategy, optimizer, tables)
+def work(make: Callable[[], Model], steps: int, saved: Path, restored: Path) -> dict[str, Any]:
+    """The losses of a model, those of one that is restored, and what was sent for the first.
+
+    Args:
+      make: gives both.
+      steps: how many there are before it is saved, and after it.
+      saved, restored: the paths of checkpoints, without the number of the process.
+    """
+    model = make()
     peers = model.tables[-1].replicas.peers
     before = None if peers is None else peers.sent.numpy()
     losses = model.train(range(steps))
@@ -220,11 +218,11 @@ def work(
     rank = 0 if peers is None else peers.rank
     model.checkpoint().write(f"{saved}-{rank}")
     losses += model.train(range(steps, 2 * steps))
-    other = kind(strategy, optimizer, tables)
+    other = make()
     other.train(range(100, 102))  # rows and slots are not as they were
     other.checkpoint().read(f"{restored}-0").assert_existing_objects_matched()
     again = other.train(range(steps, 2 * steps))
-    return {"losses": losses, "restored": again, "sent": sent, "model": model}
+    return {"losses": losses, "restored": again, "sent": sent}
 
 
 def ask_for_a_wrong_id(strategy: Any, make: Make, bad: int) -> str:
