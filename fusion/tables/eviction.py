@@ -40,7 +40,10 @@ class L2WeightEvict:
 
     def victims(self, keys: Keys) -> tf.Tensor:
         """A mask [n] of the keys to forget."""
-        values = tf.gather(keys.table, keys.rows)
+        # One of a strategy would be read whole by `tf.gather`.
+        values = tf.raw_ops.ResourceGather(
+            resource=keys.table.handle, indices=keys.rows, dtype=keys.table.dtype
+        )
         return tf.reduce_sum(values * values, 1) / 2 < self.l2_weight_threshold
 
 
