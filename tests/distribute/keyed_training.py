@@ -31,14 +31,19 @@ class Model(training.Model):
     """
 
     twice = (2,)
-    evicted = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        # Lookups, which keys are noted with else, count on in a model that is restored.
+        self.number = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.evicted = 0
+        super().__init__(*arguments)
 
     def _table(self, number: int, rows: int, dim: int, replicas: int) -> Any:
         if number >= len(OPTIONS):
             return super()._table(number, rows, dim, replicas)
         kind = EmbeddingVariable if replicas == 1 else ShardedEmbeddingVariable
         dtype = training.dtype_of(number)
-        return kind(f"table_{number}", dim, dtype, **OPTIONS[number])
+        return kind(f"table_{number}", dim, dtype, step=self.number, **OPTIONS[number])
 
     @staticmethod
     def _variables_of(table: Any) -> list[Any]:
@@ -58,6 +63,7 @@ class Model(training.Model):
         """The losses of steps, after each of which keys are forgotten."""
         losses = []
         for step in steps:
+            self.number.assign(step)
             losses += super().train(range(step, step + 1))
             self.evicted += int(self.tables[1].evict())
         return losses
