@@ -12,8 +12,9 @@ import fusion
 from modelzoo import cluster
 from modelzoo.criteo.schema import DataError
 from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
-from modelzoo.layers import Columns, Inputs, StockLayers
+from modelzoo.layers import Columns, Inputs, KerasLayers, StockLayers
 from modelzoo.options import Architecture, Model, Options
+from modelzoo.sharded import ShardedLayers
 from modelzoo.training.optimizers import RATES
 from modelzoo.training.steps import GraphSteps, KerasSteps, ServedSteps
 
@@ -124,7 +125,8 @@ def build(
     if is_stock:
         return KerasSteps(model, shape, columns, options.optimizer, rate, layers_of=StockLayers)
     kind = ServedSteps if options.strategy == "ps" else KerasSteps
-    return kind(model, shape, columns, options.optimizer, rate, strategy_of(options))
+    layers_of = ShardedLayers if options.sharded else KerasLayers
+    return kind(model, shape, columns, options.optimizer, rate, strategy_of(options), layers_of)
 
 
 def strategy_of(options: Options) -> Any:
@@ -134,6 +136,8 @@ def strategy_of(options: Options) -> Any:
     if options.strategy == "ps":
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         return tf.distribute.ParameterServerStrategy(resolver)
+    if options.strategy == "multiworker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -72,7 +72,8 @@ def test_products_are_those_of_all_pairs() -> None:
 
 def logistic(layers: Any, shape: Any) -> Any:
     """A weight for each count and each id, and a bias."""
-    weights = keras.ops.sum(layers.embeddings(1, "weights"), axis=1, keepdims=True)
+    (weights,) = layers.embeddings(weights=1)
+    weights = keras.ops.sum(weights, axis=1, keepdims=True)
     return layers.dense(layers.counts(), 1, "logit") + weights
 
 
