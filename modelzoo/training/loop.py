@@ -34,6 +34,16 @@ class Watcher(Protocol):
         """Held-out samples were evaluated."""
 
 
+class Silent:
+    """Watches and says nothing."""
+
+    def stepped(self, step: int, numbers: dict[str, float]) -> None:
+        """See `Watcher`."""
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        """See `Watcher`."""
+
+
 def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Watcher) -> State:
     """Trains from the last checkpoint on; a checkpoint is written at the end, too.
 

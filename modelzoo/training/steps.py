@@ -33,7 +33,6 @@ class Scored(NamedTuple):
     logits: Numbers
 
 
-
 #: Steps of a worker under way at once: it computes one while the batch of the next one comes.
 _AT_ONCE = 2
 
@@ -93,12 +92,22 @@ class KerasSteps(Steps):
         strategy: Any = None,
         layers_of: Callable[[Columns], KerasLayers] = KerasLayers,
     ) -> None:
-        """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own."""
+        """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own.
+
+        Raises:
+            ValueError: the optimizer is not known, or the model has no embeddings.
+        """
         self._strategy = strategy or tf.distribute.get_strategy()
         self._count = self._strategy.num_replicas_in_sync
         with self._strategy.scope():
             layers = layers_of(columns)
-            self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
+            logits = model.logits(layers, shape)
+            if not layers.embedded:
+                raise ValueError(
+                    f"model {model.name!r} has no tables, which --sharded divides and --do-fusion "
+                    "fuses: its logits need layers.embeddings"
+                )
+            self.model = keras.Model(layers.features, logits, name=model.name)
             ids = {name: layers.features[name] for name in columns.inputs.rows}
             self.embeddings = keras.Model(ids, layers.embedded)
             self._optimizer = keras_optimizer(optimizer, rate)
