@@ -25,11 +25,9 @@ from tests import zygote
 from tests.modelzoo.small import MODELS, SMALL, few
 from tests.modelzoo.test_training import ROOT
 
-OPTIMIZERS = {"wide_deep": ["adagrad"], "deepfm": ["lazy-adam"], "dlrm": ["sgd", "adam"]}
-
 
 @pytest.mark.parametrize(
-    ("name", "optimizer"), [(name, one) for name, some in OPTIMIZERS.items() for one in some]
+    ("name", "optimizer"), [("wide_deep", "adagrad"), ("deepfm", "lazy-adam"), ("dlrm", "adam")]
 )
 def test_models_learn_the_same_with_shards(name: str, optimizer: str) -> None:
     source, held_out = few(SMALL)
@@ -63,41 +61,40 @@ WORDS = {"cap": 100, "dim": 4, "batch-size": 33, "eval-samples": 60, "save-every
 def alone(folder: Path, data: str, ends: Sequence[int]) -> list[dict[str, Any]]:
     """What one device tells of the same steps, with columns."""
     options = replace(SMALL, data=data, batch_size=33, eval_samples=60, save_every=STEPS)
+    source, held_out = few(options)
+    steps = build(MODELS["deepfm"], options, source)
     for end in ends:
         run = Run(folder, "deepfm", replace(options, steps=end))
-        source, held_out = few(options)
-        loop.train(run, build(MODELS["deepfm"], options, source), source, held_out, loop.Silent())
+        loop.train(run, steps, source, held_out, loop.Silent())
     return [*run.told()]
 
 
-def check_told(found: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> None:
-    """Compares all that does not depend on time."""
-    for one, other in zip(found, wanted, strict=True):
+def check_replicas(folder: Path, strategies: Sequence[str], sharded: bool) -> None:
+    """Trains with one strategy after the other, which have the numbers of one device."""
+    generate(folder / "data", criteo.CriteoData(cap=100), SAMPLES)
+    options = Options(data=str(folder / "data"), sharded=sharded)
+    ends = [STEPS * (k + 1) for k in range(len(strategies))]
+    for end, strategy in zip(ends, strategies, strict=True):
+        line = train(folder / "run", replace(options, strategy=strategy, steps=end))
+        assert line.startswith(f"done at step {end}; of the training samples AUC 0.")
+    told = [*Run.opened(folder / "run").told()]
+    for one, other in zip(told, alone(folder / "alone", options.data, ends), strict=True):
         for name in {*other} - {"samples_per_second", "waiting"}:
             assert one[name] == pytest.approx(other[name], rel=1e-6)
 
 
-def test_shards_train_as_columns_and_go_on_with_any_number_of_replicas(tmp_path: Path) -> None:
-    """In two processes, then on two devices, then on one; and what they trained is evaluated."""
-    generate(tmp_path / "data", criteo.CriteoData(cap=100), SAMPLES)
-    data, folder = str(tmp_path / "data"), tmp_path / "run"
-    options = Options(data=data, sharded=True)
-    ends = [STEPS, 2 * STEPS, 3 * STEPS]
-    for end, strategy in zip(ends, ("multiworker", "mirrored", "none"), strict=True):
-        line = train(folder, replace(options, strategy=strategy, steps=end))
-        assert line.startswith(f"done at step {end}; of the training samples AUC 0.")
-    told = [*Run.opened(folder).told()]
-    check_told(told, alone(tmp_path / "alone", data, ends))
-    assert {path.name for path in folder.iterdir()} == {
-        *("checkpoints", "lock", "logs", "metrics.jsonl", "options.json", "state.json")
-    }
-
-
-def test_processes_train_as_one_without_shards(tmp_path: Path) -> None:
-    generate(tmp_path / "data", criteo.CriteoData(cap=100), SAMPLES)
-    data, folder = str(tmp_path / "data"), tmp_path / "run"
-    train(folder, Options(data=data, strategy="multiworker", steps=STEPS))
-    check_told([*Run.opened(folder).told()], alone(tmp_path / "alone", data, [STEPS]))
+def test_shards_train_as_columns_and_go_on_with_any_number_of_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two processes, then on two devices; and one device evaluates what these trained."""
+    check_replicas(tmp_path, ["multiworker", "mirrored"], sharded=True)
+    monkeypatch.setattr("modelzoo.training.commands.sources", few)
+    folder = tmp_path / "run"
+    ended = CliRunner().invoke(commands(MODELS["deepfm"]), ["eval", "--run", str(folder)])
+    *_, last = Run.opened(folder).told()
+    line = f"AUC {last['eval_auc']:.6f}, loss {last['eval_loss']:.6f}"
+    assert ended.output.splitlines()[-1] == line
+    assert len([*(folder / "checkpoints").iterdir()]) == 2  # of the first process alone
 
 
 @pytest.mark.parametrize(

@@ -267,19 +267,24 @@ def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> 
     assert (steps.ended, steps.most) == (30, 3)
 
 
-def order_of_servers(folder: Path, steps: int) -> list[str]:
-    """The command that trains with parameter servers on this machine."""
+#: The options of trainings in several processes of this machine.
+SERVERS = ("--strategy", "ps", "--do-fusion", "v2")
+WORKERS = ("--strategy", "multiworker", "--sharded")
+
+
+def order_of_processes(folder: Path, steps: int, strategy: Sequence[str]) -> list[str]:
+    """The command that trains in several processes."""
     return [
-        *(sys.executable, "-m", "modelzoo.dlrm", "train", "--strategy", "ps", "--do-fusion", "v2"),
+        *(sys.executable, "-m", "modelzoo.dlrm", "train", *strategy),
         *("--run", str(folder), "--cap", "100", "--dim", "4", "--batch-size", "32"),
         *("--steps", str(steps), "--save-every", "10", "--eval-samples", "200"),
         *("--eval-every", "0"),
     ]
 
 
-def check_trained_by_servers(folder: Path, steps: int) -> None:
-    """Trains to a step; one device evaluates and exports what was trained."""
-    order = order_of_servers(folder, steps)
+def check_trained_by_processes(folder: Path, steps: int, strategy: Sequence[str]) -> None:
+    """Trains to a step; one device evaluates what was trained."""
+    order = order_of_processes(folder, steps, strategy)
     done = zygote.run(order, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"done at step {steps}; held-out AUC 0." in done.stdout
@@ -292,7 +297,7 @@ def check_trained_by_servers(folder: Path, steps: int) -> None:
 
 def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
     """Killed, it goes on: in tests/soak/long_training.py."""
-    check_trained_by_servers(tmp_path / "run", 20)
+    check_trained_by_processes(tmp_path / "run", 20, SERVERS)
 
 
 def test_early_stop(tmp_path: Path) -> None:
