@@ -17,10 +17,12 @@ from modelzoo import criteo
 from modelzoo.cluster import CONFIG
 from modelzoo.criteo.convert import generate
 from modelzoo.options import Architecture, Model, Options
+from modelzoo.sharded import ShardedEmbeddings
 from modelzoo.training import loop
 from modelzoo.training.commands import commands
 from modelzoo.training.run import FollowedRun, Run, RunError
 from modelzoo.training.setup import build, role_of
+from modelzoo.training.steps import KerasSteps
 from tests import zygote
 from tests.modelzoo.small import MODELS, SMALL, few
 from tests.modelzoo.test_training import ROOT
@@ -38,6 +40,8 @@ def test_models_learn_the_same_with_shards(name: str, optimizer: str) -> None:
         steps = build(MODELS[name], options, source)
         losses = [steps.train(*batch)[0] for batch in batches * 2]
         told[sharded] = [*losses, *loop.evaluate(steps, held_out, options).values()]
+    assert isinstance(steps, KerasSteps)
+    assert sum(isinstance(layer, ShardedEmbeddings) for layer in steps.model.layers) == 1
     assert len({*told[True]}) == len(told[True])
     np.testing.assert_allclose(told[True], told[False], rtol=1e-6)
 
