@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
-        *("exchange", "layout", "replicas", "saving", "sharded", "rows"),
+        *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),
         *("sharded_table", "sharded_embedding_variable"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),
     ),

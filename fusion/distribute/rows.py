@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion import ops
 from fusion.distribute.exchange import COUNTS, IDS, Exchange
 from fusion.distribute.replicas import is_in_replica
 from fusion.distribute.sharded import Request, Sharded
@@ -202,7 +203,7 @@ def _gather_for(table: Sharded, here: int, requests: Sequence[Request]) -> list[
     # Also of a shard without rows: all replicas send gradients, or none does.
     sizes = [tf.size(ids) for ids, *_ in requests]
     ids, *numbers = (tf.concat(vectors, 0) for vectors in zip(*requests, strict=True))
-    distinct, places = tf.unique(ids)
+    distinct, places, _ = ops.unique_with_counts_v3(input=ids)
     sums = [tf.math.unsorted_segment_sum(n, places, tf.size(distinct)) for n in numbers]
     every = tf.gather(table.gather(here, (distinct, *sums)), places)
     return list(tf.split(every, sizes))

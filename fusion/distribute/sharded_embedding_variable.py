@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+from fusion import ops
 from fusion.distribute.layout import by_owner
 from fusion.distribute.replicas import Replicas
 from fusion.distribute.rows import fetch
@@ -104,12 +105,12 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
     ) -> tuple[list[Request], tf.Tensor]:
         """The distinct keys, by who has them, with how often each was seen where that matters."""
         keys, replicas = tf.cast(ids, tf.int64), self.replicas.count
-        distinct, places = tf.unique(keys)
-        if counts is None and self.admission > 1:
-            counts = tf.ones_like(places)
+        distinct, places, seen = ops.unique_with_counts_v3(input=keys)
         numbers: tuple[tf.Tensor, ...] = ()
         if counts is not None:
             numbers = (tf.math.unsorted_segment_sum(counts, places, tf.size(distinct)),)
+        elif self.admission > 1:
+            numbers = (seen,)
         requests = [(distinct, *numbers)]
         if replicas > 1:
             shape = [tf.int64.max, self.dimension]

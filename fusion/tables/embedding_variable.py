@@ -33,7 +33,6 @@ from fusion.tables.checkpoint import (
     TABLE_TENSORS,
     Restore,
     Save,
-    gather_rows,
     initialize,
     restore_rows,
     restore_table,
@@ -511,7 +510,7 @@ class EmbeddingVariable(tf.Module):
         check_eager("freeze")
         entries = ops.embedding_key_entries(index=self.index.handle)
         has_row = entries.rows >= 0
-        rows = gather_rows(self.table, tf.boolean_mask(entries.rows, has_row))
+        rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
         return FrozenEmbedding(
             tf.boolean_mask(entries.keys, has_row),
             tf.concat([self.initial[:1], rows], 0),

@@ -40,10 +40,7 @@ class L2WeightEvict:
 
     def victims(self, keys: Keys) -> tf.Tensor:
         """A mask [n] of the keys to forget."""
-        # One of a strategy would be read whole by `tf.gather`.
-        values = tf.raw_ops.ResourceGather(
-            resource=keys.table.handle, indices=keys.rows, dtype=keys.table.dtype
-        )
+        values = tf.gather(keys.table, keys.rows)
         return tf.reduce_sum(values * values, 1) / 2 < self.l2_weight_threshold
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from fusion.cpu_ops.keys.layout import KeyIndex
-from fusion.tables.checkpoint import gather_rows
 
 #: Of a key in a checkpoint: itself, int64, how often it was seen, int32, and when, int64.
 _KEY_BYTES = 20
@@ -57,7 +56,7 @@ def statistics(table: Any, index: Any) -> TableStatistics:
     Args:
       table, index: its variables.
     """
-    head = gather_rows(index, tf.range(KeyIndex.SIZE, dtype=tf.int64)).numpy().view(np.int64)
+    head = tf.gather(index, tf.range(KeyIndex.SIZE, dtype=tf.int64)).numpy().view(np.int64)
     gone = head[KeyIndex.free_rows] + head[KeyIndex.pending_rows]
     return TableStatistics(
         name=table.name.partition(":")[0],
