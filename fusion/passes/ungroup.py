@@ -1,6 +1,7 @@
 """Takes fused inference ops apart, so that each lookup is one op that reads ids.
 
-GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them
+GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them, or one
+    for each output
 boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
 ReadEmbeddingTables -> a ReadVariableOp for each variable
 """
@@ -8,6 +9,7 @@ ReadEmbeddingTables -> a ReadVariableOp for each variable
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,13 @@ from fusion.passes.emit.arguments import set_column_attrs
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.tables import VariableRead, stock_read
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
-from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
+from fusion.passes.graph.fused_columns import (
+    FusedColumn,
+    grouped_columns,
+    list_attr,
+    only_column,
+    output_columns,
+)
 from fusion.passes.graph.tensor import Tensor
 from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
 from fusion.schema.op_history import NEWEST, Release
@@ -71,21 +79,39 @@ class _Ungroup:
 
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
-        columns = [*grouped_columns(view, name)]
-        if len(columns) == 1 and not columns[0].is_copy:
-            # A concat has at least two inputs.
-            self._replace(name, self._single(build, columns[0], last=True))
+        columns, outputs = [*grouped_columns(view, name)], output_columns(view, name)
+        last = len(outputs) == 1
+        results = [
+            self._joined(build, [columns[index] for index in own], last=last) for own in outputs
+        ]
+        if results == [Tensor(name)]:
+            self._replace(name, results[0])
             return
+        # Whoever knows the outputs by the op's name, or waits for it, goes on doing so.
+        node = build.replacement("IdentityN")
+        build.inputs(node, *results)
+        set_types(node, T=[view.type_attr(name, "T")] * len(results))
+        self.edit.remove([name], build.add(node))
+        for index, result in enumerate(results):
+            self.edit.replace(Tensor(name, index), result)
+
+    def _joined(self, build: NodeBuilder, columns: Sequence[FusedColumn], *, last: bool) -> Tensor:
+        """Returns columns side by side; the last op may have the group's name."""
+        is_alone = len(columns) == 1
         parts = [
-            column.inputs[0] if column.is_copy else self._single(build, column)
+            column.inputs[0]
+            if column.is_copy
+            else self._single(build, column, last=last and is_alone)
             for column in columns
         ]
-        types = {"T": view.type_attr(name, "T"), "Tidx": types_pb2.DT_INT32}
-        node = build.replacement("ConcatV2")
+        if is_alone:  # a concat has at least two inputs
+            return parts[0]
+        types = {"T": build.edit.view.type_attr(build.base, "T"), "Tidx": types_pb2.DT_INT32}
+        node = build.replacement("ConcatV2") if last else build.node("output", "ConcatV2")
         build.inputs(node, *parts, build.constant("axis", np.array(1, np.int32)))
         set_types(node, **types)
         set_attrs(node, N=len(parts))
-        self._replace(name, Tensor(build.add(node)))
+        return Tensor(build.add(node))
 
     def _read(self, name: str) -> None:
         view, build = self.edit.view, self._builder(name)

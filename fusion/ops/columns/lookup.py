@@ -1,7 +1,7 @@
 """FusedEmbeddingLookup and GroupedEmbeddingLookup: whole embedding columns in one op each.
 
-Both are for inference. The first computes one column; the second many of them, side by side in one
-matrix, so that no op is needed to join them.
+Both are for inference. The first computes one column; the second many of them, in one matrix or
+several, so that no op is needed to join or to split them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fusion.schema.columns import (
     NAME_ATTR,
     NAMES_ATTR,
     ORDERS_DOC,
+    OUTPUT_ATTRS,
     VALUES,
 )
 
@@ -62,10 +63,12 @@ SINGLE = OpSpec(
 
 GROUPED = OpSpec(
     name=names.GROUPED,
-    doc="Computes many columns as FusedEmbeddingLookup does, side by side in one matrix.\n\n"
-    "All lists have one item per column, in the order of the result; those of attrs are called as\n"
-    "the attr of FusedEmbeddingLookup. A column of form copy is a matrix [B, D] of its own, the\n"
-    "`tables` item, copied as it is. All columns must have the same number of rows.",
+    doc="Computes many columns as FusedEmbeddingLookup does, side by side in one matrix,\n"
+    "or in several.\n\n"
+    "All lists but `output_columns` have one item per column, in the order of the result; those\n"
+    "of attrs are called as the attr of FusedEmbeddingLookup. A column of form copy is a matrix\n"
+    "[B, D] of its own, the `tables` item, copied as it is. All columns must have the same number\n"
+    "of rows.",
     inputs=(
         Arg("tables", "T", "[rows_p, D_p]", length="num_columns"),
         Arg("ids", "Tids", "[...]", length="num_columns"),
@@ -73,9 +76,10 @@ GROUPED = OpSpec(
         Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
         Arg("weights", "T", "[...]", length="num_columns"),
     ),
-    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
+    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]", length="num_outputs"),),
     attrs=(
         Attr("num_columns", "int", minimum=1, doc="number of columns"),
+        *OUTPUT_ATTRS,
         TABLE_ATTR,
         Attr("Tids", "list(type)", allowed=VALUES, minimum=1, doc="dtypes of ids"),
         Attr("Trows", "list(type)", allowed=IDS, minimum=1, doc="dtypes of entry_rows"),

@@ -43,20 +43,27 @@ def _checked(
         "name=None",
     ]
     names = [*inputs, *required, *(attr.name for attr in defaulted)]
+    is_single = [arg.name for arg in spec.outputs if arg.name in spec.single_lists] != []
     source = (
         f"def {spec.python_name}({', '.join(parameters)}):\n"
         "    before()\n"
         f"    {', '.join(inputs)}, = check(spec, ({', '.join(inputs)},),\n"
         f"        {{{', '.join(f'{attr.name!r}: {attr.name}' for attr in spec.attrs)}}})\n"
-        f"    return generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
+        f"    result = generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
+        f"    return {'only(result)' if is_single else 'result'}\n"
     )
     namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
-    namespace["before"] = before
+    namespace |= {"before": before, "only": _only}
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
     wrapper.__doc__ = docstring(spec)
     wrapper.__module__ = "fusion.ops"
     return wrapper
+
+
+def _only(tensors: list[Any]) -> Any:
+    """The tensor of a list of one, see `OpSpec.single_lists`; longer lists are as they are."""
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
@@ -143,7 +150,9 @@ def _items(
     if arg.length is None:
         return (value,)
     if not isinstance(value, list | tuple):
-        raise TypeError(f"{spec.python_name}: {arg.name} must be a list, not {value!r}")
+        if arg.name not in spec.single_lists:
+            raise TypeError(f"{spec.python_name}: {arg.name} must be a list, not {value!r}")
+        value = (value,)
     length = attrs[arg.length]
     if length is not None and length != len(value):
         raise ValueError(

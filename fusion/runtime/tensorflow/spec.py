@@ -2,9 +2,9 @@
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
-per position in the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come
-the shape function, the checks before a kernel touches memory, the checks of the Python wrapper and
-the documentation.
+per position in the lists, with `sum(D_p)` their sum (in a list of outputs, over the positions that
+an output has); `[...]` is any shape. From these texts come the shape function, the checks before a
+kernel touches memory, the checks of the Python wrapper and the documentation.
 """
 
 from __future__ import annotations
@@ -268,6 +268,15 @@ class OpSpec:
         """The attrs that TensorFlow infers from the inputs."""
         names = {arg.dtype for arg in self.inputs} | {arg.length for arg in self.inputs}
         return tuple(attr.name for attr in self.attrs if attr.name in names)
+
+    @cached_property
+    def single_lists(self) -> frozenset[str]:
+        """The names of lists that are one tensor unless their length is given.
+
+        Functions of ops take and return the tensor itself then.
+        """
+        lengths = {attr.name for attr in self.attrs if attr.default == 1}
+        return frozenset(arg.name for arg in (*self.inputs, *self.outputs) if arg.length in lengths)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
