@@ -88,7 +88,8 @@ class _Ungroup:
             self._replace(name, results[0])
             return
         # Whoever knows the outputs by the op's name, or waits for it, goes on doing so.
-        node = build.replacement("IdentityN")
+        node = build.node("results", "IdentityN")
+        node.name = name
         build.inputs(node, *results)
         set_types(node, T=[view.type_attr(name, "T")] * len(results))
         self.edit.remove([name], build.add(node))
