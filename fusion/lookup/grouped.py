@@ -270,7 +270,7 @@ def _outputs(output_columns: Sequence[int]) -> dict[str, Any]:
     """The attrs of an op with these outputs; older releases read what has one, and no attrs."""
     if len(output_columns) == 1:
         return {}
-    return {"num_outputs": len(output_columns), "output_columns": list(output_columns)}
+    return {"num_others": len(output_columns) - 1, "output_columns": list(output_columns)}
 
 
 def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:

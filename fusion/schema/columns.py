@@ -208,7 +208,7 @@ POST_ATTRS: dict[str, Attr] = {
 }
 #: Of ops whose columns may be in several matrices.
 OUTPUT_ATTRS = (
-    Attr("num_outputs", "int", default=1, minimum=1, doc="number of matrices"),
+    Attr("num_others", "int", default=0, minimum=0, doc="number of matrices besides the first"),
     Attr(
         "output_columns",
         "list(int)",
@@ -221,7 +221,7 @@ GRAD_ATTRS: dict[str, Attr] = {
     "offsets": Attr(
         "offset",
         "int",
-        doc="where a column starts in a row of its top_grad; negative: behind the one before it",
+        doc="where a column starts in a row of its gradient; negative: behind the one before it",
     ),
 }
 

@@ -120,9 +120,10 @@ def _joined(matrices: list[tf.Tensor]) -> tf.Tensor:
 
 def grouped_post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUpGrad."""
-    counts = _output_columns(attrs)
-    *matrices, positions, splits, weights = inputs[len(counts) :]
-    tops = [top for top, count in zip(inputs, counts, strict=False) for _ in range(count)]
+    counts, end = _output_columns(attrs), attrs["num_columns"] + 1
+    matrices, (positions, splits, weights) = inputs[1:end], inputs[end : end + 3]
+    given = zip((inputs[0], *inputs[end + 3 :]), counts, strict=True)
+    tops = [top for top, count in given for _ in range(count)]
     results, end = list[tf.Tensor](), tf.constant(0)
     for number, (matrix, top) in enumerate(zip(matrices, tops, strict=True)):
         if number in accumulate(counts):

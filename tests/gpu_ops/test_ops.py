@@ -136,7 +136,7 @@ def test_lookup_of_many_forms(stored: str, counts: list[int]) -> None:
         shapes = [tf.constant([batch, 99], tf.int64)] * 5
         return ops.grouped_embedding_lookup(
             tables=parts[0], ids=parts[1], entry_rows=parts[2], dense_shapes=shapes,
-            weights=parts[3], num_outputs=len(counts), output_columns=counts, **attrs,
+            weights=parts[3], num_others=len(counts) - 1, output_columns=counts, **attrs,
         )  # fmt: skip
 
     given = [*tables, *map(tf.constant, ids), *map(tf.constant, entry_rows), *weights]

@@ -158,7 +158,7 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str, counts: list[i
             use_sparse_weights=[False, False, True],
             divide_no_nans=[True] * 3,
             dims=[4, 3, -1],
-            num_outputs=len(counts),
+            num_others=len(counts) - 1,
             output_columns=counts,
         )
 
@@ -185,7 +185,8 @@ def test_gradient_does_not_wait(stored: str, widths: list[int]) -> None:
 
     def grad(*given: Any) -> Any:
         return ops.grouped_embedding_post_look_up_grad(
-            top_grad=list(given[5:]),
+            top_grad=given[5],
+            other_top_grads=list(given[6:]),
             emb_rows=list(given[:2]),
             unique_idxs=given[2],
             row_splits=given[3],

@@ -19,7 +19,7 @@ PARTITIONS = [[7], [1] * 7, [1, 5, 1], [4, 3]]
 
 def outputs(counts: list[int]) -> dict[str, Any]:
     """The attrs of an op with these columns in each matrix."""
-    return {"num_outputs": len(counts), "output_columns": counts}
+    return {"num_others": len(counts) - 1, "output_columns": counts}
 
 
 def drawn(seed: int, rows: int, dtype: str = "float32", **told: Any) -> list[dict[str, Any]]:
@@ -142,7 +142,8 @@ def test_columns_anywhere_in_their_gradient(counts: list[int]) -> None:
     padded = [np.pad(part, ((0, 1), (2, 3))) for part in tops]
     offsets = [2 if k == 0 else -1 for count in counts for k in range(count)]
     for given, places in ((tops, [-1] * 6), (padded, offsets)):
-        found = grad(lookups, given, rows, entries, offsets=places, output_columns=counts)
+        told = {"offsets": places, "output_columns": counts}
+        found = grad(lookups, given[0], rows, entries, other_top_grads=given[1:], **told)
         for mine, theirs in zip(found, wanted, strict=True):
             assert_same_bits(mine.numpy(), theirs.numpy())
 
@@ -211,7 +212,7 @@ def test_shapes() -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"num_outputs": 2}, "output_columns has 0 items for 2 outputs"),
+        ({"num_others": 1}, "output_columns has 0 items for 2 outputs"),
         ({"output_columns": [1, 2]}, "output_columns has 2 items for 1 outputs"),
         (outputs([1, 1]), "output_columns add up to 2, but there are 3 columns"),
         (outputs([2, 2]), "output_columns add up to 4, but there are 3 columns"),
@@ -234,7 +235,8 @@ def test_gradients_that_are_too_small_are_told_by_their_number() -> None:
 
     def run(*given: Any) -> Any:
         tops = [*good[: 6 - len(given)], *given]
-        return grad(lookups, tops, rows, entries, output_columns=[1] * 6)
+        others = tops[1:]
+        return grad(lookups, tops[0], rows, entries, other_top_grads=others, output_columns=[1] * 6)
 
     run()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"top_grad\[5\] has 9 rows"):
@@ -264,8 +266,7 @@ def test_nodes_of_older_releases() -> None:
     old = [node for node in graph_def.node if node.op.startswith("Grouped")]
     assert len(old) == 3
     for node in old:
-        assert node.attr["num_outputs"].i == 1
-        del node.attr["num_outputs"], node.attr["output_columns"]
+        del node.attr["num_others"], node.attr["output_columns"]
     names = [tensor.name for tensor in build.get_concrete_function().outputs]
     function = tf.compat.v1.wrap_function(
         lambda: tf.graph_util.import_graph_def(graph_def, return_elements=names, name=""), []

@@ -54,7 +54,7 @@ def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
             (ColumnsConstants.count_attr, "num_columns"),
             (ColumnsConstants.boundaries_attr, "boundaries"),
             (ColumnsConstants.boundary_counts_attr, "boundary_counts"),
-            (ColumnsConstants.num_outputs_attr, "num_outputs"),
+            (ColumnsConstants.num_others_attr, "num_others"),
             (ColumnsConstants.output_columns_attr, "output_columns"),
         ):
             result[field] = attrs.index(name) if name in attrs else -1

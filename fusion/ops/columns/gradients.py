@@ -222,7 +222,8 @@ def post_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
         return result
     rows = [emb_rows[index] for index in lookups]
     grads = ops.grouped_embedding_post_look_up_grad(
-        top_grad=tops,
+        top_grad=tops[0],
+        other_top_grads=tops[1:],
         emb_rows=rows,
         unique_idxs=unique_idxs,
         row_splits=splits,
@@ -332,9 +333,9 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """
     if not all(op.get_attr("use_sparse_weights")):
         raise LookupError(f"gradient registry has no entry for: {op.type} without weights")
-    outputs = _columns_of_outputs(op)
-    tops, rows = op.inputs[: len(outputs)], op.inputs[len(outputs) : -3]
-    weights, lookups = op.inputs[-1], range(len(rows))
+    outputs, end = _columns_of_outputs(op), op.get_attr("num_columns") + 1
+    tops, rows = [op.inputs[0], *op.inputs[end + 3 :]], op.inputs[1:end]
+    weights, lookups = op.inputs[end + 2], range(len(rows))
     sources = [*tops, *rows, weights]
     with tf.GradientTape() as outer:
         outer.watch(sources)
@@ -344,8 +345,9 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         parts = _parts(tops, [len(own) for own in outputs], rows, op.get_attr("offsets"))
         first = inner.gradient(results, rows, parts)
         first = [tf.convert_to_tensor(gradient) for gradient in first]
-    *of_tops_and_rows, of_weights = outer.gradient(first, sources, list(grads))
-    return [*of_tops_and_rows, None, None, of_weights]
+    found = outer.gradient(first, sources, list(grads))
+    (of_top, *of_others), of_rows = found[: len(tops)], found[len(tops) : -1]
+    return [of_top, *of_rows, None, None, found[-1], *of_others]
 
 
 def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:

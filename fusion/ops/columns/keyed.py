@@ -254,7 +254,7 @@ def _again(
             unique_idxs=entries.unique_idxs,
             row_splits=entries.row_splits,
             entry_weights=entries.entry_weights,
-            num_outputs=count,
+            num_others=count - 1,
             output_columns=[1] * count,
             **{name: attrs[name] for name in POST_ATTRS} | {"copied": [False] * count},
         )

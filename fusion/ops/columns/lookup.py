@@ -32,6 +32,12 @@ _DOC = (
     + ORDERS_DOC
 )
 
+#: What ops have whose columns may be in several matrices.
+MATRICES = (
+    Arg("emb_vectors", "T", "[?, sum(D_p)]", doc="the first matrix"),
+    Arg("other_vectors", "T", "[?, sum(D_p)]", length="num_others", doc="the others"),
+)
+
 _MAY_BE_EMPTY = ", or none for the default of all"
 
 SINGLE = OpSpec(
@@ -76,7 +82,7 @@ GROUPED = OpSpec(
         Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
         Arg("weights", "T", "[...]", length="num_columns"),
     ),
-    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]", length="num_outputs"),),
+    outputs=MATRICES,
     attrs=(
         Attr("num_columns", "int", minimum=1, doc="number of columns"),
         *OUTPUT_ATTRS,

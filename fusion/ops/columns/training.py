@@ -12,6 +12,7 @@ from __future__ import annotations
 from fusion.ops import cpu, gpu
 from fusion.ops.columns.builders import POST_LOOKUP, POST_LOOKUP_GRAD, PRE_LOOKUP
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
+from fusion.ops.columns.lookup import MATRICES
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
@@ -90,7 +91,7 @@ POST = OpSpec(
         ),
         *_ENTRIES,
     ),
-    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]", length="num_outputs"),),
+    outputs=MATRICES,
     attrs=(_COUNT, *OUTPUT_ATTRS, TABLE_ATTR, *list_attrs(POST_ATTRS)),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
@@ -104,13 +105,7 @@ GRAD = OpSpec(
     "What a distinct id gets is added up in the order of its entries; that of an id without\n"
     "entries is zeros. Half types are summed in float32, and each result is rounded once.",
     inputs=(
-        Arg(
-            "top_grad",
-            "T",
-            "[...]",
-            length="num_outputs",
-            doc="[at least B, at least sum(D_p)], of its columns",
-        ),
+        Arg("top_grad", "T", "[...]", doc="[at least B, at least sum(D_p)] of its columns"),
         Arg(
             "emb_rows",
             "T",
@@ -119,6 +114,7 @@ GRAD = OpSpec(
             doc="of lookups alone, for their shapes",
         ),
         *_ENTRIES,
+        Arg("other_top_grads", "T", "[...]", length="num_others", doc="of other columns"),
     ),
     outputs=(Arg("grad_rows", "T", "[rows_p, D_p]", length="num_columns"),),
     attrs=(_COUNT, *OUTPUT_ATTRS, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),

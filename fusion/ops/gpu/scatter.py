@@ -113,11 +113,10 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     def scatter(frame: int, device: Any) -> None:
         state, shared = kernel_state(frame), stack_words(SharedInputs.SIZE)
         job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
-        tops = load(state, ColumnsState.output_count)
         store(job, GradJob.state, state)
         weighted = load(state, ColumnsState.weighted_count) != 0
         lookups = load(state, ColumnsState.lookup_count)
-        take_shared(frame, context(frame), tops + count, shared, lookups, weighted)
+        take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
         if not failed(frame):
             _compute(frame, device, job, shared)
         release_shared(shared)

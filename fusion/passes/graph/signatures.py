@@ -51,16 +51,13 @@ class OpSignatures:
         definition = self.op_def(node.op)
         if definition is None:
             return None
-        attrs: Mapping[str, attr_value_pb2.AttrValue] = node.attr
-        if any(arg.number_attr and arg.number_attr not in attrs for arg in definition.output_arg):
-            attrs = _with_defaults(definition, node)
-        count = sum(max(_arg_length(arg, attrs), 0) for arg in definition.output_arg)
+        count = sum(max(arg_length(arg, node.attr), 0) for arg in definition.output_arg)
         if count > _MOST_OUTPUTS:
             raise ValueError(f"node {node.name!r} has {count} outputs")
         return tuple(
             f"{arg.name}:{i}"
             for arg in definition.output_arg
-            for i in range(_arg_length(arg, attrs))
+            for i in range(arg_length(arg, node.attr))
         )
 
     def output_types(self, node: node_def_pb2.NodeDef) -> tuple[int, ...]:
@@ -68,25 +65,18 @@ class OpSignatures:
         definition = self.op_def(node.op)
         if definition is None:
             return ()
-        attrs = _with_defaults(definition, node)
+        attrs = {attr.name: attr.default_value for attr in definition.attr} | dict(node.attr)
         dtypes: list[int] = []
         for arg in definition.output_arg:
             if arg.type_list_attr:
                 dtypes += attrs[arg.type_list_attr].list.type
             else:
                 dtype = arg.type or attrs[arg.type_attr].type
-                dtypes += [dtype] * max(_arg_length(arg, attrs), 0)
+                dtypes += [dtype] * max(arg_length(arg, attrs), 0)
         return tuple(dtypes)
 
 
-def _with_defaults(
-    definition: op_def_pb2.OpDef, node: node_def_pb2.NodeDef
-) -> dict[str, attr_value_pb2.AttrValue]:
-    """Returns the attrs of a node, and the defaults of those that it does not have."""
-    return {attr.name: attr.default_value for attr in definition.attr} | dict(node.attr)
-
-
-def _arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:
+def arg_length(arg: op_def_pb2.OpDef.ArgDef, attrs: Mapping[str, attr_value_pb2.AttrValue]) -> int:
     """Returns how many tensors the (possibly list-valued) argument stands for."""
     if arg.number_attr:
         return int(attrs[arg.number_attr].i) if arg.number_attr in attrs else 0

@@ -132,19 +132,15 @@ def _peer_size(table: int, lengths: int, ctx: int, peer: int, position: int, sta
 
 
 @jit
-def _sum_of_sizes(
-    table: int, lengths: int, ctx: int, peer: int, outputs: int, position: int, status: int
-) -> int:
-    """The sum of a size over the tensors of a list input that an output is of, or UNKNOWN.
-
-    Args:
-      outputs: how many there are in its list.
-      position: its own in it.
-    """
+def _sum_of_sizes(table: int, lengths: int, ctx: int, peer: int, output: int, status: int) -> int:
+    """The sum of a size over the tensors of a list input that an output is of, or UNKNOWN."""
+    outputs = load(table, OpTable.single_output_count)
+    for k in range(MAX_LENGTHS):
+        outputs += load(table, OpTable.output_list_counts + k) * load(lengths, k + 1)
     owner = table + 8 * (OpTable.entries + peer // MAX_RANK * InputEntry.SIZE)
     count, total = _length(owner, lengths), int64(0)
     if outputs == count:
-        return _peer_size(table, lengths, ctx, peer, position, status)
+        return _peer_size(table, lengths, ctx, peer, output, status)
     if outputs != 1:
         return int64(UNKNOWN)
     for index in range(count):
@@ -157,14 +153,12 @@ def _sum_of_sizes(
 
 @jit
 def _size(
-    entry: int, axis: int, table: int, lengths: int, sizes: int, ctx: int, position: int,
+    code: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
     status: int,
 ) -> int:  # fmt: skip
-    """A size of the tensor at a position of an output."""
-    code = load(entry, OutputEntry.dims + axis)
+    """A size of output `index`, which is at a position of its list."""
     if code <= FIRST_SUM:
-        outputs = _length(entry, lengths)
-        return _sum_of_sizes(table, lengths, ctx, FIRST_SUM - code, outputs, position, status)
+        return _sum_of_sizes(table, lengths, ctx, FIRST_SUM - code, index, status)
     if code <= FIRST_PEER:
         return _peer_size(table, lengths, ctx, FIRST_PEER - code, position, status)
     return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
@@ -176,11 +170,10 @@ def _write_output(
     status: int,
 ) -> None:  # fmt: skip
     """Sets one output of rank 1 or 2."""
-    rows = _size(entry, int64(0), table, lengths, sizes, ctx, position, status)
-    shape = _vector(ctx, rows)
+    rows, width = load(entry, OutputEntry.dims), load(entry, OutputEntry.dims + 1)
+    shape = _vector(ctx, _size(rows, table, lengths, sizes, ctx, index, position, status))
     if load(entry, OutputEntry.rank) == 2:
-        width = _size(entry, int64(1), table, lengths, sizes, ctx, position, status)
-        columns = _vector(ctx, width)
+        columns = _vector(ctx, _size(width, table, lengths, sizes, ctx, index, position, status))
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
     if tf_get_code(status) == 0:
@@ -212,7 +205,8 @@ def infer_shapes(table: int, ctx: int, status: int) -> None:
     for arg in range(load(table, OpTable.output_count)):
         entry = table + 8 * (OpTable.entries + n_inputs * InputEntry.SIZE + arg * OutputEntry.SIZE)
         for position in range(_length(entry, lengths)):
-            _write_output(entry, table, lengths, sizes, ctx, index, int64(position), status)
+            number = int64(position)
+            _write_output(entry, table, lengths, sizes, ctx, int64(index), number, status)
             if tf_get_code(status) != 0:
                 return
             index += 1

@@ -48,7 +48,7 @@ class OpTable(Layout):
     The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol
     k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list input
     k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has: all
-    if it is the only one, its own if there are as many; else that is not known.
+    if there is one output, its own if there are as many; else that is not known.
     """
 
     input_count: Int64  # a list counts once

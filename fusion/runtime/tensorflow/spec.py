@@ -2,9 +2,9 @@
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
-per position in the lists, with `sum(D_p)` their sum (in a list of outputs, over the positions that
-an output has); `[...]` is any shape. From these texts come the shape function, the checks before a
-kernel touches memory, the checks of the Python wrapper and the documentation.
+per position in the lists, with `sum(D_p)` their sum (of several outputs, over the positions of each);
+`[...]` is any shape. From these texts come the shape function, the checks before a kernel touches
+memory, the checks of the Python wrapper and the documentation.
 """
 
 from __future__ import annotations
@@ -270,12 +270,12 @@ class OpSpec:
         return tuple(attr.name for attr in self.attrs if attr.name in names)
 
     @cached_property
-    def single_lists(self) -> frozenset[str]:
-        """The names of lists that are one tensor unless their length is given.
+    def optional_lists(self) -> frozenset[str]:
+        """The names of lists of tensors that are empty by default.
 
-        Functions of ops take and return the tensor itself then.
+        Such ones may be added to an op that is used already.
         """
-        lengths = {attr.name for attr in self.attrs if attr.default == 1}
+        lengths = {attr.name for attr in self.attrs if attr.element == "int" and attr.default == 0}
         return frozenset(arg.name for arg in (*self.inputs, *self.outputs) if arg.length in lengths)
 
     @cached_property

@@ -277,5 +277,8 @@ def _same_name(at: Location, body: _Body) -> Location | None:
     node = body.view.nodes.get(at.tensor.node)
     if at.part is not None or node is None or node.op == ARG_OP:
         return None
-    found = Location(body.view.function, at.tensor)
-    return found if node.op not in _GROUPS or found in body.columns else None
+    for tensor in (body.view.resolve(at.tensor), at.tensor):
+        found = Location(body.view.function, tensor)
+        if found in body.columns:
+            return found
+    return None if node.op in _GROUPS else found

@@ -17,8 +17,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.python.framework import op_def_registry
 
-from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.signatures import OpSignatures, arg_length
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.inputs.signature import Signature, signatures
@@ -166,7 +167,14 @@ def _observer(
 def _dtype(view: GraphView, tensor: Tensor) -> int:
     """Returns the dtype of an op's output, a DataType number."""
     node = view.nodes[tensor.node]
-    types = view.signatures.output_types(node)
-    if tensor.index < len(types):
-        return types[tensor.index]
+    definition = op_def_registry.get(node.op)
+    position = 0
+    for arg in definition.output_arg if definition is not None else ():
+        length = arg_length(arg, node.attr)
+        if tensor.index < position + length:
+            if arg.type_list_attr:
+                types = node.attr[arg.type_list_attr].list.type
+                return int(types[tensor.index - position])
+            return int(arg.type) or view.type_attr(node.name, arg.type_attr)
+        position += length
     raise ValueError(f"node {tensor} has an op that is not known here: {node.op}")

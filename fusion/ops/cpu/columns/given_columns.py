@@ -77,8 +77,8 @@ def _check_counts(creation: int, counts: int, boundaries: int) -> None:
 @jit
 def output_count(creation: int, constants: int) -> int:
     """The number of matrices that columns are in."""
-    attr = load(constants, ColumnsConstants.num_outputs_attr)
-    return attr_word(creation, attr) if attr >= 0 else int64(1)
+    attr = load(constants, ColumnsConstants.num_others_attr)
+    return attr_word(creation, attr) + 1 if attr >= 0 else int64(1)
 
 
 @jit

@@ -37,7 +37,13 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
-from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.c_api import (
+    tf_delete_tensor,
+    tf_dim,
+    tf_num_dims,
+    tf_num_inputs,
+    tf_tensor_data,
+)
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
@@ -77,8 +83,11 @@ _COLUMN_NS, _ENTRY_NS = 300, 8
 @jit
 def _take_top(frame: int, number: int, batch: int) -> tuple[int, int]:
     """The address of the gradient of a matrix of columns, and the elements of a row of it."""
-    slot = stack_words(1)
-    top = input_tensor(context(frame), number, slot, status_of(frame))
+    slot, index = stack_words(1), int64(0)
+    if number > 0:  # they are the last inputs
+        index = int64(tf_num_inputs(context(frame)))
+        index += number - state_field(kernel_state(frame), ColumnsState.output_count)
+    top = input_tensor(context(frame), index, slot, status_of(frame))
     if top == 0:
         check(frame)
         return int64(0), int64(0)
@@ -103,7 +112,6 @@ def take_columns(frame: int, job: int, batch: int) -> int:
     """
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
     ctx, item = context(frame), state_field(state, ColumnsState.item_bytes)
-    tops = state_field(state, ColumnsState.output_count)
     number, top, width = int64(-1), int64(0), int64(0)
     for index in range(state_field(state, ColumnsState.column_count)):
         if load(column_at(state, index), ColumnAttrs.output) != number:
@@ -111,7 +119,7 @@ def take_columns(frame: int, job: int, batch: int) -> int:
             top, width = _take_top(frame, number, batch)
             if failed(frame):
                 return total
-        rows = input_tensor(ctx, tops + index, slot, status_of(frame))
+        rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
             return total
@@ -135,7 +143,7 @@ def take_columns(frame: int, job: int, batch: int) -> int:
             fail(frame, INVALID_ARGUMENT, text, int64(index), dim, known)
         end = first + dim
         # The rows themselves are not read.
-        out = reused_output(frame, int64(index), tops + index, keys, dim)
+        out = reused_output(frame, int64(index), int64(index + 1), keys, dim)
         if failed(frame):
             return total
         column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
@@ -330,13 +338,12 @@ def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
     count = state_field(state, ColumnsState.column_count)
-    tops = state_field(state, ColumnsState.output_count)
     shared, job = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
     weighted = state_field(state, ColumnsState.weighted_count) != 0
     lookups = state_field(state, ColumnsState.lookup_count)
-    take_shared(frame, context(frame), tops + count, shared, lookups, weighted)
+    take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
     if not failed(frame):
         _compute(frame, job, shared)
     release_shared(shared)

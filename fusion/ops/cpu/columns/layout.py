@@ -113,7 +113,7 @@ class ColumnsConstants(Layout):
     count_attr: Int64
     boundaries_attr: Int64
     boundary_counts_attr: Int64
-    num_outputs_attr: Int64
+    num_others_attr: Int64
     output_columns_attr: Int64
     sources: Fields = fields(GivenColumn.SIZE * Source.SIZE)
     tile_counts: Fields = fields(DTYPE_COUNT)
