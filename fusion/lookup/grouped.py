@@ -86,6 +86,15 @@ class Lookup:
             return self.sum_order == "segment" and is_updated_in_place(dtype.name)
         return not has_handle(table) or is_shared(dtype.name, ops.DEVICES.home)
 
+    @property
+    def is_gathered_well(self) -> bool:
+        """Whether an op that shares many variables gathers its rows as a gather of its own does."""
+        (table,) = self.shards
+        if isinstance(table, KeyedTable) or not has_handle(table) or not is_here(table):
+            return False
+        is_known = table.shape.rank == 2 and table.shape[1] is not None
+        return is_known and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
+
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     """Looks up all columns with one op, which reads variables without copying them.
@@ -184,6 +193,7 @@ def trained_lookups(
     entries, found = _entries(
         lookups, [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     )
+    found |= _gathered_together(lookups, entries)
     gathered = iter([_rows(column, k, entries, found) for k, column in enumerate(lookups)])
     rows = [next(gathered) if isinstance(column, Lookup) else column for column in columns]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
@@ -222,6 +232,26 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
     return entries, found
 
 
+def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.Tensor]:
+    """The rows of distinct ids of columns that one op gathers, by number."""
+    numbers = [number for number, column in enumerate(columns) if column.is_gathered_well]
+    if len(numbers) < 2:
+        return {}
+    tables = [columns[number].shards[0] for number in numbers]
+    for table in tables:
+        variable_accessed(table)
+    found = ops.grouped_embedding_gather(
+        tables=[table.handle for table in tables],
+        keys=[entries.unique_keys[number] for number in numbers],
+        dims=[int(table.shape[1]) for table in tables],
+        T=tables[0].dtype.base_dtype,
+        column_names=_names([columns[number] for number in numbers]),
+    )
+    for rows, table in zip(found, tables, strict=True):
+        rows.set_shape([None, table.shape[1]])
+    return dict(zip(numbers, found, strict=True))
+
+
 def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table.
 
@@ -229,7 +259,7 @@ def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tens
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
-      found: the rows that this op has gathered.
+      found: the rows that have been gathered.
     """
     if number in found:
         return clipped(found[number], column.options.max_norm)

@@ -4,6 +4,7 @@ GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat
     for each output
 boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
 ReadEmbeddingTables -> a ReadVariableOp for each variable
+GroupedEmbeddingGather -> a ResourceGather for each variable
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fusion.passes.graph.fused_columns import (
     output_columns,
 )
 from fusion.passes.graph.tensor import Tensor
-from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_GATHER, READ_TABLES, SINGLE
 from fusion.schema.op_history import NEWEST, Release
 
 #: What TensorFlow takes for the name of a node.
@@ -70,6 +71,8 @@ class _Ungroup:
                 self._replace(name, self._single(build, only_column(view, name), last=True))
         for name in [*view.named(READ_TABLES)]:
             self._read(name)
+        for name in [*view.named(GROUPED_GATHER)]:
+            self._gather(name)
         return self.edit
 
     def _builder(self, name: str) -> NodeBuilder:
@@ -123,13 +126,31 @@ class _Ungroup:
             shape = view.shape(Tensor(name, index)) or (None, None)
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
             reads.append(stock_read(build, read, self.runtime))
-            self.edit.replace(Tensor(name, index), Tensor(reads[-1]))
-        if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
+        self._replace_by_each(build, name, reads)
+
+    def _gather(self, name: str) -> None:
+        view, build = self.edit.view, self._builder(name)
+        dtype, keys = view.type_attr(name, "T"), list_attr(view, name, "Tkeys").type
+        tensors, gathers = view.inputs(name), []
+        for index, key in enumerate(keys):
+            node = build.node("rows", "ResourceGather")
+            build.inputs(node, tensors[index], tensors[len(keys) + index])
+            set_types(node, dtype=dtype, Tindices=key)
+            gathers.append(build.add(node))
+            self.edit.wait(node.name, view.controls(name))
+        self._replace_by_each(build, name, gathers)
+
+    def _replace_by_each(self, build: NodeBuilder, name: str, nodes: list[str]) -> None:
+        """Replaces each output of a node by the only one of another."""
+        view, last = self.edit.view, nodes[-1]
+        for index, new in enumerate(nodes):
+            self.edit.replace(Tensor(name, index), Tensor(new))
+        if len(nodes) > 1 and (view.control_uses(name) or name in view.awaited):
             # Who waits for the op, as what changes a variable does, waits for all of them.
             node = build.node("tables", "NoOp")
-            reads.append(build.add(node))
-            self.edit.wait(node.name, reads[:-1])
-        self.edit.remove([name], reads[-1])
+            last = build.add(node)
+            self.edit.wait(last, nodes)
+        self.edit.remove([name], last)
 
     def _replace(self, name: str, new: Tensor) -> None:
         self.edit.remove([name], new.node)

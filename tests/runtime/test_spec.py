@@ -91,6 +91,7 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingPreLookUp": "grouped_embedding_pre_look_up",
         "GroupedKeyedEmbeddingLookup": "grouped_keyed_embedding_lookup",
         "GroupedKeyedEmbeddingPreLookUp": "grouped_keyed_embedding_pre_look_up",
+        "GroupedEmbeddingGather": "grouped_embedding_gather",
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",

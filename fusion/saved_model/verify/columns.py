@@ -22,7 +22,7 @@ from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.saved_model.variables import variable_search
-from fusion.schema.names import GROUPED, GROUPED_POST, POST_V1, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, SINGLE
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _MOST_PARTS = 1 << 16
@@ -191,8 +191,11 @@ def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
     """Returns the name of the variable that a matrix or a handle comes from, "" if unknown."""
     if (variable := search.behind(view.function, table)) is not None:
         return variable.name
-    source = view.resolve(view.read_handle(table) or table).node
-    if view.op(source) in ("ResourceGather", "Gather", "GatherV2"):
+    rows = view.resolve(view.read_handle(table) or table)
+    source = rows.node
+    if view.op(source) == GROUPED_GATHER:
+        source = view.resolve(view.inputs(source)[rows.index]).node
+    elif view.op(source) in ("ResourceGather", "Gather", "GatherV2"):
         source = view.resolve(view.inputs(source)[0]).node
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
