@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import variable_shape
 
 from fusion.ops import cpu
-from fusion.ops.cpu.columns.gather_layout import GatherConstants
+from fusion.ops.cpu.columns.grouped_gather_layout import GatherConstants
 from fusion.ops.tables.access import accessed_dtypes
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
@@ -18,7 +18,7 @@ from fusion.schema import names
 from fusion.schema.attributes import IDS, UPDATE_DTYPES
 from fusion.schema.columns import NAMES_ATTR
 
-_BUILDER = "build_gather_state"
+_BUILDER = "build_grouped_gather_state"
 
 
 def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
@@ -37,10 +37,10 @@ def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word
 
 
 def _compile_builder() -> bytes:
-    from fusion.ops.cpu.columns.gather_state import build_gather_state
+    from fusion.ops.cpu.columns.grouped_gather_state import build_grouped_gather_state
     from fusion.runtime.native.compiler import compile_object
 
-    return compile_object(build_gather_state, 1, _BUILDER)
+    return compile_object(build_grouped_gather_state, 1, _BUILDER)
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -78,7 +78,7 @@ SPEC = OpSpec(
         Attr("dims", "list(int)", doc="D of each, at least 1"),
         NAMES_ATTR,
     ),
-    kernels={"CPU": cpu.kernel("columns.gather_kernel")},
+    kernels={"CPU": cpu.kernel("columns.grouped_gather_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
     builder=Builder(_BUILDER, _compile_builder, _constants),
     names=NAMES_ATTR.name,

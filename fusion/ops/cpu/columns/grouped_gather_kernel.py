@@ -13,7 +13,7 @@ import numpy as np
 
 from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.ops.cpu.columns.gather_layout import GatherColumn, GatherState
+from fusion.ops.cpu.columns.grouped_gather_layout import GatherColumn, GatherState
 from fusion.ops.cpu.columns.inputs import input_tensor, state_field
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_all, unshare_all

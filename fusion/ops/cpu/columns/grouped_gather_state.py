@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.ops.cpu.columns.gather_layout import GatherColumn, GatherConstants, GatherState
+from fusion.ops.cpu.columns.grouped_gather_layout import GatherColumn, GatherConstants, GatherState
 from fusion.ops.cpu.tables.layout import AccessedDtype
 from fusion.ops.cpu.tables.states import accessed_dtype
 from fusion.runtime.native.jit import int64, jit
@@ -23,7 +23,7 @@ from fusion.runtime.tensorflow.variable_access import UpdateAccess
 _INT32_ENUM = DTYPES["int32"].enum
 
 
-def build_gather_state(creation: int) -> None:
+def build_grouped_gather_state(creation: int) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
     constants = constants_of(creation)
     if constants == 0:
