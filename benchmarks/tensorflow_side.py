@@ -75,6 +75,8 @@ class TensorFlowSide:
         """What gives all numbers, and what is measured; None if there is one result."""
         if program.host not in ("gradients", "deepfm") and not program.is_of_tables:
             return None, None
+        if way == "stock_best" and program.host == "tables":
+            raise Unsupported("each is a lookup of its own")
         if way == "stock_best":
             raise Unsupported("a gather has another gradient")
         if program.is_of_tables:
@@ -155,7 +157,8 @@ class TensorFlowSide:
     ) -> tuple[Any, dict[str, int], int]:
         """Traces and optimizes a function: gives it, its ops, and how many columns are fused."""
         specs = signature(self._program) if flat else []
-        fused = self._way == "fusion" and not self._program.is_of_tables
+        is_by_call = self._way == "fusion" and self._program.is_of_tables
+        fused = self._way == "fusion" and not is_by_call
         before = fusion.stats().columns_fused
         scope = fusion.fused()
         with scope if fused else contextlib.nullcontext():
@@ -165,7 +168,7 @@ class TensorFlowSide:
         columns = fusion.stats().columns_fused - before
         if (columns > 0) != fused:
             raise RuntimeError(f"{columns} columns of {self._way} are fused\n{fusion.stats()}")
-        return concrete, ops, columns
+        return concrete, ops, self._program.lookups if is_by_call else columns
 
 
 def first_run(function: Callable[..., Any], flat: Sequence[tf.Tensor] = ()) -> dict[str, int]:
