@@ -87,7 +87,7 @@ def places_of_all_ops() -> Iterator[Place]:
         kernels_of = op_kernels.kernels_of(spec.name)
         assert kernels_of is not None
         needed = [creation.BUILDER, *range(len(kernels_of.bodies))]
-        if "dims" in {attr.name for attr in spec.attrs}:
+        if {"dims", "use_sparse_weights"} <= {attr.name for attr in spec.attrs}:
             for weighted in (False, True):
                 needed += kernels_of.needs(_node_of_columns(spec, weighted))
         if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
