@@ -23,7 +23,7 @@ def _torch(program: Program) -> Any:
         import torch
     except ImportError:
         raise Unsupported("torch is not installed (extra bench)") from None
-    if program.host in ("gradients", "deepfm"):
+    if program.host in ("gradients", "deepfm") or program.is_of_tables:
         raise Unsupported("only lookups are compared")
     if program.host == "model":
         raise Unsupported("only the lookups are compared with torch")

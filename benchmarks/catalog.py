@@ -51,6 +51,19 @@ def _training26() -> Workload:
     )
 
 
+def _lookup_sparse26() -> Workload:
+    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
+    return Workload(
+        "lookup_sparse26",
+        "26 tables, 0 to 5 ids per row, mean: fusion.lookup_sparse of all against "
+        "tf.nn.embedding_lookup_sparse of each, alone and with the gradients of the tables.",
+        (
+            Program("forward", columns, (512,), host="tables", distribution="uniform"),
+            Program("gradients", columns, (512,), host="trained tables", distribution="uniform"),
+        ),
+    )
+
+
 def _deepfm() -> Workload:
     columns = (Column(100_000, 16, ids=(0, 5)),) * 26
     return Workload(
@@ -175,6 +188,7 @@ WORKLOADS: dict[str, Workload] = {
     for workload in (
         _multihot26(),
         _training26(),
+        _lookup_sparse26(),
         _deepfm(),
         _criteo26(),
         _wide1000(),

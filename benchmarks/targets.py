@@ -52,6 +52,8 @@ TARGETS = (
     Target("criteo26", "dim16", 65536, "stock_best", 1.0),
     Target("training26", "dim16", 512, "stock", 3.0),
     Target("training26", "dim16", 4096, "stock", 2.0),
+    Target("lookup_sparse26", "forward", 512, "stock", 4.0),
+    Target("lookup_sparse26", "gradients", 512, "stock", 2.5),
     Target("deepfm", "sgd", 512, "stock", 1.3),
     Target("deepfm", "adagrad", 512, "stock", 1.3),
     Target("recom-e", "model", 256, "stock", 3.0),

@@ -18,6 +18,7 @@ from benchmarks.batch import NUMERICS, Batch, boundaries, table_numbers
 from benchmarks.deepfm import DeepFM
 from benchmarks.errors import Unsupported
 from benchmarks.feed import Feed, Parts, arguments, columns_of, signature
+from benchmarks.many_tables import look_up_tables, of_all_rows
 from benchmarks.workloads import Program
 
 Array = npt.NDArray[Any]
@@ -71,11 +72,17 @@ class TensorFlowSide:
     def _trained(
         self, program: Program, tables: Mapping[int, Array], way: Way
     ) -> tuple[LookUp | None, LookUp | None]:
-        """What gives all numbers of a step, and what is measured; None if nothing is trained."""
-        if program.host not in ("gradients", "deepfm"):
+        """What gives all numbers, and what is measured; None if there is one result."""
+        if program.host not in ("gradients", "deepfm") and not program.is_of_tables:
             return None, None
+        if way == "stock_best" and program.host == "tables":
+            raise Unsupported("each is a lookup of its own")
         if way == "stock_best":
             raise Unsupported("a gather has another gradient")
+        if program.is_of_tables:
+            params, count = _params(program, tables), len(program.columns)
+            look_up = look_up_tables(program, [*map(params, range(count))], way == "fusion")
+            return of_all_rows(look_up, count), self._consumed(look_up)
         if program.host == "deepfm":
             model = DeepFM(program, tables, way == "fusion")
             return model.everything, model.step
@@ -150,7 +157,8 @@ class TensorFlowSide:
     ) -> tuple[Any, dict[str, int], int]:
         """Traces and optimizes a function: gives it, its ops, and how many columns are fused."""
         specs = signature(self._program) if flat else []
-        fused = self._way == "fusion"
+        is_by_call = self._way == "fusion" and self._program.is_of_tables
+        fused = self._way == "fusion" and not is_by_call
         before = fusion.stats().columns_fused
         scope = fusion.fused()
         with scope if fused else contextlib.nullcontext():
@@ -160,7 +168,7 @@ class TensorFlowSide:
         columns = fusion.stats().columns_fused - before
         if (columns > 0) != fused:
             raise RuntimeError(f"{columns} columns of {self._way} are fused\n{fusion.stats()}")
-        return concrete, ops, columns
+        return concrete, ops, self._program.lookups if is_by_call else columns
 
 
 def first_run(function: Callable[..., Any], flat: Sequence[tf.Tensor] = ()) -> dict[str, int]:

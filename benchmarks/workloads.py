@@ -12,10 +12,11 @@ Kind = Literal["sparse", "dense", "bucketized", "hashed", "word", "words"]
 """What a column gets: a SparseTensor of ids; one id per row as a dense tensor; a float to put into
 buckets; an integer to hash; a string to hash; a SparseTensor of strings to hash."""
 
-Host = Literal["lookups", "gradients", "deepfm", "features", "model"]
+Host = Literal["lookups", "gradients", "tables", "trained tables", "deepfm", "features", "model"]
 """Who looks up: tf.nn.safe_embedding_lookup_sparse and tf.concat; the same with the gradients of
-the tables; a training step of DeepFM; tf_keras DenseFeatures; a model of DenseFeatures and dense
-layers."""
+the tables; tf.nn.embedding_lookup_sparse of each table, where fusion's side is
+fusion.lookup_sparse of all; the same with gradients; a training step of DeepFM; tf_keras
+DenseFeatures; a model of DenseFeatures and dense layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,11 @@ class Program:
     def is_model_trained(self) -> bool:
         """Whether an optimizer updates the tables, with fusion's row updates on its side."""
         return self.host == "deepfm"
+
+    @property
+    def is_of_tables(self) -> bool:
+        """Whether fusion's side calls fusion.lookup_sparse; else its pass finds the lookups."""
+        return self.host in ("tables", "trained tables")
 
     @property
     def inputs(self) -> str:

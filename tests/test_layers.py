@@ -41,6 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
         *("keyed_states", "keyed_variables", "tasks", "slow_path", "lookup_kernel"),
         *("unique_kernel", "gradient_kernel", "keyed_lookup_kernel", "keyed_unique_kernel"),
+        *("grouped_gather_layout", "grouped_gather_state", "grouped_gather_kernel"),
     ),
     "fusion.ops.cpu.updates": (
         *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),

@@ -138,9 +138,10 @@ def prepare(
         content[given : given + ColumnInputs.SIZE] = column.source(stored, batch, first)
         own, given = own + ColumnAttrs.SIZE, given + ColumnInputs.SIZE
         first += 4 * len(column.boundaries)
-    width = int(combine.width_of(content, base))
-    combine.lay_out(content, base, batch, DTYPES[stored].item_bytes, width, out, 0)
-    return Call(content, width, base)
+    item, count = DTYPES[stored].item_bytes, len(columns)
+    combine.put_output(content, base, 0, count, item, out)
+    combine.lay_out(content, base, batch, item, 0)
+    return Call(content, int(combine.width_of(content, base, 0, count)), base)
 
 
 @dataclass(frozen=True)
@@ -150,14 +151,16 @@ class GradColumn:
     Attributes:
         unique, dim: the shape of its gradient.
         out: where that goes.
-        offset: where the column starts in a row of the result, in elements.
+        top_grad, top_grad_bytes: the address of the gradient of the first row of its result, and
+            the bytes from one to the next.
         combiner, weighted: as of the op.
     """
 
     unique: int
     dim: int
     out: int
-    offset: int
+    top_grad: int
+    top_grad_bytes: int
     combiner: int
     weighted: bool
 
@@ -176,7 +179,6 @@ def prepare_gradient(
     batch: int,
     columns: Sequence[GradColumn],
     arrays: Mapping[int, int],
-    top_width: int,
     address: Callable[[int], int],
 ) -> GradCall:
     """The call that adds up the gradients of columns.
@@ -184,19 +186,20 @@ def prepare_gradient(
     Args:
         stored: dtype of the gradients.
         batch: rows of the result.
-        arrays: the words from `ENTRY_COUNT` to `TOP`, from `KEYS` to `STARTS`, and `SCALES`.
-        top_width: elements of a row of the result.
+        arrays: the words from `ENTRY_COUNT` to `ENTRY_WEIGHTS`, from `KEYS` to `STARTS`, and
+            `SCALES`.
         address: (bytes) -> where so many bytes will be.
     """
     size = gradient.words_of_gradient(len(columns))
     content, base = np.zeros(size, np.int64), address(8 * size)
     gradient.open_gradient(content, base, len(columns))
     for index, c in enumerate(columns):
-        given = c.unique, c.dim, c.offset, c.combiner, int(c.weighted), c.out
+        top = c.top_grad, c.top_grad_bytes
+        given = c.unique, c.dim, *top, c.combiner, int(c.weighted), c.out
         gradient.put_grad_column(content, base, index, *given)
     for word, value in arrays.items():
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code
-    blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes, top_width)
+    blocks = gradient.lay_out_gradient(content, base, batch, DTYPES[stored].item_bytes)
     errors = array_index(content, base, GradientCall.errors)
     return GradCall(content, int(blocks), int(errors))

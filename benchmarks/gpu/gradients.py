@@ -45,17 +45,18 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
         GradientCall.unique_idxs: gpu.put(places),
         GradientCall.row_splits: gpu.put(splits),
         GradientCall.entry_weights: gpu.put(weights),
-        GradientCall.top_grad: top_at,
         GradientCall.keys: keys,
         GradientCall.owners: gpu.reserve(8 * each),
         GradientCall.starts: gpu.reserve(8 * (2 * most + 1)),
         GradientCall.scales: gpu.reserve(16 * batch),
     }
+    item, firsts = DTYPES[stored].item_bytes, (0, dims[0])
+    rows = [(top_at + first * item, sum(dims) * item) for first in firsts]
     columns = [
-        calls.GradColumn(most, dims[0], outs[0], 0, MEAN, False),
-        calls.GradColumn(most, dims[1], outs[1], dims[0], SQRTN, True),
+        calls.GradColumn(most, dims[0], outs[0], *rows[0], MEAN, False),
+        calls.GradColumn(most, dims[1], outs[1], *rows[1], SQRTN, True),
     ]
-    call = calls.prepare_gradient(stored, batch, columns, arrays, sum(dims), gpu.reserve)
+    call = calls.prepare_gradient(stored, batch, columns, arrays, gpu.reserve)
     base = next(reversed(gpu.held))
     gpu.write(base, call.words)
     entries = GradEntries(2 * each, 2 * most, keys, arrays[GradientCall.starts])
@@ -66,7 +67,7 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     factors = np.ones(each), doubles(weights)[each:]
     for k, column in enumerate(columns):
         wanted = row_gradients(
-            top[:, column.offset :][:, : column.dim], np.zeros((most, column.dim)), places[k],
+            top[:, firsts[k] :][:, : column.dim], np.zeros((most, column.dim)), places[k],
             owners[k], factors[k], masked, column.combiner, -1.0,
         )  # fmt: skip
         mine = gpu.numbers(outs[k], stored, (most, column.dim))

@@ -53,6 +53,7 @@ class ColumnAttrs(Layout):
     tile_kernel: Address  # of `tile_width` elements, while more than that are left; 0 for none
     tile_width: Int64
     lookup_index: Int64  # the column's row of the row splits that columns share
+    output: Int64  # the matrix that the column is in, among those of a call
     top_grad_offset: Int64  # where it starts in a row of the gradient; < 0: behind the one before
 
 

@@ -1,9 +1,10 @@
-"""Many lookups side by side in one matrix: as one op for inference, or around their gathers."""
+"""Many lookups, side by side or apart: as one op for inference, or around their gathers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -85,6 +86,15 @@ class Lookup:
             return self.sum_order == "segment" and is_updated_in_place(dtype.name)
         return not has_handle(table) or is_shared(dtype.name, ops.DEVICES.home)
 
+    @property
+    def is_gathered_well(self) -> bool:
+        """Whether an op that shares many variables gathers its rows as a gather of its own does."""
+        (table,) = self.shards
+        if isinstance(table, KeyedTable) or not has_handle(table) or not is_here(table):
+            return False
+        is_known = table.shape.rank == 2 and table.shape[1] is not None
+        return is_known and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
+
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     """Looks up all columns with one op, which reads variables without copying them.
@@ -103,14 +113,31 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
       TypeError, ValueError: ids, weights or tables that cannot be, seen when the graph is built.
       tf.errors.InvalidArgumentError: at run time, as `lookup`, and different numbers of rows.
     """
+    (result,) = grouped_lookups(columns, [len(columns)])
+    return result
+
+
+def grouped_lookups(
+    columns: Sequence[Lookup | tf.Tensor], output_columns: Sequence[int]
+) -> list[tf.Tensor]:
+    """As `grouped_lookup`, in several matrices.
+
+    Args:
+      columns: as there.
+      output_columns: how many columns each result has, at least one.
+
+    Returns:
+      [B, sum of D] of the columns of each result, side by side.
+    """
     keyed = read_keyed(columns)
     if len(keyed) < sum(map(is_keyed, columns)):
-        return trained_lookup(columns)  # they are on several devices
+        return trained_lookups(columns, output_columns)  # they are on several devices
     parts = [_part(column) for column in columns]
     given = {
         "tables": _tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
+        **_outputs(output_columns),
         "column_names": _names(columns),
     }
     if keyed:
@@ -119,7 +146,7 @@ def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
             result = ops.grouped_keyed_embedding_lookup(**given, **inputs)
     else:
         result = ops.grouped_embedding_lookup(**given)
-    return _shaped(result, columns, parts)
+    return _shaped(result, output_columns, columns, parts)
 
 
 def single_lookup(column: Lookup) -> tf.Tensor:
@@ -134,7 +161,8 @@ def single_lookup(column: Lookup) -> tf.Tensor:
     part, (table,) = _part(column), _tables([column])
     inputs = table, part.ids, part.entry_rows, part.dense_shape, part.weights
     result = ops.fused_embedding_lookup(*inputs, **part.attrs, column_name=_name(column))
-    return _shaped(result, [column], [part])
+    (shaped,) = _shaped(result, [1], [column], [part])
+    return shaped
 
 
 def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -152,11 +180,20 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
     Raises:
       TypeError, ValueError, tf.errors.InvalidArgumentError: as `grouped_lookup`.
     """
+    (result,) = trained_lookups(columns, [len(columns)])
+    return result
+
+
+def trained_lookups(
+    columns: Sequence[Lookup | tf.Tensor], output_columns: Sequence[int]
+) -> list[tf.Tensor]:
+    """As `trained_lookup`, in several matrices, see `grouped_lookups`."""
     parts = [_part(column) for column in columns]
     lookups = [column for column in columns if isinstance(column, Lookup)]
     entries, found = _entries(
         lookups, [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     )
+    found |= _gathered_together(lookups, entries)
     gathered = iter([_rows(column, k, entries, found) for k, column in enumerate(lookups)])
     rows = [next(gathered) if isinstance(column, Lookup) else column for column in columns]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
@@ -167,8 +204,9 @@ def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
         entry_weights=entries.entry_weights,
         copied=[not isinstance(column, Lookup) for column in columns],
         **_lists(parts, attrs),
+        **_outputs(output_columns),
     )
-    return _shaped(result, columns, parts)
+    return _shaped(result, output_columns, columns, parts)
 
 
 def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, dict[int, tf.Tensor]]:
@@ -194,6 +232,26 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
     return entries, found
 
 
+def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.Tensor]:
+    """The rows of distinct ids of columns that one op gathers, by number."""
+    numbers = [number for number, column in enumerate(columns) if column.is_gathered_well]
+    if len(numbers) < 2:
+        return {}
+    tables = [columns[number].shards[0] for number in numbers]
+    for table in tables:
+        variable_accessed(table)
+    found = ops.grouped_embedding_gather(
+        tables=[table.handle for table in tables],
+        keys=[entries.unique_keys[number] for number in numbers],
+        dims=[int(table.shape[1]) for table in tables],
+        T=tables[0].dtype.base_dtype,
+        column_names=_names([columns[number] for number in numbers]),
+    )
+    for rows, table in zip(found, tables, strict=True):
+        rows.set_shape([None, table.shape[1]])
+    return dict(zip(numbers, found, strict=True))
+
+
 def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
     """The rows of distinct ids, gathered beside the table.
 
@@ -201,7 +259,7 @@ def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tens
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
-      found: the rows that this op has gathered.
+      found: the rows that have been gathered.
     """
     if number in found:
         return clipped(found[number], column.options.max_norm)
@@ -238,6 +296,13 @@ def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[
     }
 
 
+def _outputs(output_columns: Sequence[int]) -> dict[str, Any]:
+    """The attrs of an op with these outputs; older releases read what has one, and no attrs."""
+    if len(output_columns) == 1:
+        return {}
+    return {"num_others": len(output_columns) - 1, "output_columns": list(output_columns)}
+
+
 def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:
     """What messages call the columns."""
     return [_name(column) if isinstance(column, Lookup) else "" for column in columns]
@@ -251,13 +316,18 @@ def _name(column: Lookup) -> str:
 
 
 def _shaped(
-    result: tf.Tensor, columns: Sequence[Lookup | tf.Tensor], parts: Sequence[_Part]
-) -> tf.Tensor:
-    """The result with its shape, as far as it is known."""
+    result: tf.Tensor | list[tf.Tensor],
+    output_columns: Sequence[int],
+    columns: Sequence[Lookup | tf.Tensor],
+    parts: Sequence[_Part],
+) -> list[tf.Tensor]:
+    """The results of an op with their shapes, as far as these are known."""
     batch = next((n for n in map(_static_rows, columns) if n is not None), None)
-    dims = [part.attrs["dim"] for part in parts]
-    result.set_shape([batch, None if -1 in dims else sum(dims)])
-    return result
+    results, left = (result if isinstance(result, list) else [result]), iter(parts)
+    for matrix, count in zip(results, output_columns, strict=True):
+        dims = [part.attrs["dim"] for part in islice(left, count)]
+        matrix.set_shape([batch, None if -1 in dims else sum(dims)])
+    return results
 
 
 class _Part(NamedTuple):

@@ -10,7 +10,7 @@ from tensorflow.python.eager import record
 
 from fusion.distribute.sharded import Sharded
 from fusion.lookup.build import lookup
-from fusion.lookup.grouped import Lookup, grouped_lookup, trained_lookup
+from fusion.lookup.grouped import Lookup, grouped_lookups, trained_lookups
 from fusion.lookup.ids import Ids, Weights, check_ids
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.sharded import rows_here
@@ -73,17 +73,14 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
     for number, (table, ids, weights, options) in enumerate(columns):
         check_ids(ids, options, f"sp_ids[{number}]")
         column = Lookup(table, ids, weights, options)
-        if not column.is_groupable or column.shards[0].shape[1] is None:
+        if not column.is_groupable:
             results[number] = lookup(table, ids, weights, options, f"params[{number}]")
         else:
             dtype = column.shards[0].dtype.base_dtype
             groups.setdefault((dtype, ids.shape[0]), {})[number] = column
     for group in groups.values():
-        lookups = list(group.values())
-        dims = [int(column.shards[0].shape[1]) for column in lookups]
-        parts = tf.split(side_by_side(lookups), dims, 1)
-        for number, part in zip(group, parts, strict=True):
-            results[number] = part
+        for number, result in zip(group, lookups_apart([*group.values()]), strict=True):
+            results[number] = result
     return results
 
 
@@ -104,14 +101,15 @@ def _with_rows_here(
     return found
 
 
-def side_by_side(columns: list[Lookup]) -> tf.Tensor:
-    """The results in one matrix: where nothing trains tables, by an op that reads these whole."""
+def lookups_apart(columns: list[Lookup]) -> list[tf.Tensor]:
+    """The result of each column: where nothing trains tables, by an op that reads these whole."""
+    alone = [1] * len(columns)
     # A graph of TensorFlow 1 has no tape: gradients are asked for later, if at all.
     is_graph = not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
     if is_graph or record.could_possibly_record():
-        return trained_lookup(columns)
+        return trained_lookups(columns, alone)
     is_read = all(column.reads_table_well for column in columns)
-    return grouped_lookup(columns) if is_read else trained_lookup(columns)
+    return grouped_lookups(columns, alone) if is_read else trained_lookups(columns, alone)
 
 
 def _options(combiner: str | None) -> LookupOptions:

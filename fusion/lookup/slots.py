@@ -14,7 +14,7 @@ from fusion.distribute.sharded import Sharded
 from fusion.lookup.build import lookup
 from fusion.lookup.grouped import Lookup
 from fusion.lookup.ids import check_id_dtype
-from fusion.lookup.many import side_by_side
+from fusion.lookup.many import lookups_apart
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.sharded import rows_here
 from fusion.tables.arguments import integer
@@ -197,7 +197,7 @@ def _combine(
         ((table, rows),) = rows_here([table], [_ragged(rows, ignored_id)])
     column = Lookup(table, rows, None, options, ignored_id=ignored_id)
     if column.is_groupable:
-        result = side_by_side([column])
+        (result,) = lookups_apart([column])
     else:
         result = lookup(table, _ragged(rows, ignored_id), None, options, "table", "keys")
     return tf.reshape(result, [-1, slots, result.shape[1]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fusion.ops.columns.gathers import SPEC as GROUPED_GATHER
 from fusion.ops.columns.keyed import LOOKUP_SPEC as KEYED_LOOKUP
 from fusion.ops.columns.keyed import PRE_SPEC as KEYED_PRE
 from fusion.ops.columns.lookup import GROUPED, SINGLE
@@ -56,6 +57,7 @@ SPECS: tuple[OpSpec, ...] = (
     PRE,
     KEYED_LOOKUP,
     KEYED_PRE,
+    GROUPED_GATHER,
     POST,
     GRAD,
     READ_TABLES,
@@ -101,6 +103,7 @@ grouped_embedding_lookup = _functions["grouped_embedding_lookup"]
 grouped_embedding_pre_look_up = _functions["grouped_embedding_pre_look_up"]
 grouped_keyed_embedding_lookup = _functions["grouped_keyed_embedding_lookup"]
 grouped_keyed_embedding_pre_look_up = _functions["grouped_keyed_embedding_pre_look_up"]
+grouped_embedding_gather = _functions["grouped_embedding_gather"]
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]

@@ -20,7 +20,6 @@ from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec
 from fusion.runtime.threads import pool
-from fusion.schema.columns import LATER_LISTS
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
@@ -88,7 +87,7 @@ def places_of_all_ops() -> Iterator[Place]:
         kernels_of = op_kernels.kernels_of(spec.name)
         assert kernels_of is not None
         needed = [creation.BUILDER, *range(len(kernels_of.bodies))]
-        if "dims" in {attr.name for attr in spec.attrs}:
+        if {"dims", "use_sparse_weights"} <= {attr.name for attr in spec.attrs}:
             for weighted in (False, True):
                 needed += kernels_of.needs(_node_of_columns(spec, weighted))
         if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
@@ -122,7 +121,7 @@ def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
     node = node_def_pb2.NodeDef(name=spec.name, op=spec.name)
     dims = [-1, *range(1, most_elements(_COMMON) + 2)]
     for attr in spec.attrs:
-        if attr.is_list and attr.name not in (*LATER_LISTS, "boundaries"):
+        if attr.is_list and attr.default is None and attr.name != "boundaries":
             _put_plain(node.attr[attr.name].list, attr, len(dims))
         elif attr.is_list:
             node.attr[attr.name].list.SetInParent()

@@ -23,7 +23,8 @@ from fusion.stock_ops.definitions import DEFINITIONS
 from fusion.stock_ops.entries import NoDefinition
 
 _MATRICES = frozenset(
-    {"emb_shards", "emb_rows", "top_grad", "partition_permutation", "row_splits"}
+    {"emb_shards", "emb_rows", "top_grad", "other_top_grads", "row_splits"}
+    | {"partition_permutation"}
     | {"sp_indices", "indices_before_unique", "partitioned_indices", "dense_ids"}
 )
 """Inputs of rank 2; all others are vectors, but for the ids and rows of groups."""

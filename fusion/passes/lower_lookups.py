@@ -162,7 +162,7 @@ def remaining_fused_ops(
     if not found:
         return None
     reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
-    lacking = expanded(graph_def, runtime=runtime).lacking
+    lacking = expanded(ungrouped(graph_def, runtime=runtime), runtime=runtime).lacking
     left = [
         (node, lacking.get(function, reasons.get((function, node.name))))
         for function, node in found

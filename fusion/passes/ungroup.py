@@ -1,13 +1,16 @@
 """Takes fused inference ops apart, so that each lookup is one op that reads ids.
 
-GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them
+GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them, or one
+    for each output
 boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
 ReadEmbeddingTables -> a ReadVariableOp for each variable
+GroupedEmbeddingGather -> a ResourceGather for each variable
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +20,15 @@ from fusion.passes.emit.arguments import set_column_attrs
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.tables import VariableRead, stock_read
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
-from fusion.passes.graph.fused_columns import FusedColumn, grouped_columns, list_attr, only_column
+from fusion.passes.graph.fused_columns import (
+    FusedColumn,
+    grouped_columns,
+    list_attr,
+    only_column,
+    output_columns,
+)
 from fusion.passes.graph.tensor import Tensor
-from fusion.schema.names import GROUPED, READ_TABLES, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_GATHER, READ_TABLES, SINGLE
 from fusion.schema.op_history import NEWEST, Release
 
 #: What TensorFlow takes for the name of a node.
@@ -62,6 +71,8 @@ class _Ungroup:
                 self._replace(name, self._single(build, only_column(view, name), last=True))
         for name in [*view.named(READ_TABLES)]:
             self._read(name)
+        for name in [*view.named(GROUPED_GATHER)]:
+            self._gather(name)
         return self.edit
 
     def _builder(self, name: str) -> NodeBuilder:
@@ -71,21 +82,40 @@ class _Ungroup:
 
     def _split(self, name: str) -> None:
         build, view = self._builder(name), self.edit.view
-        columns = [*grouped_columns(view, name)]
-        if len(columns) == 1 and not columns[0].is_copy:
-            # A concat has at least two inputs.
-            self._replace(name, self._single(build, columns[0], last=True))
+        columns, outputs = [*grouped_columns(view, name)], output_columns(view, name)
+        last = len(outputs) == 1
+        results = [
+            self._joined(build, [columns[index] for index in own], last=last) for own in outputs
+        ]
+        if results == [Tensor(name)]:
+            self._replace(name, results[0])
             return
+        # Whoever knows the outputs by the op's name, or waits for it, goes on doing so.
+        node = build.node("results", "IdentityN")
+        node.name = name
+        build.inputs(node, *results)
+        set_types(node, T=[view.type_attr(name, "T")] * len(results))
+        self.edit.remove([name], build.add(node))
+        for index, result in enumerate(results):
+            self.edit.replace(Tensor(name, index), result)
+
+    def _joined(self, build: NodeBuilder, columns: Sequence[FusedColumn], *, last: bool) -> Tensor:
+        """Returns columns side by side; the last op may have the group's name."""
+        is_alone = len(columns) == 1
         parts = [
-            column.inputs[0] if column.is_copy else self._single(build, column)
+            column.inputs[0]
+            if column.is_copy
+            else self._single(build, column, last=last and is_alone)
             for column in columns
         ]
-        types = {"T": view.type_attr(name, "T"), "Tidx": types_pb2.DT_INT32}
-        node = build.replacement("ConcatV2")
+        if is_alone:  # a concat has at least two inputs
+            return parts[0]
+        types = {"T": build.edit.view.type_attr(build.base, "T"), "Tidx": types_pb2.DT_INT32}
+        node = build.replacement("ConcatV2") if last else build.node("output", "ConcatV2")
         build.inputs(node, *parts, build.constant("axis", np.array(1, np.int32)))
         set_types(node, **types)
         set_attrs(node, N=len(parts))
-        self._replace(name, Tensor(build.add(node)))
+        return Tensor(build.add(node))
 
     def _read(self, name: str) -> None:
         view, build = self.edit.view, self._builder(name)
@@ -96,13 +126,31 @@ class _Ungroup:
             shape = view.shape(Tensor(name, index)) or (None, None)
             read = VariableRead(handle, dtype, shape, build.device, beside, waits)
             reads.append(stock_read(build, read, self.runtime))
-            self.edit.replace(Tensor(name, index), Tensor(reads[-1]))
-        if len(reads) > 1 and (view.control_uses(name) or name in view.awaited):
+        self._replace_by_each(build, name, reads)
+
+    def _gather(self, name: str) -> None:
+        view, build = self.edit.view, self._builder(name)
+        dtype, keys = view.type_attr(name, "T"), list_attr(view, name, "Tkeys").type
+        tensors, gathers = view.inputs(name), []
+        for index, key in enumerate(keys):
+            node = build.node("rows", "ResourceGather")
+            build.inputs(node, tensors[index], tensors[len(keys) + index])
+            set_types(node, dtype=dtype, Tindices=key)
+            gathers.append(build.add(node))
+            self.edit.wait(node.name, view.controls(name))
+        self._replace_by_each(build, name, gathers)
+
+    def _replace_by_each(self, build: NodeBuilder, name: str, nodes: list[str]) -> None:
+        """Replaces each output of a node by the only one of another."""
+        view, last = self.edit.view, nodes[-1]
+        for index, new in enumerate(nodes):
+            self.edit.replace(Tensor(name, index), Tensor(new))
+        if len(nodes) > 1 and (view.control_uses(name) or name in view.awaited):
             # Who waits for the op, as what changes a variable does, waits for all of them.
             node = build.node("tables", "NoOp")
-            reads.append(build.add(node))
-            self.edit.wait(node.name, reads[:-1])
-        self.edit.remove([name], reads[-1])
+            last = build.add(node)
+            self.edit.wait(last, nodes)
+        self.edit.remove([name], last)
 
     def _replace(self, name: str, new: Tensor) -> None:
         self.edit.remove([name], new.node)

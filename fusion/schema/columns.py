@@ -206,12 +206,22 @@ POST_ATTRS: dict[str, Attr] = {
     **_COMBINE_ATTRS,
     "divide_no_nans": COLUMN_ATTRS["divide_no_nans"],
 }
+#: Of ops whose columns may be in several matrices.
+OUTPUT_ATTRS = (
+    Attr("num_others", "int", default=0, minimum=0, doc="number of matrices besides the first"),
+    Attr(
+        "output_columns",
+        "list(int)",
+        default=(),
+        doc="how many columns, at least one, are side by side in each; empty: all are in one",
+    ),
+)
 GRAD_ATTRS: dict[str, Attr] = {
     **_COMBINE_ATTRS,
     "offsets": Attr(
         "offset",
         "int",
-        doc="where a column starts in a row of top_grad; negative: where the one before it ends",
+        doc="where a column starts in a row of its gradient; negative: behind the one before it",
     ),
 }
 

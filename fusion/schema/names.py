@@ -16,6 +16,7 @@ GROUPED = "GroupedEmbeddingLookup"
 GROUPED_PRE = "GroupedEmbeddingPreLookUp"
 GROUPED_KEYED = "GroupedKeyedEmbeddingLookup"
 GROUPED_KEYED_PRE = "GroupedKeyedEmbeddingPreLookUp"
+GROUPED_GATHER = "GroupedEmbeddingGather"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
@@ -45,6 +46,7 @@ OP_NAMES: tuple[str, ...] = (
     GROUPED_PRE,
     GROUPED_KEYED,
     GROUPED_KEYED_PRE,
+    GROUPED_GATHER,
     GROUPED_POST,
     GROUPED_POST_GRAD,
     READ_TABLES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import accumulate, islice
 
 import tensorflow as tf
 
@@ -104,14 +104,30 @@ def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
         own["divide_no_nan"] = attrs["divide_no_nans"][index]
         results.append(combined(own, matrix, bags))
         number += 1
-    return (tf.concat(results, 1),)
+    left = iter(results)
+    return [_joined([*islice(left, count)]) for count in _output_columns(attrs)]
+
+
+def _output_columns(attrs: Attrs) -> list[int]:
+    """How many columns each output of an op has, or each gradient of one."""
+    return attrs["output_columns"] or [attrs["num_columns"]]
+
+
+def _joined(matrices: list[tf.Tensor]) -> tf.Tensor:
+    """Matrices side by side."""
+    return tf.concat(matrices, 1) if len(matrices) > 1 else matrices[0]
 
 
 def grouped_post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUpGrad."""
-    top, *matrices, positions, splits, weights = inputs
+    counts, end = _output_columns(attrs), attrs["num_columns"] + 1
+    matrices, (positions, splits, weights) = inputs[1:end], inputs[end : end + 3]
+    given = zip((inputs[0], *inputs[end + 3 :]), counts, strict=True)
+    tops = [top for top, count in given for _ in range(count)]
     results, end = list[tf.Tensor](), tf.constant(0)
-    for number, matrix in enumerate(matrices):
+    for number, (matrix, top) in enumerate(zip(matrices, tops, strict=True)):
+        if number in accumulate(counts):
+            end = tf.constant(0)
         weighted, offset = attrs["use_sparse_weights"][number], attrs["offsets"][number]
         bags = _grouped_bags(weighted, number, positions, splits, weights)
         first, width = end if offset < 0 else tf.constant(offset), tf.shape(matrix)[1]

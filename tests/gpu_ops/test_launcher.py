@@ -296,7 +296,7 @@ def test_a_key_that_is_pressed_while_a_kernel_is_made_is_an_error(
     addresses[:] = before
 
 
-@pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 8)])
+@pytest.mark.parametrize(("columns", "parts"), [(200, 2), (1000, 9)])
 def test_many_columns_take_one_launch(columns: int, parts: int, simulated: SimulatedGpus) -> None:
     """What describes them is copied in parts, each from memory of its own.
 

@@ -82,9 +82,16 @@ def table(rows: int, dim: int, dtype: str, seed: int = 0) -> tf.Tensor:
     return tf.cast(np.random.default_rng(seed).standard_normal((rows, dim)), dtype)
 
 
-@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16", "float64"])
-def test_lookup_of_many_forms(stored: str) -> None:
-    """One launch for plain columns and others, and no wait."""
+@pytest.mark.parametrize(
+    ("stored", "counts"),
+    [
+        *((stored, [5]) for stored in ("float32", "float16", "bfloat16", "float64")),
+        ("float32", [1] * 5),
+        ("bfloat16", [2, 1, 2]),
+    ],
+)
+def test_lookup_of_many_forms(stored: str, counts: list[int]) -> None:
+    """One launch for plain columns and others, in one matrix or several, and no wait."""
     draw, batch = np.random.default_rng(3), 9
     rows = np.sort(draw.integers(0, batch, 20))
     splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=batch))])
@@ -129,7 +136,7 @@ def test_lookup_of_many_forms(stored: str) -> None:
         shapes = [tf.constant([batch, 99], tf.int64)] * 5
         return ops.grouped_embedding_lookup(
             tables=parts[0], ids=parts[1], entry_rows=parts[2], dense_shapes=shapes,
-            weights=parts[3], **attrs,
+            weights=parts[3], num_others=len(counts) - 1, output_columns=counts, **attrs,
         )  # fmt: skip
 
     given = [*tables, *map(tf.constant, ids), *map(tf.constant, entry_rows), *weights]
@@ -138,7 +145,7 @@ def test_lookup_of_many_forms(stored: str) -> None:
     kernels = [name for name in gpus().log if not name.startswith("cu")]
     assert kernels == ["check_rows", f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
-    same([found], [look_up(*given)])
+    same(tf.nest.flatten(found), tf.nest.flatten(look_up(*given)))
 
 
 def look_up(ids: Any, rows: Any, **attrs: Any) -> Any:

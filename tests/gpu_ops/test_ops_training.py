@@ -134,8 +134,11 @@ def test_pre_lookup_refuses_more_rows_than_have_numbers() -> None:
             prepared(batch, [Given("row_ids", none, none)] * 2)
 
 
-@pytest.mark.parametrize("stored", ["float32", "float16"])
-def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
+@pytest.mark.parametrize(
+    ("stored", "counts"),
+    [("float32", [3]), ("float16", [3]), ("float32", [1] * 3), ("float16", [1, 2])],
+)
+def test_post_lookup_launches_once_and_does_not_wait(stored: str, counts: list[int]) -> None:
     draw, batch = np.random.default_rng(1), 6
     lengths = draw.integers(0, 4, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
@@ -155,6 +158,8 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
             use_sparse_weights=[False, False, True],
             divide_no_nans=[True] * 3,
             dims=[4, 3, -1],
+            num_others=len(counts) - 1,
+            output_columns=counts,
         )
 
     gpus().log.clear()
@@ -162,33 +167,38 @@ def test_post_lookup_launches_once_and_does_not_wait(stored: str) -> None:
     kernels = [name for name in gpus().log if not name.startswith("cu")]
     assert kernels == [f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
-    same([found], [post(*rows, unique_idxs, splits, weights)])
+    same(tf.nest.flatten(found), tf.nest.flatten(post(*rows, unique_idxs, splits, weights)))
 
 
-@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-def test_gradient_does_not_wait(stored: str) -> None:
+@pytest.mark.parametrize(
+    ("stored", "widths"), [("float32", [9]), ("bfloat16", [9]), ("float32", [4, 8])]
+)
+def test_gradient_does_not_wait(stored: str, widths: list[int]) -> None:
     draw, batch = np.random.default_rng(2), 6
     lengths = draw.integers(0, 5, (2, batch))
     splits = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     splits = np.stack([splits[: batch + 1], splits[batch:]]).astype(np.int32)
     unique_idxs = draw.integers(0, 4, splits[-1, -1]).astype(np.int32)
     weights = tf.cast(draw.integers(-1, 3, unique_idxs.size), stored)
-    rows, top = [table(5, 4, stored), table(4, 3, stored)], table(batch, 9, stored, 5)
+    rows = [table(5, 4, stored), table(4, 3, stored)]
+    tops = [table(batch, width, stored, 5) for width in widths]
 
     def grad(*given: Any) -> Any:
         return ops.grouped_embedding_post_look_up_grad(
-            top_grad=given[0],
-            emb_rows=list(given[1:3]),
-            unique_idxs=given[3],
-            row_splits=given[4],
-            entry_weights=given[5],
+            top_grad=given[5],
+            other_top_grads=list(given[6:]),
+            emb_rows=list(given[:2]),
+            unique_idxs=given[2],
+            row_splits=given[3],
+            entry_weights=given[4],
+            output_columns=[2] if len(widths) == 1 else [1, 1],
             combiners=["mean", "sqrtn"],
             use_sparse_weights=[False, True],
             dims=[4, -1],
             offsets=[-1, 5],
         )
 
-    given = [top, *rows, unique_idxs, splits, weights]
+    given = [*rows, unique_idxs, splits, weights, *tops]
     gpus().log.clear()
     found = on_gpu(grad, *given)
     assert "cuStreamSynchronize" not in gpus().log

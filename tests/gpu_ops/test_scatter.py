@@ -33,25 +33,25 @@ def gradient(
     batch, count = splits.shape[1] - 1, unique_idxs.size
     unique = sum(column[0] for column in columns)
     outs = [table(max(u, 1), dim, stored)[:u] for u, dim, _, _ in columns]
-    offset, described = 0, []
+    top_at, described, item = device.put(top), [], top.dtype.itemsize
     for out, (number, dim, combiner, weighted) in zip(outs, columns, strict=True):
         out[:] = 77
         index = COMBINERS.index(combiner)
-        described.append(calls.GradColumn(number, dim, device.put(out), offset, index, weighted))
-        offset += dim
+        rows = top_at, top.shape[1] * item
+        described.append(calls.GradColumn(number, dim, device.put(out), *rows, index, weighted))
+        top_at += dim * item
     keys = numbers(device, count, unique)
     words = {
         GradientCall.entry_count: count,
         GradientCall.unique_idxs: device.put(unique_idxs),
         GradientCall.row_splits: device.put(splits),
         GradientCall.entry_weights: device.put(weights),
-        GradientCall.top_grad: device.put(top),
         GradientCall.keys: keys,
         GradientCall.owners: device.reserve(4 * count),
         GradientCall.starts: device.reserve(8 * (unique + 1)),
         GradientCall.scales: device.reserve(8 * len(columns) * batch),
     }
-    call = calls.prepare_gradient(stored, batch, described, words, top.shape[1], device.reserve)
+    call = calls.prepare_gradient(stored, batch, described, words, device.reserve)
     held = device.arrays[-1].view(np.int64)
     held[:] = call.words
     base = held.ctypes.data

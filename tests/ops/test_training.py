@@ -412,14 +412,14 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("top", "offsets", "message"),
         [
-            (np.ones((0, 3), np.float32), [-1], "top_grad has 0 rows, but row_splits say 1"),
-            (np.ones(3, np.float32), [-1], "top_grad has rank 1"),
+            (np.ones((0, 3), np.float32), [-1], r"top_grad\[0\] has 0 rows, but row_splits say 1"),
+            (np.ones(3, np.float32), [-1], r"top_grad\[0\] has rank 1"),
             (
                 np.ones((1, 3), np.float32),
                 [1],
-                "3 elements from 1 on, but a row of top_grad only 3",
+                r"3 elements from 1 on, but a row of top_grad\[0\] only 3",
             ),
-            (np.ones((1, 3), np.float32), [2**63 - 1], "but a row of top_grad only 3"),
+            (np.ones((1, 3), np.float32), [2**63 - 1], r"but a row of top_grad\[0\] only 3"),
         ],
     )
     def test_of_the_gradient(self, top, offsets, message):

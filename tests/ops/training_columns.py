@@ -34,7 +34,7 @@ def pre(columns: list[dict[str, Any]], **given: Any) -> Any:
     )
 
 
-def post(columns: list[dict[str, Any]], rows: Any, entries: Any) -> Any:
+def post(columns: list[dict[str, Any]], rows: Any, entries: Any, **given: Any) -> Any:
     """The columns' rows combined by one GroupedEmbeddingPostLookUp; rows of copies are matrices."""
     return ops.grouped_embedding_post_look_up(
         emb_rows=rows,
@@ -44,6 +44,7 @@ def post(columns: list[dict[str, Any]], rows: Any, entries: Any) -> Any:
         use_sparse_weights=[column["attrs"]["use_sparse_weights"] for column in columns],
         divide_no_nans=[column["attrs"]["divide_no_nan"] for column in columns],
         dims=[column["attrs"]["dim"] for column in columns],
+        **given,
     )
 
 

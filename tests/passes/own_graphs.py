@@ -18,6 +18,7 @@ from fusion.feature_column import (
     shared_embeddings,
 )
 from fusion.lookup import Lookup, grouped_lookup, trained_lookup
+from fusion.lookup.grouped import grouped_lookups, trained_lookups
 from fusion.lookup.options import LookupOptions
 from fusion.optimizers import LazyAdam
 
@@ -233,6 +234,15 @@ def grouped(function: Callable[..., Any]) -> Made:
     return look_up, [sparse(), weights(), ragged(), dense], tables
 
 
+def in_matrices(look_up: Any) -> Any:
+    """A function for `grouped` whose columns are in several matrices, joined in another order."""
+
+    def joined(columns: Any) -> tf.Tensor:
+        return tf.concat(look_up(columns, [2, 1, 1, 1])[::-1], 1)
+
+    return joined
+
+
 def updated() -> Made:
     """A step of training with an optimizer of rows."""
     source = table()
@@ -348,4 +358,17 @@ OWN = (
     *_layers(),
     Own("grouped_lookup", partial(grouped, grouped_lookup), 4, ("",), is_exact=False),
     Own("trained_lookup", partial(grouped, trained_lookup), 4, ("",), is_exact=False),
+    *(
+        Own(name, partial(grouped, in_matrices(look_up)), 4, ("",), is_exact=False)
+        for name, look_up in (
+            ("grouped_lookups", grouped_lookups),
+            ("trained_lookups", trained_lookups),
+        )
+    ),
+    Own(
+        "grouped_lookups", partial(grouped, in_matrices(grouped_lookups)), 4, ("",), is_exact=False
+    ),
+    Own(
+        "trained_lookups", partial(grouped, in_matrices(trained_lookups)), 4, ("",), is_exact=False
+    ),
 )

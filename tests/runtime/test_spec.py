@@ -91,6 +91,7 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingPreLookUp": "grouped_embedding_pre_look_up",
         "GroupedKeyedEmbeddingLookup": "grouped_keyed_embedding_lookup",
         "GroupedKeyedEmbeddingPreLookUp": "grouped_keyed_embedding_pre_look_up",
+        "GroupedEmbeddingGather": "grouped_embedding_gather",
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
         "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
@@ -117,7 +118,7 @@ def test_inferred_attrs_and_symbols():
 def test_table_for_native_code():
     memory = LiveMemory()
     words = layout.words(EXAMPLE, memory)
-    assert words[: OpTable.entries] == [3, 2, 2, 1, 2, 0]
+    assert words[: OpTable.entries] == [3, 2, 2, 2, 2, 1, 0, 0, 0, 0]
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
     assert ids[:3] == [0, 1, -1]
@@ -207,6 +208,34 @@ def test_shapes_flow_through_a_graph():
             [1.0],
         )
         assert post.emb_vectors.shape.as_list() == [None, 7]
+
+
+def test_lists_of_several_lengths():
+    """Two of them follow from the numbers of inputs and outputs, unless these say the same."""
+
+    def told(inputs, outputs):
+        def args(lengths):
+            return tuple(
+                Arg(f"{kind}{k}", "T", "[?]", length=length or None)
+                for k, (kind, length) in enumerate(lengths)
+            )
+
+        spec = OpSpec(
+            name="AnOp",
+            doc="",
+            inputs=args([("in", length) for length in inputs]),
+            outputs=args([("out", length) for length in outputs]),
+            attrs=(),
+        )
+        words = layout.words(spec, LiveMemory())
+        entries = words[OpTable.entries :: InputEntry.SIZE][: len(inputs)]
+        return words[OpTable.single_count : OpTable.entries], entries
+
+    assert told(["P", ""], ["Q"]) == ([1, 0, 1, 0, 0, 1, 0], [1, 0])
+    assert told(["Q", "P", ""], ["P", "", ""]) == ([1, 2, 1, 1, 0, 1, 0], [1, 2, 0])
+    assert told(["P", "Q"], [""])[0][-1] == 1
+    assert told(["P", "Q"], ["P", "Q"])[0][-1] == 1
+    assert told(["P", "Q"], ["R"])[0][-1] == 1
 
 
 def test_shapes_of_lists_flow_through_a_graph():

@@ -21,14 +21,13 @@ class CombineCall(Layout):
     inputs: Address  # `ColumnInputs` [columns]
     tiles: Address  # the first tile of bags of each column, and the number of all, [columns + 1]
     check_tiles: Address  # the same of entries whose rows are checked, [columns + 1]
-    offsets: Address  # where each column starts in a row of the result, in elements
+    outs: Address  # the first element of the result of columns
+    out_bytes: Address  # from one row of that to the next, of columns
     lanes: Address  # elements that a thread computes at once, of columns
     groups: Address  # threads of a row, of columns
     shares: Address  # groups that share a bag, of columns
     plain: Address  # whether a column is plain, of columns
     is_all_plain: Flag
-    out: Address  # the result
-    out_bytes: Int64  # of a row of it
     unsorted: Address  # flags of columns whose entries are not in the order of rows
     errors: Address  # `ErrorRecord`
 
@@ -46,15 +45,15 @@ THREADS = 128
 WARP = 32
 
 
-def lanes_of(item: int, dim: int, offset: int, width: int) -> int:
-    """How many elements of `item` bytes are read at once: 16 bytes, if they divide all sizes.
+def lanes_of(item: int, dim: int, addresses: int) -> int:
+    """How many elements of `item` bytes are read at once: 16 bytes, if rows are whole ones.
 
     Args:
-      dim: elements of a column.
-      offset, width: where it starts in a row of the result, and the elements of that.
+      dim: elements of a row.
+      addresses: those of rows that are read or written, by bitwise or.
     """
     lanes = 16 // item
-    while lanes > 1 and (dim % lanes + offset % lanes + width % lanes) > 0:
+    while lanes > 1 and (dim % lanes > 0 or addresses % (lanes * item) > 0):
         lanes //= 2
     return lanes
 
@@ -79,10 +78,9 @@ class GradientCall(Layout):
     unique_idxs: Address  # the distinct id of each entry among its column's, int32
     row_splits: Address  # int32 [columns, batch_size + 1]
     entry_weights: Address
-    top_grad: Address  # the gradient of the result
-    top_grad_bytes: Int64  # of a row of it
+    top_grads: Address  # the gradient of the first row of the result, of columns
+    top_grad_bytes: Address  # from one row of that to the next, of columns
     key_offsets: Address  # distinct ids of all columns before, and of all, [columns + 1]
-    offsets: Address  # where each column starts in a row of the result, in elements
     dims: Address  # of columns
     combiners: Address  # of columns
     weighted: Address  # whether a column has weights, of columns

@@ -28,7 +28,8 @@ _ARRAYS = (
     (CombineCall.tiles, 1, 1),
     (CombineCall.check_tiles, 1, 1),
     (CombineCall.unsorted, 0, 1),
-    (CombineCall.offsets, 0, 1),
+    (CombineCall.outs, 0, 1),
+    (CombineCall.out_bytes, 0, 1),
     (CombineCall.lanes, 0, 1),
     (CombineCall.groups, 0, 1),
     (CombineCall.shares, 0, 1),
@@ -81,22 +82,41 @@ def is_plain(call: Any, column: int, source: int) -> bool:
     )
 
 
-def width_of(call: Any, base: int) -> int:
-    """Writes where each column starts in a row of the result; gives the elements of a row."""
-    offsets = array_index(call, base, CombineCall.offsets)
-    source = array_index(call, base, CombineCall.inputs)
-    width = 0
-    for column in range(call[CombineCall.column_count]):
-        call[offsets + column] = width
-        width += call[source + column * ColumnInputs.SIZE + ColumnInputs.table_dim]
+def output_end(call: Any, base: int, first: int) -> int:
+    """The column behind those that are side by side in an output, `first` being their first."""
+    columns, end = array_index(call, base, CombineCall.columns) + ColumnAttrs.output, first + 1
+    output = call[columns + first * ColumnAttrs.SIZE]
+    while end < call[CombineCall.column_count] and call[columns + end * ColumnAttrs.SIZE] == output:
+        end += 1
+    return end
+
+
+def width_of(call: Any, base: int, first: int, end: int) -> int:
+    """The elements of a row of these columns side by side."""
+    source, width = array_index(call, base, CombineCall.inputs) + ColumnInputs.table_dim, 0
+    for column in range(first, end):
+        width += call[source + column * ColumnInputs.SIZE]
     return width
 
 
-def _at_once(call: Any, source: int, offset: int, item: int, width: int, skew: int) -> int:
-    """The elements of a row that a thread can read at once."""
-    lanes = lanes_of(item, call[source + ColumnInputs.table_dim], offset, width)
-    # Part of a tensor may begin anywhere.
-    return lanes if (call[source + ColumnInputs.table] | skew) % (lanes * item) == 0 else 1
+def put_output(call: Any, base: int, first: int, end: int, item: int, out: int) -> None:
+    """Writes where the results of these columns are, side by side from the address `out` on."""
+    outs = array_index(call, base, CombineCall.outs)
+    out_bytes = array_index(call, base, CombineCall.out_bytes)
+    source = array_index(call, base, CombineCall.inputs) + ColumnInputs.table_dim
+    row_bytes = item * width_of(call, base, first, end)
+    for column in range(first, end):
+        call[outs + column], call[out_bytes + column] = out, row_bytes
+        out += item * call[source + column * ColumnInputs.SIZE]
+
+
+def _at_once(call: Any, base: int, column: int, item: int, skew: int) -> int:
+    """The elements of a row that a thread can read and write at once."""
+    source = array_index(call, base, CombineCall.inputs) + column * ColumnInputs.SIZE
+    addresses = call[array_index(call, base, CombineCall.outs) + column]
+    addresses |= call[array_index(call, base, CombineCall.out_bytes) + column]
+    addresses |= call[source + ColumnInputs.table] | skew
+    return lanes_of(item, call[source + ColumnInputs.table_dim], addresses)
 
 
 def _listed(call: Any, base: int) -> int:
@@ -107,48 +127,43 @@ def _listed(call: Any, base: int) -> int:
     return count
 
 
-def _threads(call: Any, base: int, batch: int, item: int, width: int, skew: int) -> int:
+def _threads(call: Any, base: int, batch: int, item: int, skew: int) -> int:
     """How many threads there are if each reads as much at once as it can."""
     sources = array_index(call, base, CombineCall.inputs)
-    offsets = array_index(call, base, CombineCall.offsets)
     threads = 0
     for k in range(call[CombineCall.column_count]):
         source = sources + k * ColumnInputs.SIZE
-        lanes = _at_once(call, source, call[offsets + k], item, width, skew)
+        lanes = _at_once(call, base, k, item, skew)
         threads += batch * group_of(call[source + ColumnInputs.table_dim], lanes)
     return threads
 
 
-def lay_out(call: Any, base: int, batch: int, item: int, width: int, out: int, skew: int) -> None:
-    """Writes what depends on the columns and their sources, which are in the call.
+def lay_out(call: Any, base: int, batch: int, item: int, skew: int) -> None:
+    """Writes what depends on the columns, their sources and results, which are in the call.
 
     As many threads read a row as have something to read, at most a warp. They compute a bag, or, if
     it is long, all the groups of a warp do.
 
     Args:
-        batch, width, item: rows and elements of a row of the result, and the bytes of one.
-        out: the result's address, a multiple of 16.
+        batch, item: rows of the result, and the bytes of an element.
         skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
     """
-    row_bytes = width * item
-    call[CombineCall.batch_size], call[CombineCall.out] = batch, out
-    call[CombineCall.out_bytes] = row_bytes
+    call[CombineCall.batch_size] = batch
     columns = array_index(call, base, CombineCall.columns)
     sources = array_index(call, base, CombineCall.inputs)
-    offsets = array_index(call, base, CombineCall.offsets)
     lanes = array_index(call, base, CombineCall.lanes)
     groups = array_index(call, base, CombineCall.groups)
     shares = array_index(call, base, CombineCall.shares)
     tiles = array_index(call, base, CombineCall.tiles)
     check = array_index(call, base, CombineCall.check_tiles)
     plain = array_index(call, base, CombineCall.plain)
-    is_busy = _threads(call, base, batch, item, width, skew) >= _BUSY_THREADS
+    is_busy = _threads(call, base, batch, item, skew) >= _BUSY_THREADS
     length, listed = _LONG if is_busy else _LONG_FOR_FEW, _listed(call, base)
     call[CombineCall.is_all_plain] = 1
     for k in range(call[CombineCall.column_count]):
         column, source = columns + k * ColumnAttrs.SIZE, sources + k * ColumnInputs.SIZE
         dim, form = call[source + ColumnInputs.table_dim], call[column + ColumnAttrs.id_format]
-        at_once = _at_once(call, source, call[offsets + k], item, width, skew)
+        at_once = _at_once(call, base, k, item, skew)
         group = group_of(dim, at_once)
         alike = listed if form == LISTED else 1
         is_long = call[source + ColumnInputs.id_count] >= max(length * batch * alike, 1)

@@ -15,7 +15,8 @@ _ARRAYS = (
     (GradientCall.errors, ErrorRecord.SIZE, 0),
     (GradientCall.key_offsets, 1, 1),
     (GradientCall.tiles, 1, 1),
-    (GradientCall.offsets, 0, 1),
+    (GradientCall.top_grads, 0, 1),
+    (GradientCall.top_grad_bytes, 0, 1),
     (GradientCall.dims, 0, 1),
     (GradientCall.combiners, 0, 1),
     (GradientCall.weighted, 0, 1),
@@ -45,7 +46,8 @@ def put_grad_column(
     column: int,
     unique: int,
     dim: int,
-    offset: int,
+    top_grad: int,
+    top_grad_bytes: int,
     combiner: int,
     weighted: int,
     out: int,
@@ -53,34 +55,32 @@ def put_grad_column(
     """Writes what a column is, in their order; see `GradientCall`."""
     bases = array_index(call, base, GradientCall.key_offsets) + column
     call[bases + 1] = call[bases] + unique
-    call[array_index(call, base, GradientCall.offsets) + column] = offset
+    call[array_index(call, base, GradientCall.top_grads) + column] = top_grad
+    call[array_index(call, base, GradientCall.top_grad_bytes) + column] = top_grad_bytes
     call[array_index(call, base, GradientCall.dims) + column] = dim
     call[array_index(call, base, GradientCall.combiners) + column] = combiner
     call[array_index(call, base, GradientCall.weighted) + column] = weighted
     call[array_index(call, base, GradientCall.outs) + column] = out
 
 
-def lay_out_gradient(call: Any, base: int, batch: int, item: int, width: int) -> int:
-    """Writes what depends on the columns and `top_grad`, which are in the call; gives the blocks.
+def lay_out_gradient(call: Any, base: int, batch: int, item: int) -> int:
+    """Writes what depends on the columns, which are in the call; gives the blocks.
 
     Args:
-        batch: rows of the result.
-        width, item: elements of a row of its gradient, and the bytes of one.
+        batch, item: rows of the result, and the bytes of an element of its gradient.
     """
-    call[GradientCall.batch_size], call[GradientCall.top_grad_bytes] = batch, width * item
+    call[GradientCall.batch_size] = batch
     bases = array_index(call, base, GradientCall.key_offsets)
     dims = array_index(call, base, GradientCall.dims)
-    offsets = array_index(call, base, GradientCall.offsets)
+    tops = array_index(call, base, GradientCall.top_grads)
+    top_bytes = array_index(call, base, GradientCall.top_grad_bytes)
     outs = array_index(call, base, GradientCall.outs)
     lanes = array_index(call, base, GradientCall.lanes)
     groups = array_index(call, base, GradientCall.groups)
     tiles = array_index(call, base, GradientCall.tiles)
     for k in range(call[GradientCall.column_count]):
         dim = call[dims + k]
-        at_once = lanes_of(item, dim, call[offsets + k], width)
-        # Part of a tensor may begin anywhere.
-        if (call[GradientCall.top_grad] | call[outs + k]) % (at_once * item) != 0:
-            at_once = 1
+        at_once = lanes_of(item, dim, call[tops + k] | call[top_bytes + k] | call[outs + k])
         group = group_of(dim, at_once)
         rows, fit = call[bases + k + 1] - call[bases + k], THREADS // group
         call[lanes + k], call[groups + k] = at_once, group

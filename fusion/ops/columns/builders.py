@@ -54,6 +54,8 @@ def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
             (ColumnsConstants.count_attr, "num_columns"),
             (ColumnsConstants.boundaries_attr, "boundaries"),
             (ColumnsConstants.boundary_counts_attr, "boundary_counts"),
+            (ColumnsConstants.num_others_attr, "num_others"),
+            (ColumnsConstants.output_columns_attr, "output_columns"),
         ):
             result[field] = attrs.index(name) if name in attrs else -1
         list_of = {attr.name: name for name, attr in lists.items()}

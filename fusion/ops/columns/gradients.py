@@ -6,7 +6,7 @@ Inference never gets here. But a model made for it can still be trained further.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -24,10 +24,10 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     return [of_table, None, None, None, of_weights]
 
 
-def grouped_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
+def grouped_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingLookup's inputs: of the tables and of the weights."""
     columns = columns_of(op)
-    parts = split_columns(columns, top_grad)
+    parts = split_columns(op, columns, top_grads)
     gradients = [column_gradients(*pair) for pair in zip(columns, parts, strict=True)]
     of_tables, of_weights = zip(*gradients, strict=True)
     return [*of_tables, *[None] * (3 * len(columns)), *of_weights]
@@ -47,10 +47,32 @@ def columns_of(op: tf.Operation) -> list[Column]:
     return [Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
 
 
-def split_columns(columns: Sequence[Column], top_grad: tf.Tensor) -> list[tf.Tensor]:
-    """The gradient of each column's result."""
-    widths = [tf.shape(column.table)[1] for column in columns]
-    parts: list[tf.Tensor] = tf.split(top_grad, widths, axis=1, num=len(columns))
+def split_columns(
+    op: tf.Operation, columns: Sequence[Column], top_grads: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The gradient of each column's result.
+
+    Args:
+      top_grads: those of the op's outputs.
+    """
+    parts = list[tf.Tensor]()
+    for top, indices in zip(top_grads, _columns_of_outputs(op), strict=True):
+        parts += _split(top, [tf.shape(columns[index].table)[1] for index in indices])
+    return parts
+
+
+def _columns_of_outputs(op: tf.Operation) -> list[range]:
+    """Which columns each output of an op has, or each gradient of one."""
+    counts = op.get_attr("output_columns") or [op.get_attr("num_columns")]
+    ends = [*accumulate(counts)]
+    return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+def _split(matrix: tf.Tensor, widths: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The matrices that are side by side in one."""
+    if len(widths) == 1:
+        return [matrix]
+    parts: list[tf.Tensor] = tf.split(matrix, widths, axis=1, num=len(widths))
     return parts
 
 
@@ -170,36 +192,44 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
+def post_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingPostLookUp's inputs: of rows, matrices and weights."""
     from fusion import ops
 
     count, copied = op.get_attr("num_columns"), op.get_attr("copied")
     emb_rows, (unique_idxs, splits, weights) = op.inputs[:count], op.inputs[count:]
-    firsts = _firsts(emb_rows)
-    lookups = [index for index in range(count) if not copied[index]]
     result: list[Any] = [None] * (count + 3)
-    for index in range(count):
-        if copied[index]:
-            width = tf.shape(emb_rows[index])[1]
-            result[index] = tf.slice(top_grad, [0, firsts[index]], [-1, width])
+    lookups, tops, counts, offsets = [], list[Any](), list[int](), list[int]()
+    for top, columns in zip(top_grads, _columns_of_outputs(op), strict=True):
+        matrices = emb_rows[columns.start : columns.stop]
+        own = [index for index in columns if not copied[index]]
+        firsts = _firsts(matrices)
+        for index, first, matrix in zip(columns, firsts, matrices, strict=True):
+            if copied[index]:
+                result[index] = tf.slice(top, [0, first], [-1, tf.shape(matrix)[1]])
+        if not own:
+            continue
+        lookups += own
+        counts.append(len(own))
+        if any(isinstance(first, tf.Tensor) for first in firsts):
+            parts = _split(top, [tf.shape(matrix)[1] for matrix in matrices])
+            tops.append(tf.concat([parts[index - columns.start] for index in own], 1))
+            offsets += [-1] * len(own)
+        else:
+            tops.append(top)
+            offsets += [firsts[index - columns.start] for index in own]
     if not lookups:
         return result
-    if any(isinstance(first, tf.Tensor) for first in firsts):
-        widths = [tf.shape(rows)[1] for rows in emb_rows]
-        parts = tf.split(top_grad, widths, axis=1, num=count)
-        of_lookups = tf.concat([parts[index] for index in lookups], 1)
-        offsets = [-1] * len(lookups)
-    else:
-        of_lookups, offsets = top_grad, [firsts[index] for index in lookups]
     rows = [emb_rows[index] for index in lookups]
     grads = ops.grouped_embedding_post_look_up_grad(
-        top_grad=of_lookups,
+        top_grad=tops[0],
+        other_top_grads=tops[1:],
         emb_rows=rows,
         unique_idxs=unique_idxs,
         row_splits=splits,
         entry_weights=weights,
         offsets=offsets,
+        output_columns=counts if len(counts) > 1 else [],
         **{
             name: [op.get_attr(name)[index] for index in lookups]
             for name in ("combiners", "use_sparse_weights", "dims")
@@ -208,7 +238,8 @@ def post_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     for index, grad in zip(lookups, grads, strict=True):
         result[index] = grad
     if any(op.get_attr("use_sparse_weights")) and is_wanted(op, count + 2):
-        result[count + 2] = _of_weights(op, of_lookups, rows, lookups, offsets)
+        parts = _parts(tops, counts, rows, offsets)
+        result[count + 2] = _of_weights(op, parts, rows, lookups)
     return result
 
 
@@ -227,28 +258,42 @@ def _firsts(matrices: Sequence[tf.Tensor]) -> list[Any]:
 
 
 def _of_weights(
-    op: tf.Operation,
-    top_grad: tf.Tensor,
-    rows: Sequence[tf.Tensor],
-    lookups: Sequence[int],
-    offsets: Sequence[int],
+    op: tf.Operation, parts: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], lookups: Sequence[int]
 ) -> tf.Tensor:
-    """The gradient of the entries' weights, by stock ops: it is rarely asked for."""
+    """The gradient of the entries' weights, by stock ops: it is rarely asked for.
+
+    Args:
+      parts: the gradient of each lookup's result.
+    """
     weights = op.inputs[-1]
     with tf.GradientTape() as tape:
         tape.watch(weights)
         results = _combined(op, rows, weights, lookups)
-    return tape.gradient(results, weights, _parts(top_grad, rows, offsets))
+    return tape.gradient(results, weights, list(parts))
 
 
-def _parts(top_grad: tf.Tensor, rows: Sequence[tf.Tensor], offsets: Sequence[int]) -> list[Any]:
-    """The gradient of each lookup's result."""
-    parts, end = [], 0
-    for part, offset in zip(rows, offsets, strict=True):
-        width = tf.shape(part)[1]
-        first = end if offset < 0 else offset
-        parts.append(tf.slice(top_grad, [0, first], [-1, width]))
-        end = first + width
+def _parts(
+    tops: Sequence[tf.Tensor],
+    counts: Sequence[int],
+    rows: Sequence[tf.Tensor],
+    offsets: Sequence[int],
+) -> list[Any]:
+    """The gradient of each lookup's result.
+
+    Args:
+      tops: the gradients of matrices.
+      counts: how many lookups are in each.
+      rows: those of each lookup.
+      offsets: as the attr of GroupedEmbeddingPostLookUpGrad.
+    """
+    parts, columns = list[Any](), iter(zip(rows, offsets, strict=True))
+    for top, count in zip(tops, counts, strict=True):
+        end = 0
+        for part, offset in islice(columns, count):
+            width = tf.shape(part)[1]
+            first = end if offset < 0 else offset
+            parts.append(tf.slice(top, [0, first], [-1, width]))
+            end = first + width
     return parts
 
 
@@ -288,19 +333,21 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """
     if not all(op.get_attr("use_sparse_weights")):
         raise LookupError(f"gradient registry has no entry for: {op.type} without weights")
-    top_grad, *rows = op.inputs[:-3]
-    weights, lookups = op.inputs[-1], range(len(rows))
-    sources = [top_grad, *rows, weights]
+    outputs, end = _columns_of_outputs(op), op.get_attr("num_columns") + 1
+    tops, rows = [op.inputs[0], *op.inputs[end + 3 :]], op.inputs[1:end]
+    weights, lookups = op.inputs[end + 2], range(len(rows))
+    sources = [*tops, *rows, weights]
     with tf.GradientTape() as outer:
         outer.watch(sources)
         with tf.GradientTape() as inner:
             inner.watch(rows)
             results = _combined(op, rows, weights, lookups)
-        parts = _parts(top_grad, rows, op.get_attr("offsets"))
+        parts = _parts(tops, [len(own) for own in outputs], rows, op.get_attr("offsets"))
         first = inner.gradient(results, rows, parts)
         first = [tf.convert_to_tensor(gradient) for gradient in first]
-    of_top, *of_rows, of_weights = outer.gradient(first, sources, list(grads))
-    return [of_top, *of_rows, None, None, of_weights]
+    found = outer.gradient(first, sources, list(grads))
+    (of_top, *of_others), of_rows = found[: len(tops)], found[len(tops) : -1]
+    return [of_top, *of_rows, None, None, found[-1], *of_others]
 
 
 def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:

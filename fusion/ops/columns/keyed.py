@@ -177,14 +177,14 @@ PRE_SPEC = OpSpec(
 )
 
 
-def _lookup_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
+def _lookup_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     """Those of tables and of weights, from columns that are computed again by the ops for training.
 
     As the gradient of KeyedEmbeddingGather it has the op give rows to keys.
     """
     columns, own = columns_of(op), _keyed_columns(op)
     count, keyed = len(columns), len(own)
-    parts = split_columns(columns, top_grad)
+    parts = split_columns(op, columns, top_grads)
     result: list[Any] = [None] * len(op.inputs)
     for index, column in enumerate(columns):
         if index not in own:
@@ -195,7 +195,7 @@ def _lookup_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
         _mark_training(found.op, [own[number] for number in trained])
         behind += [found.op] * (found.graph is tf.compat.v1.get_default_graph())
     with tf.control_dependencies(behind):  # then keys have their rows
-        tops = tf.concat([parts[index] for index in own], 1)
+        tops = [parts[index] for index in own]
         again = [columns[index] for index in own]
         rows, of_rows, of_weights = _again(again, op.inputs[5 * count :], tops)
         for number in trained:
@@ -208,13 +208,15 @@ def _lookup_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     return result
 
 
-def _again(columns: Sequence[Column], variables: Sequence[tf.Tensor], tops: tf.Tensor) -> list[Any]:
+def _again(
+    columns: Sequence[Column], variables: Sequence[tf.Tensor], tops: Sequence[tf.Tensor]
+) -> list[Any]:
     """The rows of columns of embedding variables, and the gradients of gathered rows and weights.
 
     Args:
       columns: their keys have their rows.
       variables: the inputs of the op behind those of its columns.
-      tops: the gradient of the columns side by side.
+      tops: the gradients of the columns.
     """
     from fusion import ops as fused
 
@@ -252,6 +254,8 @@ def _again(columns: Sequence[Column], variables: Sequence[tf.Tensor], tops: tf.T
             unique_idxs=entries.unique_idxs,
             row_splits=entries.row_splits,
             entry_weights=entries.entry_weights,
+            num_others=count - 1,
+            output_columns=[1] * count,
             **{name: attrs[name] for name in POST_ATTRS} | {"copied": [False] * count},
         )
     return [entries.rows, *tape.gradient(found, [entries.embeddings, weights], tops)]

@@ -1,7 +1,7 @@
 """FusedEmbeddingLookup and GroupedEmbeddingLookup: whole embedding columns in one op each.
 
-Both are for inference. The first computes one column; the second many of them, side by side in one
-matrix, so that no op is needed to join them.
+Both are for inference. The first computes one column; the second many of them, in one matrix or
+several, so that no op is needed to join or to split them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fusion.schema.columns import (
     NAME_ATTR,
     NAMES_ATTR,
     ORDERS_DOC,
+    OUTPUT_ATTRS,
     VALUES,
 )
 
@@ -29,6 +30,12 @@ _DOC = (
     "no entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of\n"
     "weight `default_weight`. Numbers, rounding and `row_count` are those of the v2 family.\n\n"
     + ORDERS_DOC
+)
+
+#: What ops have whose columns may be in several matrices.
+MATRICES = (
+    Arg("emb_vectors", "T", "[?, sum(D_p)]", doc="the first matrix"),
+    Arg("other_vectors", "T", "[?, sum(D_p)]", length="num_others", doc="the others"),
 )
 
 _MAY_BE_EMPTY = ", or none for the default of all"
@@ -62,10 +69,12 @@ SINGLE = OpSpec(
 
 GROUPED = OpSpec(
     name=names.GROUPED,
-    doc="Computes many columns as FusedEmbeddingLookup does, side by side in one matrix.\n\n"
-    "All lists have one item per column, in the order of the result; those of attrs are called as\n"
-    "the attr of FusedEmbeddingLookup. A column of form copy is a matrix [B, D] of its own, the\n"
-    "`tables` item, copied as it is. All columns must have the same number of rows.",
+    doc="Computes many columns as FusedEmbeddingLookup does, side by side in one matrix,\n"
+    "or in several.\n\n"
+    "All lists but `output_columns` have one item per column, in the order of the result; those\n"
+    "of attrs are called as the attr of FusedEmbeddingLookup. A column of form copy is a matrix\n"
+    "[B, D] of its own, the `tables` item, copied as it is. All columns must have the same number\n"
+    "of rows.",
     inputs=(
         Arg("tables", "T", "[rows_p, D_p]", length="num_columns"),
         Arg("ids", "Tids", "[...]", length="num_columns"),
@@ -73,9 +82,10 @@ GROUPED = OpSpec(
         Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
         Arg("weights", "T", "[...]", length="num_columns"),
     ),
-    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
+    outputs=MATRICES,
     attrs=(
         Attr("num_columns", "int", minimum=1, doc="number of columns"),
+        *OUTPUT_ATTRS,
         TABLE_ATTR,
         Attr("Tids", "list(type)", allowed=VALUES, minimum=1, doc="dtypes of ids"),
         Attr("Trows", "list(type)", allowed=IDS, minimum=1, doc="dtypes of entry_rows"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from fusion.ops import cpu, gpu
 from fusion.ops.columns.builders import POST_LOOKUP, POST_LOOKUP_GRAD, PRE_LOOKUP
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
+from fusion.ops.columns.lookup import MATRICES
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
@@ -19,6 +20,7 @@ from fusion.schema.columns import (
     FORMS_DOC,
     GRAD_ATTRS,
     NAMES_ATTR,
+    OUTPUT_ATTRS,
     POST_ATTRS,
     PRE_ATTRS,
     VALUES,
@@ -76,7 +78,8 @@ PRE = OpSpec(
 
 POST = OpSpec(
     name=names.GROUPED_POST,
-    doc="Combines the gathered rows of distinct ids, many columns side by side in one matrix.\n\n"
+    doc="Combines the gathered rows of distinct ids, many columns side by side in one matrix,\n"
+    "or in several.\n\n"
     "Rows without entries give zeros. Numbers and rounding are those of the v2 family.",
     inputs=(
         Arg(
@@ -88,8 +91,8 @@ POST = OpSpec(
         ),
         *_ENTRIES,
     ),
-    outputs=(Arg("emb_vectors", "T", "[?, sum(D_p)]"),),
-    attrs=(_COUNT, TABLE_ATTR, *list_attrs(POST_ATTRS)),
+    outputs=MATRICES,
+    attrs=(_COUNT, *OUTPUT_ATTRS, TABLE_ATTR, *list_attrs(POST_ATTRS)),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     builder=POST_LOOKUP,
@@ -102,7 +105,7 @@ GRAD = OpSpec(
     "What a distinct id gets is added up in the order of its entries; that of an id without\n"
     "entries is zeros. Half types are summed in float32, and each result is rounded once.",
     inputs=(
-        Arg("top_grad", "T", "[...]", doc="[at least B, at least sum(D_p)]"),
+        Arg("top_grad", "T", "[...]", doc="[at least B, at least sum(D_p)] of its columns"),
         Arg(
             "emb_rows",
             "T",
@@ -111,9 +114,10 @@ GRAD = OpSpec(
             doc="of lookups alone, for their shapes",
         ),
         *_ENTRIES,
+        Arg("other_top_grads", "T", "[...]", length="num_others", doc="of other columns"),
     ),
     outputs=(Arg("grad_rows", "T", "[rows_p, D_p]", length="num_columns"),),
-    attrs=(_COUNT, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),
+    attrs=(_COUNT, *OUTPUT_ATTRS, TABLE_ATTR, *list_attrs(GRAD_ATTRS)),
     kernels={"CPU": cpu.kernel("columns.gradient_kernel"), "GPU": gpu.kernel("scatter")},
     kernel_types={"T": FLOATS},
     builder=POST_LOOKUP_GRAD,

@@ -29,7 +29,7 @@ _WORDS = combine_layout.words_of_call(1, 0)
 _ALL_MEMORY = 2**63 - 1
 
 _open_call, _array_index = on_host(combine_layout.open_call), on_host(array_index)
-_width_of, _lay_out = on_host(combine_layout.width_of), on_host(combine_layout.lay_out)
+_put_output, _lay_out = on_host(combine_layout.put_output), on_host(combine_layout.lay_out)
 _tiles_of, _last_row = on_host(combine_layout.tiles_of), on_host(last_row)
 _combine_columns = on_host(combine.combine_columns)
 
@@ -80,8 +80,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
         _open_call(call, base, int64(1))
         describe(frame, call, base, bags, number, batch)
-        width = _width_of(call, base)
-        _lay_out(call, base, batch, item, width, out, skew)
+        _put_output(call, base, int64(0), int64(1), int64(item), out)
+        _lay_out(call, base, batch, item, skew)
         call[CombineCall.errors] = error_record(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
         tiles = _tiles_of(call, base, CombineCall.tiles)

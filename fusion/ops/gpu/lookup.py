@@ -28,7 +28,7 @@ from fusion.ops.gpu.columns import (
     rows_to_last,
 )
 from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import context, failed, kernel_state, output_bytes
+from fusion.runtime.native.frame import context, failed, kernel_state, new_output
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -38,9 +38,22 @@ _words_of_call, _open_call = (
     on_host(combine_layout.open_call),
 )
 _array_index, _width_of = on_host(array_index), on_host(combine_layout.width_of)
+_output_end, _put_output = on_host(combine_layout.output_end), on_host(combine_layout.put_output)
 _lay_out, _tiles_of = on_host(combine_layout.lay_out), on_host(combine_layout.tiles_of)
 _check_rows = on_host(combine.check_rows)
 _combine_columns = on_host(combine.combine_columns)
+
+
+@jit
+def _allocate(frame: int, call: Array, base: int, batch: int, item: int) -> None:
+    """Allocates the outputs, and writes where the results of columns are."""
+    output, first = int64(0), int64(0)
+    while first < call[CombineCall.column_count] and not failed(frame):
+        end = _output_end(call, base, first)
+        width = _width_of(call, base, first, end)
+        out = new_output(frame, output, int64(2), batch, width, item)
+        _put_output(call, base, first, end, item, out)
+        output, first = output + 1, end
 
 
 @jit
@@ -58,11 +71,11 @@ def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, sh
     if batch < 0:
         batch = rows_to_last(device, state, sources)
     put_batch(state, sources, batch)
-    width, item = _width_of(call, base), load(state, ColumnsState.item_bytes)
-    out = output_bytes(frame, batch, width, item)
+    item = load(state, ColumnsState.item_bytes)
+    _allocate(frame, call, base, batch, item)
     if failed(frame):
         return
-    _lay_out(call, base, batch, item, width, out, int64(0))
+    _lay_out(call, base, batch, item, int64(0))
     call[CombineCall.errors] = error_record(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
     kind = load(state, ColumnsState.dtype_code)

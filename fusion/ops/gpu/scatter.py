@@ -23,7 +23,6 @@ from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import context, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
-from fusion.runtime.tensorflow.c_api import tf_delete_tensor
 from fusion.runtime.tensorflow.dtypes import FLOAT64
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -46,7 +45,8 @@ def _put_columns(state: int, job: int, call: Array, base: int) -> int:
         record = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
         keys = load(record, GradColumn.unique_count)
         _put_column(
-            call, base, index, keys, load(record, GradColumn.dim), load(record, GradColumn.offset),
+            call, base, index, keys, load(record, GradColumn.dim),
+            load(record, GradColumn.top_grad), load(record, GradColumn.top_grad_bytes),
             load(own, ColumnAttrs.combiner), load(own, ColumnAttrs.use_sparse_weights),
             load(record, GradColumn.out),
         )  # fmt: skip
@@ -67,7 +67,7 @@ def _scale_bytes(state: int, batch: int) -> int:
 
 
 @jit
-def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Array) -> None:
+def _add_up(frame: int, device: Any, job: int, shared: int, call: Array) -> None:
     state, size = kernel_state(frame), int64(call.shape[0])
     base, batch = device.reserve(8 * size), load(shared, SharedInputs.split_count) - 1
     _open_gradient(call, base, load(state, ColumnsState.column_count))
@@ -78,13 +78,12 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
     row_splits = load(shared, SharedInputs.row_splits)
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
     call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
-    top_grad, errors = load(job, GradJob.top_grad), error_record(device)
-    call[GradientCall.top_grad], call[GradientCall.errors] = top_grad, errors
+    call[GradientCall.errors] = error_record(device)
     call[GradientCall.keys], call[GradientCall.owners] = keys, device.reserve(4 * number)
     dtype_code = load(state, ColumnsState.dtype_code)
     call[GradientCall.starts], call[GradientCall.dtype_code] = starts, dtype_code
     call[GradientCall.scales] = device.reserve(_scale_bytes(state, batch))
-    blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes), width)
+    blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes))
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
     order = _order_entries(device, base, entries, batch * load(state, ColumnsState.column_count))
@@ -92,22 +91,19 @@ def _add_up(frame: int, device: Any, job: int, shared: int, width: int, call: Ar
 
 
 @jit
-def _compute(frame: int, device: Any, job: int, shared: int, slot: int) -> None:
+def _compute(frame: int, device: Any, job: int, shared: int) -> None:
     state = kernel_state(frame)
     count = load(state, ColumnsState.column_count)
-    width = job_of.take_top(frame, job, slot, load(shared, SharedInputs.split_count) - 1)
-    if failed(frame):
-        return
     size = _words_of_gradient(count)
     memory = c_malloc(8 * (size + GradColumn.SIZE * count))
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
         return
     store(job, GradJob.columns, memory + 8 * size)
-    job_of.take_columns(frame, job, context(frame), width)
+    job_of.take_columns(frame, job, load(shared, SharedInputs.split_count) - 1)
     if not failed(frame):
         call = carray(pointer(memory, np.int64), (size,))
-        _add_up(frame, device, job, shared, width, call)
+        _add_up(frame, device, job, shared, call)
     c_free(memory)
 
 
@@ -115,17 +111,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     """The kernel body (frame, device)."""
 
     def scatter(frame: int, device: Any) -> None:
-        state, shared, slot = kernel_state(frame), stack_words(SharedInputs.SIZE), stack_words(1)
+        state, shared = kernel_state(frame), stack_words(SharedInputs.SIZE)
         job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
-        store(slot, 0, 0)
         store(job, GradJob.state, state)
         weighted = load(state, ColumnsState.weighted_count) != 0
         lookups = load(state, ColumnsState.lookup_count)
         take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
         if not failed(frame):
-            _compute(frame, device, job, shared, slot)
+            _compute(frame, device, job, shared)
         release_shared(shared)
-        if load(slot, 0) != 0:
-            tf_delete_tensor(load(slot, 0))
 
     return scatter

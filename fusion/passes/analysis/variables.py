@@ -18,7 +18,7 @@ from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.schema.names import UPDATE
+from fusion.schema.names import GROUPED_GATHER, UPDATE
 
 VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
@@ -140,7 +140,9 @@ class VariableSearch:
 
 
 _READERS = frozenset(
-    {"ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"} | VALUE_READS
+    {"ResourceGather", "VariableShape", "DisableCopyOnRead", "VarIsInitializedOp"}
+    | {GROUPED_GATHER}
+    | VALUE_READS
 )
 
 

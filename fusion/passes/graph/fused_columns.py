@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from tensorflow.core.framework import attr_value_pb2
@@ -49,6 +50,13 @@ def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
             boundaries=tuple(boundaries[start : start + counts[index]]),
             name=names[index],
         )
+
+
+def output_columns(view: GraphView, name: str) -> list[range]:
+    """Returns which columns are side by side in each output of an op for many."""
+    counts = list_attr(view, name, "output_columns").i or [view.int_attr(name, "num_columns")]
+    ends = [*accumulate(counts)]
+    return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
 def only_column(view: GraphView, name: str) -> FusedColumn:

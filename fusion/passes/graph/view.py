@@ -36,13 +36,14 @@ from fusion.passes.graph.tensor import (
     Use,
     dims,
 )
+from fusion.schema.names import GROUPED_GATHER
 
 #: How far shapes are followed through ops that are made of each other.
 _DEEPEST = 64
 #: Stateful ops that running before or after something makes no difference to others.
 _NO_EFFECT = frozenset(
     {"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderV2", ARG_OP}
-    | {"ResourceGather", "HashTable", "HashTableV2"}
+    | {"ResourceGather", "HashTable", "HashTableV2", GROUPED_GATHER}
     | VALUE_READS
 )
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})

@@ -29,7 +29,14 @@ from fusion.passes.recognise.stock.products import NoProduct, Product
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
-from fusion.schema.names import GROUPED, GROUPED_POST, OP_NAMES, POST_V1, SINGLE
+from fusion.schema.names import (
+    GROUPED,
+    GROUPED_GATHER,
+    GROUPED_POST,
+    OP_NAMES,
+    POST_V1,
+    SINGLE,
+)
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
 _PASSED = frozenset({"Reshape", "Identity", "Cast"})
@@ -161,8 +168,11 @@ def trained_columns(view: GraphView) -> Iterator[ColumnReport]:
                 continue
             source = view.resolve(rows)
             inputs = view.inputs(source.node)
-            is_gather = view.op(source.node) in ("ResourceGather", "GatherV2", "Gather")
-            table = inputs[0] if is_gather else source
+            table = source
+            if view.op(source.node) in ("ResourceGather", "GatherV2", "Gather"):
+                table = inputs[0]
+            elif view.op(source.node) == GROUPED_GATHER:
+                table = inputs[source.index]
             yield _before(view, table_name(view, table, name), why, (table,))
 
 

@@ -135,7 +135,7 @@ def _take_inputs(frame: int) -> None:
     index = 0
     for arg in range(n_args):
         count = 1
-        if load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.is_list) != 0:
+        if load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.length) != 0:
             count = list_length(frame)
         store(frame, Frame.starts + arg, index)
         for position in range(count):

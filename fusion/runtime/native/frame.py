@@ -123,7 +123,7 @@ def input_start(frame: int, arg: int) -> int:
 def list_length(frame: int) -> int:
     """The length of the op's list inputs, 0 if it has none."""
     table = table_of(frame)
-    lists = load(table, OpTable.list_count)
+    lists = load(table, OpTable.list_counts)
     if lists == 0:
         return 0
     return (tf_num_inputs(load(frame, Frame.context)) - load(table, OpTable.single_count)) // lists
@@ -275,12 +275,6 @@ def reused_output(frame: int, index: int, candidate: int, rows: int, columns: in
     address = tf_tensor_data(tensor)
     tf_delete_tensor(tensor)
     return address
-
-
-@jit
-def output_bytes(frame: int, rows: int, columns: int, item: int) -> int:
-    """The address of a new tensor [rows, columns], of elements of `item` bytes, for output 0."""
-    return _output(frame, int64(0), int64(2), rows, columns, item)
 
 
 @jit

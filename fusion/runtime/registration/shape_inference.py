@@ -15,6 +15,7 @@ from fusion.runtime.tensorflow.layout import (
     FIRST_PEER,
     FIRST_SUM,
     FIRST_SYMBOL,
+    MAX_LENGTHS,
     MAX_RANK,
     UNKNOWN,
     InputEntry,
@@ -44,9 +45,43 @@ _dim_value = c_function("TF_DimensionHandleValue", _i64, _i64)
 
 
 @jit
-def _list_length(table: int, ctx: int) -> int:
-    lists = load(table, OpTable.list_count)
-    return (_num_inputs(ctx) - load(table, OpTable.single_count)) // lists if lists != 0 else 0
+def _num_outputs(ctx: int, status: int) -> int:
+    """The number of outputs. TensorFlow's C API tells of an index only whether there is one."""
+    shape, count = _new_shape(), int64(0)
+    _set_output(ctx, np.int32(count), shape, status)
+    while tf_get_code(status) == 0:
+        count += 1
+        _set_output(ctx, np.int32(count), shape, status)
+    _delete_shape(shape)
+    _set_unknown(ctx, status)  # and the error is gone
+    return count
+
+
+@jit
+def _find_lengths(table: int, ctx: int, lengths: int, status: int) -> None:
+    """Finds how many tensors an argument has, by its `length`; 1 if it is no list.
+
+    There are as many equations as lengths: for the inputs, and for the outputs.
+    """
+    first = load(table, OpTable.list_counts)
+    second = load(table, OpTable.list_counts + 1)
+    first_out = load(table, OpTable.output_list_counts)
+    second_out = load(table, OpTable.output_list_counts + 1)
+    inputs = _num_inputs(ctx) - load(table, OpTable.single_count)
+    store(lengths, 0, 1)
+    if second == 0 and second_out == 0:
+        store(lengths, 1, inputs // first if first != 0 else 0)
+        return
+    outputs = _num_outputs(ctx, status) - load(table, OpTable.single_output_count)
+    divisor = first * second_out - second * first_out
+    store(lengths, 1, (inputs * second_out - second * outputs) // divisor)
+    store(lengths, 2, (first * outputs - inputs * first_out) // divisor)
+
+
+@jit
+def _length(entry: int, lengths: int) -> int:
+    """How many tensors an argument has."""
+    return load(lengths, load(entry, InputEntry.length))
 
 
 @jit
@@ -74,13 +109,12 @@ def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> No
 
 
 @jit
-def _peer_size(table: int, ctx: int, peer: int, position: int, status: int) -> int:
+def _peer_size(table: int, lengths: int, ctx: int, peer: int, position: int, status: int) -> int:
     """A size of the tensor at place `position` of a list input, or UNKNOWN."""
     owner, axis = peer // MAX_RANK, peer % MAX_RANK
     index = position
     for arg in range(owner):
-        is_list = load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.is_list) != 0
-        index += _list_length(table, ctx) if is_list else 1
+        index += _length(table + 8 * (OpTable.entries + arg * InputEntry.SIZE), lengths)
     shape = _new_shape()
     dim = _new_dim()
     size = int64(UNKNOWN)
@@ -98,11 +132,19 @@ def _peer_size(table: int, ctx: int, peer: int, position: int, status: int) -> i
 
 
 @jit
-def _sum_of_sizes(table: int, ctx: int, peer: int, status: int) -> int:
-    """The sum of a size over all tensors of a list input, or UNKNOWN."""
-    total = int64(0)
-    for position in range(_list_length(table, ctx)):
-        size = _peer_size(table, ctx, peer, position, status)
+def _sum_of_sizes(table: int, lengths: int, ctx: int, peer: int, output: int, status: int) -> int:
+    """The sum of a size over the tensors of a list input that an output is of, or UNKNOWN."""
+    outputs = load(table, OpTable.single_output_count)
+    for k in range(MAX_LENGTHS):
+        outputs += load(table, OpTable.output_list_counts + k) * load(lengths, k + 1)
+    owner = table + 8 * (OpTable.entries + peer // MAX_RANK * InputEntry.SIZE)
+    count, total = _length(owner, lengths), int64(0)
+    if outputs == count:
+        return _peer_size(table, lengths, ctx, peer, output, status)
+    if outputs != 1:
+        return int64(UNKNOWN)
+    for index in range(count):
+        size = _peer_size(table, lengths, ctx, peer, int64(index), status)
         if size < 0:
             return int64(UNKNOWN)
         total += size
@@ -110,24 +152,28 @@ def _sum_of_sizes(table: int, ctx: int, peer: int, status: int) -> int:
 
 
 @jit
-def _size(code: int, table: int, sizes: int, ctx: int, position: int, status: int) -> int:
+def _size(
+    code: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
+    status: int,
+) -> int:  # fmt: skip
+    """A size of output `index`, which is at a position of its list."""
     if code <= FIRST_SUM:
-        return _sum_of_sizes(table, ctx, FIRST_SUM - code, status)
+        return _sum_of_sizes(table, lengths, ctx, FIRST_SUM - code, index, status)
     if code <= FIRST_PEER:
-        return _peer_size(table, ctx, FIRST_PEER - code, position, status)
+        return _peer_size(table, lengths, ctx, FIRST_PEER - code, position, status)
     return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
 
 
 @jit
 def _write_output(
-    entry: int, table: int, sizes: int, ctx: int, index: int, position: int, status: int
-) -> None:
+    entry: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
+    status: int,
+) -> None:  # fmt: skip
     """Sets one output of rank 1 or 2."""
-    shape = _vector(ctx, _size(load(entry, OutputEntry.dims), table, sizes, ctx, position, status))
+    rows, width = load(entry, OutputEntry.dims), load(entry, OutputEntry.dims + 1)
+    shape = _vector(ctx, _size(rows, table, lengths, sizes, ctx, index, position, status))
     if load(entry, OutputEntry.rank) == 2:
-        columns = _vector(
-            ctx, _size(load(entry, OutputEntry.dims + 1), table, sizes, ctx, position, status)
-        )
+        columns = _vector(ctx, _size(width, table, lengths, sizes, ctx, index, position, status))
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
     if tf_get_code(status) == 0:
@@ -138,7 +184,6 @@ def _write_output(
 def infer_shapes(table: int, ctx: int, status: int) -> None:
     """Reads the inputs' shapes and sets the outputs' as the op's table says."""
     if load(table, OpTable.is_mixed) != 0:
-        # TensorFlow's C API does not tell how long each list is.
         _set_unknown(ctx, status)
         return
     n_inputs = load(table, OpTable.input_count)
@@ -146,11 +191,12 @@ def infer_shapes(table: int, ctx: int, status: int) -> None:
     sizes = stack_words(n_symbols + 1)
     for symbol in range(n_symbols):
         store(sizes, symbol, -1)
-    length = _list_length(table, ctx)
+    lengths = stack_words(MAX_LENGTHS + 1)
+    _find_lengths(table, ctx, lengths, status)
     index = 0
     for arg in range(n_inputs):
         entry = table + 8 * (OpTable.entries + arg * InputEntry.SIZE)
-        for _ in range(length if load(entry, InputEntry.is_list) != 0 else 1):
+        for _ in range(_length(entry, lengths)):
             _read_input(entry, sizes, ctx, index, status)
             if tf_get_code(status) != 0:
                 return
@@ -158,8 +204,9 @@ def infer_shapes(table: int, ctx: int, status: int) -> None:
     index = 0
     for arg in range(load(table, OpTable.output_count)):
         entry = table + 8 * (OpTable.entries + n_inputs * InputEntry.SIZE + arg * OutputEntry.SIZE)
-        for position in range(length if load(entry, OutputEntry.is_list) != 0 else 1):
-            _write_output(entry, table, sizes, ctx, index, position, status)
+        for position in range(_length(entry, lengths)):
+            number = int64(position)
+            _write_output(entry, table, lengths, sizes, ctx, int64(index), number, status)
             if tf_get_code(status) != 0:
                 return
             index += 1

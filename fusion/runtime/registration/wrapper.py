@@ -36,27 +36,35 @@ def _checked(
     required = [attr.name for attr in attrs if attr.default is None]
     defaulted = [attr for attr in attrs if attr.default is not None]
     parameters = [
-        *inputs,
+        *(name for name in inputs if name not in spec.optional_lists),
         *required,
         *(f"{attr.name}={attr.default!r}" for attr in defaulted),
+        *(f"{name}=()" for name in inputs if name in spec.optional_lists),
         *(f"{name}=None" for name in spec.inferred_attrs),
         "name=None",
     ]
     names = [*inputs, *required, *(attr.name for attr in defaulted)]
+    is_joined = any(arg.name in spec.optional_lists for arg in spec.outputs)
     source = (
         f"def {spec.python_name}({', '.join(parameters)}):\n"
         "    before()\n"
         f"    {', '.join(inputs)}, = check(spec, ({', '.join(inputs)},),\n"
         f"        {{{', '.join(f'{attr.name!r}: {attr.name}' for attr in spec.attrs)}}})\n"
-        f"    return generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
+        f"    result = generated({', '.join(f'{n}={n}' for n in names)}, name=name)\n"
+        f"    return {'joined(*result)' if is_joined else 'result'}\n"
     )
     namespace: dict[str, Any] = {"check": check_static, "spec": spec, "generated": generated}
-    namespace["before"] = before
+    namespace |= {"before": before, "joined": _joined}
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
     wrapper.__doc__ = docstring(spec)
     wrapper.__module__ = "fusion.ops"
     return wrapper
+
+
+def _joined(first: Any, others: list[Any]) -> Any:
+    """What an op returns that has an output and an optional list of others."""
+    return [first, *others] if others else first
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:

@@ -20,6 +20,8 @@ def docstring(spec: OpSpec) -> str:
         lines.append(f"    {attr.name}: {attr.kind}{values}{default}. {attr.doc}".rstrip())
     lines += ["    name: A name for the operation.", "", "Returns:"]
     lines += [line(arg) for arg in spec.outputs]
+    if any(arg.name in spec.optional_lists for arg in spec.outputs):
+        lines.append("    Where there are others, all are in one list.")
     lines += [
         "",
         "Raises:",

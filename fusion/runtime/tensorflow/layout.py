@@ -7,12 +7,15 @@ declaration serves both.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.records import Memory, Word
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 MAX_RANK = 2
+#: So many lengths the lists of an op may have, if shapes are to be inferred.
+MAX_LENGTHS = 2
 
 
 class State(Layout):
@@ -44,22 +47,25 @@ class OpTable(Layout):
 
     The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol
     k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list input
-    k // MAX_RANK, or FIRST_SUM - k for the sum of that over all positions.
+    k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has: all
+    if there is one output, its own if there are as many; else that is not known.
     """
 
     input_count: Int64  # a list counts once
     output_count: Int64
     symbol_count: Int64  # of sizes
-    list_count: Int64  # of inputs that are lists
-    single_count: Int64  # of those that are not
-    is_mixed: Flag  # whether lists are of several lengths: then no shapes are inferred
+    single_count: Int64  # of inputs that are no lists
+    single_output_count: Int64
+    list_counts: Fields = fields(MAX_LENGTHS)  # of inputs that are lists, by their length
+    output_list_counts: Fields = fields(MAX_LENGTHS)
+    is_mixed: Flag  # whether it cannot be told how long lists are: then no shapes are inferred
     entries: Fields = fields(0)
 
 
 class InputEntry(Layout):
     """An input of an op."""
 
-    is_list: Flag
+    length: Int64  # of a list, 1 for the first of the op's lengths; 0: it is none
     rank: Int64
     condition: Int64  # the slot of the attr of its `when`, -1 without
     name: Address  # a C string
@@ -69,23 +75,32 @@ class InputEntry(Layout):
 class OutputEntry(Layout):
     """An output of an op."""
 
-    is_list: Flag
+    length: Int64  # as of an input
     rank: Int64
     dims: Fields = fields(MAX_RANK)
 
 
 def words(spec: OpSpec, memory: Memory) -> list[Word]:
     """The table of `spec`."""
-    lists = sum(arg.length is not None for arg in spec.inputs)
-    table: list[Word] = [len(spec.inputs), len(spec.outputs), len(spec.symbols), lists]
-    lengths = {arg.length for arg in (*spec.inputs, *spec.outputs) if arg.length}
-    table += [len(spec.inputs) - lists, int(len(lengths) > 1)]
+    lengths = [
+        None,
+        *dict.fromkeys(arg.length for arg in (*spec.inputs, *spec.outputs) if arg.length),
+    ]
+    inputs, outputs = (
+        Counter(lengths.index(arg.length) for arg in args) for args in (spec.inputs, spec.outputs)
+    )
+    table: list[Word] = [len(spec.inputs), len(spec.outputs), len(spec.symbols)]
+    table += [inputs[0], outputs[0]]
+    for counts in (inputs, outputs):
+        table += [counts[length] for length in range(1, MAX_LENGTHS + 1)]
+    is_told = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
+    table.append(int(not is_told or len(lengths) > MAX_LENGTHS + 1))
     for arg in spec.inputs:
         when = getattr(spec.slots, arg.when) if arg.when else -1
-        table += [int(arg.length is not None), _rank(arg), when, memory.text(arg.name)]
+        table += [lengths.index(arg.length), _rank(arg), when, memory.text(arg.name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:
-        table += [int(arg.length is not None), len(arg.dims), *_dimensions(spec, arg)]
+        table += [lengths.index(arg.length), len(arg.dims), *_dimensions(spec, arg)]
     return table
 
 

@@ -2,9 +2,9 @@
 
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
-per position in the lists, with `sum(D_p)` their sum; `[...]` is any shape. From these texts come
-the shape function, the checks before a kernel touches memory, the checks of the Python wrapper and
-the documentation.
+per position in the lists, with `sum(D_p)` their sum (of several outputs, over the positions of each
+one); `[...]` is any shape. From these texts come the shape function, the checks before a kernel
+touches memory, the checks of the Python wrapper and the documentation.
 """
 
 from __future__ import annotations
@@ -268,6 +268,15 @@ class OpSpec:
         """The attrs that TensorFlow infers from the inputs."""
         names = {arg.dtype for arg in self.inputs} | {arg.length for arg in self.inputs}
         return tuple(attr.name for attr in self.attrs if attr.name in names)
+
+    @cached_property
+    def optional_lists(self) -> frozenset[str]:
+        """The names of lists of tensors that are empty by default.
+
+        Such ones may be added to an op that is used already.
+        """
+        lengths = {attr.name for attr in self.attrs if attr.element == "int" and attr.default == 0}
+        return frozenset(arg.name for arg in (*self.inputs, *self.outputs) if arg.length in lengths)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from typing import NamedTuple
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.analysis.variables import VariableSearch
+from fusion.passes.graph.fused_columns import output_columns
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.saved_model.variables import variable_search
-from fusion.schema.names import GROUPED, GROUPED_POST, POST_V1, SINGLE
+from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, SINGLE
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _MOST_PARTS = 1 << 16
@@ -95,7 +96,23 @@ def widths_of(view: GraphView, tensor: Tensor) -> tuple[Tensor, ...]:
     """Returns the matrices as wide as the columns in `tensor`, () if it is no op for many."""
     if view.op(tensor.node) not in _GROUPS:
         return ()
-    return view.inputs(tensor.node)[: view.int_attr(tensor.node, "num_columns")]
+    return tuple(view.inputs(tensor.node)[index] for index in _columns_in(view, tensor))
+
+
+def _columns_in(view: GraphView, tensor: Tensor) -> range:
+    """Returns which columns of an op for many are in one of its outputs."""
+    return output_columns(view, tensor.node)[tensor.index]
+
+
+def _outputs(view: GraphView, node: str) -> list[Tensor]:
+    """Returns the outputs of an op for many columns."""
+    return [Tensor(node, index) for index in range(len(output_columns(view, node)))]
+
+
+def _column_at(view: GraphView, tensor: Tensor, part: int) -> Location:
+    """Returns the location of a column: an output of its own, of several, is all of it."""
+    is_own = len(_columns_in(view, tensor)) == 1 < len(_outputs(view, tensor.node))
+    return Location(view.function, tensor, None if is_own else part)
 
 
 @dataclass
@@ -125,13 +142,19 @@ def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
 def _body(view: GraphView, search: VariableSearch) -> _Body:
     order = {name: index for index, name in enumerate(view.nodes)}
     columns = [*_lookups(view, search), *_ops(view, search)]
-    columns.sort(key=lambda column: (order.get(column[1].tensor.node, 0), column[1].part or 0))
+    columns.sort(
+        key=lambda column: (
+            order.get(column[1].tensor.node, 0),
+            column[1].tensor.index,
+            column[1].part or 0,
+        )
+    )
     body = _Body(view)
     for name, at in columns:
         body.columns.setdefault(at, name)
-    flat: dict[str, tuple[Location, ...]] = {}
+    flat: dict[Tensor, tuple[Location, ...]] = {}
     for name, node in view.nodes.items():
-        if node.op == "ConcatV2" or node.op in _GROUPS:
+        if node.op == "ConcatV2" or (node.op in _GROUPS and len(_outputs(view, name)) == 1):
             body.concats[name] = _flat(view, Tensor(name), flat)
     return body
 
@@ -157,18 +180,22 @@ def _ops(view: GraphView, search: VariableSearch) -> Iterator[tuple[str, Locatio
             name = _table_name(view, view.inputs(node)[0], search)
             yield name or node, Location(view.function, Tensor(node))
         elif described.op in _GROUPS:
-            for part, matrix in enumerate(widths_of(view, Tensor(node))):
-                if not _is_copied(view, node, part):
-                    name = _table_name(view, matrix, search)
-                    yield name or node, Location(view.function, Tensor(node), part)
+            for tensor in _outputs(view, node):
+                for part, matrix in enumerate(widths_of(view, tensor)):
+                    if not _is_copied(view, tensor, part):
+                        name = _table_name(view, matrix, search)
+                        yield name or node, _column_at(view, tensor, part)
 
 
 def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
     """Returns the name of the variable that a matrix or a handle comes from, "" if unknown."""
     if (variable := search.behind(view.function, table)) is not None:
         return variable.name
-    source = view.resolve(view.read_handle(table) or table).node
-    if view.op(source) in ("ResourceGather", "Gather", "GatherV2"):
+    rows = view.resolve(view.read_handle(table) or table)
+    source = rows.node
+    if view.op(source) == GROUPED_GATHER:
+        source = view.resolve(view.inputs(source)[rows.index]).node
+    elif view.op(source) in ("ResourceGather", "Gather", "GatherV2"):
         source = view.resolve(view.inputs(source)[0]).node
     if view.op(source) == "VarHandleOp":
         shared = view.attr(source, "shared_name")
@@ -176,36 +203,37 @@ def _table_name(view: GraphView, table: Tensor, search: VariableSearch) -> str:
     return source if view.op(source) in ("VariableV2", "Variable", "Const") else ""
 
 
-def _is_copied(view: GraphView, node: str, part: int) -> bool:
-    """Whether a column of an op for many is no lookup, but a matrix that is copied."""
-    forms, copied = view.attr(node, "forms"), view.attr(node, "copied")
+def _is_copied(view: GraphView, tensor: Tensor, part: int) -> bool:
+    """Whether a column in an output of an op for many is no lookup, but a matrix that is copied."""
+    forms, copied = view.attr(tensor.node, "forms"), view.attr(tensor.node, "copied")
+    index = _columns_in(view, tensor)[part]
     if forms is not None:
-        return bool(forms.list.s[part : part + 1] == [b"copy"])
-    return copied is not None and list(copied.list.b[part : part + 1]) == [True]
+        return bool(forms.list.s[index : index + 1] == [b"copy"])
+    return copied is not None and list(copied.list.b[index : index + 1]) == [True]
 
 
 def _flat(
-    view: GraphView, tensor: Tensor, known: dict[str, tuple[Location, ...]], depth: int = 0
+    view: GraphView, tensor: Tensor, known: dict[Tensor, tuple[Location, ...]], depth: int = 0
 ) -> tuple[Location, ...]:
     """Returns the matrices side by side in a tensor, those of nested concats in their place."""
     tensor = view.resolve(tensor)
     name, op = tensor.node, view.op(tensor.node)
-    if name in known:
-        return known[name]
+    if tensor in known:
+        return known[tensor]
     whole = (Location(view.function, tensor),)
     if depth > _DEEPEST or (op != "ConcatV2" and op not in _GROUPS):
         return whole
     locations: list[Location] = []
     matrices = view.inputs(name)[:-1] if op == "ConcatV2" else widths_of(view, tensor)
     for part, matrix in enumerate(matrices):
-        if op == "ConcatV2" or _is_copied(view, name, part):
+        if op == "ConcatV2" or _is_copied(view, tensor, part):
             locations += _flat(view, matrix, known, depth + 1)
         else:
-            locations.append(Location(view.function, tensor, part))
+            locations.append(_column_at(view, tensor, part))
         if len(locations) > _MOST_PARTS:
             return whole
-    known[name] = tuple(locations)
-    return known[name]
+    known[tensor] = tuple(locations)
+    return known[tensor]
 
 
 def _same_functions(a: Mapping[str, object], b: Mapping[str, object]) -> dict[str, str]:
@@ -250,6 +278,10 @@ def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
 
 def _same_name(at: Location, body: _Body) -> Location | None:
     node = body.view.nodes.get(at.tensor.node)
-    if at.part is not None or node is None or node.op == ARG_OP or node.op in _GROUPS:
+    if at.part is not None or node is None or node.op == ARG_OP:
         return None
-    return Location(body.view.function, at.tensor)
+    for tensor in (body.view.resolve(at.tensor), at.tensor):
+        found = Location(body.view.function, tensor)
+        if found in body.columns:
+            return found
+    return None if node.op in _GROUPS else found

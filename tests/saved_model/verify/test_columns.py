@@ -3,12 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+import fusion
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.columns import Pairing, paired_columns
 from tests.saved_model.models import COLUMNS
-from tests.saved_model.verify.lookups import save
+from tests.saved_model.verify.lookups import IDS, save
 
 
 def _paired(a: Path, b: Path) -> Pairing:
@@ -47,6 +49,29 @@ def test_a_column_of_a_shared_table_keeps_its_combiner(tmp_path: Path):
     assert [pair.b.part for pair in shared] == [0, 1]
     assert shared[0].b.tensor == shared[1].b.tensor
     assert len({pair.a.function for pair in pairs}) == 3
+
+
+def test_columns_of_one_op_in_matrices_of_their_own(tmp_path: Path):
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = [tf.Variable(tf.random.normal([9, 4]), name=name) for name in "ab"]
+
+        @tf.function(input_signature=[IDS, IDS])
+        def __call__(self, *ids: tf.SparseTensor) -> dict[str, tf.Tensor]:
+            return dict(zip("xy", fusion.lookup_sparse(self.tables, [*ids]), strict=True))
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path / "own"), signatures=model.__call__)
+    fuse_saved_model(tmp_path / "own", tmp_path / "stock", target="stock")
+    forth = _paired(tmp_path / "own", tmp_path / "stock")
+    back = _paired(tmp_path / "stock", tmp_path / "own")
+    assert not forth.alone_a + forth.alone_b + back.alone_a + back.alone_b
+    assert {(b, a) for _, a, b in back.pairs} == {(a, b) for _, a, b in forth.pairs}
+    assert [(name, a.tensor.index, a.part) for name, a, _ in forth.pairs] == [
+        ("a", 0, None),
+        ("b", 1, None),
+    ]
 
 
 def test_functions_that_were_traced_again_have_other_numbers_in_their_names(tmp_path: Path):

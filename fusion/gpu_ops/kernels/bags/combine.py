@@ -27,12 +27,12 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
-def _bag_of(call: int, index: int, number: int, item: int) -> Any:
+def _bag_of(call: int, index: int, number: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
     column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * index
     source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index
-    offset = load(load(call, CombineCall.offsets), index)
-    out = load(call, CombineCall.out) + number * load(call, CombineCall.out_bytes) + offset * item
+    row_bytes = load(load(call, CombineCall.out_bytes), index)
+    out = load(load(call, CombineCall.outs), index) + number * row_bytes
     form, all_elements = load(column, ColumnAttrs.id_format), load(source, ColumnInputs.id_count)
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
@@ -72,7 +72,7 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
             ):
                 return True
             # Found here, and not before, it takes fewer registers.
-            bag = _bag_of(call, index, number, item)
+            bag = _bag_of(call, index, number)
             if bag.row >= 0 or bag.end <= bag.start:
                 return False
             at = int64(first) * item if first < dim else int64(0)
@@ -142,13 +142,12 @@ def _own_bag(call: int) -> Any:
 
 def _writer(stored: str, is_plain: bool) -> Any:
     """A device function (call, index, number, team, lanes) that writes a bag."""
-    item = DTYPES[stored].item_bytes
-    widest = 16 // item
+    widest = 16 // DTYPES[stored].item_bytes
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
     @jit
     def write(call: int, index: int, number: int, team: Team, lanes: int) -> None:
-        bag = _bag_of(call, index, number, item)
+        bag = _bag_of(call, index, number)
         if bag.end < bag.start:
             splits = load(bag.source, ColumnInputs.entry_rows)
             kind = load(bag.column, ColumnAttrs.rows_dtype)

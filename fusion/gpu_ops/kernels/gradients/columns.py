@@ -87,9 +87,8 @@ def _row(stored: str, lanes: int) -> Any:
             no_mask,
             no_mask,
             no_mask,
-            load(call, GradientCall.top_grad)
-            + load(load(call, GradientCall.offsets), index) * item,
-            load(call, GradientCall.top_grad_bytes),
+            load(load(call, GradientCall.top_grads), index),
+            load(load(call, GradientCall.top_grad_bytes), index),
         )
 
     @jit

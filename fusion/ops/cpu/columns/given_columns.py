@@ -37,6 +37,7 @@ def check_lists(creation: int, constants: int, count: int) -> None:
     if counts >= 0:
         _check_length(creation, counts, count)
         _check_counts(creation, counts, load(constants, ColumnsConstants.boundaries_attr))
+    _check_outputs(creation, constants, count)
     names = load(load(creation, Creation.record), KernelsRecord.names)
     has_many = load(constants, ColumnsConstants.count_attr) >= 0
     if names >= 0 and has_many and attr_count(creation, names) > 0:
@@ -71,6 +72,46 @@ def _check_counts(creation: int, counts: int, boundaries: int) -> None:
             most,
             total,
         )
+
+
+@jit
+def output_count(creation: int, constants: int) -> int:
+    """The number of matrices that columns are in."""
+    attr = load(constants, ColumnsConstants.num_others_attr)
+    return attr_word(creation, attr) + 1 if attr >= 0 else int64(1)
+
+
+@jit
+def columns_of_output(creation: int, constants: int, output: int, count: int) -> int:
+    """How many columns an output has, of `count` in all."""
+    attr = load(constants, ColumnsConstants.output_columns_attr)
+    if attr < 0 or attr_count(creation, attr) == 0:
+        return count
+    return attr_item(creation, attr, output)
+
+
+@jit
+def _check_outputs(creation: int, constants: int, count: int) -> None:
+    """Refuses numbers of columns of outputs that do not go with these."""
+    attr = load(constants, ColumnsConstants.output_columns_attr)
+    outputs = output_count(creation, constants)
+    if attr < 0 or (outputs == 1 and attr_count(creation, attr) == 0):
+        return
+    found, total = attr_count(creation, attr), int64(0)
+    if found != outputs:
+        text = "output_columns has %lld items for %lld outputs"
+        refuse(creation, INVALID_ARGUMENT, text, found, outputs)
+        return
+    for k in range(outputs):
+        number = attr_item(creation, attr, k)
+        if number < 1:
+            text = "output_columns must be at least 1, got %lld"
+            refuse(creation, INVALID_ARGUMENT, text, number)
+            return
+        total += min(number, count + 1)
+    if total != count:
+        text = "output_columns add up to %lld, but there are %lld columns"
+        refuse(creation, INVALID_ARGUMENT, text, total, count)
 
 
 @jit

@@ -37,7 +37,13 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
-from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.c_api import (
+    tf_delete_tensor,
+    tf_dim,
+    tf_num_dims,
+    tf_num_inputs,
+    tf_tensor_data,
+)
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
@@ -48,8 +54,6 @@ class GradJob(Job):
     """What the tasks of a call share."""
 
     state: Address  # of the op, see `ColumnsState`
-    top_grad: Address  # the gradient of the first bag
-    top_grad_bytes: Int64  # from the gradient of a bag to that of the next
     shared: Address  # `SharedInputs`
     range_count: Int64  # ranges of ids that a column is done in
     columns: Address  # `GradColumn` [columns]
@@ -61,7 +65,8 @@ class GradColumn(Layout):
 
     unique_count: Int64  # distinct ids
     dim: Int64
-    offset: Int64  # where it starts in a row of the gradient, in elements
+    top_grad: Address  # the gradient of its first bag
+    top_grad_bytes: Int64  # from the gradient of a bag to that of the next
     out: Address  # the gradients of its rows
     sums: Address  # of the same, in the compute dtype
     error: Int64  # a row split that is wrong, -1 - k for entry k, or `_NO_ERROR`
@@ -76,34 +81,44 @@ _COLUMN_NS, _ENTRY_NS = 300, 8
 
 
 @jit
-def take_top(frame: int, job: int, slot: int, batch: int) -> int:
-    """Takes the gradient of the result; returns the number of its columns."""
-    ctx = context(frame)
-    top = input_tensor(ctx, int64(0), slot, status_of(frame))
+def _take_top(frame: int, number: int, batch: int) -> tuple[int, int]:
+    """The address of the gradient of a matrix of columns, and the elements of a row of it."""
+    slot, index = stack_words(1), int64(0)
+    if number > 0:  # they are the last inputs
+        index = int64(tf_num_inputs(context(frame)))
+        index += number - state_field(kernel_state(frame), ColumnsState.output_count)
+    top = input_tensor(context(frame), index, slot, status_of(frame))
     if top == 0:
         check(frame)
-        return int64(0)
-    if tf_num_dims(top) != 2:
-        fail(frame, INVALID_ARGUMENT, "top_grad has rank %lld, not 2", int64(tf_num_dims(top)))
-        return int64(0)
-    rows, width = tf_dim(top, np.int32(0)), tf_dim(top, np.int32(1))
-    if rows < batch:
-        text = "top_grad has %lld rows, but row_splits say %lld"
-        fail(frame, INVALID_ARGUMENT, text, rows, batch)
-    store(job, GradJob.top_grad, tf_tensor_data(top))
-    store(
-        job,
-        GradJob.top_grad_bytes,
-        width * state_field(load(job, GradJob.state), ColumnsState.item_bytes),
-    )
-    return width
+        return int64(0), int64(0)
+    address, rank = tf_tensor_data(top), int64(tf_num_dims(top))
+    rows = tf_dim(top, np.int32(0)) if rank == 2 else int64(0)
+    width = tf_dim(top, np.int32(1)) if rank == 2 else int64(0)
+    tf_delete_tensor(top)  # the context holds the input
+    if rank != 2:
+        fail(frame, INVALID_ARGUMENT, "top_grad[%lld] has rank %lld, not 2", number, rank)
+    elif rows < batch:
+        text = "top_grad[%lld] has %lld rows, but row_splits say %lld"
+        fail(frame, INVALID_ARGUMENT, text, number, rows, batch)
+    return address, width
 
 
 @jit
-def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
-    """Makes the outputs; returns the number of their elements."""
+def take_columns(frame: int, job: int, batch: int) -> int:
+    """Takes the gradients of columns, and makes the outputs; returns the number of their elements.
+
+    Args:
+      batch: the rows that gradients have to have.
+    """
     state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
+    ctx, item = context(frame), state_field(state, ColumnsState.item_bytes)
+    number, top, width = int64(-1), int64(0), int64(0)
     for index in range(state_field(state, ColumnsState.column_count)):
+        if load(column_at(state, index), ColumnAttrs.output) != number:
+            number, end = number + 1, int64(0)
+            top, width = _take_top(frame, number, batch)
+            if failed(frame):
+                return total
         rows = input_tensor(ctx, index + 1, slot, status_of(frame))
         if rows == 0:
             check(frame)
@@ -119,8 +134,10 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
             text = "emb_rows[%lld] has rank %lld, not 2"
             fail(frame, INVALID_ARGUMENT, text, int64(index), rank)
         elif first > width - dim:
-            text = "column %lld has %lld elements from %lld on, but a row of top_grad only %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, first, width)
+            text = (
+                "column %lld has %lld elements from %lld on, but a row of top_grad[%lld] only %lld"
+            )
+            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, first, number, width)
         elif known >= 0 and known != dim:
             text = "column %lld has rows of %lld elements, but dim is %lld"
             fail(frame, INVALID_ARGUMENT, text, int64(index), dim, known)
@@ -132,7 +149,8 @@ def take_columns(frame: int, job: int, ctx: int, width: int) -> int:
         column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
         store(column, GradColumn.unique_count, keys)
         store(column, GradColumn.dim, dim)
-        store(column, GradColumn.offset, first)
+        store(column, GradColumn.top_grad, top + first * item)
+        store(column, GradColumn.top_grad_bytes, width * item)
         store(column, GradColumn.out, out)
         total += keys * dim
     return total
@@ -213,15 +231,10 @@ def scatter_columns(job: int, helps: int) -> None:
             store(record, GradColumn.error, error)
         if error == _NO_ERROR:
             keys, dim = load(record, GradColumn.unique_count), load(record, GradColumn.dim)
-            item = state_field(state, ColumnsState.item_bytes)
             sum_item = max(state_field(state, ColumnsState.item_bytes), int64(4))
             store(args, ScatterArgs.bag_count, splits - 1)
-            store(
-                args,
-                ScatterArgs.top_grad,
-                load(job, GradJob.top_grad) + load(record, GradColumn.offset) * item,
-            )
-            store(args, ScatterArgs.top_grad_bytes, load(job, GradJob.top_grad_bytes))
+            store(args, ScatterArgs.top_grad, load(record, GradColumn.top_grad))
+            store(args, ScatterArgs.top_grad_bytes, load(record, GradColumn.top_grad_bytes))
             store(
                 args,
                 ScatterArgs.bag_starts,
@@ -277,23 +290,31 @@ def _widen_weights(frame: int, job: int, shared: int) -> None:
 
 
 @jit
-def _compute(frame: int, job: int, shared: int, slot: int) -> None:
-    ctx, state = context(frame), load(job, GradJob.state)
+def _row_elements(job: int, count: int) -> int:
+    """The elements of a row of all columns side by side."""
+    elements = int64(0)
+    for index in range(count):
+        elements += load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.dim)
+    return elements
+
+
+@jit
+def _compute(frame: int, job: int, shared: int) -> None:
+    state = load(job, GradJob.state)
     count = state_field(state, ColumnsState.column_count)
     pool = state_field(state, ColumnsState.pool)
     batch = load(shared, SharedInputs.split_count) - 1
-    width = take_top(frame, job, slot, batch)
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
     if failed(frame):
         return
     store(job, GradJob.columns, columns.ctypes.data)
-    total = take_columns(frame, job, ctx, width)
+    total = take_columns(frame, job, batch)
     _allocate_sums(frame, job, total)
     _widen_weights(frame, job, shared)
     if failed(frame):
         return
     entries = load(shared, SharedInputs.entry_count)
-    cost = count * _COLUMN_NS + entries * (_ENTRY_NS + width // (2 * count))
+    cost = count * _COLUMN_NS + entries * (_ENTRY_NS + _row_elements(job, count) // (2 * count))
     helpers = pool if cost > _PARALLEL_NS else int64(0)
     range_count = int64(1)
     if helpers != 0:
@@ -317,18 +338,15 @@ def scatter_grads(frame: int) -> None:
     """The kernel body."""
     state = kernel_state(frame)
     count = state_field(state, ColumnsState.column_count)
-    shared, job, slot = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE), stack_words(1)
-    store(slot, 0, 0)
+    shared, job = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE)
     store(job, GradJob.state, state)
     store(job, GradJob.shared, shared)
     weighted = state_field(state, ColumnsState.weighted_count) != 0
     lookups = state_field(state, ColumnsState.lookup_count)
     take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
     if not failed(frame):
-        _compute(frame, job, shared, slot)
+        _compute(frame, job, shared)
     release_shared(shared)
-    if load(slot, 0) != 0:
-        tf_delete_tensor(load(slot, 0))
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:

@@ -30,6 +30,7 @@ class ColumnsState(State):
     lookup_count: Int64  # columns that are lookups
     weighted_count: Int64  # columns with weights
     keyed_offset: Int64  # of `KeyedColumns`, in fields of the state; 0 for none
+    output_count: Int64  # matrices that columns are in
     columns: Fields = fields(0)
 
 
@@ -112,6 +113,8 @@ class ColumnsConstants(Layout):
     count_attr: Int64
     boundaries_attr: Int64
     boundary_counts_attr: Int64
+    num_others_attr: Int64
+    output_columns_attr: Int64
     sources: Fields = fields(GivenColumn.SIZE * Source.SIZE)
     tile_counts: Fields = fields(DTYPE_COUNT)
     tiles: Fields = fields(DTYPE_COUNT * MOST_TILES * Tile.SIZE)

@@ -3,9 +3,9 @@
 The rows of the batch are cut into blocks. A task is a column of a block, or a few neighbours if the
 batch is small; tasks are taken in the order of the blocks, so that what is written lies together.
 Any thread may take a task: it lists the entries of a column (`columns`) and combines their rows
-right into the result (`gather`). One that meets anything unusual, unsorted rows or an error, only
-marks its column. Those are done once more in the
-end, by the kernel's own thread, which sorts, or says what is wrong.
+right into its part of the result (`gather`). One that meets anything unusual, unsorted rows or an
+error, only marks its column. Those are done once more in the end, by the kernel's own thread, which
+sorts, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fusion.ops.cpu.columns.inputs import (
 )
 from fusion.ops.cpu.columns.layout import POST, ColumnsState
 from fusion.ops.cpu.columns.slow_path import finish_column
-from fusion.ops.cpu.columns.tasks import LookupJob
+from fusion.ops.cpu.columns.tasks import ColumnResult, LookupJob
 from fusion.runtime.native.frame import (
     context,
     failed,
     kernel_state,
-    output_bytes,
+    new_output,
     scratch,
     status_of,
 )
@@ -90,32 +90,54 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 
 
 @jit
-def _column_offsets(
-    frame: int, ctx: int, state: int, source: int, offsets: int, shared: int
-) -> int:
-    """Finds where each column starts in a row of the result; returns the length of a row."""
-    count, total = state_field(state, ColumnsState.column_count), int64(0)
-    for index in range(count):
-        store(offsets, index, total)
-        dim = load(column_at(state, index), ColumnAttrs.dim)
-        if dim < 0:
-            sound = take_source(frame, ctx, state, index, source, status_of(frame), shared)
-            dim = load(source, ColumnInputs.table_dim)
-            release(source)
-            if not sound:
-                return int64(0)
-        total += dim
+def _dim_of(frame: int, state: int, index: int, source: int, shared: int) -> int:
+    """The elements of a row of a column."""
+    dim = load(column_at(state, index), ColumnAttrs.dim)
+    if dim < 0:
+        take_source(frame, context(frame), state, index, source, status_of(frame), shared)
+        dim = load(source, ColumnInputs.table_dim)
+        release(source)
+    return dim
+
+
+@jit
+def _allocate(frame: int, state: int, source: int, batch: int, results: int, shared: int) -> int:
+    """Allocates the outputs; returns the bytes of a row of all of them.
+
+    Args:
+      results: out, the address of a `ColumnResult` for each column.
+    """
+    count = state_field(state, ColumnsState.column_count)
+    item = state_field(state, ColumnsState.item_bytes)
+    first, total = int64(0), int64(0)
+    while first < count and not failed(frame):
+        output, end, width = load(column_at(state, first), ColumnAttrs.output), first, int64(0)
+        while end < count and load(column_at(state, end), ColumnAttrs.output) == output:
+            result = results + 8 * ColumnResult.SIZE * end
+            store(result, ColumnResult.address, item * width)
+            width += _dim_of(frame, state, end, source, shared)
+            end += 1
+        out = new_output(frame, output, int64(2), batch, width, item)
+        for index in range(first, end):
+            result = results + 8 * ColumnResult.SIZE * index
+            store(result, ColumnResult.address, out + load(result, ColumnResult.address))
+            store(result, ColumnResult.row_bytes, item * width)
+        first, total = end, total + item * width
     return total
 
 
 @jit
 def _task_size(
-    count: int, batch: int, elements: int, threads: int, row_bytes: int
+    count: int, batch: int, elements: int, threads: int, row_bytes: int, apart: bool
 ) -> tuple[int, int]:
-    """How many rows and how many columns a task should have."""
+    """How many rows and how many columns a task should have.
+
+    Args:
+      apart: whether each column has an output of its own.
+    """
     width = max(row_bytes // count, int64(1))
     least = int64(1)
-    if width % LINE_BYTES != 0:
+    if width % LINE_BYTES != 0 and not apart:
         least = min((int64(_TASK_BYTES) + width - 1) // width, count)
     per_row = max(elements // max(batch * count, int64(1)), int64(1))
     rows = max(int64(_MOST_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
@@ -155,22 +177,19 @@ def look_up(frame: int, shared: int, gathers: int) -> None:
     source = stack_words(ColumnInputs.SIZE)
     job = stack_words(LookupJob.SIZE)
     batch, elements = _survey(frame, ctx, state, source, shared)
-    lists = scratch(frame, 2 * count, np.int64)
+    lists = scratch(frame, (ColumnResult.SIZE + 1) * count, np.int64)
     if failed(frame):
         return
-    offsets = lists.ctypes.data
-    marks = offsets + 8 * count
-    total = _column_offsets(frame, ctx, state, source, offsets, shared)
+    results = lists.ctypes.data
+    marks = results + 8 * ColumnResult.SIZE * count
+    row_bytes = _allocate(frame, state, source, batch, results, shared)
     if failed(frame):
         return
-    out = output_bytes(frame, batch, total, state_field(state, ColumnsState.item_bytes))
-    if failed(frame):
-        return
-    row_bytes = total * state_field(state, ColumnsState.item_bytes)
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
     threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)
-    block, span = _task_size(count, batch, elements, threads, row_bytes)
+    apart = state_field(state, ColumnsState.output_count) == count
+    block, span = _task_size(count, batch, elements, threads, row_bytes, apart)
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for index in range(count):
         store(marks, index, 0)
@@ -180,13 +199,11 @@ def look_up(frame: int, shared: int, gathers: int) -> None:
     store(job, LookupJob.context, ctx)
     store(job, LookupJob.state, state)
     store(job, LookupJob.batch_size, batch)
-    store(job, LookupJob.out, out)
-    store(job, LookupJob.out_bytes, row_bytes)
+    store(job, LookupJob.results, results)
     store(job, LookupJob.is_streamed, int64(batch * row_bytes >= STREAMED_BYTES))
     store(job, LookupJob.block_rows, block)
     store(job, LookupJob.block_columns, span)
     store(job, LookupJob.column_count, count)
-    store(job, LookupJob.offsets, offsets)
     store(job, LookupJob.marks, marks)
     store(job, LookupJob.mark_count, 0)
     store(job, LookupJob.shared, shared)

@@ -12,7 +12,6 @@ from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import column_at, release, take_source
-from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import LookupJob, Workspace
 from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail_column
 from fusion.runtime.native.frame import context, failed, kernel_state, status_of
@@ -205,12 +204,8 @@ def _finish(frame: int, job: int, index: int, source: int, workspace: int) -> No
     if failed(frame):
         return
     tasks.find_listed(gather, batch, count, workspace)
-    out = load(job, LookupJob.out) + load(load(job, LookupJob.offsets), index) * load(
-        load(job, LookupJob.state), ColumnsState.item_bytes
-    )
     arguments = stack_words(GatherArgs.SIZE)
-    norms = tasks.norms_in(workspace)
-    tasks.combine(batch, count, norms, out, job, arguments)
+    tasks.combine(batch, count, tasks.norms_in(workspace), job, index, arguments)
 
 
 @jit

@@ -14,7 +14,13 @@ from fusion.ops.cpu.columns.column_checks import (
     is_lengths,
     is_mean,
 )
-from fusion.ops.cpu.columns.given_columns import check_lists, limit_count, read_column
+from fusion.ops.cpu.columns.given_columns import (
+    check_lists,
+    columns_of_output,
+    limit_count,
+    output_count,
+    read_column,
+)
 from fusion.ops.cpu.columns.kernel_indices import (
     FIRST_FLOAT,
     GATHER_VARIANTS,
@@ -103,6 +109,7 @@ def columns_state(creation: int, constants: int, more: int) -> int:
 def _put_head(creation: int, constants: int, state: int, count: int, dtype: int) -> None:
     role = load(constants, ColumnsConstants.role)
     store(state, ColumnsState.column_count, count)
+    store(state, ColumnsState.output_count, output_count(creation, constants))
     store(state, ColumnsState.item_bytes, _item_bytes(dtype))
     store(state, ColumnsState.dtype_code, dtype)
     store(state, ColumnsState.role, role if role != GRAD else int64(FULL))
@@ -117,6 +124,7 @@ def _put_columns(creation: int, constants: int, state: int, count: int) -> None:
     role, dtype = load(constants, ColumnsConstants.role), load(state, ColumnsState.dtype_code)
     lookups, weighted = int64(0), int64(0)
     first_boundary, item = int64(0), int64(0)
+    output, output_end = int64(0), columns_of_output(creation, constants, int64(0), count)
     limits = state + 8 * load(state, ColumnsState.boundaries_offset)
     for index in range(count):
         read_column(creation, constants, index, given)
@@ -127,6 +135,10 @@ def _put_columns(creation: int, constants: int, state: int, count: int) -> None:
             return
         column = state + 8 * (ColumnsState.columns + index * ColumnAttrs.SIZE)
         _put_column(given, column, role)
+        if index == output_end:
+            output += 1
+            output_end += columns_of_output(creation, constants, output, count)
+        store(column, ColumnAttrs.output, output)
         store(column, ColumnAttrs.first_boundary, item)
         store(column, ColumnAttrs.boundary_count, boundaries)
         is_mean_of_halves = dtype == _BFLOAT16 and role == FULL and is_mean(given)

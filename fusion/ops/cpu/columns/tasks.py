@@ -33,17 +33,22 @@ class LookupJob(Job):
     context: Address  # TF_OpKernelContext*
     state: Address  # of the op, see `ColumnsState`
     batch_size: Int64
-    out: Address  # the result
-    out_bytes: Int64  # of a row of it
+    results: Address  # `ColumnResult` [columns]
     is_streamed: Flag  # whether it goes past the caches
     block_rows: Int64  # rows of a task
     block_columns: Int64
     column_count: Int64
-    offsets: Address  # where each column starts in a row, in elements, int64 [columns]
     marks: Address  # of columns that need the slow path, int64 [columns]
     mark_count: Int64
     shared: Address  # `SharedInputs`, or 0
     gathers: Address  # a `KeyedGather` for each column, zeros of a plain table; or 0
+
+
+class ColumnResult(Layout):
+    """Where the result of a column goes."""
+
+    address: Address  # of its first element
+    row_bytes: Int64  # from a row to the next
 
 
 #: Entries, and rows, that a thread reserves at first.
@@ -167,10 +172,13 @@ def call_by_tiles(column: int, dim: int, arguments: int, first_word: int, end_wo
 
 
 @jit
-def combine(batch: Any, count: int, norms: int, out: int, job: int, arguments: int) -> None:
-    """Combines listed entries into rows of the result, at an address of it."""
+def combine(batch: Any, count: int, norms: int, job: int, index: int, arguments: int) -> None:
+    """Combines listed entries into rows of the result of a column."""
     column, source = batch.column, batch.source
-    dim, out_bytes = load(source, ColumnInputs.table_dim), load(job, LookupJob.out_bytes)
+    result = load(job, LookupJob.results) + 8 * ColumnResult.SIZE * index
+    out_bytes = load(result, ColumnResult.row_bytes)
+    out = load(result, ColumnResult.address) + batch.first * out_bytes
+    dim = load(source, ColumnInputs.table_dim)
     row_bytes = dim * load(load(job, LookupJob.state), ColumnsState.item_bytes)
     alignment = out | out_bytes | row_bytes
     streamed = load(job, LookupJob.is_streamed) != 0 and alignment % row_tiles.LINE_BYTES == 0
@@ -271,13 +279,7 @@ def _do_column(
     if entries < 0:
         return False
     find_listed(gather, batch, entries, workspace)
-    item = load(state, ColumnsState.item_bytes)
-    out = (
-        load(job, LookupJob.out)
-        + first * load(job, LookupJob.out_bytes)
-        + load(load(job, LookupJob.offsets), index) * item
-    )
-    combine(batch, entries, norms_in(workspace), out, job, arguments)
+    combine(batch, entries, norms_in(workspace), job, index, arguments)
     return True
 
 

@@ -1,0 +1,226 @@
+"""The kernel of the op that gathers rows of many variables.
+
+All variables are shared from the first task to the last, as gathers and sparse updates share them.
+A task is a block of the keys of a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.cpu_ops.elements import integer_at
+from fusion.cpu_ops.vectors import prefetch_line
+from fusion.ops.cpu.columns.grouped_gather_layout import GatherColumn, GatherState
+from fusion.ops.cpu.columns.inputs import input_tensor, state_field
+from fusion.ops.cpu.tables.layout import SharedVariable
+from fusion.ops.cpu.tables.sharing import share_all, unshare_all
+from fusion.runtime.layout import Address, Flag, Int64, Layout
+from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
+from fusion.runtime.native.frame import (
+    check,
+    context,
+    failed,
+    kernel_state,
+    new_output,
+    scratch_bytes,
+    status_of,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy, c_memset, load, stack_words, store, store_as
+from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads.layout import Job, Pool
+
+
+class GatherJob(Job):
+    """What the tasks of a call share."""
+
+    column_count: Int64
+    columns: Address  # `GatherCall` [columns]
+    task_keys: Int64
+
+
+class GatherCall(Layout):
+    """A column of a call."""
+
+    table: Address
+    table_rows: Int64
+    row_bytes: Int64
+    keys: Address
+    keys_dtype: Int64  # its code
+    key_count: Int64
+    out: Address
+    first_task: Int64
+    has_wrong: Flag  # whether a key is not in the table
+
+
+#: Fewer keys are gathered before another thread has woken up.
+_PARALLEL_KEYS = 4096
+#: A task has so many keys, or more where tasks enough are left for each thread.
+_TASK_KEYS, _TASKS_PER_THREAD = 256, 4
+#: So many keys ahead, and so many lines of their rows, are asked for.
+_AHEAD, _MOST_LINES, _LINE_BYTES = 12, 4, 64
+
+
+@jit
+def _call_at(job: int, index: int) -> int:
+    return load(job, GatherJob.columns) + 8 * GatherCall.SIZE * index
+
+
+@jit
+def _row_address(call: int, k: int) -> int:
+    """The address of the row of a key, 0 if it is not in the table."""
+    number = integer_at(load(call, GatherCall.keys), k, load(call, GatherCall.keys_dtype))
+    if number < 0 or number >= load(call, GatherCall.table_rows):
+        return int64(0)
+    return load(call, GatherCall.table) + number * load(call, GatherCall.row_bytes)
+
+
+@jit
+def _ask(call: int, k: int, lines: int) -> None:
+    """Asks for the row of a key to be brought near."""
+    address = _row_address(call, k)
+    for line in range(lines):
+        prefetch_line(address + _LINE_BYTES * line)
+
+
+@jit
+def _gather(call: int, first: int, end: int) -> None:
+    """Gathers the rows of some keys."""
+    size = load(call, GatherCall.row_bytes)
+    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
+    for k in range(first, min(first + _AHEAD, end)):
+        _ask(call, int64(k), lines)
+    for k in range(first, end):
+        if k + _AHEAD < end:
+            _ask(call, int64(k + _AHEAD), lines)
+        address = _row_address(call, int64(k))
+        if address == 0:
+            store(call, GatherCall.has_wrong, 1)
+        else:
+            c_memcpy(load(call, GatherCall.out) + k * size, address, size)
+
+
+@jit
+def work(job: int, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
+    size, count = load(job, GatherJob.task_keys), load(job, GatherJob.column_count)
+    task, index = jobs.next_task(job, helps), int64(0)
+    while task >= 0:  # tasks come in order
+        while index + 1 < count and load(_call_at(job, index + 1), GatherCall.first_task) <= task:
+            index += 1
+        call = _call_at(job, index)
+        start = (task - load(call, GatherCall.first_task)) * size
+        _gather(call, start, min(start + size, load(call, GatherCall.key_count)))
+        task = jobs.next_task(job, helps)
+
+
+@jit
+def _take_keys(frame: int, call: int, index: int) -> None:
+    """Takes the keys of a column."""
+    slot, count = stack_words(int64(1)), state_field(kernel_state(frame), GatherState.column_count)
+    keys = input_tensor(context(frame), count + index, slot, status_of(frame))
+    if keys == 0:
+        check(frame)
+        return
+    rank = int64(tf_num_dims(keys))
+    store(call, GatherCall.keys, tf_tensor_data(keys))
+    store(call, GatherCall.key_count, tf_dim(keys, np.int32(0)) if rank == 1 else int64(0))
+    tf_delete_tensor(keys)  # the context holds the input
+    if rank != 1:
+        fail_column(frame, INVALID_ARGUMENT, ": keys have rank %lld, not 1", index, rank)
+
+
+@jit
+def _open_column(frame: int, job: int, shared: int, index: int) -> int:
+    """Sets a column of a call; the number of its keys."""
+    state, call = kernel_state(frame), _call_at(job, index)
+    column = state + 8 * (GatherState.columns + GatherColumn.SIZE * index)
+    variable, size = shared + 8 * SharedVariable.SIZE * index, load(column, GatherColumn.row_bytes)
+    total = load(variable, SharedVariable.byte_count)
+    if total % size != 0:
+        text = ": the variable has %lld bytes, which are no rows of %lld"
+        fail_column(frame, INVALID_ARGUMENT, text, index, total, size)
+        return int64(0)
+    store(call, GatherCall.table, load(variable, SharedVariable.data))
+    store(call, GatherCall.table_rows, total // size)
+    store(call, GatherCall.row_bytes, size)
+    store(call, GatherCall.keys_dtype, load(column, GatherColumn.keys_dtype))
+    _take_keys(frame, call, index)
+    if failed(frame):
+        return int64(0)
+    keys, item = load(call, GatherCall.key_count), state_field(state, GatherState.item_bytes)
+    store(call, GatherCall.out, new_output(frame, index, int64(2), keys, size // item, item))
+    return keys
+
+
+@jit
+def _report(frame: int, call: int, index: int) -> None:
+    """Says which key of a column is not in its table."""
+    for k in range(load(call, GatherCall.key_count)):
+        if _row_address(call, int64(k)) == 0:
+            keys, kind = load(call, GatherCall.keys), load(call, GatherCall.keys_dtype)
+            text = ": indices[%lld] = %lld is not in [0, %lld), the rows of the table"
+            number, rows = integer_at(keys, int64(k), kind), load(call, GatherCall.table_rows)
+            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, rows)
+            return
+
+
+@jit
+def _gather_all(frame: int, job: int, shared: int, count: int) -> None:
+    """Gathers the rows of all columns, whose variables are shared."""
+    total, tasks = int64(0), int64(0)
+    for index in range(count):
+        total += _open_column(frame, job, shared, int64(index))
+        if failed(frame):
+            return
+    pool = state_field(kernel_state(frame), GatherState.pool)
+    helpers = pool if total >= _PARALLEL_KEYS else int64(0)
+    threads = load(pool, Pool.thread_count) + 1 if helpers != 0 else int64(1)
+    size = max(total // (_TASKS_PER_THREAD * threads), int64(_TASK_KEYS))
+    for index in range(count):
+        call = _call_at(job, int64(index))
+        store(call, GatherCall.first_task, tasks)
+        tasks += (load(call, GatherCall.key_count) + size - 1) // size
+    store(job, GatherJob.task_keys, size)
+    store(job, Job.kernel, load(kernel_state(frame), State.kernel))
+    store(job, Job.next_task, 0)
+    store(job, Job.task_count, tasks)
+    slot = jobs.open_job(helpers, job)
+    work(job, int64(0))
+    jobs.close_job(helpers, slot)
+    for index in range(count):
+        call = _call_at(job, int64(index))
+        if load(call, GatherCall.has_wrong) != 0:
+            _report(frame, call, int64(index))
+            return
+
+
+def gather_rows(frame: int) -> None:
+    """The kernel body."""
+    state, job = kernel_state(frame), stack_words(GatherJob.SIZE)
+    count = state_field(state, GatherState.column_count)
+    size = 8 * count * (SharedVariable.SIZE + GatherCall.SIZE + 1)
+    memory = scratch_bytes(frame, size)
+    if failed(frame):
+        return
+    c_memset(memory, np.int32(0), size)
+    calls = memory + 8 * SharedVariable.SIZE * count
+    numbers = calls + 8 * GatherCall.SIZE * count
+    for index in range(count):
+        store_as(numbers, index, np.int32(index), np.int32)
+    store(job, GatherJob.column_count, count)
+    store(job, GatherJob.columns, calls)
+    if share_all(frame, state + 8 * GatherState.access, numbers, count, memory):
+        _gather_all(frame, job, memory, count)
+    unshare_all(memory, count)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+    """The kernel body, and what threads do that help with it."""
+    return gather_rows, work
