@@ -20,6 +20,7 @@ from fusion.ops.row_update import SPEC as ROW_UPDATE
 from fusion.ops.tables.entries import ADD as ADD_KEYS
 from fusion.ops.tables.entries import ENTRIES as KEY_ENTRIES
 from fusion.ops.tables.entries import REMOVE as REMOVE_KEYS
+from fusion.ops.tables.file import SPEC as READ_TABLE_FILE
 from fusion.ops.tables.fill import SPEC as FILL_SLOT
 from fusion.ops.tables.gather import SPEC as KEYED_GATHER
 from fusion.ops.tables.memory import INDEX as KEY_INDEX
@@ -59,6 +60,7 @@ SPECS: tuple[OpSpec, ...] = (
     POST,
     GRAD,
     READ_TABLES,
+    READ_TABLE_FILE,
     ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
@@ -104,6 +106,7 @@ grouped_keyed_embedding_pre_look_up = _functions["grouped_keyed_embedding_pre_lo
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]
+read_table_file = _functions["read_table_file"]
 fused_embedding_row_update = _functions["fused_embedding_row_update"]
 fused_embedding_update = _functions["fused_embedding_update"]
 zeros_on_demand = _functions["zeros_on_demand"]

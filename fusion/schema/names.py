@@ -19,6 +19,7 @@ GROUPED_KEYED_PRE = "GroupedKeyedEmbeddingPreLookUp"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
+READ_TABLE_FILE = "ReadTableFile"
 ROW_UPDATE = "FusedEmbeddingRowUpdate"
 UPDATE = "FusedEmbeddingUpdate"
 ZEROS_ON_DEMAND = "ZerosOnDemand"
@@ -48,6 +49,7 @@ OP_NAMES: tuple[str, ...] = (
     GROUPED_POST,
     GROUPED_POST_GRAD,
     READ_TABLES,
+    READ_TABLE_FILE,
     ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
