@@ -20,7 +20,13 @@ from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, 
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
-from fusion.saved_model.meta_graph import apply_pass, lookup_pass, release_of, used_ops
+from fusion.saved_model.meta_graph import (
+    apply_pass,
+    lookup_pass,
+    release_of,
+    update_op_list,
+    used_ops,
+)
 from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
     FINGERPRINT_FILE,
@@ -31,6 +37,14 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, staged_directory, staged_files, write_file
+from fusion.saved_model.table_files.keep import (
+    VARIABLES,
+    find_tables,
+    keep_in_files,
+    write_tables,
+)
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,
@@ -41,6 +55,11 @@ from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
 TARGETS = tuple(target.value for target in Target)
+
+TABLE_PLACES = ("variables", "mapped", "memory")
+"""Where the tables of a model can be."""
+
+LEAST_TABLE_BYTES = 1 << 20
 
 _FUNCTION = "fuse_saved_model"
 
@@ -61,12 +80,14 @@ class Rewrite:
             says nothing about them: what else can be called after loading.
         runtimes: the TensorFlow releases that the result loads in; None if they are the source's,
             as nothing was rewritten.
+        tables: those that became files.
     """
 
     report: FusionReport
     verification: Verification | None
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
+    tables: tuple[KeptTable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,9 +106,25 @@ class RewriteOptions:
     inputs: str | os.PathLike[str] | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
     runtime: str | None = None
+    tables: str = TABLE_PLACES[0]
+    least_table_bytes: int = LEAST_TABLE_BYTES
 
     def __post_init__(self) -> None:
         self.release()
+        if self.tables not in TABLE_PLACES:
+            raise ValueError(
+                f"{_FUNCTION}: tables must be one of {TABLE_PLACES}, not {self.tables!r}"
+            )
+        if self.has_table_files and Target(self.target) is Target.STOCK:
+            raise ValueError(
+                f'{_FUNCTION}: tables must be "variables" with target "stock", not '
+                f"{self.tables!r}: TensorFlow has no op that maps files"
+            )
+
+    @property
+    def has_table_files(self) -> bool:
+        """Whether tables become files."""
+        return self.tables != TABLE_PLACES[0]
 
     def release(self) -> Release | None:
         """Returns the TensorFlow release that `runtime` names, None if there is none."""
@@ -96,6 +133,8 @@ class RewriteOptions:
     def recorded(self, is_frozen: bool) -> dict[str, object]:
         """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
         options: dict[str, object] = {"target": self.target, "verify": self.verify}
+        if self.has_table_files:
+            options["tables"] = self.tables
         if self.runtime is not None:
             options["runtime"] = self.runtime
         if self.inputs is not None:
@@ -120,6 +159,8 @@ def fuse_saved_model(
     inputs: str | os.PathLike[str] | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     runtime: str | None = None,
+    tables: str = TABLE_PLACES[0],
+    least_table_bytes: int = LEAST_TABLE_BYTES,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
@@ -153,6 +194,11 @@ def fuse_saved_model(
         runtime: the version of TensorFlow, such as "2.4", in which a result of target "stock" has
             to load: no newer op is written. It is 1.12 or newer, and not newer than the one that is
             installed; by default the version that the model records, or that its graph tells.
+        tables: where tables are: "variables" leaves them among the variables; "mapped" makes each
+            a file of the model, which is mapped into memory when that is loaded: in milliseconds,
+            in pages that all processes of a machine share and that the system can take back;
+            "memory" has such files read then.
+        least_table_bytes: smaller tables stay among the variables.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -162,12 +208,24 @@ def fuse_saved_model(
         ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
             source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
             left behind.
-        ValueError: an unknown target or runtime, or a runtime with target "fused".
+        ValueError: an unknown target or runtime, a runtime with target "fused", or tables that are
+            not known or are files with target "stock".
     """
     return rewrite_saved_model(
         src,
         dst,
-        RewriteOptions(target, verify, timeout, outputs, link, inputs, batch_size, runtime),
+        RewriteOptions(
+            target,
+            verify,
+            timeout,
+            outputs,
+            link,
+            inputs,
+            batch_size,
+            runtime,
+            tables,
+            least_table_bytes,
+        ),
         progress,
     ).report
 
@@ -186,7 +244,7 @@ def rewrite_saved_model(
     proto, done, is_modified = _rewritten(source, options)
     with staged_directory(destination) as staging:
         content = _serialized(proto, source) if is_modified else source.content
-        _build(source, staging, content, options.link, progress)
+        _build(source, staging, content, done.tables, options.link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
         if compare:
@@ -304,14 +362,40 @@ def _rewritten(
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
-    is_modified, runtimes = any(result.modified for result in results), None
+    tables = _keep_tables(source, proto, options) if options.has_table_files else ()
+    is_modified, runtimes = any(result.modified for result in results) or bool(tables), None
     if _custom_ops(proto):
         runtimes = FUSED_RUNTIMES
     elif is_modified:
         recorded = max(map(release_of, source.meta_graphs))
         first = recorded if runtime is None else runtime
         runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
-    return proto, Rewrite(report, None, runtimes=runtimes), is_modified
+    return proto, Rewrite(report, None, runtimes=runtimes, tables=tables), is_modified
+
+
+def _keep_tables(
+    source: SourceModel, proto: saved_model_pb2.SavedModel, options: RewriteOptions
+) -> tuple[KeptTable, ...]:
+    """Has a model read its tables from files; returns these.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    if source.is_frozen:
+        raise ModelError(f"{source.path}: a frozen graph has no variables that could be files")
+    if len(proto.meta_graphs) > 1:
+        count = len(proto.meta_graphs)
+        raise ModelError(f"{source.path}: {count} graphs share its variables: they stay there")
+    if not index_file(source.path / VARIABLES).is_file():
+        return ()
+    (meta,), bundle = proto.meta_graphs, read_bundle(source.path / VARIABLES)
+    with graph_errors(source.path):
+        in_memory = options.tables == "memory"
+        tables = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory)
+        if tables:
+            keep_in_files(meta, bundle, tables)
+            update_op_list(meta)
+    return tuple(tables)
 
 
 def _was_rewritten(source: SourceModel) -> bool:
@@ -345,14 +429,23 @@ def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tup
 
 
 def _build(
-    source: SourceModel, staging: Path, content: bytes, link: bool, progress: Progress | None
+    source: SourceModel,
+    staging: Path,
+    content: bytes,
+    tables: Sequence[KeptTable],
+    link: bool,
+    progress: Progress | None,
 ) -> None:
-    """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, copies of the rest."""
+    """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, tables, and the rest."""
     ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}
     folders, files = model_files(source.path)
     for folder in folders:
         (staging / folder).mkdir()
     unchanged = [file for file in files if file not in ours]
+    if tables:
+        bundle = read_bundle(source.path / VARIABLES)
+        unchanged = [file for file in unchanged if not bundle.has_file(source.path / file)]
+        write_tables(bundle, tables, staging)
     copy_files(source.path, staging, unchanged, link, progress)
     write_file(staging / MODEL_FILE, content)
     if Path(FINGERPRINT_FILE) not in files:

@@ -18,8 +18,8 @@ _DTYPES = (*FLOATS, "int64")
 SPEC = OpSpec(
     name=names.READ_TABLE_FILE,
     doc="A table that is the content of a file, row by row, without a copy.\n\n"
-    "The file must stay as it is as long as the table lives: what is to be changed becomes another\n"
-    "file. That there is none is a NotFoundError, and that its size is another one a\n"
+    "The file must stay as it is as long as the table lives: what is to be changed becomes\n"
+    "another file. That there is none is a NotFoundError, and that its size is another one a\n"
     "DataLossError.",
     inputs=(Arg("file", "string", "[]", doc="its path", on_host=True),),
     outputs=(Arg("table", "T", "[?, ?]", doc="[rows, width]"),),

@@ -51,9 +51,7 @@ def _fail_system(frame: int, path: int) -> None:
 
 
 @jit
-def _content(
-    frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool
-) -> int:
+def _content(frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool) -> int:
     """The address of the content of a file, mapped memory; 0 if there is none, or an error."""
     file, size, address = open_file(path), rows * row_bytes, int64(0)
     if file < 0:
@@ -81,9 +79,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     @jit
     def read_table(frame: int, path: int) -> None:
         rows, width = attr(frame, slot.rows), attr(frame, slot.width)
-        address = _content(
-            frame, path, rows, width, width * item, attr(frame, slot.in_memory) != 0
-        )
+        address = _content(frame, path, rows, width, width * item, attr(frame, slot.in_memory) != 0)
         if address != 0:
             size = rows * width * item
             if not give_mapped(frame, int64(2), rows, width, address, size, True):
@@ -94,8 +90,8 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     def body(frame: int) -> None:
         rows, width = attr(frame, slot.rows), attr(frame, slot.width)
         if rows > _MOST_BYTES // item // width:
-            text = "a table of %lld rows of %lld elements is too large"
-            fail(frame, INVALID_ARGUMENT, text, rows, width)
+            too_large = "a table of %lld rows of %lld elements is too large"
+            fail(frame, INVALID_ARGUMENT, too_large, rows, width)
             return
         text, size = string_at(data(frame, int64(0), int64(0)))
         path = c_malloc(size + 1)

@@ -1,0 +1,66 @@
+"""The nodes that give variables their tables when a session has restored the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.saved_model.table_files.kept_table import KeptTable
+
+_SIGNATURE, _MAIN_OP, _OLD_MAIN_OP = (
+    "__saved_model_init_op",
+    "saved_model_main_op",
+    "legacy_init_op",
+)
+_SCOPE = "fusion_tables"
+
+
+def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) -> None:
+    """Adds the assets of tables, and has the init op assign them to their variables."""
+    graph = meta.graph_def
+    assigned = []
+    for index, table in enumerate(tables):
+        scope = f"{_SCOPE}/{index}"
+        path = graph.node.add(name=f"{scope}/path", op="Placeholder")
+        path.attr["dtype"].type = types_pb2.DT_STRING
+        path.attr["shape"].shape.SetInParent()
+        table.set_read(graph.node.add(name=f"{scope}/read", input=[path.name]))
+        assign = graph.node.add(
+            name=f"{scope}/assign", op="AssignVariableOp", input=[table.handle, f"{scope}/read"]
+        )
+        assign.attr["dtype"].type = table.dtype
+        assigned.append(f"^{assign.name}")
+        asset = meta.asset_file_def.add(filename=str(table.file))
+        asset.tensor_info.name = f"{path.name}:0"
+        asset.tensor_info.dtype = types_pb2.DT_STRING
+        asset.tensor_info.tensor_shape.SetInParent()
+    name = _init_op(meta)
+    init = next((node for node in graph.node if node.name == name), None)
+    if init is not None and init.op == "NoOp":
+        init.input.extend(assigned)
+        return
+    after = [f"^{name}"] if init is not None else []
+    graph.node.add(name=f"{_SCOPE}/init", op="NoOp", input=[*after, *assigned])
+    _set_init_op(meta, f"{_SCOPE}/init")
+
+
+def _init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:
+    """The node that is run when a model has been restored; "" for none."""
+    if _SIGNATURE in meta.signature_def:
+        return meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name.partition(":")[0]
+    for key in (_MAIN_OP, _OLD_MAIN_OP):
+        names = meta.collection_def[key].node_list.value if key in meta.collection_def else ()
+        if names:
+            return names[0].partition(":")[0]
+    return ""
+
+
+def _set_init_op(meta: meta_graph_pb2.MetaGraphDef, name: str) -> None:
+    if _SIGNATURE in meta.signature_def:
+        meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name = name
+    key = _OLD_MAIN_OP if _OLD_MAIN_OP in meta.collection_def else _MAIN_OP
+    names = meta.collection_def[key].node_list.value
+    del names[:]
+    names.append(name)
