@@ -145,8 +145,8 @@ def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if done.tables:
-        size, places = total_bytes(done.tables), f"{len(done.tables)} tables in files"
-        out.print(cell(f"{places}, {size / 1e6:.1f} MB"))
+        size = total_bytes(done.tables)
+        out.print(cell(f"tables in files: {len(done.tables)}, {size / 1e6:.1f} MB"))
     if done.runtimes is None or not (report.fused_count or done.tables):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return

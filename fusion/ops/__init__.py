@@ -60,7 +60,6 @@ SPECS: tuple[OpSpec, ...] = (
     POST,
     GRAD,
     READ_TABLES,
-    READ_TABLE_FILE,
     ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
@@ -70,6 +69,7 @@ SPECS: tuple[OpSpec, ...] = (
     KEY_ENTRIES,
     ADD_KEYS,
     REMOVE_KEYS,
+    READ_TABLE_FILE,
 )
 
 _has_gpus = not probe.why_not()
@@ -106,7 +106,6 @@ grouped_keyed_embedding_pre_look_up = _functions["grouped_keyed_embedding_pre_lo
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]
-read_table_file = _functions["read_table_file"]
 fused_embedding_row_update = _functions["fused_embedding_row_update"]
 fused_embedding_update = _functions["fused_embedding_update"]
 zeros_on_demand = _functions["zeros_on_demand"]
@@ -116,3 +115,4 @@ fill_embedding_slot = _functions["fill_embedding_slot"]
 embedding_key_entries = _functions["embedding_key_entries"]
 add_embedding_keys = _functions["add_embedding_keys"]
 remove_embedding_keys = _functions["remove_embedding_keys"]
+read_table_file = _functions["read_table_file"]

@@ -7,17 +7,17 @@ from fusion.saved_model.keyed_tables import keyed_tables
 from fusion.saved_model.loader import saved_model_load
 from fusion.saved_model.ops_library import build_ops
 from fusion.saved_model.rewrite import (
-    TARGETS,
     Rewrite,
-    RewriteOptions,
     explain_saved_model,
     fuse_saved_model,
     rewrite_saved_model,
 )
+from fusion.saved_model.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
 from fusion.saved_model.verify import Verification, compare_models
 from fusion.saved_model.warm import Warmed, warm
 
 __all__ = [
+    "TABLE_PLACES",
     "TARGETS",
     "BenchReport",
     "Gain",

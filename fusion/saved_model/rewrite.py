@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.targets import Target, checked_runtime, checked_target
+from fusion.passes.targets import Target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
@@ -26,6 +26,11 @@ from fusion.saved_model.meta_graph import (
     release_of,
     update_op_list,
     used_ops,
+)
+from fusion.saved_model.rewrite_options import (
+    LEAST_TABLE_BYTES,
+    TABLE_PLACES,
+    RewriteOptions,
 )
 from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
@@ -54,14 +59,7 @@ from fusion.saved_model.verify import (
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
-TARGETS = tuple(target.value for target in Target)
-
-TABLE_PLACES = ("variables", "mapped", "memory")
-"""Where the tables of a model can be."""
-
-LEAST_TABLE_BYTES = 1 << 20
-
-_FUNCTION = "fuse_saved_model"
+_DEFAULTS = RewriteOptions()
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -88,62 +86,6 @@ class Rewrite:
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
     tables: tuple[KeptTable, ...] = ()
-
-
-@dataclass(frozen=True)
-class RewriteOptions:
-    """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
-
-    Raises:
-        ValueError: an unknown target or runtime.
-    """
-
-    target: str = "fused"
-    verify: bool = True
-    timeout: float = DEFAULT_TIMEOUT
-    outputs: Sequence[str] | None = None
-    link: bool = False
-    inputs: str | os.PathLike[str] | None = None
-    batch_size: int = DEFAULT_BATCH_SIZE
-    runtime: str | None = None
-    tables: str = TABLE_PLACES[0]
-    least_table_bytes: int = LEAST_TABLE_BYTES
-
-    def __post_init__(self) -> None:
-        self.release()
-        if self.tables not in TABLE_PLACES:
-            raise ValueError(
-                f"{_FUNCTION}: tables must be one of {TABLE_PLACES}, not {self.tables!r}"
-            )
-        if self.has_table_files and Target(self.target) is Target.STOCK:
-            raise ValueError(
-                f'{_FUNCTION}: tables must be "variables" with target "stock", not '
-                f"{self.tables!r}: TensorFlow has no op that maps files"
-            )
-
-    @property
-    def has_table_files(self) -> bool:
-        """Whether tables become files."""
-        return self.tables != TABLE_PLACES[0]
-
-    def release(self) -> Release | None:
-        """Returns the TensorFlow release that `runtime` names, None if there is none."""
-        return checked_runtime(_FUNCTION, self.runtime, checked_target(_FUNCTION, self.target))
-
-    def recorded(self, is_frozen: bool) -> dict[str, object]:
-        """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
-        options: dict[str, object] = {"target": self.target, "verify": self.verify}
-        if self.has_table_files:
-            options["tables"] = self.tables
-        if self.runtime is not None:
-            options["runtime"] = self.runtime
-        if self.inputs is not None:
-            options["inputs"] = os.path.basename(self.inputs)
-        if is_frozen and self.outputs is not None:
-            options["outputs"] = list(self.outputs)
-        if not is_frozen and self.link:
-            options["link"] = True
-        return options
 
 
 def fuse_saved_model(
@@ -233,7 +175,7 @@ def fuse_saved_model(
 def rewrite_saved_model(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    options: RewriteOptions = RewriteOptions(),
+    options: RewriteOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""

@@ -19,7 +19,6 @@ GROUPED_KEYED_PRE = "GroupedKeyedEmbeddingPreLookUp"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
-READ_TABLE_FILE = "ReadTableFile"
 ROW_UPDATE = "FusedEmbeddingRowUpdate"
 UPDATE = "FusedEmbeddingUpdate"
 ZEROS_ON_DEMAND = "ZerosOnDemand"
@@ -29,6 +28,7 @@ FILL_SLOT = "FillEmbeddingSlot"
 KEY_ENTRIES = "EmbeddingKeyEntries"
 ADD_KEYS = "AddEmbeddingKeys"
 REMOVE_KEYS = "RemoveEmbeddingKeys"
+READ_TABLE_FILE = "ReadTableFile"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -49,7 +49,6 @@ OP_NAMES: tuple[str, ...] = (
     GROUPED_POST,
     GROUPED_POST_GRAD,
     READ_TABLES,
-    READ_TABLE_FILE,
     ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
@@ -59,4 +58,5 @@ OP_NAMES: tuple[str, ...] = (
     KEY_ENTRIES,
     ADD_KEYS,
     REMOVE_KEYS,
+    READ_TABLE_FILE,
 )
