@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable
 
 _SIGNATURE, _MAIN_OP, _OLD_MAIN_OP = (
     "__saved_model_init_op",
     "saved_model_main_op",
     "legacy_init_op",
 )
-_SCOPE = "fusion_tables"
 
 
 def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) -> None:
@@ -22,7 +21,7 @@ def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) ->
     graph = meta.graph_def
     assigned = []
     for index, table in enumerate(tables):
-        scope = f"{_SCOPE}/{index}"
+        scope = KeptTable.scope(index)
         path = graph.node.add(name=f"{scope}/path", op="Placeholder")
         path.attr["dtype"].type = types_pb2.DT_STRING
         path.attr["shape"].shape.SetInParent()
@@ -36,18 +35,18 @@ def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) ->
         asset.tensor_info.name = f"{path.name}:0"
         asset.tensor_info.dtype = types_pb2.DT_STRING
         asset.tensor_info.tensor_shape.SetInParent()
-    name = _init_op(meta)
+    name = init_op(meta)
     init = next((node for node in graph.node if node.name == name), None)
     if init is not None and init.op == "NoOp":
         init.input.extend(assigned)
         return
     after = [f"^{name}"] if init is not None else []
-    graph.node.add(name=f"{_SCOPE}/init", op="NoOp", input=[*after, *assigned])
-    _set_init_op(meta, f"{_SCOPE}/init")
+    graph.node.add(name=f"{SCOPE}/init", op="NoOp", input=[*after, *assigned])
+    set_init_op(meta, f"{SCOPE}/init")
 
 
-def _init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:
-    """The node that is run when a model has been restored; "" for none."""
+def init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:
+    """Returns the node that is run when a model has been restored; "" for none."""
     if _SIGNATURE in meta.signature_def:
         return meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name.partition(":")[0]
     for key in (_MAIN_OP, _OLD_MAIN_OP):
@@ -57,7 +56,8 @@ def _init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:
     return ""
 
 
-def _set_init_op(meta: meta_graph_pb2.MetaGraphDef, name: str) -> None:
+def set_init_op(meta: meta_graph_pb2.MetaGraphDef, name: str) -> None:
+    """Has a node run when a model has been restored."""
     if _SIGNATURE in meta.signature_def:
         meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name = name
     key = _OLD_MAIN_OP if _OLD_MAIN_OP in meta.collection_def else _MAIN_OP

@@ -71,7 +71,7 @@ def find_tables(
             continue
         rows, width = (int(size or 0) for size in shape)
         name = node.attr["shared_name"].s.decode(errors="replace") or handle
-        file = _file_name(name, {table.file for table in found})
+        file = file_name(name, {table.file for table in found})
         found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
     return found
 
@@ -146,8 +146,8 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
         raise ModelError(f"{file}: truncated or damaged (its objects do not parse)") from error
 
 
-def _file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
-    """A file for a table of this name, which no other has."""
+def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
+    """Returns a file for a table of this name, which no other has."""
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
     plain, number = plain or "table", 1
     file = PurePosixPath(FOLDER, plain)
@@ -187,18 +187,22 @@ def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> No
             copy_range(*bundle.data(table.key.encode()), out)
             out.flush()
             os.fsync(out.fileno())
-    _write_rest(bundle, {table.key for table in tables}, model / VARIABLES)
+    write_rest(bundle, {table.key.encode() for table in tables}, model / VARIABLES)
 
 
-def _write_rest(bundle: Bundle, keys: Collection[str], prefix: Path) -> None:
-    """Writes a bundle without some of its variables, in one data file."""
+def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None:
+    """Writes a bundle without some of its entries, in one data file.
+
+    Raises:
+        ModelError: the source cannot be read.
+        OSError: a file cannot be written.
+    """
     objects = _saved_objects(bundle)
-    forget_values(objects, keys)
+    forget_values(objects, dropped)
     entries: dict[bytes, BundleEntryProto] = {}
     prefix.parent.mkdir(parents=True, exist_ok=True)
     header = type(bundle.header).FromString(bundle.header.SerializeToString())
     header.num_shards = 1
-    dropped = {key.encode() for key in keys}
     with open(data_file(prefix, 0, 1), "xb") as out:
         for name, entry in sorted(bundle.entries.items()):
             if name in dropped:

@@ -12,6 +12,9 @@ from fusion.schema.names import READ_TABLE_FILE
 #: Where the files of tables are, among a model's assets.
 FOLDER = "tables"
 
+#: The scope of the nodes that read them.
+SCOPE = "fusion_tables"
+
 
 @dataclass(frozen=True)
 class KeptTable:
@@ -35,6 +38,11 @@ class KeptTable:
     dtype: int
     file: PurePosixPath
     in_memory: bool = False
+
+    @staticmethod
+    def scope(index: int) -> str:
+        """Returns the scope of the nodes that read one of the tables of a model."""
+        return f"{SCOPE}/{index}"
 
     def set_read(self, node: node_def_pb2.NodeDef) -> None:
         """Makes a node, which has its input, the one that reads the file."""

@@ -53,11 +53,11 @@ def _pairs(objects: Any, saved: Any) -> Iterator[tuple[int, Any]]:
 
 
 def forget_values(
-    saved: trackable_object_graph_pb2.TrackableObjectGraph, keys: Collection[str]
+    saved: trackable_object_graph_pb2.TrackableObjectGraph, dropped: Collection[bytes]
 ) -> None:
-    """Has the objects of a checkpoint have no value of these keys."""
+    """Has the objects of a checkpoint have no value of these names."""
     for node in saved.nodes:
-        kept = [a for a in node.attributes if a.checkpoint_key not in keys]
+        kept = [a for a in node.attributes if a.checkpoint_key.encode() not in dropped]
         if len(kept) < len(node.attributes):
             copies = [type(a).FromString(a.SerializeToString()) for a in kept]
             del node.attributes[:]

@@ -1,0 +1,272 @@
+"""`split_saved_model`: a model in, its lookups, the rest and its tables out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from fusion.passes.graph.tensor import dims
+from fusion.passes.recognise.spec import dtype_name
+from fusion.passes.targets import Target
+from fusion.saved_model.copies import copy_file, copy_range
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.rewrite import graph_errors, rewrite_meta_graph
+from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
+from fusion.saved_model.split.cuts import Cut, find_cuts
+from fusion.saved_model.split.flat import flat_graph, signature_nodes
+from fusion.saved_model.split.model import Origin, assemble, variables_of
+from fusion.saved_model.split.parts import dense_part, lookup_part
+from fusion.saved_model.staging import check_destination, staged_directory, write_file
+from fusion.saved_model.table_files.keep import VARIABLES, file_name, write_rest
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.saver import restored_variables
+from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
+from fusion.version import __version__
+
+DENSE, LOOKUP, TABLES = "dense", "lookup", "tables"
+_KEY, _ROWS = "key", "emb_vector"
+_SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
+_KEYS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model that was split.
+
+    Attributes:
+        cuts: the lookups.
+        tables: their tables.
+    """
+
+    cuts: tuple[Cut, ...]
+    tables: tuple[KeptTable, ...]
+
+
+def split_saved_model(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> Split:
+    """Splits the SavedModel `src` at its lookups.
+
+    `dst/lookup` is a SavedModel: for each signature, the original inputs that lookups need in,
+    embeddings out. `dst/dense` is one of stock ops: embeddings and the other inputs in, the
+    original outputs out; if embeddings are all its inputs, signature "flat" takes them in one
+    vector. `dst/tables/NAME` has a table: `key`, int64, the numbers of its rows, and `emb_vector`,
+    its rows, which the lookup model maps. `dst/fusion.json` tells what is what.
+
+    Tables are copied byte by byte and never in memory whole.
+
+    Args:
+        src: the directory of a SavedModel with variables.
+        dst: the directory to create.
+
+    Raises:
+        ModelError: `src` cannot be read, has no lookup that was understood, or `dst` cannot be
+            written. Nothing is left behind.
+    """
+    source = read_saved_model(src)
+    if source.is_frozen or len(source.meta_graphs) > 1:
+        what = "a frozen graph" if source.is_frozen else "a model of several graphs"
+        raise ModelError(f"{source.path}: {what} cannot be split")
+    destination = check_destination(source.path, dst)
+    if not index_file(source.path / VARIABLES).is_file():
+        raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
+    bundle = read_bundle(source.path / VARIABLES)
+    with graph_errors(source.path):
+        plan = _Plan(source.meta_graphs[0], bundle)
+    if not plan.cuts:
+        raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
+    with staged_directory(destination) as staging:
+        _write_tables(bundle, plan.tables, staging / TABLES)
+        for folder, meta, tables in (
+            (DENSE, plan.dense, ()),
+            (LOOKUP, plan.lookup, plan.tables),
+        ):
+            _write_model(source, bundle, plan, meta, tables, staging, folder)
+        write_file(staging / MANIFEST_FILE, _manifest(source, plan))
+    return Split(tuple(plan.cuts), tuple(plan.tables))
+
+
+class _Plan:
+    """What becomes of a model.
+
+    Attributes:
+        cuts: its lookups.
+        tables: those of these, each in a file of the lookup model.
+        dense, lookup: the two models.
+        keys: the checkpoint keys of the variables of each, by folder.
+    """
+
+    def __init__(self, meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> None:
+        keys = {one.handle: one.key for one in restored_variables(meta) if not one.part}
+        keys = {handle: key for handle, key in keys.items() if key.encode() in bundle.entries}
+        graph = flat_graph(meta)
+        origin = Origin(meta, graph, keys)
+        signatures = {k: s for k, s in meta.signature_def.items() if k not in _SPECIAL}
+        found = find_cuts(graph, signature_nodes(meta))
+        tables = {t.handle: t for t in _tables(graph, keys, bundle, found)}
+        self.cuts = [cut for cut in found if all(handle in tables for handle in cut.handles)]
+        dense = dense_part(graph, signatures, self.cuts)
+        used = {key for signature in dense.signatures.values() for key in signature.inputs}
+        self.cuts = [cut for cut in self.cuts if cut.name in used]
+        lookup = lookup_part(graph, signatures, dense.signatures, self.cuts)
+        handles = dict.fromkeys(handle for cut in self.cuts for handle in cut.handles)
+        self.tables = [tables[handle] for handle in handles]
+        self.dense = assemble(origin, dense, ())
+        self.lookup = assemble(origin, lookup, self.tables)
+        rewrite_meta_graph(self.lookup, Target.FUSED, LOOKUP, was_rewritten=False)
+        self.keys = {
+            DENSE: set(variables_of(dense.graph, keys).values()),
+            LOOKUP: set(variables_of(lookup.graph, keys).values()) - {t.key for t in self.tables},
+        }
+
+
+def _tables(
+    graph: Any, keys: dict[str, str], bundle: Bundle, cuts: Sequence[Cut]
+) -> Iterator[KeptTable]:
+    """Yields the tables of lookups that are matrices of floats, saved in one piece."""
+    nodes = {node.name: node for node in graph.node}
+    taken: set[PurePosixPath] = set()
+    for handle in dict.fromkeys(handle for cut in cuts for handle in cut.handles):
+        if handle not in keys:
+            continue
+        entry, node = bundle.entries[keys[handle].encode()], nodes[handle]
+        shape = tuple(dim.size for dim in entry.shape.dim)
+        if entry.slices or len(shape) != 2 or shape != dims(node.attr["shape"].shape):
+            continue
+        name = node.attr["shared_name"].s.decode(errors="replace") or handle
+        file = file_name(name, taken)
+        taken.add(file)
+        yield KeptTable(keys[handle], handle, name, *shape, entry.dtype, file)
+
+
+def _write_tables(bundle: Bundle, tables: Sequence[KeptTable], folder: Path) -> None:
+    """Writes the keys and rows of tables."""
+    for table in tables:
+        own = folder / table.file.name
+        own.mkdir(parents=True)
+        with open(own / _KEY, "xb") as out:
+            for first in range(0, table.rows, _KEYS_AT_ONCE):
+                keys = np.arange(first, min(first + _KEYS_AT_ONCE, table.rows), dtype="<i8")
+                out.write(keys.tobytes())
+            _sync(out)
+        with open(own / _ROWS, "xb") as out:
+            if table.dtype == types_pb2.DT_FLOAT:
+                copy_range(*bundle.data(table.key.encode()), out)
+            else:
+                _write_floats(bundle, table, out)
+            _sync(out)
+
+
+def _write_floats(bundle: Bundle, table: KeptTable, out: Any) -> None:
+    """Writes the rows of a table of another dtype as float32."""
+    file, offset, size = bundle.data(table.key.encode())
+    dtype: np.dtype[Any] = _NUMPY[table.dtype]()
+    with open(file, "rb") as source:
+        source.seek(offset)
+        left = size
+        while left:
+            content = source.read(min(left, _KEYS_AT_ONCE * 8))
+            if not content:
+                raise ModelError(f"{file}: truncated or damaged (it ends too early)")
+            left -= len(content)
+            out.write(np.frombuffer(content, dtype).astype("<f4").tobytes())
+
+
+def _bfloat16() -> np.dtype[Any]:
+    from tensorflow.python.framework import dtypes
+
+    return np.dtype(dtypes.bfloat16.as_numpy_dtype)
+
+
+_NUMPY: dict[int, Callable[[], np.dtype[Any]]] = {
+    types_pb2.DT_HALF: lambda: np.dtype("<f2"),
+    types_pb2.DT_DOUBLE: lambda: np.dtype("<f8"),
+    types_pb2.DT_BFLOAT16: _bfloat16,
+}
+
+
+def _sync(out: Any) -> None:
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _write_model(
+    source: SourceModel,
+    bundle: Bundle,
+    plan: _Plan,
+    meta: meta_graph_pb2.MetaGraphDef,
+    tables: Sequence[KeptTable],
+    staging: Path,
+    name: str,
+) -> None:
+    """Writes one of the models."""
+    folder = staging / name
+    folder.mkdir()
+    if plan.keys[name]:
+        wanted = {key.encode() for key in plan.keys[name]}
+        write_rest(bundle, bundle.entries.keys() - wanted, folder / VARIABLES)
+    files = {str(table.file): table for table in tables}
+    for asset in meta.asset_file_def:
+        target = folder / "assets" / asset.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        table = files.get(asset.filename)
+        if table is None:
+            copy_file(source.path / "assets" / asset.filename, target)
+        elif table.dtype == types_pb2.DT_FLOAT:
+            _link(staging / TABLES / table.file.name / _ROWS, target)
+        else:
+            with open(target, "xb") as out:
+                copy_range(*bundle.data(table.key.encode()), out)
+                _sync(out)
+    proto = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+    proto.meta_graphs.add().CopyFrom(meta)
+    write_file(folder / MODEL_FILE, proto.SerializeToString(deterministic=True))
+
+
+def _link(file: Path, target: Path) -> None:
+    """Makes a file another name of one, or a copy where the file system cannot."""
+    try:
+        os.link(file, target)
+    except OSError:
+        copy_file(file, target)
+
+
+def _manifest(source: SourceModel, plan: _Plan) -> bytes:
+    """The content of `fusion.json`: the same bytes for the same model."""
+    names = {table.handle: table for table in plan.tables}
+    facts = {
+        "tool": "tf-embedding-fusion",
+        "version": __version__,
+        "kind": "split",
+        "load": f"Run `import fusion` before loading {LOOKUP}; {DENSE} needs TensorFlow alone.",
+        "source": {"saved_model_sha256": source.sha256},
+        "lookups": [
+            {
+                "name": cut.name,
+                "tables": [names[handle].file.name for handle in cut.handles],
+                "shape": list(cut.shape),
+                "dtype": dtype_name(cut.dtype),
+                "combiner": cut.combiner,
+            }
+            for cut in plan.cuts
+        ],
+        "tables": [
+            {
+                "name": table.file.name,
+                "variable": table.name,
+                "rows": table.rows,
+                "dimension": table.width,
+                "dtype": dtype_name(table.dtype),
+                "keys": f"{TABLES}/{table.file.name}/{_KEY}",
+                "vectors": f"{TABLES}/{table.file.name}/{_ROWS}",
+            }
+            for table in plan.tables
+        ],
+    }
+    return (json.dumps(facts, indent=2) + "\n").encode()
