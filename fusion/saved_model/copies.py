@@ -138,6 +138,12 @@ def _copy_chunk(source: int, target: int, start: int, place: int, count: int) ->
         return os.pwrite(target, chunk, place) if chunk else 0
 
 
+def link_file(src: Path, dst: Path) -> None:
+    """Makes `dst` another name of the file `src`, or a copy where that cannot be."""
+    if not _link(src, dst):
+        copy_file(src, dst)
+
+
 def _link(src: Path, dst: Path) -> bool:
     """Makes `dst` another name of the file `src`; returns whether that could be done."""
     dst.parent.mkdir(parents=True, exist_ok=True)

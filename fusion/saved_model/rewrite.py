@@ -190,8 +190,8 @@ def rewrite_saved_model(
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
         if compare:
-            tolerance = _tolerance(source, proto, done.report)
-            verification = _verify(source.path, staging, tolerance, options)
+            tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
+            verification = verify_models(source.path, staging, tolerance, options)
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
@@ -218,8 +218,8 @@ def _rewrite_frozen(
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
-            tolerance = _tolerance(source, proto, done.report)
-            done = replace(done, verification=_verify(*models, tolerance, options))
+            tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
+            done = replace(done, verification=verify_models(*models, tolerance, options))
         write_file(record_file, _record(source, proto, options, done))
     return done
 
@@ -398,18 +398,26 @@ def _build(
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _tolerance(
-    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
-) -> float:
-    """Returns the tolerance of the comparison: 0 if both models give the same bits."""
+def _has_fused_ops(source: SourceModel, proto: saved_model_pb2.SavedModel) -> bool:
+    return bool(_custom_ops(source.proto) or _custom_ops(proto))
+
+
+def tolerance_of(report: FusionReport, *, has_fused_ops: bool) -> float:
+    """Returns the tolerance of the comparison: 0 if both models give the same bits.
+
+    Args:
+        report: what was done.
+        has_fused_ops: whether one of the models has fused ops.
+    """
     fused = [c for c in report.columns if c.fused]
     rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
-    has_fused_ops = _custom_ops(source.proto) or _custom_ops(proto)
     has_products = any(c.spec is not None and c.spec.is_product for c in fused)
     return ROUNDING if (has_fused_ops and rounds) or has_products else 0.0
 
 
-def _verify(source: Path, staging: Path, tolerance: float, options: RewriteOptions) -> Verification:
+def verify_models(
+    source: Path, staging: Path, tolerance: float, options: RewriteOptions
+) -> Verification:
     """Compares a source with what was made of it, see `compare_models`.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import tf_optimizer
@@ -73,7 +73,20 @@ def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.Gra
             pending += map(node_of, nodes[name].input)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
     result.node.extend(node for node in graph.node if node.name in kept)
+    for node in result.node:
+        _forget_neighbours(node, kept)
     return result
+
+
+def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:
+    """Has a node not be kept beside others that are not there."""
+    if "_class" in node.attr:
+        names = node.attr["_class"].list.s
+        left = [name for name in names if name.decode().removeprefix("loc:@") in kept]
+        if not left:
+            del node.attr["_class"]
+        elif len(left) < len(names):
+            names[:] = left
 
 
 def node_of(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,12 +17,20 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from fusion.passes.graph.tensor import dims
 from fusion.passes.recognise.spec import dtype_name
 from fusion.passes.targets import Target
-from fusion.saved_model.copies import copy_file, copy_range
+from fusion.saved_model.copies import copy_file, copy_range, link_file
 from fusion.saved_model.errors import ModelError
-from fusion.saved_model.rewrite import graph_errors, rewrite_meta_graph
+from fusion.saved_model.rewrite import (
+    graph_errors,
+    rewrite_meta_graph,
+    tolerance_of,
+    verify_models,
+)
+from fusion.saved_model.rewrite_options import RewriteOptions
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
 from fusion.saved_model.split.cuts import Cut, find_cuts
 from fusion.saved_model.split.flat import flat_graph, signature_nodes
+from fusion.saved_model.split.folder import DENSE, KEY, KIND, LOOKUP, ROWS, TABLES
+from fusion.saved_model.split.join import write_joined
 from fusion.saved_model.split.model import Origin, assemble, variables_of
 from fusion.saved_model.split.parts import dense_part, lookup_part
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
@@ -29,10 +38,9 @@ from fusion.saved_model.table_files.keep import VARIABLES, file_name, write_rest
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
+from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
 from fusion.version import __version__
 
-DENSE, LOOKUP, TABLES = "dense", "lookup", "tables"
-_KEY, _ROWS = "key", "emb_vector"
 _SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
 _KEYS_AT_ONCE = 1 << 20
 
@@ -44,13 +52,23 @@ class Split:
     Attributes:
         cuts: the lookups.
         tables: their tables.
+        verification: the comparison of the source with both models; None if not asked for.
     """
 
     cuts: tuple[Cut, ...]
     tables: tuple[KeptTable, ...]
+    verification: Verification | None = None
 
 
-def split_saved_model(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> Split:
+def split_saved_model(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    verify: bool = True,
+    timeout: float = DEFAULT_TIMEOUT,
+    *,
+    inputs: str | os.PathLike[str] | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+) -> Split:
     """Splits the SavedModel `src` at its lookups.
 
     `dst/lookup` is a SavedModel: for each signature, the original inputs that lookups need in,
@@ -64,10 +82,15 @@ def split_saved_model(src: str | os.PathLike[str], dst: str | os.PathLike[str]) 
     Args:
         src: the directory of a SavedModel with variables.
         dst: the directory to create.
+        verify: whether to run the source, and both models one behind the other, on generated
+            inputs, and compare every output before `dst` appears: see `fuse_saved_model`.
+        timeout: seconds that loading and running one model may take for that.
+        inputs: a file of recorded inputs, see `compare_models`.
+        batch_size: how many Examples of a TFRecord file of inputs are a batch.
 
     Raises:
         ModelError: `src` cannot be read, has no lookup that was understood, or `dst` cannot be
-            written. Nothing is left behind.
+            written or gives something else (`VerificationError`). Nothing is left behind.
     """
     source = read_saved_model(src)
     if source.is_frozen or len(source.meta_graphs) > 1:
@@ -89,7 +112,16 @@ def split_saved_model(src: str | os.PathLike[str], dst: str | os.PathLike[str]) 
         ):
             _write_model(source, bundle, plan, meta, tables, staging, folder)
         write_file(staging / MANIFEST_FILE, _manifest(source, plan))
-    return Split(tuple(plan.cuts), tuple(plan.tables))
+        verification = None
+        if verify:
+            joined = staging.parent / "joined"
+            joined.mkdir()
+            write_joined(staging, joined, os.link)
+            tolerance = tolerance_of(plan.report, has_fused_ops=True)
+            options = RewriteOptions(timeout=timeout, inputs=inputs, batch_size=batch_size)
+            verification = verify_models(source.path, joined, tolerance, options)
+            shutil.rmtree(joined)
+    return Split(tuple(plan.cuts), tuple(plan.tables), verification)
 
 
 class _Plan:
@@ -99,6 +131,7 @@ class _Plan:
         cuts: its lookups.
         tables: those of these, each in a file of the lookup model.
         dense, lookup: the two models.
+        report: on the columns of the lookup model.
         keys: the checkpoint keys of the variables of each, by folder.
     """
 
@@ -119,7 +152,8 @@ class _Plan:
         self.tables = [tables[handle] for handle in handles]
         self.dense = assemble(origin, dense, ())
         self.lookup = assemble(origin, lookup, self.tables)
-        rewrite_meta_graph(self.lookup, Target.FUSED, LOOKUP, was_rewritten=False)
+        result = rewrite_meta_graph(self.lookup, Target.FUSED, LOOKUP, was_rewritten=False)
+        self.report = result.report
         self.keys = {
             DENSE: set(variables_of(dense.graph, keys).values()),
             LOOKUP: set(variables_of(lookup.graph, keys).values()) - {t.key for t in self.tables},
@@ -150,12 +184,12 @@ def _write_tables(bundle: Bundle, tables: Sequence[KeptTable], folder: Path) -> 
     for table in tables:
         own = folder / table.file.name
         own.mkdir(parents=True)
-        with open(own / _KEY, "xb") as out:
+        with open(own / KEY, "xb") as out:
             for first in range(0, table.rows, _KEYS_AT_ONCE):
                 keys = np.arange(first, min(first + _KEYS_AT_ONCE, table.rows), dtype="<i8")
                 out.write(keys.tobytes())
             _sync(out)
-        with open(own / _ROWS, "xb") as out:
+        with open(own / ROWS, "xb") as out:
             if table.dtype == types_pb2.DT_FLOAT:
                 copy_range(*bundle.data(table.key.encode()), out)
             else:
@@ -219,7 +253,7 @@ def _write_model(
         if table is None:
             copy_file(source.path / "assets" / asset.filename, target)
         elif table.dtype == types_pb2.DT_FLOAT:
-            _link(staging / TABLES / table.file.name / _ROWS, target)
+            link_file(staging / TABLES / table.file.name / ROWS, target)
         else:
             with open(target, "xb") as out:
                 copy_range(*bundle.data(table.key.encode()), out)
@@ -229,21 +263,13 @@ def _write_model(
     write_file(folder / MODEL_FILE, proto.SerializeToString(deterministic=True))
 
 
-def _link(file: Path, target: Path) -> None:
-    """Makes a file another name of one, or a copy where the file system cannot."""
-    try:
-        os.link(file, target)
-    except OSError:
-        copy_file(file, target)
-
-
 def _manifest(source: SourceModel, plan: _Plan) -> bytes:
     """The content of `fusion.json`: the same bytes for the same model."""
     names = {table.handle: table for table in plan.tables}
     facts = {
         "tool": "tf-embedding-fusion",
         "version": __version__,
-        "kind": "split",
+        "kind": KIND,
         "load": f"Run `import fusion` before loading {LOOKUP}; {DENSE} needs TensorFlow alone.",
         "source": {"saved_model_sha256": source.sha256},
         "lookups": [
@@ -263,8 +289,8 @@ def _manifest(source: SourceModel, plan: _Plan) -> bytes:
                 "rows": table.rows,
                 "dimension": table.width,
                 "dtype": dtype_name(table.dtype),
-                "keys": f"{TABLES}/{table.file.name}/{_KEY}",
-                "vectors": f"{TABLES}/{table.file.name}/{_ROWS}",
+                "keys": f"{TABLES}/{table.file.name}/{KEY}",
+                "vectors": f"{TABLES}/{table.file.name}/{ROWS}",
             }
             for table in plan.tables
         ],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
-from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from fusion.passes.analysis.variables import VARIABLE_OPS, Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
@@ -199,24 +199,50 @@ def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None
     """
     objects = _saved_objects(bundle)
     forget_values(objects, dropped)
-    entries: dict[bytes, BundleEntryProto] = {}
+    changed = {_OBJECTS: objects.SerializeToString(deterministic=True)}
+    _write_bundle({name: bundle for name in bundle.entries if name not in dropped}, changed, prefix)
+
+
+def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
+    """Writes one bundle of the entries of several, those of the first where names are the same.
+
+    Raises:
+        ModelError: a source cannot be read.
+        OSError: a file cannot be written.
+    """
+    found: dict[bytes, Bundle] = {}
+    for bundle in bundles:
+        for name in bundle.entries:
+            found.setdefault(name, bundle)
+    _write_bundle(found, {}, prefix)
+
+
+def _write_bundle(
+    entries: Mapping[bytes, Bundle], changed: Mapping[bytes, bytes], prefix: Path
+) -> None:
+    """Writes a bundle with one data file.
+
+    Args:
+        entries: where each entry is from, by its name.
+        changed: scalar strings that are others now.
+        prefix: of the bundle.
+    """
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    header = type(bundle.header).FromString(bundle.header.SerializeToString())
-    header.num_shards = 1
+    header, written = BundleHeaderProto(), dict[bytes, BundleEntryProto]()
     with open(data_file(prefix, 0, 1), "xb") as out:
-        for name, entry in sorted(bundle.entries.items()):
-            if name in dropped:
-                continue
-            copied = entries[name] = BundleEntryProto.FromString(entry.SerializeToString())
-            copied.shard_id, copied.offset = 0, out.tell()
-            if name == _OBJECTS:
-                content = objects.SerializeToString(deterministic=True)
-                out.write(string_entry(copied, content))
+        for name, bundle in sorted(entries.items()):
+            header.CopyFrom(bundle.header)
+            entry = written[name] = BundleEntryProto()
+            entry.CopyFrom(bundle.entries[name])
+            entry.shard_id, entry.offset = 0, out.tell()
+            if name in changed:
+                out.write(string_entry(entry, changed[name]))
             else:
                 copy_range(*bundle.data(name), out)
         out.flush()
         os.fsync(out.fileno())
-    write_index(prefix, header, entries)
+    header.num_shards = 1
+    write_index(prefix, header, written)
 
 
 def total_bytes(tables: Sequence[KeptTable]) -> int:
