@@ -1,6 +1,7 @@
 """The processes of a cluster: those of this machine, or those that `TF_CONFIG` names.
 
-`python -m modelzoo.cluster` is a worker or a server for as long as its standard input is open.
+`python -m modelzoo.cluster` is a worker or a server of `ParameterServerStrategy`, and with a module
+and its arguments it is that program, for as long as its standard input is open.
 """
 
 from __future__ import annotations
@@ -8,19 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 CONFIG = "TF_CONFIG"
 """The environment's variable that says which processes there are, and which one this is."""
-
-HERE = {"chief": 1, "worker": 2, "ps": 2}
-"""The processes that are started on this machine where nobody else did, by job."""
 
 
 def tasks(cluster: Mapping[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -61,42 +60,55 @@ def own_job() -> str | None:
         raise ValueError(f"{CONFIG} has no task with a type: {text!r}") from error
 
 
-def start_here(enable: bool) -> None:
-    """Makes this process the chief of a cluster on this machine, and starts the others.
+def is_first() -> bool:
+    """Whether no process trains before this one: a chief, or else the first worker."""
+    job = own_job()
+    if job in (None, "chief"):
+        return True
+    config = json.loads(os.environ[CONFIG])
+    has_chief = bool(config.get("cluster", {}).get("chief"))
+    return job == "worker" and not has_chief and config["task"].get("index", 0) == 0
 
-    They end when this process does, however it ends.
+
+def start_here(
+    cluster: Mapping[str, int], arguments: Sequence[str], on_cpu: Container[str] = ()
+) -> None:
+    """Makes this process the first of a cluster on this machine, and starts the others.
+
+    They end when this process does, however it ends, and this one when another one fails.
 
     Args:
-        enable: whether they call `fusion.enable`.
+        cluster: how many processes each job has, that of this process first.
+        arguments: of `python -m modelzoo.cluster` in the others.
+        on_cpu: the jobs whose processes have no GPU.
     """
     # Nobody ever closes the end that is written to, but the system when this process is gone.
     theirs, _ = os.pipe()
     started = {}
-    for name, config in tasks(HERE):
-        if name == "chief_0":
-            os.environ.update(config)
-            continue
-        order = [sys.executable, "-m", "modelzoo.cluster", *(["--enable"] if enable else [])]
+    (_, own), *others = tasks(cluster)
+    os.environ.update(own)
+    for name, config in others:
+        order = [sys.executable, "-m", "modelzoo.cluster", *arguments]
         environment = {**os.environ, **config}
-        if name.startswith("ps"):
-            environment["CUDA_VISIBLE_DEVICES"] = "-1"  # tables are on the CPU
+        if name.split("_")[0] in on_cpu:
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
         started[name] = subprocess.Popen(
             order,
             env=environment,
             stdin=theirs,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the chief
+            start_new_session=True,  # Ctrl-C is for the first
         )
     os.close(theirs)
     threading.Thread(target=_watch, args=(started,), daemon=True).start()
 
 
 def _watch(started: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Ends this process when one of the others has ended, which TensorFlow waits for forever."""
+    """Ends this process when one of the others has failed, which TensorFlow waits for forever."""
     while True:
         time.sleep(0.5)
         for name, process in started.items():
-            if (status := process.poll()) is not None:
+            if status := process.poll():
                 print(f"Error: {name} ended with status {status}", file=sys.stderr, flush=True)
                 os._exit(1)
 
@@ -115,15 +127,29 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m modelzoo.cluster", description=__doc__)
     parser.add_argument("--enable", action="store_true", help="call fusion.enable()")
-    enable = parser.parse_args().enable
+    parser.add_argument("module", nargs="?", help="a program to run, and no server")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    given = parser.parse_args()
+    if given.module is not None:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+        sys.argv[1:] = given.arguments
+        runpy.run_module(given.module, run_name="__main__", alter_sys=True)
+        return
     import fusion
 
-    if enable:
+    if given.enable:
         fusion.enable()
     server = start_server()
     sys.stdin.read()
     del server
     os._exit(0)  # it never ends by itself
+
+
+def _end_with_input() -> None:
+    """Ends this process when nobody has the other end of its standard input any more."""
+    # Not by `sys.stdin`, which Python locks at its end.
+    os.read(0, 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

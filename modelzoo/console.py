@@ -14,14 +14,14 @@ from modelzoo.criteo.schema import DataError
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Makes one line of wrong options, files that cannot be read, and TensorFlow's errors.
+    """Makes one line of wrong options, what is not supported, files and TensorFlow's errors.
 
     Raises:
         click.ClickException: for these.
     """
     try:
         yield
-    except (ValueError, OSError, tf.errors.OpError) as error:
+    except (ValueError, NotImplementedError, OSError, tf.errors.OpError) as error:
         # What the Python of a pipeline raises comes with all that it went through.
         inside = re.search(rf"{DataError.__name__}: (.*)", str(error))
         told = str(error) if inside is None else inside.group(1)

@@ -79,7 +79,7 @@ class Columns:
         made = []
         for feature, rows in self.inputs.rows.items():
             ids = tf.feature_column.categorical_column_with_identity(feature, rows)
-            values = _values(f"{self.seed} {name} {feature}")
+            values = self.values(name, feature)
             if self.do_fusion is None:
                 column = tf.feature_column.embedding_column(ids, dim, "mean", values)
             else:
@@ -88,6 +88,14 @@ class Columns:
                 )
             made.append(column)
         return made
+
+    def values(self, name: str, feature: str) -> Any:
+        """The initializer of the table of a feature's embeddings of a name."""
+        return _values(f"{self.seed} {name} {feature}")
+
+    def features(self) -> list[str]:
+        """The categorical features, in the order in which feature columns have their vectors."""
+        return sorted(self.inputs.rows, key=lambda feature: f"{feature}_embedding")
 
 
 def _values(name: str) -> Any:
@@ -106,10 +114,11 @@ class Layers(Protocol):
     def counts(self) -> Any:
         """The logarithms of the counts, float32 [n, 13]."""
 
-    def embeddings(self, dim: int, name: str) -> Any:
-        """A vector for each categorical feature, side by side, float32 [n, features * dim].
+    def embeddings(self, **dims: int) -> list[Any]:
+        """Vectors of each categorical feature side by side, float32 [n, features * dim].
 
-        What it gives is kept by name, for an output of the model that stops there.
+        There is one such tensor for each name, whose vectors have so many elements. They are kept
+        by name, for an output of the model that stops there.
         """
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
@@ -172,12 +181,21 @@ class KerasLayers:
         read = {name: self.features[name] for name in NUMERIC}
         return fusion.feature_column.DenseFeatures(self._columns.counts(), name="counts")(read)
 
-    def embeddings(self, dim: int, name: str) -> Any:
+    def embeddings(self, **dims: int) -> list[Any]:
         """See `Layers`."""
         read = {feature: self.features[feature] for feature in self._columns.inputs.rows}
-        columns = self._columns.embeddings(dim, name)
-        self.embedded[name] = fusion.feature_column.DenseFeatures(columns, name=name)(read)
-        return self.embedded[name]
+        made = self._embedded(read, dims)
+        self.embedded.update(made)
+        return [*made.values()]
+
+    def _embedded(self, read: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
+        """What `embeddings` gives of categorical features, by name."""
+        return {
+            name: fusion.feature_column.DenseFeatures(
+                self._columns.embeddings(dim, name), name=name
+            )(read)
+            for name, dim in dims.items()
+        }
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""
@@ -212,15 +230,18 @@ class StockLayers(KerasLayers):
         joined = keras.layers.Concatenate()([self.features[name] for name in sorted(NUMERIC)])
         return joined if self._columns.inputs.is_log else keras.ops.log1p(keras.ops.relu(joined))
 
-    def embeddings(self, dim: int, name: str) -> Any:
-        """See `Layers`."""
-        rows, parts = self._columns.inputs.rows, []
-        for feature in sorted(rows, key=lambda feature: f"{feature}_embedding"):
-            values = _behind_zeros(_values(f"{self._columns.seed} {name} {feature}"))
-            layer = keras.layers.Embedding(rows[feature] + 1, dim, values, name=f"{name}_{feature}")
-            parts.append(keras.layers.Flatten()(layer(self.features[feature] + 1)))
-        self.embedded[name] = keras.layers.Concatenate(name=name)(parts)
-        return self.embedded[name]
+    def _embedded(self, read: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
+        """See `KerasLayers`."""
+        made = {}
+        for name, dim in dims.items():
+            parts = []
+            for feature in self._columns.features():
+                rows = self._columns.inputs.rows[feature] + 1
+                values = _behind_zeros(self._columns.values(name, feature))
+                layer = keras.layers.Embedding(rows, dim, values, name=f"{name}_{feature}")
+                parts.append(keras.layers.Flatten()(layer(read[feature] + 1)))
+            made[name] = keras.layers.Concatenate(name=name)(parts)
+        return made
 
 
 def _behind_zeros(values: Any) -> Any:
@@ -249,12 +270,13 @@ class GraphLayers:
         """See `Layers`."""
         return v1.feature_column.input_layer(self.features, self._columns.counts())
 
-    def embeddings(self, dim: int, name: str) -> Any:
+    def embeddings(self, **dims: int) -> list[Any]:
         """See `Layers`."""
-        columns = self._columns.embeddings(dim, name)
-        with v1.variable_scope(name):
-            self.embedded[name] = v1.feature_column.input_layer(self.features, columns)
-        return self.embedded[name]
+        for name, dim in dims.items():
+            columns = self._columns.embeddings(dim, name)
+            with v1.variable_scope(name):
+                self.embedded[name] = v1.feature_column.input_layer(self.features, columns)
+        return [self.embedded[name] for name in dims]
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""

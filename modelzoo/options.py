@@ -51,7 +51,9 @@ class Options:
         do_fusion: None, "v1" or "v2", of the embedding columns.
         enable: whether `fusion.enable` fuses what columns leave.
         style: "keras" for Keras 3, "graph" for compat.v1.
-        strategy: "none", "mirrored" or "ps", parameter servers.
+        strategy: "none", "mirrored", "multiworker" or "ps", parameter servers.
+        sharded: whether each replica has a shard of the tables, and no copies of them.
+        workers: how many are started on this machine, of "multiworker" and "ps".
         optimizer: one of `optimizers.RATES`.
         rate: the learning rate; None for the one there.
         batch_size: samples of a step, those of all replicas together.
@@ -75,6 +77,8 @@ class Options:
     enable: bool = False
     style: str = "keras"
     strategy: str = "none"
+    sharded: bool = False
+    workers: int = 2
     optimizer: str = "lazy-adam"
     rate: float | None = None
     batch_size: int = 512
@@ -92,13 +96,13 @@ class Options:
         choices = {
             "do_fusion": (None, "v1", "v2"),
             "style": ("keras", "graph"),
-            "strategy": ("none", "mirrored", "ps"),
+            "strategy": ("none", "mirrored", "multiworker", "ps"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 shown = ", ".join(map(str, known))
                 raise ValueError(f"{name} must be one of {shown}, got {getattr(self, name)!r}")
-        for name in ("batch_size", "steps", "save_every", "eval_samples"):
+        for name in ("workers", "batch_size", "steps", "save_every", "eval_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.hidden is not None and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", self.hidden):
@@ -110,3 +114,16 @@ class Options:
             raise ValueError(f"strategy {self.strategy!r} is for style 'keras'")
         if self.strategy == "ps" and self.deterministic:
             raise ValueError("strategy 'ps' cannot be deterministic: steps overlap")
+        if self.sharded:
+            self._check_sharded()
+
+    def _check_sharded(self) -> None:
+        if self.style == "graph":
+            raise ValueError("sharded tables are for style 'keras': leave out --style or --sharded")
+        if self.strategy == "ps":
+            raise ValueError(
+                "strategy 'ps' has tables on its servers: leave out --sharded, "
+                "or train with --strategy multiworker"
+            )
+        if self.do_fusion is not None:
+            raise ValueError("sharded tables have no columns: leave out --do-fusion or --sharded")

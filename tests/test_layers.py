@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
-        *("exchange", "layout", "replicas", "saving", "sharded_table", "rows"),
+        *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded_table", "rows"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),
     ),
     "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),

@@ -72,10 +72,12 @@ def train(steps: int, columns: int, devices: int) -> dict[str, Any]:
     losses = [float(step(batch)) for batch in [*data]]
     shards = [shard for table in model.tables for shard in table.shards.values()]
     peers = model.tables[0].replicas.peers
+    messages, sent = (0, 0) if peers is None else peers.sent.numpy().tolist()
     return {
         "losses": losses,
         "table_bytes": sum(4 * DIM * shard.shape[0] for shard in shards),
-        "sent_in_a_step": 0 if peers is None else int(peers.sent[1]) // steps,
+        "messages_in_a_step": messages / steps,
+        "sent_in_a_step": sent / steps,
     }
 
 
@@ -116,7 +118,10 @@ def main() -> None:
         print(f"step {number:3} loss {loss:.6f}")
     for number, one in enumerate(told):
         tables, sent = one["table_bytes"] / 1e3, one["sent_in_a_step"] / 1e3
-        print(f"process {number}: {tables:,.0f} kB of tables, {sent:,.1f} kB sent in a step")
+        messages = f"{one['messages_in_a_step']:.0f} messages"
+        print(
+            f"process {number}: {tables:,.0f} kB of tables, a step sends {sent:,.1f} kB, {messages}"
+        )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import tensorflow as tf
+
+#: Rows of a replica that are made or sent at once.
+BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,13 @@ class Layout:
             return range(replica, self.rows, self.count)
         return range(self.rows if replica == self.owner else 0)
 
-    def whole(self, shards: list[tf.Tensor]) -> tf.Tensor:
-        """The table of all shards, [rows, D]."""
-        if self.owner is not None:
-            return shards[self.owner]
-        numbers = [tf.range(replica, self.rows, self.count) for replica in range(self.count)]
-        return tf.dynamic_stitch(numbers, shards)
-
     def shard(self, table: tf.Tensor, replica: int) -> tf.Tensor:
         """The rows of a table that a replica has."""
         if self.owner is not None:
             return table if replica == self.owner else table[:0]
         return table[replica :: self.count]
+
+
+def positions(rows: range, block: range) -> range:
+    """Where in a replica's rows those of a block of consecutive ones are."""
+    return range(bisect_left(rows, block.start), bisect_left(rows, block.stop))

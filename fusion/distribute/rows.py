@@ -75,7 +75,7 @@ def _wanted(table: ShardedTable, ids: tf.Tensor) -> _Wanted:
     """Ids by the replicas that have their rows; none if there is one that nobody has."""
     bad = tf.boolean_mask(ids, (ids < 0) | (ids >= table.rows))
     ids = ids[: tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)]
-    distinct, places = tf.unique(ids)
+    distinct, places, _ = ops.unique_with_counts_v3(input=ids)
     layout, first_bad = table.layout, tf.cast(bad[:1], tf.int64)
     distinct = tf.cast(distinct, tf.int32)
     if layout.owner is not None or layout.count == 1:
@@ -193,8 +193,8 @@ def _gather_for(
 ) -> list[tf.Tensor]:
     """The rows that the processes want of this one; the gradient has each of them once."""
     # Also of a shard without rows: all processes send gradients, or none does.
-    found = tf.unique(rows)
-    every = tf.gather(_gather(table.shards[here], found.y), found.idx)
+    distinct, places, _ = ops.unique_with_counts_v3(input=rows)
+    every = tf.gather(_gather(table.shards[here], distinct), places)
     return list(tf.split(every, sizes))
 
 

@@ -10,12 +10,16 @@ import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
 from fusion.distribute.exchange import WHOLE
-from fusion.distribute.layout import Layout
+from fusion.distribute.layout import BLOCK_ROWS, Layout, positions
 from fusion.distribute.replicas import Replicas
-from fusion.tables.checkpoint import when_written
+from fusion.tables.checkpoint import gather_rows, when_written
+from fusion.tables.replicas import beside
 
 #: The name of what is saved.
 WHOLE_TABLE = "table"
+
+#: Where that is put together.
+_HOST = "CPU:0"
 
 
 class SavedShards(Trackable):
@@ -52,21 +56,46 @@ class SavedShards(Trackable):
 
     def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """The whole, [rows, D]; in processes other than the first, which writes it, no rows."""
-        found = {replica: variable() for replica, variable in self._variables.items()}
-        peers = self.replicas.peers
+        (one, *_) = (variable() for variable in self._variables.values())
+        peers, size = self.replicas.peers, BLOCK_ROWS * self.layout.count
+        is_writer = peers is None or peers.rank == 0
+        with tf.device(_HOST):
+            shape = [self.layout.rows if is_writer else 0, one.shape[1]]
+            whole = tf.raw_ops.Empty(shape=shape, dtype=one.dtype)
+        for first in range(0, self.layout.rows, size):
+            found = self._block(range(first, first + size))
+            with tf.device(_HOST):
+                for numbers, rows in found if is_writer else ():
+                    whole = tf.raw_ops.InplaceUpdate(x=whole, i=numbers, v=rows)
+        return {WHOLE_TABLE: whole}
+
+    def _block(self, block: range) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Of each replica the numbers [n] of its rows in a block, and these, [n, D].
+
+        Other processes send theirs to the first one, and have none of others.
+        """
+        numbers, own, peers = [], {}, self.replicas.peers
+        for replica in range(self.layout.count):
+            rows = self.layout.rows_of(replica)
+            inside = positions(rows, block)
+            some = rows[inside.start : inside.stop]
+            numbers.append(tf.range(some.start, some.stop, some.step))
+            if replica in self._variables:
+                variable = self._variables[replica]()
+                with beside(variable):
+                    own[replica] = gather_rows(variable, tf.range(inside.start, inside.stop))
         if peers is None:
-            shards = [found[replica].read_value() for replica in range(self.layout.count)]
-            return {WHOLE_TABLE: self.layout.whole(shards)}
-        own = found[peers.rank].read_value()
-        width = own.shape[1]
+            return [(numbers[replica], rows) for replica, rows in own.items()]
+        (rows,) = own.values()
         # All to the first process, nothing to others.
-        parts = [tf.reshape(own if peer == 0 else own[:0], [-1]) for peer in range(peers.count)]
-        come = [len(self.layout.rows_of(p)) if peers.rank == 0 else 0 for p in range(peers.count)]
-        sizes = [tf.constant(rows * width, tf.int64) for rows in come]
+        parts = [tf.reshape(rows if peer == 0 else rows[:0], [-1]) for peer in range(peers.count)]
+        width = 0 if peers.rank else rows.shape[1]
+        sizes = [tf.size(some, tf.int64) * width for some in numbers]
         received = peers.exchange(WHOLE, parts, sizes)
-        if peers.rank != 0:
-            return {WHOLE_TABLE: own[:0]}
-        return {WHOLE_TABLE: self.layout.whole([tf.reshape(x, [-1, width]) for x in received])}
+        return [
+            (some, tf.reshape(part, [-1, rows.shape[1]]))
+            for some, part in zip(numbers, received, strict=True)
+        ]
 
     def restore(self, tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes the rows of each replica from the whole."""

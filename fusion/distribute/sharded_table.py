@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import weakref
 import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from fusion.distribute.initial_rows import block_maker, rows_of_blocks
 from fusion.distribute.layout import Layout
 from fusion.distribute.replicas import Replicas
 from fusion.distribute.saving import WHOLE_TABLE, SavedShards
@@ -29,9 +27,6 @@ from fusion.tables.checkpoint import (
 from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.registry import register_shard
 from fusion.tables.v1_slots import refuse_shards
-
-#: Rows that the default initializer makes at once, so that none has to have them all.
-_BLOCK = 4096
 
 
 class ShardedTable(tf.Module):
@@ -72,14 +67,18 @@ class ShardedTable(tf.Module):
           dimension: D, > 0.
           mode: "distributed": replica r of N has the rows r, r + N, ...; "localized:k": replica k
             has all rows.
-          initializer: the rows, an array [rows, D]; or what makes them, called once with the shape
-            [rows, D] and the dtype, which should make the same in each process. None: truncated
-            normal of deviation 1/sqrt(D), which depends on seed and row alone; no more than a shard
-            is made.
+          initializer: the rows, an array [rows, D]; or what makes them, called with a shape and the
+            dtype. None: truncated normal of deviation 1/sqrt(D). This one, and stock's that are
+            uniform, normal, truncated normal or constant make rows in blocks, which depend on the
+            seed and the row alone, so that a process needs little more than its shards. So does an
+            initializer that has the arguments `partition_shape` and `partition_offset`, by which
+            TensorFlow asks for a part of the shape [rows, D]. Any other makes all rows in each
+            process that has some, and should make the same.
           dtype: float16, bfloat16, float32 or float64.
           trainable: whether optimizers train it.
           name: of the table.
-          seed: of the default initializer; None for one that the name gives.
+          seed: of the default initializer, and of stock's that have none; None for one that the
+            name gives.
           make_shard: makes the variable of a replica, called with its number, shape, and a function
             that gives its rows; None: as `tf.Variable` does.
 
@@ -94,7 +93,8 @@ class ShardedTable(tf.Module):
         self.layout = Layout.of_mode(mode, self.rows, self.replicas.count)
         self.mode = mode
         seed = zlib.crc32(name.encode()) if seed is None else seed
-        initial = self._initializer(initializer, integer("seed", seed, -(2**63), 2**63 - 1))
+        seed = integer("seed", seed, -(2**63), 2**63 - 1)
+        make_block = block_maker(initializer, self.rows, self.dimension, self.dtype, seed)
         super().__init__(name=module_name(name))
         # What is saved in their place, and not with a SavedModel.
         self._saved = self._no_dependency(SavedShards(self.layout, self.replicas))
@@ -103,7 +103,9 @@ class ShardedTable(tf.Module):
         self._replicas = tuple(self.replicas.devices)
         for replica in self._replicas:
             own = self.layout.rows_of(replica)
-            rows_of_shard = functools.partial(initial, own)
+            rows_of_shard = functools.partial(
+                rows_of_blocks, make_block, self.dimension, self.dtype, own
+            )
             with self.replicas.variables_of(replica):
                 if make_shard is None:
                     shard_name = f"{name}/shard_{replica}"
@@ -120,17 +122,6 @@ class ShardedTable(tf.Module):
             register_shard(shard, shard._fusion_shard)
         make_keras_slots_follow()
         refuse_shards()
-
-    def _initializer(self, given: Any, seed: int) -> Callable[[range], tf.Tensor]:
-        """What makes the rows of these numbers."""
-        if given is None:
-            return functools.partial(default_rows, seed, self.dimension, self.dtype)
-        shape = [self.rows, self.dimension]
-        whole = given(shape, dtype=self.dtype) if callable(given) else given
-        whole = tf.cast(tf.convert_to_tensor(whole), self.dtype)
-        if whole.shape != shape:
-            raise ValueError(f"initializer must give the shape {shape}, got {whole.shape}")
-        return lambda rows: whole[rows.start : rows.stop : rows.step] if len(rows) else whole[:0]
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -178,19 +169,6 @@ class ShardedTable(tf.Module):
     def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it: `table`, [rows, D]."""
         return self._saved.saved_tensors()
-
-
-def default_rows(seed: int, dimension: int, dtype: tf.DType, rows: range) -> tf.Tensor:
-    """The rows of these numbers, [n, D], of which each depends on the seed and itself alone."""
-    made = [tf.zeros([0, dimension], dtype)]
-    for block in range(rows.start // _BLOCK, -(-rows.stop // _BLOCK)):
-        first = block * _BLOCK
-        own = rows[bisect_left(rows, first) : bisect_left(rows, first + _BLOCK)]
-        block_rows = tf.random.stateless_truncated_normal(
-            [_BLOCK, dimension], [seed, block], stddev=1 / math.sqrt(dimension), dtype=dtype
-        )
-        made.append(tf.gather(block_rows, np.arange(own.start, own.stop, own.step) - first))
-    return tf.concat(made, 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,9 @@ class SlotTable(_Layer):
       embeddings_regularizer, embeddings_constraint: of the table; not of an `EmbeddingVariable`.
       ev_option: with `input_dim=None` an `EmbeddingVariableOption`.
       mode: "distributed" or "localized:k": the table is a `fusion.distribute.ShardedTable` over the
-        replicas in whose scope the layer is built, for which each process makes the initial rows of
-        the whole table; None for a table of which each has all rows.
+        replicas in whose scope the layer is built. Its rows depend on the initializer's seed, or
+        the layer's name if that has none; see there which make no more than a shard in a process.
+        None for a table of which each has all rows.
       **kwargs: of a layer of the Keras.
     """
 

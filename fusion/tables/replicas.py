@@ -42,6 +42,10 @@ class SharedVariable(MirroredVariable):
         """That of the one variable, in all replicas and outside of them."""
         return self._primary.handle
 
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Rows: what has no such method is read whole by `tf.gather`, as optimizers call it."""
+        return self._primary.sparse_read(indices, name=name)
+
     def _get_replica(self, replica_id: int) -> Any:
         """The one variable."""
         del replica_id

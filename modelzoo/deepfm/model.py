@@ -22,15 +22,10 @@ ARCHITECTURE = Architecture(dim=16, hidden=(256, 256, 256))
 def logits(layers: Layers, shape: Architecture) -> Any:
     """The logits of clicks, [n, 1]."""
     ops, counts = keras.ops, layers.counts()
-    weights = layers.embeddings(1, "weights")
+    weights, embedded = layers.embeddings(weights=1, vectors=shape.dim)
     first = layers.dense(counts, 1, "first_order") + ops.sum(weights, axis=1, keepdims=True)
-    vectors = ops.concatenate(
-        [
-            layers.vectors(counts, shape.dim, "count_vectors"),
-            layers.embeddings(shape.dim, "vectors"),
-        ],
-        axis=1,
-    )
+    of_counts = layers.vectors(counts, shape.dim, "count_vectors")
+    vectors = ops.concatenate([of_counts, embedded], axis=1)
     hidden = vectors
     for place, units in enumerate(shape.hidden):
         hidden = layers.dense(hidden, units, f"hidden_{place}", "relu")

@@ -22,7 +22,8 @@ def logits(layers: Layers, shape: Architecture) -> Any:
     bottom = layers.counts()
     for place, units in enumerate((*shape.bottom, shape.dim)):
         bottom = layers.dense(bottom, units, f"bottom_{place}", "relu")
-    vectors = keras.ops.concatenate([bottom, layers.embeddings(shape.dim, "vectors")], axis=1)
+    (embedded,) = layers.embeddings(vectors=shape.dim)
+    vectors = keras.ops.concatenate([bottom, embedded], axis=1)
     hidden = keras.ops.concatenate([bottom, products(vectors, shape.dim)], axis=1)
     for place, units in enumerate(shape.hidden):
         hidden = layers.dense(hidden, units, f"top_{place}", "relu")

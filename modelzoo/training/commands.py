@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import click
 import tensorflow as tf
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from modelzoo.cluster import start_server
+from modelzoo.cluster import CONFIG, is_first, start_server
 from modelzoo.console import told_plainly
 from modelzoo.options import Model, Options
 from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING
@@ -20,15 +20,16 @@ from modelzoo.training import loop
 from modelzoo.training.bench import measure
 from modelzoo.training.export import export_graph, export_keras
 from modelzoo.training.optimizers import RATES
-from modelzoo.training.run import Run, RunError
+from modelzoo.training.run import FollowedRun, Run, RunError
 from modelzoo.training.setup import (
     build,
     columns_of,
     is_same_data,
     prepare,
-    serves,
+    role_of,
     shape_of,
     sources,
+    start_others,
 )
 from modelzoo.training.steps import GraphSteps, KerasSteps
 
@@ -41,7 +42,9 @@ _HELP = {
     "do_fusion": "Fused embedding columns.",
     "enable": "Call fusion.enable().",
     "style": "Keras 3, or a compat.v1 graph.",
-    "strategy": "Train on several devices, or by workers and parameter servers.",
+    "strategy": "Train on several devices, in several processes, or with parameter servers.",
+    "sharded": "Divide the tables among the replicas of the strategy.",
+    "workers": "Workers to start here, of the strategies multiworker and ps.",
     "optimizer": "How weights are changed.",
     "rate": "The learning rate.",
     "batch_size": "Samples of a step.",
@@ -58,7 +61,7 @@ _HELP = {
 _CHOICES = {
     "do_fusion": ("v1", "v2"),
     "style": ("keras", "graph"),
-    "strategy": ("none", "mirrored", "ps"),
+    "strategy": ("none", "mirrored", "multiworker", "ps"),
     "optimizer": tuple(RATES),
 }
 _TYPES = {"cap": int, "rows": int, "rate": float, "dim": int, "eval_data": str, "hidden": str}
@@ -78,6 +81,18 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shows = one.default is not None and not isinstance(one.default, bool)
         command = click.option(name, **told, show_default=shows)(command)
     return command
+
+
+def _words(options: Options) -> list[str]:
+    """The options as those of a command."""
+    words = []
+    for name, value in asdict(options).items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    return words
 
 
 def commands(model: Model) -> click.Group:
@@ -106,13 +121,22 @@ def _train(model: Model) -> click.Command:
         with told_plainly():
             run = Run(folder, model.name, Options(**options))
             prepare(run.options)
-            if serves(run.options):
+            role = role_of(run.options)
+            if role == "serves":
                 start_server().join()
             source, held_out = sources(run.options)
+            if role == "follows":
+                # Building waits for the first worker, which has begun by then.
+                steps = build(model, run.options, source)
+                followed = FollowedRun(folder, model.name, run.options)
+                loop.train(followed, steps, source, held_out, loop.Silent())
+                return
             with run.locked():
                 if fresh:
                     run.forget()
                 step = run.begin().step
+                words = ["train", "--run", str(folder), *_words(run.options)]
+                start_others(run.options, [f"modelzoo.{model.name}", *words])
                 steps = build(model, run.options, source)
                 with _Bar(run, step) as watcher:
                     state = loop.train(run, steps, source, held_out, watcher)
@@ -153,6 +177,11 @@ def _export(model: Model) -> click.Command:
     def export(destination: Path, folder: Path) -> None:
         """Write a SavedModel of what was trained."""
         with told_plainly():
+            if not is_first():
+                raise RunError(
+                    f"export is for one process, and this is not the first one of {CONFIG}: "
+                    f"leave it to that one, or unset {CONFIG}"
+                )
             if destination.exists():
                 raise RunError(f"{destination}: already exists; choose a new path")
             run, steps, (source, _) = _restored(model, folder)
@@ -181,6 +210,8 @@ def _bench(model: Model) -> click.Command:
             told = Options(**options)
             if told.strategy != "none":
                 raise RunError("bench measures steps on one device: leave out --strategy")
+            if told.sharded:
+                raise RunError("bench compares columns and layers: leave out --sharded")
             # Which variant is fused is the measurement's own choice.
             prepare(replace(told, enable=False))
             source, _ = sources(told)

@@ -12,13 +12,12 @@ from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from modelzoo.criteo.source import Source
 from modelzoo.options import Options
 from modelzoo.training.run import Run, RunError, State, evaluated
 from modelzoo.training.scores import auc
-from modelzoo.training.steps import Scores, Steps
+from modelzoo.training.steps import Scored, Steps
 
 #: Steps between what is kept of the loss, and samples of which the AUC of training is.
 _TOLD_EVERY, _RECENT = 10, 20_000
@@ -33,6 +32,16 @@ class Watcher(Protocol):
 
     def evaluated(self, step: int, numbers: dict[str, float]) -> None:
         """Held-out samples were evaluated."""
+
+
+class Silent:
+    """Watches and says nothing."""
+
+    def stepped(self, step: int, numbers: dict[str, float]) -> None:
+        """See `Watcher`."""
+
+    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
+        """See `Watcher`."""
 
 
 def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Watcher) -> State:
@@ -50,7 +59,7 @@ def train(run: Run, steps: Steps, source: Source, held_out: Source, watcher: Wat
             features, labels, epoch, batch = next(batches)
         state = replace(state, step=state.step + 1, epoch=epoch, batch=batch)
         step = steps.start(features, labels)
-        under_way.append(partial(recent.add, state.step, labels, step))
+        under_way.append(partial(recent.add, state.step, step))
         is_told = _is_due(state.step, _TOLD_EVERY, options.steps)
         is_evaluated = _is_due(state.step, options.eval_every, options.steps)
         is_saved = _is_due(state.step, options.save_every, options.steps)
@@ -85,9 +94,10 @@ def evaluate(steps: Steps, source: Source, options: Options) -> dict[str, float]
         RunError: there are none.
     """
     labels, scores, left = [], [], options.eval_samples
-    for features, own in source.dataset(_EVAL_BATCH).prefetch(2):
-        labels.append(own.numpy()[:left, 0])
-        scores.append(steps.scores(features)[:left])
+    for batch in steps.batches(source.dataset(_EVAL_BATCH).prefetch(2)):
+        own_labels, own_scores = steps.scores(*batch)
+        labels.append(own_labels[:left])
+        scores.append(own_scores[:left])
         left -= len(labels[-1])
         if left <= 0:
             break
@@ -133,17 +143,17 @@ class _Recent:
         yield
         self._waited += time.monotonic() - start
 
-    def add(self, step: int, labels: Any, wait: Callable[[], tuple[float, Scores]]) -> None:
+    def add(self, step: int, wait: Callable[[], tuple[float, Scored]]) -> None:
         """Waits for a step."""
-        loss, scores = wait()
+        loss, (labels, logits) = wait()
         if not np.isfinite(loss):
             raise RunError(
                 f"the loss of step {step} is {loss}: a smaller rate than "
                 f"{self._options.rate or 'the default'} may help (--rate)"
             )
         self._losses.append(loss)
-        self._labels.append(_flat(labels))
-        self._scores.append(scores)
+        self._labels.append(labels)
+        self._scores.append(logits)
         while sum(map(len, self._labels[1:])) >= _RECENT:
             del self._labels[0], self._scores[0]
 
@@ -160,13 +170,6 @@ class _Recent:
             "samples_per_second": len(losses) * self._options.batch_size / max(seconds, 1e-9),
             "waiting": min(waited / max(seconds, 1e-9), 1.0),
         }
-
-
-def _flat(labels: Any) -> Any:
-    """The labels of a batch, which may lie on several replicas."""
-    parts = getattr(labels, "values", None)
-    tensors = [labels] if parts is None or isinstance(labels, tf.Tensor) else parts
-    return np.concatenate([np.asarray(one)[:, 0] for one in tensors])
 
 
 def first_batches(source: Source, batch_size: int, count: int) -> list[tuple[Any, Any]]:

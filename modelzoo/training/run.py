@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -182,7 +183,35 @@ class Run:
         return self.folder / "checkpoints" / f"step-{step:08d}"
 
 
-_MAY_CHANGE = ("steps", "save_every", "eval_every", "patience")
+_MAY_CHANGE = ("steps", "save_every", "eval_every", "patience", "strategy", "workers")
+
+
+class FollowedRun(Run):
+    """A training that another process keeps, the first of those that do its steps together."""
+
+    def begin(self) -> State:
+        """Gives the state of the last checkpoint, behind the first process's `begin`.
+
+        Raises:
+            RunError: the first process does not train in this folder, or trains otherwise.
+        """
+        if not (self.folder / _OPTIONS).is_file():
+            raise RunError(
+                f"{self.folder}: nothing of the first worker; all workers need to see one --run"
+            )
+        first = Run.opened(self.folder)
+        if (first.model, first.options) != (self.model, self.options):
+            raise RunError(f"{self.folder}: the first worker was given other options than this one")
+        return self.state()
+
+    def save(self, steps: Steps, state: State) -> None:
+        """Takes part in writing a checkpoint, of which nothing is kept here."""
+        del state
+        with tempfile.TemporaryDirectory() as folder:
+            steps.save(Path(folder) / "part")
+
+    def tell(self, step: int, **numbers: float) -> None:
+        """Keeps nothing."""
 
 
 def evaluated(state: State, auc: float) -> State:

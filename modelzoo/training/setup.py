@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +13,21 @@ import fusion
 from modelzoo import cluster
 from modelzoo.criteo.schema import DataError
 from modelzoo.criteo.source import SYNTHETIC, Source, Synthetic, open_source
-from modelzoo.layers import Columns, Inputs, StockLayers
+from modelzoo.layers import Columns, Inputs, KerasLayers, StockLayers
 from modelzoo.options import Architecture, Model, Options
+from modelzoo.sharded import ShardedLayers
 from modelzoo.training.optimizers import RATES
 from modelzoo.training.steps import GraphSteps, KerasSteps, ServedSteps
 
 #: The first block of held-out synthetic samples.
 _HELD_OUT = 1 << 40
+#: Jobs of processes by strategy; and how many servers are started on this machine.
+_JOBS = {"ps": ("chief", "worker", "ps"), "multiworker": ("chief", "worker")}
+_SERVERS = 2
 
 
 def prepare(options: Options) -> None:
-    """Prepares the process: devices, a cluster, fusion, and deterministic arithmetic if asked for.
+    """Prepares the process: devices, fusion, and deterministic arithmetic if asked for.
 
     For the last of these TensorFlow's own optimizer leaves arithmetic as it is: it reorders that of
     dense layers one way in graphs of stock columns and another way in those of fused ones.
@@ -37,8 +42,25 @@ def prepare(options: Options) -> None:
         tf.config.optimizer.set_experimental_options(kept)
     if options.enable:
         fusion.enable()
-    if options.strategy == "ps" and cluster.own_job() is None:
-        cluster.start_here(options.enable)
+
+
+def start_others(options: Options, command: Sequence[str]) -> None:
+    """Starts the other processes of a cluster on this machine, if `TF_CONFIG` names none.
+
+    Args:
+        options: of the training.
+        command: that of this process, a module and its arguments, which other workers run as well.
+    """
+    if options.strategy not in _JOBS or cluster.own_job() is not None:
+        return
+    if options.strategy == "ps":
+        jobs = {"chief": 1, "worker": options.workers, "ps": _SERVERS}
+        # Tables are on the CPU.
+        cluster.start_here(jobs, ["--enable"] if options.enable else [], on_cpu=["ps"])
+        return
+    # Several processes cannot share a GPU.
+    tf.config.set_visible_devices([], "GPU")
+    cluster.start_here({"worker": options.workers}, command, on_cpu=["worker"])
 
 
 def sources(options: Options) -> tuple[Source, Source]:
@@ -87,20 +109,24 @@ def columns_of(options: Options, source: Source) -> Columns:
     return Columns(inputs, options.do_fusion, options.seed)
 
 
-def serves(options: Options) -> bool:
-    """Whether this process is one that only does what the chief of its cluster says.
+def role_of(options: Options) -> str:
+    """What this process does in its cluster.
+
+    It "leads"; or it "serves": does what the one that leads says; or it "follows": does the same
+    steps as that.
 
     Raises:
-        ValueError: it has another job.
+        ValueError: it has a job that the strategy does not know.
     """
-    if options.strategy != "ps":
-        return False
     job = cluster.own_job()
-    if job not in cluster.HERE:
-        raise ValueError(
-            f"{cluster.CONFIG}: job must be one of {', '.join(cluster.HERE)}, got {job}"
-        )
-    return job != "chief"
+    if options.strategy not in _JOBS or job is None:
+        return "leads"
+    known = _JOBS[options.strategy]
+    if job not in known:
+        raise ValueError(f"{cluster.CONFIG}: job must be one of {', '.join(known)}, got {job}")
+    if cluster.is_first():
+        return "leads"
+    return "serves" if options.strategy == "ps" else "follows"
 
 
 def build(
@@ -124,7 +150,8 @@ def build(
     if is_stock:
         return KerasSteps(model, shape, columns, options.optimizer, rate, layers_of=StockLayers)
     kind = ServedSteps if options.strategy == "ps" else KerasSteps
-    return kind(model, shape, columns, options.optimizer, rate, strategy_of(options))
+    layers_of = ShardedLayers if options.sharded else KerasLayers
+    return kind(model, shape, columns, options.optimizer, rate, strategy_of(options), layers_of)
 
 
 def strategy_of(options: Options) -> Any:
@@ -134,6 +161,8 @@ def strategy_of(options: Options) -> Any:
     if options.strategy == "ps":
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         return tf.distribute.ParameterServerStrategy(resolver)
+    if options.strategy == "multiworker":
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

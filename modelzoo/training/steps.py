@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,7 +18,20 @@ from modelzoo.training.optimizers import graph_optimizer, keras_optimizer
 
 v1 = tf.compat.v1
 
-Scores = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float32]
+
+
+class Scored(NamedTuple):
+    """Samples of a batch, those of all replicas.
+
+    Attributes:
+        labels: [n].
+        logits: [n].
+    """
+
+    labels: Numbers
+    logits: Numbers
+
 
 #: Steps of a worker under way at once: it computes one while the batch of the next one comes.
 _AT_ONCE = 2
@@ -34,23 +47,23 @@ class Steps(ABC):
     at_once = 1
 
     def batches(self, dataset: tf.data.Dataset) -> Any:
-        """What gives the batches of a dataset as `start` takes them."""
+        """What gives the batches of a dataset as `start` and `scores` take them."""
         return dataset
 
     @abstractmethod
-    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
-        """Starts a step; what it gives waits for the loss of the batch and its logits.
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scored]]:
+        """Starts a step; what it gives waits for the loss of the batch and its scores.
 
         Both are those before the step.
         """
 
-    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scores]:
+    def train(self, features: Mapping[str, Any], labels: Any) -> tuple[float, Scored]:
         """Does a step: starts it and waits for it."""
         return self.start(features, labels)()
 
     @abstractmethod
-    def scores(self, features: Mapping[str, Any]) -> Scores:
-        """The logits of samples, [n]."""
+    def scores(self, features: Mapping[str, Any], labels: Any) -> Scored:
+        """The scores of a batch."""
 
     @abstractmethod
     def save(self, prefix: Path) -> None:
@@ -79,28 +92,39 @@ class KerasSteps(Steps):
         strategy: Any = None,
         layers_of: Callable[[Columns], KerasLayers] = KerasLayers,
     ) -> None:
-        """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own."""
+        """Builds the model and the optimizer in a strategy's scope; None is TensorFlow's own.
+
+        Raises:
+            ValueError: the optimizer is not known, or the model has no embeddings.
+        """
         self._strategy = strategy or tf.distribute.get_strategy()
-        self._is_distributed = strategy is not None
+        self._count = self._strategy.num_replicas_in_sync
         with self._strategy.scope():
             layers = layers_of(columns)
-            self.model = keras.Model(layers.features, model.logits(layers, shape), name=model.name)
+            logits = model.logits(layers, shape)
+            if not layers.embedded:
+                raise ValueError(
+                    f"model {model.name!r} has no tables, which --sharded divides and --do-fusion "
+                    "fuses: its logits need layers.embeddings"
+                )
+            self.model = keras.Model(layers.features, logits, name=model.name)
             ids = {name: layers.features[name] for name in columns.inputs.rows}
             self.embeddings = keras.Model(ids, layers.embedded)
             self._optimizer = keras_optimizer(optimizer, rate)
             self._optimizer.build(self.model.trainable_variables)
         variables = [*self.model.variables, *self._optimizer.variables]
         self._checkpoint = tf.train.Checkpoint(variables=[one.value for one in variables])
-        self._step = tf.function(self._on_all, reduce_retracing=True)
-        self._scores = tf.function(self._forward, reduce_retracing=True)
+        self._step = tf.function(self._train_all, reduce_retracing=True)
+        self._scores = tf.function(self._score_all, reduce_retracing=True)
 
-    def _forward(self, features: Any) -> Any:
-        return self.model(features, training=False)[:, 0]
+    def _score(self, features: Any, labels: Any) -> Any:
+        """A replica's labels and logits, [n, 2]."""
+        return tf.concat([labels, self.model(features, training=False)], 1)
 
-    def _on_one(self, features: Any, labels: Any) -> Any:
-        """A replica's step: its part of the loss, and its logits."""
+    def _train(self, features: Any, labels: Any) -> Any:
+        """A replica's step: its part of the loss, and its labels and logits, [n, 2]."""
         size = tf.cast(tf.shape(labels)[0], tf.float32)
-        if self._strategy.num_replicas_in_sync > 1:
+        if self._count > 1:
             size = tf.distribute.get_replica_context().all_reduce("SUM", size)
         with tf.GradientTape() as tape:
             logits = self.model(features, training=True)
@@ -108,29 +132,38 @@ class KerasSteps(Steps):
             loss = tf.reduce_sum(losses) / size
         variables = self.model.trainable_variables
         self._optimizer.apply(tape.gradient(loss, variables), variables)
-        return loss, logits[:, 0]
+        return loss, tf.concat([labels, logits], 1)
 
-    def _on_all(self, features: Any, labels: Any) -> Any:
-        if not self._is_distributed:
-            return self._on_one(features, labels)
-        losses, logits = self._strategy.run(self._on_one, (features, labels))
-        loss = self._strategy.reduce("SUM", losses, axis=None)
-        return loss, tf.concat(self._strategy.experimental_local_results(logits), 0)
+    def _train_all(self, features: Any, labels: Any) -> Any:
+        losses, scored = self._strategy.run(self._train, (features, labels))
+        return self._strategy.reduce("SUM", losses, axis=None), self._of_all(scored)
+
+    def _score_all(self, features: Any, labels: Any) -> Any:
+        return self._of_all(self._strategy.run(self._score, (features, labels)))
+
+    def _of_all(self, rows: Any) -> Any:
+        """The rows of all replicas, in the order of the batch."""
+        here = self._strategy.experimental_local_results(rows)
+        if len(here) == self._count:
+            return tf.concat(here, 0)
+        return self._strategy.gather(rows, axis=0)
 
     def batches(self, dataset: tf.data.Dataset) -> Any:
         """See `Steps`."""
-        if self._strategy.num_replicas_in_sync == 1:
+        if self._count == 1:
             return dataset
-        return self._strategy.experimental_distribute_dataset(dataset)
+        return self._strategy.distribute_datasets_from_function(
+            lambda context: _divided(dataset, self._count, context)
+        )
 
-    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scored]]:
         """See `Steps`."""
-        loss, logits = self._step(dict(features), labels)
-        return lambda: (float(loss), logits.numpy())
+        loss, scored = self._step(dict(features), labels)
+        return lambda: (float(loss), Scored(*scored.numpy().T))
 
-    def scores(self, features: Mapping[str, Any]) -> Scores:
+    def scores(self, features: Mapping[str, Any], labels: Any) -> Scored:
         """See `Steps`."""
-        return np.asarray(self._scores(dict(features)).numpy())
+        return Scored(*self._scores(dict(features), labels).numpy().T)
 
     def save(self, prefix: Path) -> None:
         """See `Steps`."""
@@ -139,6 +172,34 @@ class KerasSteps(Steps):
     def restore(self, prefix: Path) -> None:
         """See `Steps`."""
         self._checkpoint.read(str(prefix.absolute())).assert_consumed()
+
+
+def _divided(dataset: tf.data.Dataset, count: int, context: Any) -> tf.data.Dataset:
+    """The parts of each batch that the replicas of one process get, of so many replicas.
+
+    Each process reads all samples. (TensorFlow would divide files among processes where it can, and
+    ends if the last batch has fewer samples than there are processes.)
+    """
+    here = count // context.num_input_pipelines
+    first = context.input_pipeline_id * here
+
+    def divide(features: Any, labels: Any) -> Any:
+        size = tf.shape(labels, tf.int64)[0]
+
+        def part(replica: Any) -> Any:
+            begin, end = size * replica // count, size * (replica + 1) // count
+
+            def of(tensor: Any) -> Any:
+                if not isinstance(tensor, tf.SparseTensor):
+                    return tensor[begin:end]
+                width = tensor.dense_shape[1]
+                return tf.sparse.slice(tensor, [begin, 0], [end - begin, width])
+
+            return {name: of(tensor) for name, tensor in features.items()}, of(labels)
+
+        return tf.data.Dataset.range(first, first + here).map(part)
+
+    return dataset.flat_map(divide)
 
 
 class ServedSteps(KerasSteps):
@@ -152,20 +213,21 @@ class ServedSteps(KerasSteps):
         optimizer: str,
         rate: float,
         strategy: Any,
+        layers_of: Callable[[Columns], KerasLayers] = KerasLayers,
     ) -> None:
         """Builds the model on the servers of a `ParameterServerStrategy`."""
-        super().__init__(model, shape, columns, optimizer, rate, strategy)
+        super().__init__(model, shape, columns, optimizer, rate, strategy, layers_of)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self.at_once = _AT_ONCE * resolver.cluster_spec().num_tasks("worker")
 
-    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scored]]:
         """See `Steps`."""
         result = self._coordinator.schedule(self._step, (dict(features), labels))
 
-        def wait() -> tuple[float, Scores]:
-            loss, logits = result.fetch()
-            return float(loss), logits
+        def wait() -> tuple[float, Scored]:
+            loss, scored = result.fetch()
+            return float(loss), Scored(*scored.T)
 
         return wait
 
@@ -209,15 +271,17 @@ class GraphSteps(Steps):
                 feeds[self._features[name]] = np.asarray(value)
         return feeds
 
-    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scores]]:
+    def start(self, features: Mapping[str, Any], labels: Any) -> Callable[[], tuple[float, Scored]]:
         """See `Steps`."""
-        feeds = {**self._feeds(features), self._labels: np.asarray(labels)}
+        given = np.asarray(labels)
+        feeds = {**self._feeds(features), self._labels: given}
         loss, logits, _ = self._session.run(self._fetches, feeds)
-        return lambda: (float(loss), logits)
+        return lambda: (float(loss), Scored(given[:, 0], logits))
 
-    def scores(self, features: Mapping[str, Any]) -> Scores:
+    def scores(self, features: Mapping[str, Any], labels: Any) -> Scored:
         """See `Steps`."""
-        return np.asarray(self._session.run(self._logits, self._feeds(features)))
+        logits = self._session.run(self._logits, self._feeds(features))
+        return Scored(np.asarray(labels)[:, 0], logits)
 
     def save(self, prefix: Path) -> None:
         """See `Steps`."""

@@ -19,9 +19,9 @@ ARCHITECTURE = Architecture(dim=16, hidden=(256, 128, 64))
 def logits(layers: Layers, shape: Architecture) -> Any:
     """The logits of clicks, [n, 1]."""
     ops, counts = keras.ops, layers.counts()
-    weights = layers.embeddings(1, "weights")
+    weights, vectors = layers.embeddings(weights=1, vectors=shape.dim)
     wide = layers.dense(counts, 1, "wide") + ops.sum(weights, axis=1, keepdims=True)
-    hidden = ops.concatenate([counts, layers.embeddings(shape.dim, "vectors")], axis=1)
+    hidden = ops.concatenate([counts, vectors], axis=1)
     for place, units in enumerate(shape.hidden):
         hidden = layers.dense(hidden, units, f"hidden_{place}", "relu")
     return wide + layers.dense(hidden, 1, "deep")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import fusion
-from fusion.distribute import ShardedTable
+from fusion.distribute import ShardedTable, saving
 from fusion.distribute.exchange import _SIZES, _size
-from fusion.distribute.layout import Layout
-from fusion.distribute.sharded_table import default_rows
 from fusion.keras.layers import SlotEmbedding
-from tests.distribute.test_dumps import sharded
+from tests.distribute.test_dumps import DIMENSION, ROWS, sharded
 
 #: Of seed 002: tables, ids, and the sums that it prints.
 TABLES = [np.arange(17 * 3).reshape(17, 3), np.arange(7 * 5).reshape(7, 5)]
@@ -68,22 +64,18 @@ def test_lookups_are_those_of_a_table(dtype: str):
         np.testing.assert_array_equal(found, fusion.slots_lookup(plain, keys, combiner))
 
 
-def test_default_rows_depend_on_seed_and_row_alone():
-    whole = ShardedTable(9000, 2, name="a").saved_tensors()["table"]
-    layout = Layout.of_mode("distributed", 9000, 3)
-    parts = [default_rows(zlib.crc32(b"a"), 2, tf.float32, layout.rows_of(r)) for r in range(3)]
-    np.testing.assert_array_equal(layout.whole(parts), whole)
-    assert np.std(whole) == pytest.approx(1 / np.sqrt(2) * 0.88, rel=0.02)  # truncated at two
-    assert not np.array_equal(ShardedTable(9000, 2, name="b").saved_tensors()["table"], whole)
-
-
-def test_shards_are_parts_of_the_whole():
-    table = tf.reshape(tf.range(22), [11, 2])
-    for mode, count in (("distributed", 1), ("distributed", 4), ("localized:2", 3)):
-        layout = Layout.of_mode(mode, 11, count)
-        shards = [layout.shard(table, replica) for replica in range(count)]
-        assert [len(shard) for shard in shards] == [len(layout.rows_of(r)) for r in range(count)]
-        np.testing.assert_array_equal(layout.whole(shards), table)
+@pytest.mark.parametrize(
+    ("mode", "count"), [("distributed", 1), ("distributed", 4), ("localized:2", 3)]
+)
+def test_shards_are_parts_of_what_is_saved(mode, count, monkeypatch):
+    monkeypatch.setattr(saving, "BLOCK_ROWS", 2)
+    values = np.arange(ROWS * DIMENSION).reshape(ROWS, DIMENSION)
+    table = sharded(monkeypatch, count, mode, initializer=values)
+    saved = table.saved_tensors()["table"]
+    np.testing.assert_array_equal(saved, values)
+    for replica, shard in table.shards.items():
+        np.testing.assert_array_equal(shard, values[table.layout.rows_of(replica)])
+        np.testing.assert_array_equal(shard, table.layout.shard(saved, replica))
 
 
 def test_messages_are_not_much_larger_than_what_is_in_them():

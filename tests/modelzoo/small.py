@@ -62,13 +62,3 @@ def few(options: Options) -> tuple[Source, Source]:
     """What `sources` gives, with a few of the categorical features."""
     source, held_out = sources(options)
     return Few(source), Few(held_out)
-
-
-class Silent:
-    """Watches and says nothing."""
-
-    def stepped(self, step: int, numbers: dict[str, float]) -> None:
-        pass
-
-    def evaluated(self, step: int, numbers: dict[str, float]) -> None:
-        pass

@@ -52,10 +52,19 @@ def examples(features: dict[str, Any]) -> list[bytes]:
     return made
 
 
-@pytest.mark.parametrize("do_fusion", [None, "v2"])
-@pytest.mark.parametrize("style", ["keras", "graph"])
-def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
-    options = replace(SMALL, style=style, do_fusion=do_fusion)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"style": "keras"},
+        {"style": "keras", "do_fusion": "v2"},
+        {"style": "keras", "sharded": True},
+        {"style": "graph"},
+        {"style": "graph", "do_fusion": "v2"},
+    ],
+    ids=lambda chosen: "-".join(map(str, chosen.values())),
+)
+def test_exports_answer_as_the_model(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    options = replace(SMALL, **chosen)
     source, _ = few(options)
     model, path = MODELS["deepfm"], tmp_path / "model"
     steps = build(model, options, source)
@@ -68,12 +77,12 @@ def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str 
         assert isinstance(steps, GraphSteps)
         steps.save(tmp_path / "weights")
         export_graph(model, shape_of(model, options), columns, tmp_path / "weights", path)
-    wanted = steps.scores(features)
+    wanted = steps.scores(features, labels).logits
     paths = [path]
-    if do_fusion is None:
+    if [*chosen] == ["style"]:
         report = fuse_saved_model(path, tmp_path / "fused", verify=False)
         # Signatures of a graph share their lookups, those of Keras have their own.
-        lookups = 2 * len(FEW) * (1 if style == "graph" else 3)
+        lookups = 2 * len(FEW) * (1 if options.style == "graph" else 3)
         assert report.fused_count == len(report.columns) == lookups
         paths.append(tmp_path / "fused")
     for one in paths:
@@ -100,10 +109,17 @@ def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:
     table = pq.read_table(file)
     lists = pa.array([[k % 7, k % 5] for k in range(64)])
     pq.write_table(table.set_column(table.schema.get_field_index("C3"), "C3", lists), file)
-    for style in ("keras", "graph"):
-        options = replace(SMALL, data=str(tmp_path / "data"), style=style, do_fusion="v2")
+    ended = []
+    for chosen in (
+        {"do_fusion": "v2"},
+        {"sharded": True},
+        {"do_fusion": "v2", "style": "graph"},
+    ):
+        options = replace(SMALL, data=str(tmp_path / "data"), **chosen)
         source, _ = few(options)
         assert isinstance(parsing(columns_of(options, source).inputs)["C3"], tf.io.VarLenFeature)
         steps = build(MODELS["dlrm"], options, source)
         losses = [steps.train(*batch)[0] for batch in loop.first_batches(source, 32, 2) * 3]
         assert losses[-1] < losses[0]
+        ended.append(losses)
+    np.testing.assert_allclose(ended[1], ended[0], rtol=1e-6)

@@ -206,7 +206,7 @@ def test_lookup_and_dense_model_apart_give_the_same_logits(
     """Seed 003: the model in two, as an inference server has it, and together."""
     rows = dict.fromkeys(criteo.CATEGORICAL, 50)
     layers = KerasLayers(Columns(Inputs(rows), do_fusion))
-    vectors = layers.embeddings(16, "vectors")
+    (vectors,) = layers.embeddings(vectors=16)
     hidden = layers.dense(vectors, 256, "fc_1")
     hidden = layers.dense(hidden, 128, "fc_2")
     whole = keras.Model(layers.features, layers.dense(hidden, 1, "fc_3"))
@@ -233,7 +233,7 @@ def test_lookup_and_dense_model_apart_give_the_same_logits(
 
 def nvtabular(layers: Any, shape: Architecture) -> Any:
     """Seed 004: vectors alone, under three layers of 128 units."""
-    hidden = layers.embeddings(shape.dim, "vectors")
+    (hidden,) = layers.embeddings(vectors=shape.dim)
     for place, units in enumerate(shape.hidden):
         hidden = layers.dense(hidden, units, f"hidden_{place}", "relu")
     return layers.dense(hidden, 1, "output")

@@ -32,9 +32,9 @@ from modelzoo.training.commands import commands
 from modelzoo.training.run import Run, RunError, State
 from modelzoo.training.scores import auc
 from modelzoo.training.setup import build, sources
-from modelzoo.training.steps import Steps
+from modelzoo.training.steps import Scored, Steps
 from tests import zygote
-from tests.modelzoo.small import FEW, MODELS, SMALL, Silent, few
+from tests.modelzoo.small import FEW, MODELS, SMALL, few
 
 ROOT = Path(__file__).parents[2]
 #: The module and its arguments by which a model of few features is trained.
@@ -72,7 +72,8 @@ def test_products_are_those_of_all_pairs() -> None:
 
 def logistic(layers: Any, shape: Any) -> Any:
     """A weight for each count and each id, and a bias."""
-    weights = keras.ops.sum(layers.embeddings(1, "weights"), axis=1, keepdims=True)
+    (weights,) = layers.embeddings(weights=1)
+    weights = keras.ops.sum(weights, axis=1, keepdims=True)
     return layers.dense(layers.counts(), 1, "logit") + weights
 
 
@@ -81,7 +82,7 @@ def test_a_logistic_model_learns_what_each_feature_says(tmp_path: Path) -> None:
     options = Options(cap=1000, steps=200, optimizer="adagrad", rate=0.1, eval_samples=20_000)
     source, held_out = sources(options)
     run = Run(tmp_path / "run", "logistic", options)
-    loop.train(run, build(model, options, source), source, held_out, Silent())
+    loop.train(run, build(model, options, source), source, held_out, loop.Silent())
     assert [*run.told()][-1]["eval_auc"] >= 0.70
 
 
@@ -124,7 +125,7 @@ def check_going_on(folder: Path, style: str, stops: Sequence[int]) -> None:
         for steps in [*part, options.steps]:
             run = Run(path, "dlrm", replace(options, steps=steps))
             steps_of = build(MODELS["dlrm"], options, source)
-            state = loop.train(run, steps_of, source, held_out, Silent())
+            state = loop.train(run, steps_of, source, held_out, loop.Silent())
         assert (state.step, state.epoch, state.batch) == (12, 1, 5)
         ends.append([one for one in run.told() if "eval_loss" in one][-1])
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
@@ -199,7 +200,7 @@ def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.Monkey
     one = replace(SMALL, batch_size=33, steps=6, optimizer="sgd")
     source, held_out = few(one)
     run = Run(tmp_path / "one", "dlrm", one)
-    loop.train(run, build(MODELS["dlrm"], one, source), source, held_out, Silent())
+    loop.train(run, build(MODELS["dlrm"], one, source), source, held_out, loop.Silent())
     for other, own in zip(Run.opened(folder).told(), run.told(), strict=True):
         for name in {*own} - {"samples_per_second", "waiting"}:
             assert other[name] == pytest.approx(own[name], rel=1e-4)
@@ -223,10 +224,10 @@ class Worse(Steps):
     """Never learns anything."""
 
     def start(self, features: Any, labels: Any) -> Any:
-        return lambda: (0.7, np.zeros(len(labels), np.float32))
+        return lambda: (0.7, self.scores(features, labels))
 
-    def scores(self, features: Any) -> Any:
-        return np.zeros(len(features["I1"]), np.float32)
+    def scores(self, features: Any, labels: Any) -> Scored:
+        return Scored(np.asarray(labels)[:, 0], np.zeros(len(labels), np.float32))
 
     def save(self, prefix: Path) -> None:
         Path(f"{prefix}.data").touch()
@@ -247,13 +248,13 @@ def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> 
             def wait(number: int = self.started) -> Any:
                 assert number == self.ended + 1
                 self.ended = number
-                return 0.7, np.zeros(len(labels), np.float32)
+                return 0.7, super(Late, self).scores(features, labels)
 
             return wait
 
-        def scores(self, features: Any) -> Any:
+        def scores(self, features: Any, labels: Any) -> Scored:
             assert self.ended == self.started
-            return super().scores(features)
+            return super().scores(features, labels)
 
         def save(self, prefix: Path) -> None:
             assert self.ended == self.started
@@ -262,23 +263,28 @@ def test_steps_that_overlap_are_done_where_something_is_kept(tmp_path: Path) -> 
     options = replace(SMALL, steps=30, eval_every=7, save_every=8)
     source, held_out = few(options)
     steps, run = Late(), Run(tmp_path / "run", "none", options)
-    assert loop.train(run, steps, source, held_out, Silent()).step == 30
+    assert loop.train(run, steps, source, held_out, loop.Silent()).step == 30
     assert (steps.ended, steps.most) == (30, 3)
 
 
-def order_of_servers(folder: Path, steps: int) -> list[str]:
-    """The command that trains with parameter servers on this machine."""
+#: The options of trainings in several processes of this machine.
+SERVERS = ("--strategy", "ps", "--do-fusion", "v2")
+WORKERS = ("--strategy", "multiworker", "--sharded")
+
+
+def order_of_processes(folder: Path, steps: int, strategy: Sequence[str]) -> list[str]:
+    """The command that trains in several processes."""
     return [
-        *(sys.executable, "-m", "modelzoo.dlrm", "train", "--strategy", "ps", "--do-fusion", "v2"),
+        *(sys.executable, "-m", "modelzoo.dlrm", "train", *strategy),
         *("--run", str(folder), "--cap", "100", "--dim", "4", "--batch-size", "32"),
         *("--steps", str(steps), "--save-every", "10", "--eval-samples", "200"),
         *("--eval-every", "0"),
     ]
 
 
-def check_trained_by_servers(folder: Path, steps: int) -> None:
-    """Trains to a step; one device evaluates and exports what was trained."""
-    order = order_of_servers(folder, steps)
+def check_trained_by_processes(folder: Path, steps: int, strategy: Sequence[str]) -> None:
+    """Trains to a step; one device evaluates what was trained."""
+    order = order_of_processes(folder, steps, strategy)
     done = zygote.run(order, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"done at step {steps}; held-out AUC 0." in done.stdout
@@ -291,20 +297,20 @@ def check_trained_by_servers(folder: Path, steps: int) -> None:
 
 def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
     """Killed, it goes on: in tests/soak/long_training.py."""
-    check_trained_by_servers(tmp_path / "run", 20)
+    check_trained_by_processes(tmp_path / "run", 20, SERVERS)
 
 
 def test_early_stop(tmp_path: Path) -> None:
     options = replace(SMALL, steps=100, eval_every=3, patience=2)
     source, held_out = few(options)
     run = Run(tmp_path / "run", "none", options)
-    state = loop.train(run, Worse(), source, held_out, Silent())
+    state = loop.train(run, Worse(), source, held_out, loop.Silent())
     assert (state.step, state.best, state.worse) == (9, 0.5, 2)
-    again = loop.train(run, Worse(), source, held_out, Silent())
+    again = loop.train(run, Worse(), source, held_out, loop.Silent())
     assert again == state
     assert [one["step"] for one in run.told() if "eval_auc" in one] == [3, 6, 9]
     longer = Run(tmp_path / "run", "none", replace(options, patience=4))
-    assert loop.train(longer, Worse(), source, held_out, Silent()).step == 15
+    assert loop.train(longer, Worse(), source, held_out, loop.Silent()).step == 15
 
 
 def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
@@ -312,7 +318,7 @@ def test_a_loss_that_is_no_number_ends_it(tmp_path: Path) -> None:
     source, held_out = few(options)
     run = Run(tmp_path / "run", "dlrm", options)
     with pytest.raises(RunError, match=r"the loss of step \d+ is .*a smaller rate than 1e\+20"):
-        loop.train(run, build(MODELS["dlrm"], options, source), source, held_out, Silent())
+        loop.train(run, build(MODELS["dlrm"], options, source), source, held_out, loop.Silent())
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

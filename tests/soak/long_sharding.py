@@ -1,4 +1,4 @@
-"""Sharded tables as in `tests.distribute`: 20 of them, in up to 4 processes, by all optimizers."""
+"""Sharded tables as in `tests.distribute`: more of them, in more processes, by all optimizers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.distributed.model import BATCH, COLUMNS, DIM, MOST_IDS, ROWS
+from fusion.distribute import Table, row_sharded_messages, row_sharded_traffic
 from tests.distribute import processes
 from tests.distribute.training import OPTIMIZERS
 
@@ -40,6 +42,19 @@ def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_pa
         for told in some:
             np.testing.assert_allclose(told["losses"], one["losses"], rtol=1e-6)
             np.testing.assert_allclose(told["restored"], one["losses"][STEPS:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [4, 8])
+def test_a_step_sends_what_the_model_says(workers: int) -> None:
+    """The table of docs/distribute.md, whose processes differ from its mean by up to 1.1 %."""
+    arguments = ["multi_worker", "--process", f"--steps={STEPS}"]
+    printed = processes.run("examples.distributed.sharded", arguments, workers, seconds=900)
+    table = Table("one", ROWS - 1, DIM, hotness=MOST_IDS * 0.6)
+    model = row_sharded_traffic(table, workers, BATCH)
+    for told in map(json.loads, printed):
+        assert told["messages_in_a_step"] == row_sharded_messages(workers)
+        # Ids and rows are padded, by up to 1/32, and 12 bytes tell of a wrong id.
+        assert told["sent_in_a_step"] == pytest.approx(COLUMNS * model.total, rel=0.03)
 
 
 def _run(folder: Path, arguments: list[str], workers: int) -> list[str]:
