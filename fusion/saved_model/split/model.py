@@ -12,7 +12,7 @@ from tensorflow.python.framework import tensor_util
 from fusion.saved_model.meta_graph import update_op_list
 from fusion.saved_model.split.flat import node_of, reachable
 from fusion.saved_model.split.parts import Part
-from fusion.saved_model.table_files.initial import add_reads, init_op, set_init_op
+from fusion.saved_model.table_files.initial import add_reads, assets_of, init_op, set_init_op
 from fusion.saved_model.table_files.kept_table import KeptTable
 
 _SAVE = "save"
@@ -55,7 +55,7 @@ def assemble(
     more = reachable(origin.graph, initializers)
     meta.graph_def.node.extend(node for node in more.node if node.name not in known)
     names = {node.name for node in meta.graph_def.node}
-    for asset in origin.meta.asset_file_def:
+    for asset in assets_of(origin.meta):
         if node_of(asset.tensor_info.name) in names:
             meta.asset_file_def.add().CopyFrom(asset)
     if initializers:

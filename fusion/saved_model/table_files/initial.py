@@ -9,16 +9,27 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable
 
-_SIGNATURE, _MAIN_OP, _OLD_MAIN_OP = (
-    "__saved_model_init_op",
-    "saved_model_main_op",
-    "legacy_init_op",
-)
+_SIGNATURE, _ASSETS = "__saved_model_init_op", "saved_model_assets"
+_MAIN_OP, _OLD_MAIN_OP = "saved_model_main_op", "legacy_init_op"
+
+
+def assets_of(meta: meta_graph_pb2.MetaGraphDef) -> list[meta_graph_pb2.AssetFileDef]:
+    """Returns the assets of a model, where either TensorFlow lists them."""
+    if meta.asset_file_def or _ASSETS not in meta.collection_def:
+        return list(meta.asset_file_def)
+    found = []
+    for packed in meta.collection_def[_ASSETS].any_list.value:
+        asset = meta_graph_pb2.AssetFileDef()
+        if packed.Unpack(asset):
+            found.append(asset)
+    return found
 
 
 def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) -> None:
     """Adds the assets of tables, and has the init op assign them to their variables."""
     graph = meta.graph_def
+    if not meta.asset_file_def:  # else nobody looks into the collection any more
+        meta.asset_file_def.extend(assets_of(meta))
     assigned = []
     for index, table in enumerate(tables):
         scope = KeptTable.scope(index)

@@ -60,6 +60,15 @@ def test_files_have_the_rows_and_the_checkpoint_the_rest(
     assert "ReadTableFile" in record["ops"]
 
 
+@pytest.mark.parametrize("kind", ["v1_resource", "keras"])
+def test_other_assets_stay(mapped: dict[str, Path], kind: str) -> None:
+    """Once there is a list of files, nobody looks for them elsewhere."""
+    (meta,) = read_saved_model(mapped[kind]).meta_graphs
+    names = [asset.filename for asset in meta.asset_file_def]
+    assert len(names) == KINDS[kind] + 1
+    assert f"{kind}.colors.txt" in names
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_session_loads_it_too(models: Path, mapped: dict[str, Path], kind: str) -> None:
     def values(model: Path) -> dict[str, np.ndarray]:
