@@ -64,6 +64,11 @@ def dense_part(
         found[name] = dense
         if name == "serving_default" and (flat := _flat(cut_graph, dense, cuts)) is not None:
             found[FLAT] = flat
+        own = [cut.tensor.node for cut in cuts if cut.name in dense.inputs]
+        of_lookups = {node.name for node in reachable(graph, own).node}
+        for key, info in signature.inputs.items():  # what nobody needs stays an input
+            if not any(node_of(tensor) in needed | of_lookups for tensor in tensor_names(info)):
+                dense.inputs[key].CopyFrom(info)
     return Part(reachable(cut_graph, _nodes(found.values())), found)
 
 

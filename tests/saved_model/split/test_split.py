@@ -137,9 +137,11 @@ class Mixed(tf.Module):
         input_signature=[
             tf.TensorSpec([None, 2], tf.int64),
             tf.TensorSpec([None, 4], tf.float16),
+            tf.TensorSpec([None], tf.float32),
         ]
     )
-    def serve(self, ids: tf.Tensor, price: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve(self, ids: tf.Tensor, price: tf.Tensor, idle: tf.Tensor) -> dict[str, tf.Tensor]:
+        del idle
         sparse = tf.RaggedTensor.from_tensor(ids).to_sparse()
         bags = tf.nn.safe_embedding_lookup_sparse(self.halves, sparse, combiner="sum")
         rows = tf.gather(self.tied, ids[:, 0])
@@ -154,6 +156,9 @@ def test_outputs_that_are_embeddings_and_tables_that_are_read_whole(tmp_path: Pa
     assert done.verification.same
     dense = tf.saved_model.load(str(tmp_path / "split" / "dense"))
     assert [*dense.signatures] == ["serving_default"]  # the price is an input, too
+    _, inputs = dense.signatures["serving_default"].structured_input_signature
+    assert {"price", "idle"} < inputs.keys()
+    assert "ids" not in inputs
     halves = next(table for table in done.tables if table.width == 4)
     floats = (tmp_path / "split" / "tables" / halves.file.name / "emb_vector").read_bytes()
     assert floats == module.halves.numpy().astype("float32").tobytes()
