@@ -48,28 +48,32 @@ def dense_part(
         node.input[:] = [renamed.get(text.removesuffix(":0"), text) for text in node.input]
     found: Signatures = {}
     for name, signature in signatures.items():
-        dense = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
+        dense = found[name] = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
         for key, info in signature.outputs.items():
             dense.outputs[key].CopyFrom(info)
-            for tensor in tensor_names(info):
-                if tensor.removesuffix(":0") in renamed:  # an output that is an embedding
-                    dense.outputs[key].name = f"{renamed[tensor.removesuffix(':0')]}:0"
+            if info.name.removesuffix(":0") in renamed:  # an output that is an embedding
+                dense.outputs[key].name = f"{renamed[info.name.removesuffix(':0')]}:0"
         needed = _needed(cut_graph, dense)
-        for key, info in signature.inputs.items():
-            if any(node_of(tensor) in needed for tensor in tensor_names(info)):
-                dense.inputs[key].CopyFrom(info)
-        for cut in cuts:
-            if inputs[cut.name] in needed:
-                dense.inputs[cut.name].CopyFrom(_info(inputs[cut.name], cut))
-        found[name] = dense
-        if name == "serving_default" and (flat := _flat(cut_graph, dense, cuts)) is not None:
+        own = [cut for cut in cuts if inputs[cut.name] in needed]
+        _copy_inputs(signature, dense, needed)
+        for cut in own:
+            dense.inputs[cut.name].CopyFrom(_info(inputs[cut.name], cut))
+        if name == "serving_default" and (flat := _flat(cut_graph, dense, own)) is not None:
             found[FLAT] = flat
-        own = [cut.tensor.node for cut in cuts if cut.name in dense.inputs]
-        of_lookups = {node.name for node in reachable(graph, own).node}
-        for key, info in signature.inputs.items():  # what nobody needs stays an input
-            if not any(node_of(tensor) in needed | of_lookups for tensor in tensor_names(info)):
-                dense.inputs[key].CopyFrom(info)
+        # What neither needs stays an input.
+        of_lookups = {node.name for node in reachable(graph, [c.tensor.node for c in own]).node}
+        idle = {node.name for node in graph.node} - needed - of_lookups
+        _copy_inputs(signature, dense, idle)
     return Part(reachable(cut_graph, _nodes(found.values())), found)
+
+
+def _copy_inputs(
+    source: meta_graph_pb2.SignatureDef, target: meta_graph_pb2.SignatureDef, nodes: set[str]
+) -> None:
+    """Gives a signature those inputs of another that are among some nodes."""
+    for key, info in source.inputs.items():
+        if any(node_of(tensor) in nodes for tensor in tensor_names(info)):
+            target.inputs[key].CopyFrom(info)
 
 
 def lookup_part(
@@ -102,10 +106,7 @@ def lookup_part(
                 lookup.outputs[cut.name].CopyFrom(_info(outputs[cut.name], cut))
         if not lookup.outputs:
             continue
-        needed = _needed(lookup_graph, lookup)
-        for key, info in signature.inputs.items():
-            if any(node_of(tensor) in needed for tensor in tensor_names(info)):
-                lookup.inputs[key].CopyFrom(info)
+        _copy_inputs(signature, lookup, _needed(lookup_graph, lookup))
         found[name] = lookup
     return Part(reachable(lookup_graph, _nodes(found.values())), found)
 
@@ -153,28 +154,27 @@ def _flat(
     That is what a server of lookups gives whose results have one dimension. None if there are other
     inputs, or sizes that are not known. The graph gets a copy of all that is behind the embeddings.
     """
-    own = [cut for cut in cuts if cut.name in dense.inputs]
-    if len(own) < len(dense.inputs) or not own or len({cut.dtype for cut in own}) > 1:
+    if len(cuts) < len(dense.inputs) or not cuts or len({cut.dtype for cut in cuts}) > 1:
         return None
     widths = []
-    for cut in own:
+    for cut in cuts:
         width = 1
         for size in cut.shape[1:]:
             if size is None:
                 return None
             width *= size
         widths.append(width)
-    dtype = own[0].dtype
+    dtype = cuts[0].dtype
     nodes = _Adder(graph, f"{SCOPE}/{FLAT}")
     given = nodes.add("embeddings", "Placeholder")
     given.attr["dtype"].type = dtype
     given.attr["shape"].shape.CopyFrom(shape_proto((None,)))
     rows = nodes.reshape("rows", given.name, [-1, sum(widths)], dtype)
     split = nodes.add("split", "SplitV", rows, nodes.integers("widths", widths), nodes.axis())
-    split.attr["T"].type, split.attr["num_split"].i = dtype, len(own)
+    split.attr["T"].type, split.attr["num_split"].i = dtype, len(cuts)
     split.attr["Tlen"].type = types_pb2.DT_INT64
     parts = {}
-    for index, cut in enumerate(own):
+    for index, cut in enumerate(cuts):
         sizes = [-1, *(size or 0 for size in cut.shape[1:])]
         part = f"{split.name}:{index}" if index else split.name
         parts[f"{SCOPE}/{cut.name}"] = nodes.reshape(cut.name, part, sizes, dtype)
