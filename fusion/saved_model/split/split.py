@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from fusion.passes.graph.tensor import dims
 from fusion.passes.recognise.spec import dtype_name
-from fusion.passes.targets import Target
 from fusion.saved_model.copies import copy_file, copy_range, link_file
-from fusion.saved_model.errors import ModelError
+from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.rewrite import (
+    ROUNDING,
     graph_errors,
-    rewrite_meta_graph,
     tolerance_of,
     verify_models,
 )
 from fusion.saved_model.rewrite_options import RewriteOptions
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
-from fusion.saved_model.split.cuts import Cut, find_cuts
-from fusion.saved_model.split.flat import flat_graph, signature_nodes
+from fusion.saved_model.split.cuts import Cut
 from fusion.saved_model.split.folder import DENSE, KEY, KIND, LOOKUP, ROWS, TABLES
 from fusion.saved_model.split.join import write_joined
-from fusion.saved_model.split.model import Origin, assemble, variables_of
-from fusion.saved_model.split.parts import dense_part, lookup_part
+from fusion.saved_model.split.plan import SplitPlan
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.table_files.keep import VARIABLES, file_name, write_rest
+from fusion.saved_model.table_files.keep import VARIABLES, write_rest
 from fusion.saved_model.table_files.kept_table import KeptTable
-from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
 from fusion.version import __version__
 
-_SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
 _KEYS_AT_ONCE = 1 << 20
 
 
@@ -101,7 +94,7 @@ def split_saved_model(
         raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
     bundle = read_bundle(source.path / VARIABLES)
     with graph_errors(source.path):
-        plan = _Plan(source.meta_graphs[0], bundle)
+        plan = SplitPlan(source.path, source.meta_graphs[0], bundle)
     if not plan.cuts:
         raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
     with staged_directory(destination) as staging:
@@ -117,66 +110,38 @@ def split_saved_model(
             joined = staging.parent / "joined"
             joined.mkdir()
             write_joined(staging, joined, os.link)
-            tolerance = tolerance_of(plan.report, has_fused_ops=True)
             options = RewriteOptions(timeout=timeout, inputs=inputs, batch_size=batch_size)
-            verification = verify_models(source.path, joined, tolerance, options)
-            shutil.rmtree(joined)
+            verification = _verify(source, plan, joined, options)
     return Split(tuple(plan.cuts), tuple(plan.tables), verification)
 
 
-class _Plan:
-    """What becomes of a model.
+def _verify(
+    source: SourceModel, plan: SplitPlan, joined: Path, options: RewriteOptions
+) -> Verification:
+    """Compares a source with the model of both parts.
 
-    Attributes:
-        cuts: its lookups.
-        tables: those of these, each in a file of the lookup model.
-        dense, lookup: the two models.
-        report: on the columns of the lookup model.
-        keys: the checkpoint keys of the variables of each, by folder.
+    TensorFlow may order the arithmetic behind lookups otherwise when these are other ops. That
+    lookups are equal nevertheless is told by their names, which those of functions are not: so the
+    source without functions, which must give the same bits, stands for it then.
+
+    Raises:
+        VerificationError: they differ, or cannot be compared.
     """
-
-    def __init__(self, meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> None:
-        keys = {one.handle: one.key for one in restored_variables(meta) if not one.part}
-        keys = {handle: key for handle, key in keys.items() if key.encode() in bundle.entries}
-        graph = flat_graph(meta)
-        origin = Origin(meta, graph, keys)
-        signatures = {k: s for k, s in meta.signature_def.items() if k not in _SPECIAL}
-        found = find_cuts(graph, signature_nodes(meta))
-        tables = {t.handle: t for t in _tables(graph, keys, bundle, found)}
-        self.cuts = [cut for cut in found if all(handle in tables for handle in cut.handles)]
-        dense = dense_part(graph, signatures, self.cuts)
-        used = {key for signature in dense.signatures.values() for key in signature.inputs}
-        self.cuts = [cut for cut in self.cuts if cut.name in used]
-        lookup = lookup_part(graph, signatures, dense.signatures, self.cuts)
-        handles = dict.fromkeys(handle for cut in self.cuts for handle in cut.handles)
-        self.tables = [tables[handle] for handle in handles]
-        self.dense = assemble(origin, dense, ())
-        self.lookup = assemble(origin, lookup, self.tables)
-        result = rewrite_meta_graph(self.lookup, Target.FUSED, LOOKUP, was_rewritten=False)
-        self.report = result.report
-        self.keys = {
-            DENSE: set(variables_of(dense.graph, keys).values()),
-            LOOKUP: set(variables_of(lookup.graph, keys).values()) - {t.key for t in self.tables},
-        }
-
-
-def _tables(
-    graph: Any, keys: dict[str, str], bundle: Bundle, cuts: Sequence[Cut]
-) -> Iterator[KeptTable]:
-    """Yields the tables of lookups that are matrices of floats, saved in one piece."""
-    nodes = {node.name: node for node in graph.node}
-    taken: set[PurePosixPath] = set()
-    for handle in dict.fromkeys(handle for cut in cuts for handle in cut.handles):
-        if handle not in keys:
-            continue
-        entry, node = bundle.entries[keys[handle].encode()], nodes[handle]
-        shape = tuple(dim.size for dim in entry.shape.dim)
-        if entry.slices or len(shape) != 2 or shape != dims(node.attr["shape"].shape):
-            continue
-        name = node.attr["shared_name"].s.decode(errors="replace") or handle
-        file = file_name(name, taken)
-        taken.add(file)
-        yield KeptTable(keys[handle], handle, name, *shape, entry.dtype, file)
+    tolerance = tolerance_of(plan.report, has_fused_ops=True)
+    try:
+        return verify_models(source.path, joined, tolerance, options)
+    except VerificationError:
+        flat = joined.with_name("flat")
+        flat.mkdir()
+        proto = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+        proto.meta_graphs.add().CopyFrom(plan.flat)
+        write_file(flat / MODEL_FILE, proto.SerializeToString(deterministic=True))
+        for name in ("variables", "assets"):
+            if (source.path / name).is_dir():
+                (flat / name).symlink_to(source.path / name)
+        verify_models(source.path, flat, 0.0, options)
+        # Not every column of an op for many has a name in stock ops.
+        return verify_models(flat, joined, ROUNDING if plan.was_fused else tolerance, options)
 
 
 def _write_tables(bundle: Bundle, tables: Sequence[KeptTable], folder: Path) -> None:
@@ -233,7 +198,7 @@ def _sync(out: Any) -> None:
 def _write_model(
     source: SourceModel,
     bundle: Bundle,
-    plan: _Plan,
+    plan: SplitPlan,
     meta: meta_graph_pb2.MetaGraphDef,
     tables: Sequence[KeptTable],
     staging: Path,
@@ -263,7 +228,7 @@ def _write_model(
     write_file(folder / MODEL_FILE, proto.SerializeToString(deterministic=True))
 
 
-def _manifest(source: SourceModel, plan: _Plan) -> bytes:
+def _manifest(source: SourceModel, plan: SplitPlan) -> bytes:
     """The content of `fusion.json`: the same bytes for the same model."""
     names = {table.handle: table for table in plan.tables}
     facts = {
