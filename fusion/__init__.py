@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
     from fusion.grappler import disable, enable, fused, stats
-    from fusion.saved_model import build_ops, fuse_saved_model, saved_model_load
+    from fusion.saved_model import (
+        build_ops,
+        fuse_saved_model,
+        join_saved_model,
+        saved_model_load,
+        split_saved_model,
+    )
 
 __all__ = [
     "EmbeddingVariable",
@@ -48,6 +54,7 @@ __all__ = [
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "get_embedding_variable",
+    "join_saved_model",
     "keras",
     "lookup_sparse",
     "ops",
@@ -58,6 +65,7 @@ __all__ = [
     "slots_lookup_csr",
     "slots_to_coo",
     "slots_to_csr",
+    "split_saved_model",
     "stats",
     "tables",
 ]
@@ -75,7 +83,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "fuse_function": ("fusion.functions", "fuse_function"),
     "fuse_graph": ("fusion.graphs", "fuse_graph"),
     "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
+    "join_saved_model": ("fusion.saved_model", "join_saved_model"),
     "saved_model_load": ("fusion.saved_model", "saved_model_load"),
+    "split_saved_model": ("fusion.saved_model", "split_saved_model"),
 }
 
 

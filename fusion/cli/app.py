@@ -19,6 +19,7 @@ from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.plan import plan
 from fusion.cli.rewrite import rewrite
+from fusion.cli.split import join, split
 from fusion.cli.verify import verify
 from fusion.cli.warm import warm
 from fusion.printable import printable, printable_lines
@@ -42,7 +43,7 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, verify, bench, warm, build_ops, plan, doctor):
+for _command in (inspect, rewrite, split, join, verify, bench, warm, build_ops, plan, doctor):
     cli.add_command(_command)
 
 

@@ -40,6 +40,22 @@ _FUSED_LOAD = "run `import fusion` before loading it"
     help="With --target stock, the TensorFlow that DST has to load in: no newer op is written.  "
     "[default: the version that SRC records]",
 )
+@click.option(
+    "--tables",
+    type=click.Choice(["variables", "mapped", "memory"]),
+    default="variables",
+    show_default=True,
+    help="Where tables are: among the variables, or in files that are mapped into memory, or read, "
+    "when DST is loaded.",
+)
+@click.option(
+    "--table-bytes",
+    "least_table_bytes",
+    type=click.IntRange(min=1),
+    default=1 << 20,
+    show_default=True,
+    help="With --tables, what is smaller stays among the variables.",
+)
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
 @timeout()
 @click.option(
@@ -79,7 +95,8 @@ def rewrite(
         options = RewriteOptions(verify=not no_verify, outputs=names, **rest)
     except ValueError as error:  # of the other options click knows what they may be
         message = str(error).removeprefix("fuse_saved_model: ")
-        raise click.BadParameter(message, param_hint="--runtime") from None
+        hint = "--tables" if message.startswith("tables") else "--runtime"
+        raise click.BadParameter(message, param_hint=hint) from None
     with _copying() as progress:
         done = rewrite_saved_model(src, dst, options, progress)
     if report_file is not None:
@@ -120,12 +137,17 @@ def _write_report(file: str, done: Rewrite) -> None:
 
 
 def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
+    from fusion.saved_model.table_files.keep import total_bytes
+
     out = console()
     report = done.report
     out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
-    if done.runtimes is None or not report.fused_count:
+    if done.tables:
+        size = total_bytes(done.tables)
+        out.print(cell(f"tables in files: {len(done.tables)}, {size / 1e6:.1f} MB"))
+    if done.runtimes is None or not (report.fused_count or done.tables):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification

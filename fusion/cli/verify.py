@@ -27,7 +27,7 @@ DIFFERENT = 1
     help="A library of `fusion build-ops`, which runs the fused ops of the models.",
 )
 def verify(a: str, b: str, **options: Any) -> int:
-    """Compare the outputs of the SavedModels A and B.
+    """Compare the outputs of the SavedModels A and B, or of what `fusion split` has made of one.
 
     Every signature runs on generated inputs, each model in its own process: with ids inside their
     tables, negative, out of range and missing. Where outputs differ, the first embedding column
@@ -37,9 +37,9 @@ def verify(a: str, b: str, **options: Any) -> int:
     Arrays of an npz file are called as the inputs of a signature, or SIGNATURE/INPUT; the parts of
     a sparse input are INPUT/indices, INPUT/values and INPUT/dense_shape if it is declared sparse.
     """
-    from fusion.saved_model import VerificationError, compare_models
+    from fusion.saved_model import VerificationError, compare
 
-    result = compare_models(a, b, **options)
+    result = compare(a, b, **options)
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
     for difference in result.differences:

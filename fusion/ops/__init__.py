@@ -21,6 +21,7 @@ from fusion.ops.row_update import SPEC as ROW_UPDATE
 from fusion.ops.tables.entries import ADD as ADD_KEYS
 from fusion.ops.tables.entries import ENTRIES as KEY_ENTRIES
 from fusion.ops.tables.entries import REMOVE as REMOVE_KEYS
+from fusion.ops.tables.file import SPEC as READ_TABLE_FILE
 from fusion.ops.tables.fill import SPEC as FILL_SLOT
 from fusion.ops.tables.gather import SPEC as KEYED_GATHER
 from fusion.ops.tables.memory import INDEX as KEY_INDEX
@@ -70,6 +71,7 @@ SPECS: tuple[OpSpec, ...] = (
     KEY_ENTRIES,
     ADD_KEYS,
     REMOVE_KEYS,
+    READ_TABLE_FILE,
 )
 
 _has_gpus = not probe.why_not()
@@ -116,3 +118,4 @@ fill_embedding_slot = _functions["fill_embedding_slot"]
 embedding_key_entries = _functions["embedding_key_entries"]
 add_embedding_keys = _functions["add_embedding_keys"]
 remove_embedding_keys = _functions["remove_embedding_keys"]
+read_table_file = _functions["read_table_file"]

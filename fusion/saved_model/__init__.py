@@ -7,17 +7,20 @@ from fusion.saved_model.keyed_tables import keyed_tables
 from fusion.saved_model.loader import saved_model_load
 from fusion.saved_model.ops_library import build_ops
 from fusion.saved_model.rewrite import (
-    TARGETS,
     Rewrite,
-    RewriteOptions,
     explain_saved_model,
     fuse_saved_model,
     rewrite_saved_model,
 )
+from fusion.saved_model.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
+from fusion.saved_model.split.compare import compare
+from fusion.saved_model.split.join import join_saved_model
+from fusion.saved_model.split.split import Split, split_saved_model
 from fusion.saved_model.verify import Verification, compare_models
 from fusion.saved_model.warm import Warmed, warm
 
 __all__ = [
+    "TABLE_PLACES",
     "TARGETS",
     "BenchReport",
     "Gain",
@@ -27,17 +30,21 @@ __all__ = [
     "Rewrite",
     "RewriteOptions",
     "Saving",
+    "Split",
     "Verification",
     "VerificationError",
     "Warmed",
     "bench_models",
     "build_ops",
+    "compare",
     "compare_models",
     "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
+    "join_saved_model",
     "keyed_tables",
     "rewrite_saved_model",
     "saved_model_load",
+    "split_saved_model",
     "warm",
 ]

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fusion.saved_model.errors import ModelError, reason_of
 
@@ -73,7 +74,7 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
         for start, end in _data(source.fileno(), size):
             done = start
             while done < end:
-                count = _copy_chunk(source.fileno(), target.fileno(), done, end - done)
+                count = _copy_chunk(source.fileno(), target.fileno(), done, done, end - done)
                 if not count:
                     raise ModelError(f"{src}: became shorter while it was copied; try again")
                 done += count
@@ -82,6 +83,34 @@ def copy_file(src: Path, dst: Path, copied: Callable[[int], None] = lambda _: No
         copied(size)
         os.fsync(target.fileno())
     shutil.copymode(src, dst)
+
+
+def copy_range(src: Path, start: int, size: int, target: BinaryIO) -> None:
+    """Appends bytes of the file `src` to an open one.
+
+    Args:
+        src: the file.
+        start, size: where the bytes begin, and how many there are.
+        target: the file at whose place they are written.
+
+    Raises:
+        ModelError: `src` cannot be read, or ends too early.
+        OSError: `target` cannot be written.
+    """
+    target.flush()
+    done, first = 0, target.tell()
+    try:
+        source = open(src, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise ModelError(f"{src}: cannot be read: {reason_of(error)}") from error
+    with source:
+        while done < size:
+            places = start + done, first + done
+            count = _copy_chunk(source.fileno(), target.fileno(), *places, size - done)
+            if not count:
+                raise ModelError(f"{src}: truncated or damaged (it ends too early)")
+            done += count
+    target.seek(first + size)
 
 
 def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
@@ -99,14 +128,20 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _copy_chunk(source: int, target: int, start: int, count: int) -> int:
-    """Copies up to `count` bytes at the offset `start`; returns how many, 0 at the file's end."""
+def _copy_chunk(source: int, target: int, start: int, place: int, count: int) -> int:
+    """Copies up to `count` bytes from one offset to another; returns how many, 0 at the end."""
     try:
-        return os.copy_file_range(source, target, min(count, _CHUNK), start, start)
+        return os.copy_file_range(source, target, min(count, _CHUNK), start, place)
     except OSError:
         # Another file system, or one without the call; a full disk shows again here.
         chunk = os.pread(source, min(count, _READ), start)
-        return os.pwrite(target, chunk, start) if chunk else 0
+        return os.pwrite(target, chunk, place) if chunk else 0
+
+
+def link_file(src: Path, dst: Path) -> None:
+    """Makes `dst` another name of the file `src`, or a copy where that cannot be."""
+    if not _link(src, dst):
+        copy_file(src, dst)
 
 
 def _link(src: Path, dst: Path) -> bool:

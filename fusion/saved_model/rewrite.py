@@ -14,13 +14,24 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.passes.targets import Target, checked_runtime, checked_target
+from fusion.passes.targets import Target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
-from fusion.saved_model.meta_graph import apply_pass, lookup_pass, release_of, used_ops
+from fusion.saved_model.meta_graph import (
+    apply_pass,
+    lookup_pass,
+    release_of,
+    update_op_list,
+    used_ops,
+)
+from fusion.saved_model.rewrite_options import (
+    LEAST_TABLE_BYTES,
+    TABLE_PLACES,
+    RewriteOptions,
+)
 from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
     FINGERPRINT_FILE,
@@ -31,6 +42,14 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, staged_directory, staged_files, write_file
+from fusion.saved_model.table_files.keep import (
+    VARIABLES,
+    find_tables,
+    keep_in_files,
+    write_tables,
+)
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,
@@ -40,9 +59,7 @@ from fusion.saved_model.verify import (
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
-TARGETS = tuple(target.value for target in Target)
-
-_FUNCTION = "fuse_saved_model"
+_DEFAULTS = RewriteOptions()
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -61,50 +78,14 @@ class Rewrite:
             says nothing about them: what else can be called after loading.
         runtimes: the TensorFlow releases that the result loads in; None if they are the source's,
             as nothing was rewritten.
+        tables: those that became files.
     """
 
     report: FusionReport
     verification: Verification | None
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
-
-
-@dataclass(frozen=True)
-class RewriteOptions:
-    """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
-
-    Raises:
-        ValueError: an unknown target or runtime.
-    """
-
-    target: str = "fused"
-    verify: bool = True
-    timeout: float = DEFAULT_TIMEOUT
-    outputs: Sequence[str] | None = None
-    link: bool = False
-    inputs: str | os.PathLike[str] | None = None
-    batch_size: int = DEFAULT_BATCH_SIZE
-    runtime: str | None = None
-
-    def __post_init__(self) -> None:
-        self.release()
-
-    def release(self) -> Release | None:
-        """Returns the TensorFlow release that `runtime` names, None if there is none."""
-        return checked_runtime(_FUNCTION, self.runtime, checked_target(_FUNCTION, self.target))
-
-    def recorded(self, is_frozen: bool) -> dict[str, object]:
-        """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
-        options: dict[str, object] = {"target": self.target, "verify": self.verify}
-        if self.runtime is not None:
-            options["runtime"] = self.runtime
-        if self.inputs is not None:
-            options["inputs"] = os.path.basename(self.inputs)
-        if is_frozen and self.outputs is not None:
-            options["outputs"] = list(self.outputs)
-        if not is_frozen and self.link:
-            options["link"] = True
-        return options
+    tables: tuple[KeptTable, ...] = ()
 
 
 def fuse_saved_model(
@@ -120,6 +101,8 @@ def fuse_saved_model(
     inputs: str | os.PathLike[str] | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
     runtime: str | None = None,
+    tables: str = TABLE_PLACES[0],
+    least_table_bytes: int = LEAST_TABLE_BYTES,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
@@ -153,6 +136,11 @@ def fuse_saved_model(
         runtime: the version of TensorFlow, such as "2.4", in which a result of target "stock" has
             to load: no newer op is written. It is 1.12 or newer, and not newer than the one that is
             installed; by default the version that the model records, or that its graph tells.
+        tables: where tables are: "variables" leaves them among the variables; "mapped" makes each
+            a file of the model, which is mapped into memory when that is loaded: in milliseconds,
+            in pages that all processes of a machine share and that the system can take back;
+            "memory" has such files read then.
+        least_table_bytes: smaller tables stay among the variables.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -162,12 +150,24 @@ def fuse_saved_model(
         ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
             source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
             left behind.
-        ValueError: an unknown target or runtime, or a runtime with target "fused".
+        ValueError: an unknown target or runtime, a runtime with target "fused", or tables that are
+            not known or are files with target "stock".
     """
     return rewrite_saved_model(
         src,
         dst,
-        RewriteOptions(target, verify, timeout, outputs, link, inputs, batch_size, runtime),
+        RewriteOptions(
+            target,
+            verify,
+            timeout,
+            outputs,
+            link,
+            inputs,
+            batch_size,
+            runtime,
+            tables,
+            least_table_bytes,
+        ),
         progress,
     ).report
 
@@ -175,7 +175,7 @@ def fuse_saved_model(
 def rewrite_saved_model(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    options: RewriteOptions = RewriteOptions(),
+    options: RewriteOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
@@ -186,12 +186,12 @@ def rewrite_saved_model(
     proto, done, is_modified = _rewritten(source, options)
     with staged_directory(destination) as staging:
         content = _serialized(proto, source) if is_modified else source.content
-        _build(source, staging, content, options.link, progress)
+        _build(source, staging, content, done.tables, options.link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
         if compare:
-            tolerance = _tolerance(source, proto, done.report)
-            verification = _verify(source.path, staging, tolerance, options)
+            tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
+            verification = verify_models(source.path, staging, tolerance, options)
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
@@ -218,8 +218,8 @@ def _rewrite_frozen(
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
                 write_loadable(seen_as, model)
-            tolerance = _tolerance(source, proto, done.report)
-            done = replace(done, verification=_verify(*models, tolerance, options))
+            tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
+            done = replace(done, verification=verify_models(*models, tolerance, options))
         write_file(record_file, _record(source, proto, options, done))
     return done
 
@@ -304,14 +304,40 @@ def _rewritten(
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
-    is_modified, runtimes = any(result.modified for result in results), None
+    tables = _keep_tables(source, proto, options) if options.has_table_files else ()
+    is_modified, runtimes = any(result.modified for result in results) or bool(tables), None
     if _custom_ops(proto):
         runtimes = FUSED_RUNTIMES
     elif is_modified:
         recorded = max(map(release_of, source.meta_graphs))
         first = recorded if runtime is None else runtime
         runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
-    return proto, Rewrite(report, None, runtimes=runtimes), is_modified
+    return proto, Rewrite(report, None, runtimes=runtimes, tables=tables), is_modified
+
+
+def _keep_tables(
+    source: SourceModel, proto: saved_model_pb2.SavedModel, options: RewriteOptions
+) -> tuple[KeptTable, ...]:
+    """Has a model read its tables from files; returns these.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    if source.is_frozen:
+        raise ModelError(f"{source.path}: a frozen graph has no variables that could be files")
+    if len(proto.meta_graphs) > 1:
+        count = len(proto.meta_graphs)
+        raise ModelError(f"{source.path}: {count} graphs share its variables: they stay there")
+    if not index_file(source.path / VARIABLES).is_file():
+        return ()
+    (meta,), bundle = proto.meta_graphs, read_bundle(source.path / VARIABLES)
+    with graph_errors(source.path):
+        in_memory = options.tables == "memory"
+        tables = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory)
+        if tables:
+            keep_in_files(meta, bundle, tables)
+            update_op_list(meta)
+    return tuple(tables)
 
 
 def _was_rewritten(source: SourceModel) -> bool:
@@ -345,14 +371,23 @@ def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tup
 
 
 def _build(
-    source: SourceModel, staging: Path, content: bytes, link: bool, progress: Progress | None
+    source: SourceModel,
+    staging: Path,
+    content: bytes,
+    tables: Sequence[KeptTable],
+    link: bool,
+    progress: Progress | None,
 ) -> None:
-    """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, copies of the rest."""
+    """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, tables, and the rest."""
     ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}
     folders, files = model_files(source.path)
     for folder in folders:
         (staging / folder).mkdir()
     unchanged = [file for file in files if file not in ours]
+    if tables:
+        bundle = read_bundle(source.path / VARIABLES)
+        unchanged = [file for file in unchanged if not bundle.has_file(source.path / file)]
+        write_tables(bundle, tables, staging)
     copy_files(source.path, staging, unchanged, link, progress)
     write_file(staging / MODEL_FILE, content)
     if Path(FINGERPRINT_FILE) not in files:
@@ -363,18 +398,26 @@ def _build(
         write_file(staging / FINGERPRINT_FILE, compute_fingerprint(staging, content))
 
 
-def _tolerance(
-    source: SourceModel, proto: saved_model_pb2.SavedModel, report: FusionReport
-) -> float:
-    """Returns the tolerance of the comparison: 0 if both models give the same bits."""
+def _has_fused_ops(source: SourceModel, proto: saved_model_pb2.SavedModel) -> bool:
+    return bool(_custom_ops(source.proto) or _custom_ops(proto))
+
+
+def tolerance_of(report: FusionReport, *, has_fused_ops: bool) -> float:
+    """Returns the tolerance of the comparison: 0 if both models give the same bits.
+
+    Args:
+        report: what was done.
+        has_fused_ops: whether one of the models has fused ops.
+    """
     fused = [c for c in report.columns if c.fused]
     rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
-    has_fused_ops = _custom_ops(source.proto) or _custom_ops(proto)
     has_products = any(c.spec is not None and c.spec.is_product for c in fused)
     return ROUNDING if (has_fused_ops and rounds) or has_products else 0.0
 
 
-def _verify(source: Path, staging: Path, tolerance: float, options: RewriteOptions) -> Verification:
+def verify_models(
+    source: Path, staging: Path, tolerance: float, options: RewriteOptions
+) -> Verification:
     """Compares a source with what was made of it, see `compare_models`.
 
     Raises:

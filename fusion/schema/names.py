@@ -29,6 +29,7 @@ FILL_SLOT = "FillEmbeddingSlot"
 KEY_ENTRIES = "EmbeddingKeyEntries"
 ADD_KEYS = "AddEmbeddingKeys"
 REMOVE_KEYS = "RemoveEmbeddingKeys"
+READ_TABLE_FILE = "ReadTableFile"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -59,4 +60,5 @@ OP_NAMES: tuple[str, ...] = (
     KEY_ENTRIES,
     ADD_KEYS,
     REMOVE_KEYS,
+    READ_TABLE_FILE,
 )

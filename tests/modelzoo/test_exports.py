@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.saved_model import fuse_saved_model
+from fusion.saved_model import fuse_saved_model, split_saved_model
 from modelzoo import criteo
 from modelzoo.criteo.convert import generate
 from modelzoo.training import loop
@@ -98,6 +98,33 @@ def test_exports_answer_as_the_model(tmp_path: Path, chosen: dict[str, Any]) -> 
         embedded = signatures["embeddings"](**ids)
         shapes = {name: embedding.shape for name, embedding in embedded.items()}
         assert shapes == {"weights": (32, len(FEW)), "vectors": (32, len(FEW) * 4)}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "chosen",
+    [{"style": "keras"}, {"style": "keras", "do_fusion": "v2"}, {"style": "graph"}],
+    ids=lambda chosen: "-".join(chosen.values()),
+)
+def test_exports_are_split(tmp_path: Path, model: str, chosen: dict[str, Any]) -> None:
+    """Lookups and the dense model behind them are compared with the export."""
+    options = replace(SMALL, **chosen)
+    source, _ = few(options)
+    steps = build(MODELS[model], options, source)
+    ((features, labels),) = loop.first_batches(source, 32, 1)
+    steps.train(features, labels)
+    columns = columns_of(options, source)
+    if isinstance(steps, KerasSteps):
+        export_keras(steps, columns.inputs, tmp_path / "model")
+    else:
+        assert isinstance(steps, GraphSteps)
+        steps.save(tmp_path / "weights")
+        shape = shape_of(MODELS[model], options)
+        export_graph(MODELS[model], shape, columns, tmp_path / "weights", tmp_path / "model")
+    done = split_saved_model(tmp_path / "model", tmp_path / "split")
+    assert len(done.cuts) >= len(done.tables) >= len(FEW)
+    assert done.verification is not None
+    assert done.verification.same
 
 
 def test_lists_of_ids_are_trained_and_parsed(tmp_path: Path) -> None:

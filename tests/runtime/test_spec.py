@@ -104,6 +104,7 @@ def test_names_follow_tensorflows_generator():
         "EmbeddingKeyEntries": "embedding_key_entries",
         "AddEmbeddingKeys": "add_embedding_keys",
         "RemoveEmbeddingKeys": "remove_embedding_keys",
+        "ReadTableFile": "read_table_file",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

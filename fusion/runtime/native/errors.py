@@ -13,10 +13,13 @@ from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import word_pointer
 from fusion.runtime.tensorflow.layout import State
 
+UNKNOWN = 2
 INVALID_ARGUMENT = 3
+NOT_FOUND = 5
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 INTERNAL = 13
+DATA_LOSS = 15
 
 _i64 = types.int64
 _WORD = ir.IntType(64)

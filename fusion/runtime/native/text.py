@@ -157,3 +157,20 @@ def _append_escape(message: int, value: int) -> None:
         append_byte(message, _X)
         append_byte(message, byte(digits + (value >> 4)))
         append_byte(message, byte(digits + (value & 15)))
+
+
+#: The kinds of a TF_TString (tensorflow's tsl/platform/ctstring_internal.h), in the lowest two bits
+#: of its first byte, and the bits of a size behind them.
+_SMALL, _LARGE, _OFFSET, _VIEW = range(4)
+
+
+@jit
+def string_at(data: int) -> tuple[int, int]:
+    """The address of the bytes of a string, the element of a tensor at an address, and how many."""
+    kind = load(data, 0) & 3
+    if kind == _SMALL:
+        return data + 1, (load(data, 0) & 0xFF) >> 2
+    size = (load(data, 0) & 0xFFFFFFFF) >> 2 if kind == _OFFSET else load(data, 0) >> 2
+    if kind == _OFFSET:
+        return data + (load(data, 0) >> 32), size
+    return load(data, 2) if kind == _LARGE else load(data, 1), size

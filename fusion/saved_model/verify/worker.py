@@ -83,6 +83,9 @@ def _run(job: Job, run: Run) -> int:
     """Runs the signatures of a model on the batches; returns the exit status."""
     batches = Batches(job)
     proto = read_saved_model(run.model).proto
+    # What one of two models is not meant for is no difference of the two.
+    others = [loaders(read_saved_model(one.model).proto) for one in job.runs]
+    ways = {k: load for k, load in loaders(proto).items() if all(k in other for other in others)}
     writer = OutcomeWriter(run.directory)
     try:
         for tags in batches.tags:
@@ -90,7 +93,7 @@ def _run(job: Job, run: Run) -> int:
             if job.only is not None:
                 _look_inside(job.only, run, proto, signatures(meta), batches, writer)
                 continue
-            for name, load in loaders(proto).items():
+            for name, load in ways.items():
                 try:
                     runner = load(run.model, tags)
                 except Exception as error:  # whatever TensorFlow raises, it is the answer

@@ -15,7 +15,16 @@ from fusion.runtime.native.frame import check, new_output
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memset, load, load_as, stack_words, store, store_as
-from fusion.runtime.native.text import literal
+from fusion.runtime.native.system import (
+    LARGE_PAGE,
+    PAGE,
+    are_mapped,
+    drop_pages,
+    map_memory,
+    unmap,
+    unmapper,
+    use_large_pages,
+)
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
     tf_expected_output_datatype,
@@ -24,24 +33,8 @@ from fusion.runtime.tensorflow.c_api import (
     tf_tensor_maybe_move,
 )
 
-_i32, _i64 = types.int32, types.int64
-_mmap = types.ExternalFunction("mmap", _i64(_i64, _i64, _i32, _i32, _i32, _i64))
-_munmap = types.ExternalFunction("munmap", _i32(_i64, _i64))
-_madvise = types.ExternalFunction("madvise", _i32(_i64, _i64, _i32))
-_mincore = types.ExternalFunction("mincore", _i32(_i64, _i64, _i64))
-_dlsym = types.ExternalFunction("dlsym", _i64(_i64, _i64))
-
-#: Of a large page, from which on memory is mapped, and of a small one.
-_LARGE_PAGE, _PAGE = 1 << 21, 1 << 12
-
 #: The most that is mapped at once: half of what a process can address.
 _MOST_BYTES = 1 << 46
-
-#: PROT_READ | PROT_WRITE; MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE (Linux, x86-64 and arm64).
-_READ_WRITE, _ON_DEMAND = 3, 0x4022
-
-#: MADV_DONTNEED and MADV_HUGEPAGE (Linux, asm-generic/mman-common.h).
-_DROP, _HUGE = 4, 14
 
 
 class _TensorInterface(Layout):
@@ -85,56 +78,52 @@ def _is_large(rows: int, columns: int, item: int) -> bool:
     """Whether elements take more than a large page, and not more than can be mapped."""
     if rows < 1 or columns < 1 or rows > _MOST_BYTES or columns > _MOST_BYTES:
         return False
-    return rows <= _MOST_BYTES // (columns * item) and rows * columns * item > _LARGE_PAGE
+    return rows <= _MOST_BYTES // (columns * item) and rows * columns * item > LARGE_PAGE
 
 
 @jit
 def _mapped_output(frame: int, rank: int, rows: int, columns: int, size: int) -> int:
     """The address of mapped memory as the output; 0 if the system or TensorFlow refuses it."""
-    address = _map(size)
-    if address == 0:
+    address = map_memory(size)
+    if address == 0 or not give_mapped(frame, rank, rows, columns, address, size, False):
         return int64(0)
+    return address
+
+
+@jit
+def give_mapped(
+    frame: int, rank: int, rows: int, columns: int, address: int, size: int, even_shared: bool
+) -> bool:
+    """Makes mapped memory the only output, or gives it back to the system.
+
+    Args:
+      rank, rows, columns: of the output, [rows] or [rows, columns].
+      address, size: of the memory.
+      even_shared: whether the output may be a tensor that does not own it, which a variable copies
+        before its first update or gather.
+
+    Returns:
+      Whether it is the output.
+    """
     context, status = load(frame, Frame.context), load(frame, Frame.status)
     dims = stack_words(2)
     store(dims, 0, rows)
     store(dims, 1, columns)
     datatype = tf_expected_output_datatype(context, np.int32(0))
-    # munmap(2) finds what it needs in the first two arguments.
-    free = _dlsym(int64(0), literal("munmap"))
+    free = unmapper()
     tensor = tf_new_tensor(datatype, dims, np.int32(rank), address, size, free, address)
     if tensor == 0:
-        _munmap(address, size)
-        return int64(0)
+        unmap(address, size)
+        return False
     owner = _owner(tensor, address, size, free)
-    if owner == 0:
+    if owner == 0 and not even_shared:
         tf_delete_tensor(tensor)
-        return int64(0)
+        return False
+    owner = tensor if owner == 0 else owner
     tf_set_output(context, np.int32(0), owner, status)
     tf_delete_tensor(owner)  # the context holds the output
     check(frame)
-    return address
-
-
-@jit
-def _map(size: int) -> int:
-    """The address of mapped memory, which begins with a large page; 0 if there is none.
-
-    Large pages are only faster: lookups are all over the memory, and there are more small ones than
-    the processor remembers.
-    """
-    mapped = (size + _PAGE - 1) // _PAGE * _PAGE
-    nowhere, flags = int64(0), types.int32(_ON_DEMAND)
-    start = _mmap(
-        nowhere, mapped + _LARGE_PAGE, types.int32(_READ_WRITE), flags, types.int32(-1), nowhere
-    )
-    if start == -1:
-        return int64(0)
-    address = (start + _LARGE_PAGE - 1) // _LARGE_PAGE * _LARGE_PAGE
-    if address > start:
-        _munmap(start, address - start)
-    _munmap(address + mapped, start + _LARGE_PAGE - address)
-    _madvise(address, mapped, types.int32(_HUGE))
-    return address
+    return True
 
 
 @jit
@@ -167,10 +156,10 @@ def _owner(tensor: int, data: int, size: int, deallocator: int) -> int:
 @jit
 def _is_readable(address: int, size: int) -> bool:
     """Whether memory of words is mapped, of two pages at most."""
-    if address < _PAGE or address % 8 != 0:
+    if address < PAGE or address % 8 != 0:
         return False
-    first, pages = address // _PAGE * _PAGE, stack_words(1)
-    return _mincore(first, address + size - first, pages) == 0
+    first, pages = address // PAGE * PAGE, stack_words(1)
+    return are_mapped(first, address + size - first, pages)
 
 
 @jit
@@ -180,11 +169,11 @@ def _make_zeros(address: int, size: int) -> None:
     Pages that were dropped are zeros when they are used again. What cannot be dropped (locked
     memory) is written.
     """
-    first = (address + _LARGE_PAGE - 1) // _LARGE_PAGE * _LARGE_PAGE
-    end = (address + size) // _LARGE_PAGE * _LARGE_PAGE
-    if first >= end or _madvise(first, end - first, types.int32(_DROP)) != 0:
+    first = (address + LARGE_PAGE - 1) // LARGE_PAGE * LARGE_PAGE
+    end = (address + size) // LARGE_PAGE * LARGE_PAGE
+    if first >= end or not drop_pages(first, end - first):
         c_memset(address, types.int32(0), size)
         return
-    _madvise(first, end - first, types.int32(_HUGE))
+    use_large_pages(first, end - first)
     c_memset(address, types.int32(0), first - address)
     c_memset(end, types.int32(0), int64(address + size - end))

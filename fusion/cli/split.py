@@ -1,0 +1,83 @@
+"""`fusion split` and `fusion join`: lookups and the dense model behind them, apart and together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fusion.cli.report import cell, console
+from fusion.cli.run_options import recorded_inputs, timeout
+
+if TYPE_CHECKING:
+    from fusion.saved_model import Split
+
+
+@click.command()
+@click.argument("model")
+@click.argument("dst")
+@click.option("--no-verify", is_flag=True, help="Skip the comparison with MODEL.")
+@timeout()
+@recorded_inputs(
+    "Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`."
+)
+def split(
+    model: str,
+    dst: str,
+    no_verify: bool,
+    timeout: float,
+    inputs: str | None,
+    batch_size: int,
+) -> None:
+    """Cut the SavedModel MODEL at its lookups.
+
+    DST/lookup gives embeddings of the original ids, DST/dense the original outputs of embeddings,
+    and DST/tables has the rows of each table, with their keys, as files.
+
+    Both models together are compared with MODEL on generated or recorded inputs, to the bit, before
+    DST appears. MODEL is never changed. Run `import fusion` before loading DST/lookup; DST/dense
+    needs TensorFlow alone.
+    """
+    from fusion.saved_model import split_saved_model
+
+    done = split_saved_model(
+        model, dst, not no_verify, timeout, inputs=inputs, batch_size=batch_size
+    )
+    _show(done, dst)
+
+
+def _show(done: Split, dst: str) -> None:
+    from fusion.saved_model.table_files.keep import total_bytes
+
+    out = console()
+    names = {table.handle: table.name for table in done.tables}
+    for cut in done.cuts:
+        sizes = ", ".join("?" if size is None else str(size) for size in cut.shape)
+        tables = " and ".join(names[handle] for handle in cut.handles)
+        out.print(cell(f"{cut.name} [{sizes}] from {tables}"))
+    size = total_bytes(done.tables) / 1e6
+    out.print(cell(f"lookups: {len(done.cuts)}, in {len(done.tables)} tables of {size:.1f} MB"))
+    verification = done.verification
+    checked = "not verified" if verification is None else f"verified: {verification.summary()}"
+    out.print(cell(checked))
+    out.print(cell(f"wrote {dst}; run `import fusion` before loading {dst}/lookup"))
+
+
+@click.command()
+@click.argument("split")
+@click.argument("dst")
+@click.option(
+    "--link",
+    is_flag=True,
+    help="Hard-link the tables and assets instead of copying them, where that is possible.",
+)
+def join(split: str, dst: str, link: bool) -> None:
+    """Write to DST one SavedModel of what `fusion split` has made.
+
+    It has the signatures of the model that was split, and maps its tables when it is loaded. Run
+    `import fusion` before loading it.
+    """
+    from fusion.saved_model import join_saved_model
+
+    join_saved_model(split, dst, link)
+    console().print(cell(f"wrote {dst}; run `import fusion` before loading it"))

@@ -1,0 +1,106 @@
+"""ReadTableFile on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fusion.ops.cpu.tables.pages import give_mapped
+from fusion.runtime.native.errors import (
+    DATA_LOSS,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    UNKNOWN,
+    fail,
+)
+from fusion.runtime.native.frame import attr, data, failed, output_matrix
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
+from fusion.runtime.native.system import (
+    close_file,
+    error_number,
+    error_text,
+    file_bytes,
+    map_file,
+    open_file,
+    read_file,
+)
+from fusion.runtime.native.text import string_at
+from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.spec import OpSpec
+
+#: ENOENT and ENOMEM.
+_NO_FILE, _NO_MEMORY = 2, 12
+
+#: No file is larger: half of what a process can address.
+_MOST_BYTES = 1 << 46
+
+
+@jit
+def _fail_system(frame: int, path: int) -> None:
+    """Says what the system says of a file."""
+    number = error_number()
+    if number == _NO_FILE:
+        fail(frame, NOT_FOUND, "file %s: %s", path, error_text())
+    elif number == _NO_MEMORY:
+        fail(frame, RESOURCE_EXHAUSTED, "file %s: %s", path, error_text())
+    else:
+        fail(frame, UNKNOWN, "file %s: %s", path, error_text())
+
+
+@jit
+def _content(frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool) -> int:
+    """The address of the content of a file, mapped memory; 0 if there is none, or an error."""
+    file, size, address = open_file(path), rows * row_bytes, int64(0)
+    if file < 0:
+        _fail_system(frame, path)
+        return address
+    found = file_bytes(file)
+    if found < 0:
+        _fail_system(frame, path)
+    elif found != size:
+        text = "file %s has %lld bytes, but a table of %lld rows of %lld elements has %lld"
+        fail(frame, DATA_LOSS, text, path, found, rows, width, size)
+    elif size > 0:
+        address = read_file(file, size) if in_memory else map_file(file, size)
+        if address == 0:
+            _fail_system(frame, path)
+    close_file(file)
+    return address
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+    """The kernel body."""
+    dtype, slot = DTYPES[types["T"]], spec.slots
+    stored, item = dtype.stored_type, dtype.item_bytes
+
+    @jit
+    def read_table(frame: int, path: int) -> None:
+        rows, width = attr(frame, slot.rows), attr(frame, slot.width)
+        address = _content(frame, path, rows, width, width * item, attr(frame, slot.in_memory) != 0)
+        if address != 0:
+            size = rows * width * item
+            if not give_mapped(frame, int64(2), rows, width, address, size, True):
+                fail(frame, RESOURCE_EXHAUSTED, "no memory for a tensor")
+        elif not failed(frame):
+            output_matrix(frame, int64(0), int64(0), rows, width, stored)
+
+    def body(frame: int) -> None:
+        rows, width = attr(frame, slot.rows), attr(frame, slot.width)
+        if rows > _MOST_BYTES // item // width:
+            too_large = "a table of %lld rows of %lld elements is too large"
+            fail(frame, INVALID_ARGUMENT, too_large, rows, width)
+            return
+        text, size = string_at(data(frame, int64(0), int64(0)))
+        path = c_malloc(size + 1)
+        if path == 0:
+            fail(frame, RESOURCE_EXHAUSTED, "no memory for a path of %lld bytes", size)
+            return
+        c_memcpy(path, text, size)
+        store_as(path, size, np.uint8(0), np.uint8)
+        read_table(frame, path)
+        c_free(path)
+
+    return body

@@ -1,0 +1,77 @@
+"""How a model is rewritten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusion.passes.targets import Target, checked_runtime, checked_target
+from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
+from fusion.schema.op_history import Release
+
+TARGETS = tuple(target.value for target in Target)
+
+TABLE_PLACES = ("variables", "mapped", "memory")
+"""Where the tables of a model can be."""
+
+LEAST_TABLE_BYTES = 1 << 20
+"""What is smaller stays among the variables, if nothing else is said."""
+
+_FUNCTION = "fuse_saved_model"
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
+
+    Raises:
+        ValueError: an unknown target or runtime.
+    """
+
+    target: str = "fused"
+    verify: bool = True
+    timeout: float = DEFAULT_TIMEOUT
+    outputs: Sequence[str] | None = None
+    link: bool = False
+    inputs: str | os.PathLike[str] | None = None
+    batch_size: int = DEFAULT_BATCH_SIZE
+    runtime: str | None = None
+    tables: str = TABLE_PLACES[0]
+    least_table_bytes: int = LEAST_TABLE_BYTES
+
+    def __post_init__(self) -> None:
+        self.release()
+        if self.tables not in TABLE_PLACES:
+            raise ValueError(
+                f"{_FUNCTION}: tables must be one of {TABLE_PLACES}, not {self.tables!r}"
+            )
+        if self.has_table_files and Target(self.target) is Target.STOCK:
+            raise ValueError(
+                f'{_FUNCTION}: tables must be "variables" with target "stock", not '
+                f"{self.tables!r}: TensorFlow has no op that maps files"
+            )
+
+    @property
+    def has_table_files(self) -> bool:
+        """Whether tables become files."""
+        return self.tables != TABLE_PLACES[0]
+
+    def release(self) -> Release | None:
+        """Returns the TensorFlow release that `runtime` names, None if there is none."""
+        return checked_runtime(_FUNCTION, self.runtime, checked_target(_FUNCTION, self.target))
+
+    def recorded(self, is_frozen: bool) -> dict[str, object]:
+        """Returns what `fusion.json` says of them: the model of a frozen graph, or of another."""
+        options: dict[str, object] = {"target": self.target, "verify": self.verify}
+        if self.has_table_files:
+            options["tables"] = self.tables
+        if self.runtime is not None:
+            options["runtime"] = self.runtime
+        if self.inputs is not None:
+            options["inputs"] = os.path.basename(self.inputs)
+        if is_frozen and self.outputs is not None:
+            options["outputs"] = list(self.outputs)
+        if not is_frozen and self.link:
+            options["link"] = True
+        return options

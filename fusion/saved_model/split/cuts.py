@@ -1,0 +1,95 @@
+"""Where a model is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
+from fusion.passes.recognise.spec import DenseIds, LookupSpec
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The result of a lookup, which is an output of one model and an input of the other.
+
+    Attributes:
+        name: of that output and input.
+        tensor: in the flat graph.
+        dtype: its DataType.
+        shape: as far as it is static.
+        handles: the nodes that give the handles of the table's variables.
+        combiner: how the rows of a bag are combined.
+    """
+
+    name: str
+    tensor: Tensor
+    dtype: int
+    shape: Shape
+    handles: tuple[str, ...]
+    combiner: str
+
+
+def find_cuts(graph: graph_pb2.GraphDef, outputs: Iterable[str]) -> list[Cut]:
+    """Returns the results of the lookups of a flat graph whose tables are variables.
+
+    Args:
+        graph: it.
+        outputs: the nodes that somebody fetches.
+    """
+    view = GraphView(graph.node, OpSignatures(graph.library.function), frozenset(outputs))
+    matches = outermost(match for match in recognise_all(view) if match.spec is not None)
+    with tf.Graph().as_default() as inferred:
+        tf.graph_util.import_graph_def(graph, name="")
+    cuts: dict[Tensor, Cut] = {}
+    for match in matches:
+        cut = _cut(view, inferred, match, {cut.name for cut in cuts.values()})
+        if cut is not None and cut.tensor not in cuts:
+            cuts[cut.tensor] = cut
+    return list(cuts.values())
+
+
+def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch, taken: set[str]) -> Cut | None:
+    spec = match.spec
+    assert spec is not None
+    handles = []
+    for shard in spec.table.shards:
+        source = view.origin(shard.tensor)
+        handle = view.read_handle(source) if shard.kind != "resource" else source
+        source = source if handle is None else view.origin(handle)
+        if view.op(source.node) != "VarHandleOp":
+            return None
+        handles.append(source.node)
+    shape = _shape(inferred, spec)
+    if shape is None:
+        return None
+    name = _free_name(match.name, taken)
+    return Cut(name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner)
+
+
+def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:
+    """The shape of a result, as far as it is static; None if not even the rank is."""
+    tensor = inferred.get_tensor_by_name(f"{spec.output.node}:{spec.output.index}")
+    _, dim = spec.table.shape
+    if tensor.shape.rank is not None and tensor.shape.rank > 0:
+        *sizes, last = tensor.shape.as_list()
+        return (*sizes, dim if last is None else last)
+    is_matrix = not (isinstance(spec.ids, DenseIds) and spec.ids.is_each)
+    return (None, dim) if is_matrix else None
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name for an embedding, of letters that names of nodes may have."""
+    plain = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_")
+    plain, number = plain or "embedding", 1
+    free = plain
+    while free in taken:
+        number += 1
+        free = f"{plain}_{number}"
+    return free

@@ -1,0 +1,123 @@
+"""A model as one graph without functions, so that it can be cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.grappler import tf_optimizer
+
+from fusion.saved_model.table_files.initial import init_op
+
+_NO_EFFECT = frozenset(
+    {"VarHandleOp", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp", "ResourceGather"}
+    | {"HashTableV2", "MutableHashTableV2", "LookupTableFindV2", "LookupTableSizeV2"}
+    | {"VariableShape", "VarIsInitializedOp"}
+)
+"""Ops that are stateful, and after which nothing has to come."""
+
+
+def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
+    """Returns what computes the signatures of a model, and initializes its tables.
+
+    TensorFlow's own optimizer puts the bodies of functions in the place of their calls, as it does
+    where a graph runs; those of branches and loops stay functions.
+    """
+    wanted = sorted({*signature_nodes(meta), *filter(None, [init_op(meta)])})
+    given = meta_graph_pb2.MetaGraphDef()
+    given.graph_def.CopyFrom(reachable(meta.graph_def, wanted))
+    given.collection_def["train_op"].node_list.value.extend(wanted)
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.append("function")
+    options.meta_optimizer_iterations = 1
+    options.min_graph_nodes = -1
+    options.fail_on_optimizer_errors = True
+    graph = tf_optimizer.OptimizeGraph(config, given)
+    forget_idle_controls(graph)
+    return reachable(graph, wanted)
+
+
+def signature_nodes(meta: meta_graph_pb2.MetaGraphDef) -> list[str]:
+    """Returns the nodes of the inputs and outputs of all signatures."""
+    names: dict[str, None] = {}
+    for signature in meta.signature_def.values():
+        for info in (*signature.inputs.values(), *signature.outputs.values()):
+            names.update(dict.fromkeys(tensor_names(info)))
+    return [name.partition(":")[0] for name in names if name]
+
+
+def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
+    """Returns the tensors of an input or output; a sparse or composite one has several."""
+    if info.WhichOneof("encoding") == "coo_sparse":
+        sparse = info.coo_sparse
+        return [
+            sparse.indices_tensor_name,
+            sparse.values_tensor_name,
+            sparse.dense_shape_tensor_name,
+        ]
+    if info.WhichOneof("encoding") == "composite_tensor":
+        return [name for part in info.composite_tensor.components for name in tensor_names(part)]
+    return [info.name]
+
+
+def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.GraphDef:
+    """Returns a graph of the nodes that some need, in their order, with its library."""
+    nodes, kept, pending = {node.name: node for node in graph.node}, set[str](), list(wanted)
+    while pending:
+        name = pending.pop()
+        if name not in kept and name in nodes:
+            kept.add(name)
+            pending += map(node_of, nodes[name].input)
+    result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
+    result.node.extend(node for node in graph.node if node.name in kept)
+    for node in result.node:
+        _forget_neighbours(node, kept)
+    return result
+
+
+def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:
+    """Has a node not be kept beside others that are not there."""
+    if "_class" in node.attr:
+        names = node.attr["_class"].list.s
+        left = [name for name in names if name.decode().removeprefix("loc:@") in kept]
+        if not left:
+            del node.attr["_class"]
+        elif len(left) < len(names):
+            names[:] = left
+
+
+def node_of(text: str) -> str:
+    """Returns the node of an input, `node`, `node:1` or `^node`."""
+    return text.removeprefix("^").partition(":")[0]
+
+
+def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
+    """Has no node wait for others that do nothing but compute."""
+    acting = _acting(graph)
+    for node in graph.node:
+        kept = [text for text in node.input if not text.startswith("^") or text[1:] in acting]
+        if len(kept) < len(node.input):
+            node.input[:] = kept
+
+
+def _acting(graph: graph_pb2.GraphDef) -> set[str]:
+    """The nodes that have an effect, and those behind them."""
+    uses: dict[str, list[str]] = {}
+    for node in graph.node:
+        for text in node.input:
+            uses.setdefault(node_of(text), []).append(node.name)
+    acting, pending = set[str](), [node.name for node in graph.node if _has_effect(node.op)]
+    while pending:
+        name = pending.pop()
+        if name not in acting:
+            acting.add(name)
+            pending += uses.get(name, ())
+    return acting
+
+
+def _has_effect(op: str) -> bool:
+    known = op_def_registry.get(op)
+    return op not in _NO_EFFECT and (known is None or known.is_stateful)

@@ -1,0 +1,102 @@
+"""What a model is split into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.passes.graph.tensor import dims
+from fusion.passes.targets import Target
+from fusion.saved_model.meta_graph import used_ops
+from fusion.saved_model.rewrite import rewrite_meta_graph
+from fusion.saved_model.split.cuts import Cut, find_cuts
+from fusion.saved_model.split.flat import flat_graph, reachable, signature_nodes
+from fusion.saved_model.split.folder import DENSE, LOOKUP
+from fusion.saved_model.split.model import Origin, assemble, variables_of
+from fusion.saved_model.split.parts import Part, dense_part, lookup_part
+from fusion.saved_model.table_files.keep import file_name
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.saver import restored_variables
+from fusion.saved_model.table_files.tensor_bundle import Bundle
+from fusion.schema.names import OP_NAMES
+
+_SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
+
+
+class SplitPlan:
+    """What becomes of a model.
+
+    Attributes:
+        cuts: its lookups.
+        tables: those of these, each in a file of the lookup model.
+        dense, lookup: the two models.
+        flat: the model without functions.
+        was_fused: whether it had ops of this package.
+        report: on the columns of the lookup model.
+        keys: the checkpoint keys of the variables of each, by folder.
+    """
+
+    def __init__(self, model: Path, meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> None:
+        """Plans the split of a model.
+
+        Args:
+            model: where it is.
+            meta: its graph.
+            bundle: its variables.
+
+        Raises:
+            ModelError: it has ops of this package that cannot become stock ones.
+        """
+        stock = meta
+        if used_ops(meta) & {*OP_NAMES}:
+            stock = meta_graph_pb2.MetaGraphDef()
+            stock.CopyFrom(meta)
+            rewrite_meta_graph(stock, Target.STOCK, model, was_rewritten=True)
+        keys = {one.handle: one.key for one in restored_variables(meta) if not one.part}
+        keys = {handle: key for handle, key in keys.items() if key.encode() in bundle.entries}
+        graph = flat_graph(stock)
+        origin = Origin(stock, graph, keys)
+        signatures = {k: s for k, s in meta.signature_def.items() if k not in _SPECIAL}
+        found = find_cuts(graph, signature_nodes(stock))
+        tables = {t.handle: t for t in _tables(graph, keys, bundle, found)}
+        self.cuts = [cut for cut in found if all(handle in tables for handle in cut.handles)]
+        dense = dense_part(graph, signatures, self.cuts)
+        used = {key for signature in dense.signatures.values() for key in signature.inputs}
+        self.cuts = [cut for cut in self.cuts if cut.name in used]
+        lookup = lookup_part(graph, signatures, dense.signatures, self.cuts)
+        handles = dict.fromkeys(handle for cut in self.cuts for handle in cut.handles)
+        self.tables = [tables[handle] for handle in handles]
+        whole = graph if stock is meta else flat_graph(meta)
+        part = Part(reachable(whole, signature_nodes(meta)), signatures)
+        self.flat = assemble(Origin(meta, whole, keys), part, ())
+        self.was_fused = stock is not meta
+        self.dense = assemble(origin, dense, ())
+        self.lookup = assemble(origin, lookup, self.tables)
+        result = rewrite_meta_graph(self.lookup, Target.FUSED, LOOKUP, was_rewritten=False)
+        self.report = result.report
+        self.keys = {
+            DENSE: set(variables_of(dense.graph, keys).values()),
+            LOOKUP: set(variables_of(lookup.graph, keys).values()) - {t.key for t in self.tables},
+        }
+
+
+def _tables(
+    graph: graph_pb2.GraphDef, keys: Mapping[str, str], bundle: Bundle, cuts: Sequence[Cut]
+) -> Iterator[KeptTable]:
+    """Yields the tables of lookups that are matrices of floats, saved in one piece."""
+    nodes = {node.name: node for node in graph.node}
+    taken: set[PurePosixPath] = set()
+    for handle in dict.fromkeys(handle for cut in cuts for handle in cut.handles):
+        if handle not in keys:
+            continue
+        entry, node = bundle.entries[keys[handle].encode()], nodes[handle]
+        shape = tuple(dim.size for dim in entry.shape.dim)
+        if entry.slices or len(shape) != 2 or shape != dims(node.attr["shape"].shape):
+            continue
+        name = node.attr["shared_name"].s.decode(errors="replace") or handle
+        file = file_name(name, taken)
+        taken.add(file)
+        yield KeptTable(keys[handle], handle, name, *shape, entry.dtype, file)

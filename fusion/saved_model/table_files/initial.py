@@ -1,0 +1,77 @@
+"""The nodes that give variables their tables when a session has restored the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable
+
+_SIGNATURE, _ASSETS = "__saved_model_init_op", "saved_model_assets"
+_MAIN_OP, _OLD_MAIN_OP = "saved_model_main_op", "legacy_init_op"
+
+
+def assets_of(meta: meta_graph_pb2.MetaGraphDef) -> list[meta_graph_pb2.AssetFileDef]:
+    """Returns the assets of a model, where either TensorFlow lists them."""
+    if meta.asset_file_def or _ASSETS not in meta.collection_def:
+        return list(meta.asset_file_def)
+    found = []
+    for packed in meta.collection_def[_ASSETS].any_list.value:
+        asset = meta_graph_pb2.AssetFileDef()
+        if packed.Unpack(asset):
+            found.append(asset)
+    return found
+
+
+def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) -> None:
+    """Adds the assets of tables, and has the init op assign them to their variables."""
+    graph = meta.graph_def
+    if not meta.asset_file_def:  # else nobody looks into the collection any more
+        meta.asset_file_def.extend(assets_of(meta))
+    assigned = []
+    for index, table in enumerate(tables):
+        scope = KeptTable.scope(index)
+        path = graph.node.add(name=f"{scope}/path", op="Placeholder")
+        path.attr["dtype"].type = types_pb2.DT_STRING
+        path.attr["shape"].shape.SetInParent()
+        table.set_read(graph.node.add(name=f"{scope}/read", input=[path.name]))
+        assign = graph.node.add(
+            name=f"{scope}/assign", op="AssignVariableOp", input=[table.handle, f"{scope}/read"]
+        )
+        assign.attr["dtype"].type = table.dtype
+        assigned.append(f"^{assign.name}")
+        asset = meta.asset_file_def.add(filename=str(table.file))
+        asset.tensor_info.name = f"{path.name}:0"
+        asset.tensor_info.dtype = types_pb2.DT_STRING
+        asset.tensor_info.tensor_shape.SetInParent()
+    name = init_op(meta)
+    init = next((node for node in graph.node if node.name == name), None)
+    if init is not None and init.op == "NoOp":
+        init.input.extend(assigned)
+        return
+    after = [f"^{name}"] if init is not None else []
+    graph.node.add(name=f"{SCOPE}/init", op="NoOp", input=[*after, *assigned])
+    set_init_op(meta, f"{SCOPE}/init")
+
+
+def init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:
+    """Returns the node that is run when a model has been restored; "" for none."""
+    if _SIGNATURE in meta.signature_def:
+        return meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name.partition(":")[0]
+    for key in (_MAIN_OP, _OLD_MAIN_OP):
+        names = meta.collection_def[key].node_list.value if key in meta.collection_def else ()
+        if names:
+            return names[0].partition(":")[0]
+    return ""
+
+
+def set_init_op(meta: meta_graph_pb2.MetaGraphDef, name: str) -> None:
+    """Has a node run when a model has been restored."""
+    if _SIGNATURE in meta.signature_def:
+        meta.signature_def[_SIGNATURE].outputs[_SIGNATURE].name = name
+    key = _OLD_MAIN_OP if _OLD_MAIN_OP in meta.collection_def else _MAIN_OP
+    names = meta.collection_def[key].node_list.value
+    del names[:]
+    names.append(name)

@@ -1,0 +1,258 @@
+"""Moves tables out of a model's checkpoint into files of their own, byte by byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
+
+from fusion.passes.analysis.variables import VARIABLE_OPS, Variable, VariableSearch
+from fusion.passes.graph.tensor import Tensor, dims
+from fusion.passes.graph.view import GraphView
+from fusion.saved_model.copies import copy_range
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.table_files.initial import add_reads
+from fusion.saved_model.table_files.kept_table import FOLDER, KeptTable
+from fusion.saved_model.table_files.objects import (
+    add_initializers,
+    forget_values,
+    variables_by_key,
+)
+from fusion.saved_model.table_files.saver import leave_out, restored_variables
+from fusion.saved_model.table_files.tensor_bundle import (
+    Bundle,
+    data_file,
+    string_entry,
+    strings_of,
+    write_index,
+)
+from fusion.schema.attributes import TABLE_TYPES
+from fusion.schema.names import READ_TABLES
+
+#: The bundle of a model's variables.
+VARIABLES = Path("variables", "variables")
+
+_OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+_GATHERS = ("GatherV2", "Gather")
+
+
+def find_tables(
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, least_bytes: int, *, in_memory: bool
+) -> list[KeptTable]:
+    """Returns the variables of a model that can be kept in files.
+
+    These are matrices of floats, saved in one piece, of which the model reads rows.
+
+    Args:
+        meta: the model.
+        bundle: its variables.
+        least_bytes: what is smaller stays where it is.
+        in_memory: whether the files are read when the model is loaded, not mapped.
+    """
+    graph, found = meta.graph_def, list[KeptTable]()
+    handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
+    restored = {one.handle: one for one in restored_variables(meta) if not one.part}
+    for handle in _read_by_rows(meta, bundle, {one.key: name for name, one in restored.items()}):
+        node, one = handles.get(handle), restored.get(handle)
+        entry = bundle.entries.get(one.key.encode()) if one is not None else None
+        if node is None or one is None or entry is None or entry.slices:
+            continue
+        shape = dims(node.attr["shape"].shape)
+        is_same = shape == tuple(dim.size for dim in entry.shape.dim)
+        is_same &= node.attr["dtype"].type == entry.dtype
+        if not is_same or len(shape) != 2 or entry.dtype not in TABLE_TYPES:
+            continue
+        if entry.size < max(least_bytes, 1):
+            continue
+        rows, width = (int(size or 0) for size in shape)
+        name = node.attr["shared_name"].s.decode(errors="replace") or handle
+        file = file_name(name, {table.file for table in found})
+        found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
+    return found
+
+
+def _read_by_rows(
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, handles: dict[str, str]
+) -> list[str]:
+    """Returns the nodes of the handles of variables of which rows are read.
+
+    Args:
+        meta: the model.
+        bundle: its variables.
+        handles: of variables, by their checkpoint keys.
+    """
+    search = VariableSearch(meta.graph_def, _bound(meta, bundle, handles))
+    functions = ["", *(f.signature.name for f in meta.graph_def.library.function)]
+    found: dict[str, None] = {}
+    for function in functions:
+        view = search.view(function)
+        for tensor in _tables(view):
+            variable = search.behind(function, tensor)
+            source = view.origin(tensor) if tensor.node in view.nodes else tensor
+            if variable is not None:
+                found[variable.name] = None
+            elif not function and view.op(source.node) in VARIABLE_OPS:
+                found[source.node] = None
+    return list(found)
+
+
+def _tables(view: GraphView) -> Iterator[Tensor]:
+    """Yields the handles of what a graph reads rows of."""
+    for name in view.named("ResourceGather"):
+        yield view.inputs(name)[0]
+    for name in view.named(READ_TABLES):
+        yield from view.inputs(name)
+    for op in _GATHERS:
+        for name in view.named(op):
+            handle = view.read_handle(view.resolve(view.inputs(name)[0]))
+            if handle is not None:
+                yield handle
+
+
+def _bound(
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, handles: dict[str, str]
+) -> Iterator[tuple[str, str, Variable]]:
+    """Yields the variables behind arguments of functions, called by the nodes of their handles."""
+    objects = meta.object_graph_def
+    numbers = variables_by_key(objects, _saved_objects(bundle))
+    names = {number: handles[key] for key, number in numbers.items() if key in handles}
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    for name, saved in objects.concrete_functions.items():
+        bound = list(saved.bound_inputs)
+        if name not in functions or not bound:
+            continue
+        for argument, number in zip(
+            functions[name].signature.input_arg[-len(bound) :], bound, strict=False
+        ):
+            if number in names:
+                shape = dims(objects.nodes[number].variable.shape)
+                yield name, argument.name, Variable(names[number], shape)
+
+
+def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObjectGraph:
+    """The objects of a checkpoint; none in one of TensorFlow 1."""
+    if _OBJECTS not in bundle.entries:
+        return trackable_object_graph_pb2.TrackableObjectGraph()
+    try:
+        (content,) = strings_of(bundle, _OBJECTS)
+        return trackable_object_graph_pb2.TrackableObjectGraph.FromString(content)
+    except (DecodeError, ValueError) as error:
+        file, _, _ = bundle.data(_OBJECTS)
+        raise ModelError(f"{file}: truncated or damaged (its objects do not parse)") from error
+
+
+def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
+    """Returns a file for a table of this name, which no other has."""
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
+    plain, number = plain or "table", 1
+    file = PurePosixPath(FOLDER, plain)
+    while file in taken:
+        number += 1
+        file = PurePosixPath(FOLDER, f"{plain}.{number}")
+    return file
+
+
+def keep_in_files(
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, tables: Sequence[KeptTable]
+) -> None:
+    """Has a model read its tables from files.
+
+    Args:
+        meta: the model, which is changed.
+        bundle: its variables.
+        tables: of these, at least one.
+    """
+    numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
+    leave_out(meta, {table.key for table in tables})
+    add_reads(meta, tables)
+    add_initializers(meta, tables, numbers)
+
+
+def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
+    """Writes the files of tables into the folder of a model, and its variables without them.
+
+    Raises:
+        ModelError: a source cannot be read.
+        OSError: a file cannot be written.
+    """
+    for table in tables:
+        file = model / "assets" / table.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "xb") as out:
+            copy_range(*bundle.data(table.key.encode()), out)
+            out.flush()
+            os.fsync(out.fileno())
+    write_rest(bundle, {table.key.encode() for table in tables}, model / VARIABLES)
+
+
+def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None:
+    """Writes a bundle without some of its entries, in one data file.
+
+    Raises:
+        ModelError: the source cannot be read.
+        OSError: a file cannot be written.
+    """
+    objects = _saved_objects(bundle)
+    forget_values(objects, dropped)
+    changed = {_OBJECTS: objects.SerializeToString(deterministic=True)}
+    _write_bundle({name: bundle for name in bundle.entries if name not in dropped}, changed, prefix)
+
+
+def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
+    """Writes one bundle of the entries of several, those of the first where names are the same.
+
+    Raises:
+        ModelError: a source cannot be read.
+        OSError: a file cannot be written.
+    """
+    found: dict[bytes, Bundle] = {}
+    for bundle in bundles:
+        for name in bundle.entries:
+            found.setdefault(name, bundle)
+    _write_bundle(found, {}, prefix)
+
+
+def _write_bundle(
+    entries: Mapping[bytes, Bundle], changed: Mapping[bytes, bytes], prefix: Path
+) -> None:
+    """Writes a bundle with one data file.
+
+    Args:
+        entries: where each entry is from, by its name.
+        changed: scalar strings that are others now.
+        prefix: of the bundle.
+    """
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    header, written = BundleHeaderProto(), dict[bytes, BundleEntryProto]()
+    with open(data_file(prefix, 0, 1), "xb") as out:
+        for name, bundle in sorted(entries.items()):
+            header.CopyFrom(bundle.header)
+            entry = written[name] = BundleEntryProto()
+            entry.CopyFrom(bundle.entries[name])
+            entry.shard_id, entry.offset = 0, out.tell()
+            if name in changed:
+                out.write(string_entry(entry, changed[name]))
+            else:
+                copy_range(*bundle.data(name), out)
+        out.flush()
+        os.fsync(out.fileno())
+    header.num_shards = 1
+    write_index(prefix, header, written)
+
+
+def total_bytes(tables: Sequence[KeptTable]) -> int:
+    """The bytes of tables."""
+    return sum(t.rows * t.width * _ITEM_BYTES[t.dtype] for t in tables)
+
+
+_ITEM_BYTES = {
+    types_pb2.DT_FLOAT: 4,
+    types_pb2.DT_DOUBLE: 8,
+    types_pb2.DT_HALF: 2,
+    types_pb2.DT_BFLOAT16: 2,
+}

@@ -1,0 +1,52 @@
+"""A table that a model keeps in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.schema.names import READ_TABLE_FILE
+
+#: Where the files of tables are, among a model's assets.
+FOLDER = "tables"
+
+#: The scope of the nodes that read them.
+SCOPE = "fusion_tables"
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """A table in a file.
+
+    Attributes:
+        key: of the variable, in the checkpoint.
+        handle: the node of the main graph that gives the variable's handle.
+        name: for people.
+        rows, width: how many rows there are, and elements of one.
+        dtype: their DataType.
+        file: its path below the folder of assets.
+        in_memory: whether all of it is read when the model is loaded.
+    """
+
+    key: str
+    handle: str
+    name: str
+    rows: int
+    width: int
+    dtype: int
+    file: PurePosixPath
+    in_memory: bool = False
+
+    @staticmethod
+    def scope(index: int) -> str:
+        """Returns the scope of the nodes that read one of the tables of a model."""
+        return f"{SCOPE}/{index}"
+
+    def set_read(self, node: node_def_pb2.NodeDef) -> None:
+        """Makes a node, which has its input, the one that reads the file."""
+        node.op = READ_TABLE_FILE
+        node.attr["T"].type = self.dtype
+        node.attr["rows"].i, node.attr["width"].i = self.rows, self.width
+        node.attr["in_memory"].b = self.in_memory
