@@ -32,7 +32,7 @@ from fusion.saved_model.table_files.tensor_bundle import (
     write_index,
 )
 from fusion.schema.attributes import TABLE_TYPES
-from fusion.schema.names import READ_TABLES
+from fusion.schema.names import GROUPED_GATHER, READ_TABLES
 
 #: The bundle of a model's variables.
 VARIABLES = Path("variables", "variables")
@@ -107,6 +107,8 @@ def _tables(view: GraphView) -> Iterator[Tensor]:
         yield view.inputs(name)[0]
     for name in view.named(READ_TABLES):
         yield from view.inputs(name)
+    for name in view.named(GROUPED_GATHER):
+        yield from view.inputs(name)[: view.int_attr(name, "num_columns")]
     for op in _GATHERS:
         for name in view.named(op):
             handle = view.read_handle(view.resolve(view.inputs(name)[0]))
