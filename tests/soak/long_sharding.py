@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.distributed import sharded as example
 from examples.distributed.model import BATCH, COLUMNS, DIM, MOST_IDS, ROWS
 from fusion.distribute import Table, row_sharded_messages, row_sharded_traffic
 from tests.distribute import keyed_training, processes, training
@@ -45,6 +46,16 @@ def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_pa
         for told in some:
             np.testing.assert_allclose(told["losses"], one["losses"], rtol=1e-6)
             np.testing.assert_allclose(told["restored"], one["losses"][STEPS:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rows", "keys", "slots"])
+def test_the_example_gives_the_same_losses(kind: str) -> None:
+    losses = [
+        example.run(strategy, replicas, 5, 3, kind)[0]["losses"]
+        for strategy, replicas in (("mirrored", 1), ("mirrored", 2), ("multi_worker", 2))
+    ]
+    for some in losses:
+        np.testing.assert_allclose(some, losses[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("workers", [4, 8])
