@@ -51,7 +51,6 @@ class Model:
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
         return loss
 
-
     def _vectors(self, ids: tf.Tensor) -> tf.Tensor:
         """The means of the rows of ids, of which 0 is none, side by side."""
         if self.kind == "slots":
