@@ -6,9 +6,14 @@ a single extreme value, or with a size that does not fit the others.
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -337,6 +342,33 @@ def _zeros(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         yield OpCall(f"{count} rows, dimension {dim}", {}, {"shape": np.array([count, dim])})
 
 
+#: Where the files of tables are.
+_FOLDER = Path(tempfile.gettempdir()) / f"fusion-soak-{os.getpid()}"
+
+
+def _file(content: bytes, name: str) -> str:
+    """The path of a file, which is there as long as this process."""
+    if not _FOLDER.exists():
+        _FOLDER.mkdir()
+        atexit.register(shutil.rmtree, _FOLDER)
+    file = _FOLDER / f"{name}{len([*_FOLDER.iterdir()])}"
+    file.write_bytes(content)
+    return str(file)
+
+
+def _table_file(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    item = numpy_dtype(types["T"]).itemsize
+    for rows, width, in_memory in itertools.product((0, 1, 7, 3000), (1, 16, 33), FLAGS):
+        for extra in (0, -1, 1) if rows else (0, 1):
+            size = rows * width * item + extra
+            path = _file(rng.bytes(size), "long" * (rows % 5) * 4)
+            attrs = {"rows": rows, "width": width, "in_memory": in_memory}
+            yield OpCall(f"{extra} too many", attrs, {"file": np.array(path.encode(), object)})
+    attrs = {"rows": 1, "width": 1, "in_memory": False}
+    for wrong in (b"", b"/", b"/no/such/file"):
+        yield OpCall("no file", attrs, {"file": np.array(wrong, object)})
+
+
 def _key_index(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
     capacities, admissions = (1, 2, 7, 64, 300, 1000, 4096, 40_000), (1, 2, 5)
     for capacity, admission, waits in itertools.product(capacities, admissions, FLAGS):
@@ -460,6 +492,7 @@ CALLS: dict[str, Calls] = {
     "FusedEmbeddingSparsePostLookUpV2Grad": _gradient(_post_lookup_v2),
     "FusedEmbeddingRowUpdate": _row_update,
     "ZerosOnDemand": _zeros,
+    "ReadTableFile": _table_file,
     "EmbeddingKeyIndex": _key_index,
     "KeyedEmbeddingGather": _keyed_gather,
     "FillEmbeddingSlot": _fill_slot,

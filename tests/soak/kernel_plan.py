@@ -24,6 +24,9 @@ from tests.soak.plan import Case, Outputs, Tensor
 #: little memory.
 _SPOILED, _STARVED = 25, 20
 
+#: The bytes of a TF_TString, and the kind of those whose own lie elsewhere, relative to it.
+_STRING_BYTES, _OFFSET = 24, 2
+
 
 def cases(seed: int, kernels: Sequence[int], share: float = 1.0) -> list[Case]:
     """The cases of kernels, given by their places in `KERNELS`, or a random share of them.
@@ -140,7 +143,19 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _tensor(array: Any) -> Tensor:
-    return tf.as_dtype(array.dtype).as_datatype_enum, array.shape, array.tobytes()
+    content = array.tobytes()
+    if array.dtype == object:
+        assert array.size == 1
+        content = _string(array.item())
+    return tf.as_dtype(array.dtype).as_datatype_enum, array.shape, content
+
+
+def _string(value: bytes) -> bytes:
+    """A TF_TString, whose bytes lie behind it where they do not fit in."""
+    size = 4 * len(value)  # the kind is in the lowest bits
+    if len(value) < _STRING_BYTES - 1:
+        return bytes([size]) + value.ljust(_STRING_BYTES - 1, b"\0")
+    return struct.pack("<III", size + _OFFSET, _STRING_BYTES, 0).ljust(_STRING_BYTES, b"\0") + value
 
 
 def _word(spec: OpSpec, name: str, value: Any) -> int:
