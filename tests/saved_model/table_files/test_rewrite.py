@@ -165,6 +165,32 @@ def test_a_rewrite_of_the_result_changes_nothing(mapped: dict[str, Path], tmp_pa
     assert compare_models(mapped["tf2"], tmp_path / "again").same
 
 
+def test_more_tables_become_files_later(
+    models: Path, mapped: dict[str, Path], tmp_path: Path
+) -> None:
+    least = 2 * 40 * 8 * 4  # the larger of two
+    some = RewriteOptions(tables="mapped", least_table_bytes=least)
+    rewrite_saved_model(models / "tf2", tmp_path / "one", some)
+    done = rewrite_saved_model(tmp_path / "one", tmp_path / "all", MAPPED)
+    assert [table.name for table in done.tables] == ["items"]
+    assert compare_models(mapped["tf2"], tmp_path / "all").same
+    loaded, source = (tf.saved_model.load(str(m)) for m in (tmp_path / "all", models / "tf2"))
+    assert np.array_equal(loaded.items, source.items)
+    assert np.array_equal(loaded.shops, source.shops)
+
+
+@pytest.mark.parametrize("name", ["tables/items", "tables"])
+def test_assets_that_are_called_like_tables(models: Path, tmp_path: Path, name: str) -> None:
+    source = shutil.copytree(models / "tf2", tmp_path / "source")
+    asset = Path("assets", name)
+    (source / asset).parent.mkdir(parents=True, exist_ok=True)
+    (source / asset).write_text("mine")
+    rewrite_saved_model(source, tmp_path / "model", MAPPED)
+    assert (tmp_path / "model" / asset).read_text() == "mine"
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    assert np.array_equal(loaded.items, tf.saved_model.load(str(source)).items)
+
+
 class Twins(tf.Module):
     """Tables of one name, of which stock gathers read rows, and a matrix that is no table."""
 
