@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -13,6 +13,10 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.saved_model.split.flat import inside_control_flow
+
+#: What nodes that are added are called, which no result is.
+_RESERVED = ("init", "flat", "lookup")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Cut:
     """The result of a lookup, which is an output of one model and an input of the other.
 
     Attributes:
+        label: of the lookup.
         name: of that output and input.
         tensor: in the flat graph.
         dtype: its DataType.
@@ -28,6 +33,7 @@ class Cut:
         combiner: how the rows of a bag are combined.
     """
 
+    label: str
     name: str
     tensor: Tensor
     dtype: int
@@ -36,26 +42,39 @@ class Cut:
     combiner: str
 
 
-def find_cuts(graph: graph_pb2.GraphDef, outputs: Iterable[str]) -> list[Cut]:
+def find_cuts(
+    graph: graph_pb2.GraphDef, outputs: Iterable[str], inputs: Iterable[str]
+) -> list[Cut]:
     """Returns the results of the lookups of a flat graph whose tables are variables.
 
     Args:
         graph: it.
         outputs: the nodes that somebody fetches.
+        inputs: the names of inputs, which none of the results has.
     """
     view = GraphView(graph.node, OpSignatures(graph.library.function), frozenset(outputs))
     matches = outermost(match for match in recognise_all(view) if match.spec is not None)
     with tf.Graph().as_default() as inferred:
         tf.graph_util.import_graph_def(graph, name="")
+    inside = inside_control_flow(graph)
     cuts: dict[Tensor, Cut] = {}
     for match in matches:
-        cut = _cut(view, inferred, match, {cut.name for cut in cuts.values()})
-        if cut is not None and cut.tensor not in cuts:
+        cut = _cut(view, inferred, match)
+        if cut is not None and cut.tensor not in cuts and cut.tensor.node not in inside:
             cuts[cut.tensor] = cut
-    return list(cuts.values())
+    return with_names(cuts.values(), inputs)
 
 
-def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch, taken: set[str]) -> Cut | None:
+def with_names(cuts: Iterable[Cut], inputs: Iterable[str]) -> list[Cut]:
+    """Returns cuts with names, none of which is another's or that of an input."""
+    named, taken = list[Cut](), {*inputs, *_RESERVED}
+    for cut in cuts:
+        named.append(replace(cut, name=_free_name(cut.label, taken)))
+        taken.add(named[-1].name)
+    return named
+
+
+def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch) -> Cut | None:
     spec = match.spec
     assert spec is not None
     handles = []
@@ -69,8 +88,9 @@ def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch, taken: set[str
     shape = _shape(inferred, spec)
     if shape is None:
         return None
-    name = _free_name(match.name, taken)
-    return Cut(name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner)
+    return Cut(
+        match.name, match.name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner
+    )
 
 
 def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:
