@@ -51,7 +51,8 @@ def find_tables(
 ) -> list[KeptTable]:
     """Returns the variables of a model that can be kept in files.
 
-    These are matrices of floats, saved in one piece, of which the model reads rows.
+    These are matrices of floats, saved in one piece, of which the model reads rows. Slots of an
+    optimizer are none: it makes them anew when the model is loaded, after the others.
 
     Args:
         meta: the model.
@@ -63,8 +64,11 @@ def find_tables(
     graph, found = meta.graph_def, list[KeptTable]()
     handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
     restored = {one.handle: one for one in restored_variables(meta) if not one.part}
+    numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
     for handle in _read_by_rows(meta, bundle, {one.key: name for name, one in restored.items()}):
         node, one = handles.get(handle), restored.get(handle)
+        if one is not None and meta.object_graph_def.nodes and one.key not in numbers:
+            continue
         entry = bundle.entries.get(one.key.encode()) if one is not None else None
         if node is None or one is None or entry is None or entry.slices:
             continue

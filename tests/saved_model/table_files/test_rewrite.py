@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import fusion
 from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
@@ -221,6 +222,40 @@ def test_tables_of_one_name_and_words(tmp_path: Path) -> None:
         assert np.array_equal(one, other)
     ids = tf.constant([[1, 2, 3], [8, 0, 4]])
     assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
+
+
+class Trained(tf.Module):
+    """A table, and the rows of an optimizer's slot of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = tf.Variable(tf.random.stateless_normal([9, 2], [1, 2]), name="table")
+        self.optimizer = tf_keras.optimizers.legacy.Adam(0.1)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def train(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(self.table, ids) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.table), self.table)])
+        return {"loss": loss}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def momenta(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"m": tf.gather(self.optimizer.get_slot(self.table, "m"), ids)}
+
+
+def test_slots_of_optimizers_stay(tmp_path: Path) -> None:
+    module, ids = Trained(), tf.constant([1, 2], tf.int64)
+    module.train(ids)
+    signatures = {"train": module.train, "momenta": module.momenta}
+    tf.saved_model.save(module, str(tmp_path / "source"), signatures)
+    done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    assert [table.name for table in done.tables] == ["table"]
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    for _ in range(2):
+        assert np.array_equal(loaded.momenta(ids)["m"], module.momenta(ids)["m"])
+        assert np.array_equal(loaded.train(ids)["loss"], module.train(ids)["loss"])
+    assert np.array_equal(loaded.table, module.table)
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
