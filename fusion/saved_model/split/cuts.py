@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.analysis.variables import writers
+from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
@@ -17,6 +20,8 @@ from fusion.saved_model.split.flat import inside_control_flow
 
 #: What nodes that are added are called, which no result is.
 _RESERVED = ("init", "flat", "lookup")
+
+_WRITES = re.compile("Assign.*VariableOp|Resource(Scatter|.*Apply|StridedSliceAssign)")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ def find_cuts(
 ) -> list[Cut]:
     """Returns the results of the lookups of a flat graph whose tables are variables.
 
+    Tables that the graph writes are left out: what is written would be there in one part only.
+
     Args:
         graph: it.
         outputs: the nodes that somebody fetches.
@@ -60,9 +67,24 @@ def find_cuts(
     cuts: dict[Tensor, Cut] = {}
     for match in matches:
         cut = _cut(view, inferred, match)
-        if cut is not None and cut.tensor not in cuts and cut.tensor.node not in inside:
+        if cut is None or cut.tensor in cuts or cut.tensor.node in inside:
+            continue
+        if not any(_is_written(view, graph, handle) for handle in cut.handles):
             cuts[cut.tensor] = cut
     return with_names(cuts.values(), inputs)
+
+
+def _is_written(view: GraphView, graph: graph_pb2.GraphDef, handle: str) -> bool:
+    """Whether an op of a graph, or of a branch or a loop of it, writes a variable."""
+    ops = set[str]()
+    for name in writers(view, Tensor(handle)):
+        node = view.nodes[name]
+        ops.add(node.op)
+        reached = reached_functions(graph_pb2.GraphDef(node=[node], library=graph.library))
+        for function in graph.library.function:
+            if function.signature.name in reached:
+                ops.update(inner.op for inner in function.node_def)
+    return any(_WRITES.match(op) for op in ops)
 
 
 def with_names(cuts: Iterable[Cut], inputs: Iterable[str]) -> list[Cut]:

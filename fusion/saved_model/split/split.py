@@ -37,7 +37,10 @@ from fusion.version import __version__
 
 _KEYS_AT_ONCE = 1 << 20
 
-_NOTHING = "there is no lookup in a table that is a variable, but in branches and loops, which stay"
+_NOTHING = (
+    "there is no lookup in a table that is a variable; those in branches and loops, and in tables "
+    "that the model writes, are not cut"
+)
 
 
 @dataclass(frozen=True)

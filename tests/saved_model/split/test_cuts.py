@@ -136,6 +136,40 @@ def test_lookups_in_branches_and_loops_stay(tmp_path: Path) -> None:
         assert np.array_equal(found["y"], module.serve(ids)["y"])
 
 
+class Written(Base):
+    """A table that one signature writes, in a branch, and one that none does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shops = tf.Variable(tf.random.stateless_normal([50, 4], [1, 3]), name="shops")
+
+    @tf.function(input_signature=[IDS])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        shops = tf.gather(self.shops, ids[:, 0])
+        return {"y": tf.concat([shops, tf.gather(self.items, ids[:, 1])], 1)}
+
+    @tf.function(input_signature=[IDS])
+    def write(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        if tf.reduce_sum(ids) > 5:
+            self.items.scatter_update(tf.IndexedSlices(tf.ones([1, 8]), ids[0, 1:2]))
+        return {"sum": tf.reduce_sum(tf.gather(self.items, ids[:, 1]))}
+
+
+def test_tables_that_the_model_writes_stay(tmp_path: Path) -> None:
+    module = Written()
+    signatures = {"serving_default": module.serve, "write": module.write}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures)
+    done = split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    assert [cut.name for cut in done.cuts] == ["shops"]
+    lookup, dense = (tf.saved_model.load(str(tmp_path / "split" / p)) for p in ("lookup", "dense"))
+    for _ in range(2):
+        found = lookup.signatures["serving_default"](ids=SOME_IDS)
+        y = dense.signatures["serving_default"](ids=SOME_IDS, **found)["y"]
+        assert np.array_equal(y, module.serve(SOME_IDS)["y"])
+        total = dense.signatures["write"](ids=SOME_IDS)["sum"]
+        assert np.array_equal(total, module.write(SOME_IDS)["sum"])
+
+
 Body = Callable[[tf.Tensor, tf.Variable], tf.Tensor]
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
+from fusion.cli.app import main
 from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
@@ -130,7 +131,9 @@ def test_memory_has_its_own_pages(models: Path, tmp_path: Path) -> None:
     assert np.array_equal(loaded.items, tf.saved_model.load(str(models / "tf2")).items)
 
 
-def test_small_tables_stay(models: Path, tmp_path: Path) -> None:
+def test_small_tables_stay(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     least = 2 * 40 * 8 * 4  # the larger of two
     done = rewrite_saved_model(
         models / "tf2", tmp_path / "one", RewriteOptions(tables="mapped", least_table_bytes=least)
@@ -139,6 +142,9 @@ def test_small_tables_stay(models: Path, tmp_path: Path) -> None:
     done = rewrite_saved_model(models / "tf2", tmp_path / "none", RewriteOptions(tables="mapped"))
     assert not done.tables
     assert not (tmp_path / "none" / "assets" / "tables").exists()
+    arguments = ["rewrite", str(models / "tf2"), str(tmp_path / "told"), "--tables", "mapped"]
+    assert main([*arguments, "--no-verify"]) == 0
+    assert "tables in files: none has --table-bytes (1048576)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["plain", "v1_ref"])
