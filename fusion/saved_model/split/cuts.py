@@ -19,7 +19,7 @@ from fusion.passes.recognise.spec import DenseIds, LookupSpec
 from fusion.saved_model.split.flat import inside_control_flow
 
 #: What nodes that are added are called, which no result is.
-_RESERVED = ("init", "flat", "lookup")
+_RESERVED = ("init",)
 
 _WRITES = re.compile("Assign.*VariableOp|Resource(Scatter|.*Apply|StridedSliceAssign)")
 
