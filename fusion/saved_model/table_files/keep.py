@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
@@ -96,18 +96,24 @@ def _read_by_rows(
         bundle: its variables.
         handles: of variables, by their checkpoint keys.
     """
-    search = VariableSearch(meta.graph_def, _bound(meta, bundle, handles))
-    functions = ["", *(f.signature.name for f in meta.graph_def.library.function)]
+    # Exports of Keras have each variable twice: one for sessions, one for who loads objects. The
+    # functions have both, so that they are searched for each.
+    library = graph_pb2.GraphDef(library=meta.graph_def.library)
+    functions = ["", *(f.signature.name for f in library.library.function)]
     found: dict[str, None] = {}
-    for function in functions:
-        view = search.view(function)
-        for tensor in _tables(view):
-            variable = search.behind(function, tensor)
-            source = view.origin(tensor) if tensor.node in view.nodes else tensor
-            if variable is not None:
-                found[variable.name] = None
-            elif not function and view.op(source.node) in VARIABLE_OPS:
-                found[source.node] = None
+    for search in (
+        VariableSearch(meta.graph_def),
+        VariableSearch(library, _bound(meta, bundle, handles)),
+    ):
+        for function in functions:
+            view = search.view(function)
+            for tensor in _tables(view):
+                variable = search.behind(function, tensor)
+                source = view.origin(tensor) if tensor.node in view.nodes else tensor
+                if variable is not None:
+                    found[variable.name] = None
+                elif not function and view.op(source.node) in VARIABLE_OPS:
+                    found[source.node] = None
     return list(found)
 
 

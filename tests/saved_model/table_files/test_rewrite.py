@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -228,6 +229,20 @@ def test_tables_of_one_name_and_words(tmp_path: Path) -> None:
         assert np.array_equal(one, other)
     ids = tf.constant([[1, 2, 3], [8, 0, 4]])
     assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
+
+
+def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
+    """The one that sessions read is another one than that of who loads objects."""
+    ids = keras.Input([3], dtype="int64", name="ids")
+    rows = keras.layers.Embedding(40, 4)(ids)
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.export(tmp_path / "source", verbose=False)
+    rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    left = tf.train.list_variables(str(tmp_path / "model" / VARIABLES))
+    assert not [name for name, shape in left if shape == [40, 4]]
+    some = tf.constant([[1, 2, 3], [39, 0, 4]], tf.int64)
+    source, loaded = (tf.saved_model.load(str(tmp_path / m)) for m in ("source", "model"))
+    assert np.array_equal(loaded.serve(some), source.serve(some))
 
 
 class Trained(tf.Module):
