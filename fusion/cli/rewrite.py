@@ -18,7 +18,7 @@ from fusion.passes.report.columns import distinct_columns
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from fusion.saved_model import Rewrite
+    from fusion.saved_model import Rewrite, RewriteOptions
     from fusion.saved_model.runtimes import Runtimes
 
 _FUSED_LOAD = "run `import fusion` before loading it"
@@ -101,7 +101,7 @@ def rewrite(
         done = rewrite_saved_model(src, dst, options, progress)
     if report_file is not None:
         _write_report(report_file, done)
-    _show(done, dst, is_stock=options.target == "stock")
+    _show(done, dst, options)
 
 
 @contextmanager
@@ -136,17 +136,20 @@ def _write_report(file: str, done: Rewrite) -> None:
         ) from error
 
 
-def _show(done: Rewrite, dst: str, *, is_stock: bool) -> None:
+def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
     from fusion.saved_model.table_files.keep import total_bytes
 
     out = console()
-    report = done.report
+    report, is_stock = done.report, options.target == "stock"
     out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if done.tables:
         size = total_bytes(done.tables)
         out.print(cell(f"tables in files: {len(done.tables)}, {size / 1e6:.1f} MB"))
+    elif options.has_table_files:
+        least = options.least_table_bytes
+        out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))
     if done.runtimes is None or not (report.fused_count or done.tables):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -252,6 +252,8 @@ def graph_errors(model: str | os.PathLike[str]) -> Iterator[None]:
     """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
     try:
         yield
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(
             f"{model}: its graph makes no sense to fusion "
@@ -333,7 +335,11 @@ def _keep_tables(
     (meta,), bundle = proto.meta_graphs, read_bundle(source.path / VARIABLES)
     with graph_errors(source.path):
         in_memory = options.tables == "memory"
-        tables = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory)
+        files = model_files(source.path).files
+        taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
+        tables = find_tables(
+            meta, bundle, options.least_table_bytes, in_memory=in_memory, taken=taken
+        )
         if tables:
             keep_in_files(meta, bundle, tables)
             update_op_list(meta)

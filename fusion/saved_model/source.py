@@ -111,6 +111,11 @@ def _why_no_model_file(directory: Path) -> str:
     for other in ("saved_model.pbtxt", "saved_model.cpb"):
         if (directory / other).exists():
             return f"it holds {other}, and only {MODEL_FILE} is supported"
+    # It needs this module.
+    from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
+
+    if is_split(directory):
+        return f"`fusion split` has made it; name its {LOOKUP} or {DENSE}, or `fusion join` both"
     return f"it holds no {MODEL_FILE}"
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.analysis.variables import writers
+from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.saved_model.split.flat import inside_control_flow
+
+#: What nodes that are added are called, which no result is.
+_RESERVED = ("init",)
+
+_WRITES = re.compile("Assign.*VariableOp|Resource(Scatter|.*Apply|StridedSliceAssign)")
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,7 @@ class Cut:
     """The result of a lookup, which is an output of one model and an input of the other.
 
     Attributes:
+        label: of the lookup.
         name: of that output and input.
         tensor: in the flat graph.
         dtype: its DataType.
@@ -28,6 +38,7 @@ class Cut:
         combiner: how the rows of a bag are combined.
     """
 
+    label: str
     name: str
     tensor: Tensor
     dtype: int
@@ -36,26 +47,56 @@ class Cut:
     combiner: str
 
 
-def find_cuts(graph: graph_pb2.GraphDef, outputs: Iterable[str]) -> list[Cut]:
+def find_cuts(
+    graph: graph_pb2.GraphDef, outputs: Iterable[str], inputs: Iterable[str]
+) -> list[Cut]:
     """Returns the results of the lookups of a flat graph whose tables are variables.
+
+    Tables that the graph writes are left out: what is written would be there in one part only.
 
     Args:
         graph: it.
         outputs: the nodes that somebody fetches.
+        inputs: the names of inputs, which none of the results has.
     """
     view = GraphView(graph.node, OpSignatures(graph.library.function), frozenset(outputs))
     matches = outermost(match for match in recognise_all(view) if match.spec is not None)
     with tf.Graph().as_default() as inferred:
         tf.graph_util.import_graph_def(graph, name="")
+    inside = inside_control_flow(graph)
     cuts: dict[Tensor, Cut] = {}
     for match in matches:
-        cut = _cut(view, inferred, match, {cut.name for cut in cuts.values()})
-        if cut is not None and cut.tensor not in cuts:
+        cut = _cut(view, inferred, match)
+        if cut is None or cut.tensor in cuts or cut.tensor.node in inside:
+            continue
+        if not any(_is_written(view, graph, handle) for handle in cut.handles):
             cuts[cut.tensor] = cut
-    return list(cuts.values())
+    return with_names(cuts.values(), inputs)
 
 
-def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch, taken: set[str]) -> Cut | None:
+def _is_written(view: GraphView, graph: graph_pb2.GraphDef, handle: str) -> bool:
+    """Whether an op of a graph, or of a branch or a loop of it, writes a variable."""
+    ops = set[str]()
+    for name in writers(view, Tensor(handle)):
+        node = view.nodes[name]
+        ops.add(node.op)
+        reached = reached_functions(graph_pb2.GraphDef(node=[node], library=graph.library))
+        for function in graph.library.function:
+            if function.signature.name in reached:
+                ops.update(inner.op for inner in function.node_def)
+    return any(_WRITES.match(op) for op in ops)
+
+
+def with_names(cuts: Iterable[Cut], inputs: Iterable[str]) -> list[Cut]:
+    """Returns cuts with names, none of which is another's or that of an input."""
+    named, taken = list[Cut](), {*inputs, *_RESERVED}
+    for cut in cuts:
+        named.append(replace(cut, name=_free_name(cut.label, taken)))
+        taken.add(named[-1].name)
+    return named
+
+
+def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch) -> Cut | None:
     spec = match.spec
     assert spec is not None
     handles = []
@@ -69,8 +110,9 @@ def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch, taken: set[str
     shape = _shape(inferred, spec)
     if shape is None:
         return None
-    name = _free_name(match.name, taken)
-    return Cut(name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner)
+    return Cut(
+        match.name, match.name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner
+    )
 
 
 def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:

@@ -18,6 +18,17 @@ _NO_EFFECT = frozenset(
 )
 """Ops that are stateful, and after which nothing has to come."""
 
+_LOWERED, _FUNCTIONAL = "_lower_using_switch_merge", "_fusion_functional"
+"""Has TensorFlow put branches and loops into the graph, and what it is called meanwhile."""
+
+_ENTERS, _MERGES = ("Enter", "RefEnter"), ("Merge", "RefMerge")
+_BACK = ("NextIteration", "RefNextIteration")
+_STEPS = {
+    **dict.fromkeys(("Switch", "RefSwitch", "_SwitchN", *_ENTERS), 1),
+    **dict.fromkeys(_MERGES, -1),
+    **dict.fromkeys(("Exit", "RefExit"), -2),
+}
+
 
 def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     """Returns what computes the signatures of a model, and initializes its tables.
@@ -28,6 +39,7 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     wanted = sorted({*signature_nodes(meta), *filter(None, [init_op(meta)])})
     given = meta_graph_pb2.MetaGraphDef()
     given.graph_def.CopyFrom(reachable(meta.graph_def, wanted))
+    _rename_attr(given.graph_def, _LOWERED, _FUNCTIONAL)
     given.collection_def["train_op"].node_list.value.extend(wanted)
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -36,8 +48,17 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     options.min_graph_nodes = -1
     options.fail_on_optimizer_errors = True
     graph = tf_optimizer.OptimizeGraph(config, given)
+    _rename_attr(graph, _FUNCTIONAL, _LOWERED)
     forget_idle_controls(graph)
     return reachable(graph, wanted)
+
+
+def _rename_attr(graph: graph_pb2.GraphDef, before: str, after: str) -> None:
+    """Renames an attr of all nodes."""
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            if before in node.attr:
+                node.attr[after].CopyFrom(node.attr.pop(before))
 
 
 def signature_nodes(meta: meta_graph_pb2.MetaGraphDef) -> list[str]:
@@ -96,9 +117,10 @@ def node_of(text: str) -> str:
 
 def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
     """Has no node wait for others that do nothing but compute."""
-    acting = _acting(graph)
+    # In branches and loops these tell whether and how often a node runs.
+    awaited = _acting(graph) | inside_control_flow(graph)
     for node in graph.node:
-        kept = [text for text in node.input if not text.startswith("^") or text[1:] in acting]
+        kept = [text for text in node.input if not text.startswith("^") or text[1:] in awaited]
         if len(kept) < len(node.input):
             node.input[:] = kept
 
@@ -121,3 +143,32 @@ def _acting(graph: graph_pb2.GraphDef) -> set[str]:
 def _has_effect(op: str) -> bool:
     known = op_def_registry.get(op)
     return op not in _NO_EFFECT and (known is None or known.is_stateful)
+
+
+def inside_control_flow(graph: graph_pb2.GraphDef) -> set[str]:
+    """Returns the nodes in branches and loops of TensorFlow 1, which may run never or often.
+
+    Each Switch and each Enter leads one step in, each Merge of branches and each Exit one step out;
+    of a loop, whose Merge is of what enters it, Exit leads out of the Switch as well.
+    """
+    nodes = {node.name: node for node in graph.node}
+    order, entered = list[str](), set[str]()
+    pending = [(name, False) for name in nodes]
+    while pending:
+        name, is_done = pending.pop()
+        if is_done:
+            order.append(name)
+        elif name not in entered:
+            entered.add(name)
+            inputs = map(node_of, nodes[name].input)
+            pending.append((name, True))
+            pending += [(b, False) for b in inputs if b in nodes and nodes[b].op not in _BACK]
+    depths = dict[str, int]()
+    for name in order:
+        node = nodes[name]
+        before = [b for b in map(node_of, node.input) if b in depths]
+        step = _STEPS.get(node.op, 0)
+        if node.op in _MERGES and any(nodes[b].op in _ENTERS for b in before):
+            step = 0
+        depths[name] = max((depths[b] for b in before), default=0) + step
+    return {name for name, depth in depths.items() if depth > 0}

@@ -12,14 +12,14 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from fusion.saved_model.copies import copy_file, link_file
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.rewrite import graph_errors
-from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
+from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
 from fusion.saved_model.split.flat import node_of, reachable, signature_nodes, tensor_names
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.table_files.initial import init_op
-from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles
+from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles, total_bytes
 from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
@@ -66,6 +66,7 @@ def write_joined(folder: Path, model: Path, place: Callable[[Path, Path], object
     with graph_errors(folder):
         meta = _joined(folder, lookup.meta_graphs[0], dense.meta_graphs[0])
     for part in (lookup, dense):
+        _check_sizes(part)
         for asset in part.meta_graphs[0].asset_file_def:
             target = model / "assets" / asset.filename
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +82,17 @@ def write_joined(folder: Path, model: Path, place: Callable[[Path, Path], object
     proto = saved_model_pb2.SavedModel(saved_model_schema_version=1)
     proto.meta_graphs.add().CopyFrom(meta)
     write_file(model / MODEL_FILE, proto.SerializeToString(deterministic=True))
+
+
+def _check_sizes(part: SourceModel) -> None:
+    """Checks files of tables, which may be others than those that were written."""
+    for table in _tables(part.meta_graphs[0]):
+        file, size = part.path / "assets" / table.file, total_bytes([table])
+        if file.is_file() and file.stat().st_size != size:
+            raise ModelError(
+                f"{file} has {file.stat().st_size} bytes, but a table of {table.rows} rows of "
+                f"{table.width} elements has {size}: only one of that size can take its place"
+            )
 
 
 def _joined(

@@ -58,7 +58,8 @@ def dense_part(
         _copy_inputs(signature, dense, needed)
         for cut in own:
             dense.inputs[cut.name].CopyFrom(_info(inputs[cut.name], cut))
-        if name == "serving_default" and (flat := _flat(cut_graph, dense, own)) is not None:
+        is_served = name == "serving_default" and FLAT not in signatures
+        if is_served and (flat := _flat(cut_graph, dense, own)) is not None:
             found[FLAT] = flat
         # What neither needs stays an input.
         of_lookups = {node.name for node in reachable(graph, [c.tensor.node for c in own]).node}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from tensorflow.core.framework import graph_pb2
@@ -12,11 +12,12 @@ from fusion.passes.graph.tensor import dims
 from fusion.passes.targets import Target
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.rewrite import rewrite_meta_graph
-from fusion.saved_model.split.cuts import Cut, find_cuts
+from fusion.saved_model.split.cuts import Cut, find_cuts, with_names
 from fusion.saved_model.split.flat import flat_graph, reachable, signature_nodes
 from fusion.saved_model.split.folder import DENSE, LOOKUP
 from fusion.saved_model.split.model import Origin, assemble, variables_of
 from fusion.saved_model.split.parts import Part, dense_part, lookup_part
+from fusion.saved_model.table_files.initial import assets_of
 from fusion.saved_model.table_files.keep import file_name
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
@@ -60,9 +61,15 @@ class SplitPlan:
         graph = flat_graph(stock)
         origin = Origin(stock, graph, keys)
         signatures = {k: s for k, s in meta.signature_def.items() if k not in _SPECIAL}
-        found = find_cuts(graph, signature_nodes(stock))
-        tables = {t.handle: t for t in _tables(graph, keys, bundle, found)}
+        inputs = {key for signature in signatures.values() for key in signature.inputs}
+        found = find_cuts(graph, signature_nodes(stock), inputs)
+        assets = {PurePosixPath(asset.filename) for asset in assets_of(stock)}
+        tables = {t.handle: t for t in _tables(graph, keys, bundle, found, assets)}
         self.cuts = [cut for cut in found if all(handle in tables for handle in cut.handles)]
+        dense = dense_part(graph, signatures, self.cuts)
+        # Tables are often called like the inputs that only their lookups need.
+        needed = {key for signature in dense.signatures.values() for key in signature.inputs}
+        self.cuts = with_names(self.cuts, inputs & needed)
         dense = dense_part(graph, signatures, self.cuts)
         used = {key for signature in dense.signatures.values() for key in signature.inputs}
         self.cuts = [cut for cut in self.cuts if cut.name in used]
@@ -84,11 +91,15 @@ class SplitPlan:
 
 
 def _tables(
-    graph: graph_pb2.GraphDef, keys: Mapping[str, str], bundle: Bundle, cuts: Sequence[Cut]
+    graph: graph_pb2.GraphDef,
+    keys: Mapping[str, str],
+    bundle: Bundle,
+    cuts: Sequence[Cut],
+    assets: Collection[PurePosixPath],
 ) -> Iterator[KeptTable]:
     """Yields the tables of lookups that are matrices of floats, saved in one piece."""
     nodes = {node.name: node for node in graph.node}
-    taken: set[PurePosixPath] = set()
+    taken = set(assets)
     for handle in dict.fromkeys(handle for cut in cuts for handle in cut.handles):
         if handle not in keys:
             continue

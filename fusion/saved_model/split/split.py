@@ -37,6 +37,11 @@ from fusion.version import __version__
 
 _KEYS_AT_ONCE = 1 << 20
 
+_NOTHING = (
+    "there is no lookup in a table that is a variable; those in branches and loops, and in tables "
+    "that the model writes, are not cut"
+)
+
 
 @dataclass(frozen=True)
 class Split:
@@ -91,12 +96,12 @@ def split_saved_model(
         raise ModelError(f"{source.path}: {what} cannot be split")
     destination = check_destination(source.path, dst)
     if not index_file(source.path / VARIABLES).is_file():
-        raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
+        raise ModelError(f"{source.path}: {_NOTHING}")
     bundle = read_bundle(source.path / VARIABLES)
     with graph_errors(source.path):
         plan = SplitPlan(source.path, source.meta_graphs[0], bundle)
     if not plan.cuts:
-        raise ModelError(f"{source.path}: there is no lookup in a table that is a variable")
+        raise ModelError(f"{source.path}: {_NOTHING}")
     with staged_directory(destination) as staging:
         _write_tables(bundle, plan.tables, staging / TABLES)
         for folder, meta, tables in (
@@ -207,7 +212,7 @@ def _write_model(
     """Writes one of the models."""
     folder = staging / name
     folder.mkdir()
-    if plan.keys[name]:
+    if meta.HasField("saver_def"):  # which looks for a bundle, even if that has nothing for it
         wanted = {key.encode() for key in plan.keys[name]}
         write_rest(bundle, bundle.entries.keys() - wanted, folder / VARIABLES)
     files = {str(table.file): table for table in tables}

@@ -25,13 +25,29 @@ def assets_of(meta: meta_graph_pb2.MetaGraphDef) -> list[meta_graph_pb2.AssetFil
     return found
 
 
-def add_reads(meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]) -> None:
-    """Adds the assets of tables, and has the init op assign them to their variables."""
+def count_reads(meta: meta_graph_pb2.MetaGraphDef) -> int:
+    """Returns how many tables a model reads from files already."""
+    nodes, count = {node.name for node in meta.graph_def.node}, 0
+    while f"{KeptTable.scope(count)}/read" in nodes:
+        count += 1
+    return count
+
+
+def add_reads(
+    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], first: int = 0
+) -> None:
+    """Adds the assets of tables, and has the init op assign them to their variables.
+
+    Args:
+        meta: the model.
+        tables: those to add.
+        first: the number of the first one, the count of those that are there.
+    """
     graph = meta.graph_def
     if not meta.asset_file_def:  # else nobody looks into the collection any more
         meta.asset_file_def.extend(assets_of(meta))
     assigned = []
-    for index, table in enumerate(tables):
+    for index, table in enumerate(tables, first):
         scope = KeptTable.scope(index)
         path = graph.node.add(name=f"{scope}/path", op="Placeholder")
         path.attr["dtype"].type = types_pb2.DT_STRING

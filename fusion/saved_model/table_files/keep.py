@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
@@ -16,7 +16,7 @@ from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.copies import copy_range
 from fusion.saved_model.errors import ModelError
-from fusion.saved_model.table_files.initial import add_reads
+from fusion.saved_model.table_files.initial import add_reads, count_reads
 from fusion.saved_model.table_files.kept_table import FOLDER, KeptTable
 from fusion.saved_model.table_files.objects import (
     add_initializers,
@@ -42,23 +42,33 @@ _GATHERS = ("GatherV2", "Gather")
 
 
 def find_tables(
-    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, least_bytes: int, *, in_memory: bool
+    meta: meta_graph_pb2.MetaGraphDef,
+    bundle: Bundle,
+    least_bytes: int,
+    *,
+    in_memory: bool,
+    taken: Collection[PurePosixPath] = (),
 ) -> list[KeptTable]:
     """Returns the variables of a model that can be kept in files.
 
-    These are matrices of floats, saved in one piece, of which the model reads rows.
+    These are matrices of floats, saved in one piece, of which the model reads rows. Slots of an
+    optimizer are none: it makes them anew when the model is loaded, after the others.
 
     Args:
         meta: the model.
         bundle: its variables.
         least_bytes: what is smaller stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
+        taken: files that it has among its assets.
     """
     graph, found = meta.graph_def, list[KeptTable]()
     handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
     restored = {one.handle: one for one in restored_variables(meta) if not one.part}
+    numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
     for handle in _read_by_rows(meta, bundle, {one.key: name for name, one in restored.items()}):
         node, one = handles.get(handle), restored.get(handle)
+        if one is not None and meta.object_graph_def.nodes and one.key not in numbers:
+            continue
         entry = bundle.entries.get(one.key.encode()) if one is not None else None
         if node is None or one is None or entry is None or entry.slices:
             continue
@@ -71,7 +81,7 @@ def find_tables(
             continue
         rows, width = (int(size or 0) for size in shape)
         name = node.attr["shared_name"].s.decode(errors="replace") or handle
-        file = file_name(name, {table.file for table in found})
+        file = file_name(name, {*taken, *(table.file for table in found)})
         found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
     return found
 
@@ -86,18 +96,24 @@ def _read_by_rows(
         bundle: its variables.
         handles: of variables, by their checkpoint keys.
     """
-    search = VariableSearch(meta.graph_def, _bound(meta, bundle, handles))
-    functions = ["", *(f.signature.name for f in meta.graph_def.library.function)]
+    # Exports of Keras have each variable twice: one for sessions, one for who loads objects. The
+    # functions have both, so that they are searched for each.
+    library = graph_pb2.GraphDef(library=meta.graph_def.library)
+    functions = ["", *(f.signature.name for f in library.library.function)]
     found: dict[str, None] = {}
-    for function in functions:
-        view = search.view(function)
-        for tensor in _tables(view):
-            variable = search.behind(function, tensor)
-            source = view.origin(tensor) if tensor.node in view.nodes else tensor
-            if variable is not None:
-                found[variable.name] = None
-            elif not function and view.op(source.node) in VARIABLE_OPS:
-                found[source.node] = None
+    for search in (
+        VariableSearch(meta.graph_def),
+        VariableSearch(library, _bound(meta, bundle, handles)),
+    ):
+        for function in functions:
+            view = search.view(function)
+            for tensor in _tables(view):
+                variable = search.behind(function, tensor)
+                source = view.origin(tensor) if tensor.node in view.nodes else tensor
+                if variable is not None:
+                    found[variable.name] = None
+                elif not function and view.op(source.node) in VARIABLE_OPS:
+                    found[source.node] = None
     return list(found)
 
 
@@ -150,12 +166,15 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
 
 def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
     """Returns a file for a table of this name, which no other has."""
+    folder = PurePosixPath(FOLDER)
+    while folder in taken:
+        folder = folder.with_name(f"{folder.name}_")
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
     plain, number = plain or "table", 1
-    file = PurePosixPath(FOLDER, plain)
+    file = folder / plain
     while file in taken:
         number += 1
-        file = PurePosixPath(FOLDER, f"{plain}.{number}")
+        file = folder / f"{plain}.{number}"
     return file
 
 
@@ -170,9 +189,10 @@ def keep_in_files(
         tables: of these, at least one.
     """
     numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
+    first = count_reads(meta)
     leave_out(meta, {table.key for table in tables})
-    add_reads(meta, tables)
-    add_initializers(meta, tables, numbers)
+    add_reads(meta, tables, first)
+    add_initializers(meta, tables, numbers, first)
 
 
 def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
@@ -202,11 +222,12 @@ def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None
     objects = _saved_objects(bundle)
     forget_values(objects, dropped)
     changed = {_OBJECTS: objects.SerializeToString(deterministic=True)}
-    _write_bundle({name: bundle for name in bundle.entries if name not in dropped}, changed, prefix)
+    kept = {name: bundle for name in bundle.entries if name not in dropped}
+    _write_bundle(bundle.header, kept, changed, prefix)
 
 
 def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
-    """Writes one bundle of the entries of several, those of the first where names are the same.
+    """Writes one bundle of several, at least one; of entries of one name, that of the first.
 
     Raises:
         ModelError: a source cannot be read.
@@ -216,24 +237,29 @@ def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
     for bundle in bundles:
         for name in bundle.entries:
             found.setdefault(name, bundle)
-    _write_bundle(found, {}, prefix)
+    _write_bundle(bundles[0].header, found, {}, prefix)
 
 
 def _write_bundle(
-    entries: Mapping[bytes, Bundle], changed: Mapping[bytes, bytes], prefix: Path
+    header: BundleHeaderProto,
+    entries: Mapping[bytes, Bundle],
+    changed: Mapping[bytes, bytes],
+    prefix: Path,
 ) -> None:
     """Writes a bundle with one data file.
 
     Args:
+        header: of what kind it is.
         entries: where each entry is from, by its name.
         changed: scalar strings that are others now.
         prefix: of the bundle.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    header, written = BundleHeaderProto(), dict[bytes, BundleEntryProto]()
+    own, written = BundleHeaderProto(), dict[bytes, BundleEntryProto]()
+    own.CopyFrom(header)
+    own.num_shards = 1
     with open(data_file(prefix, 0, 1), "xb") as out:
         for name, bundle in sorted(entries.items()):
-            header.CopyFrom(bundle.header)
             entry = written[name] = BundleEntryProto()
             entry.CopyFrom(bundle.entries[name])
             entry.shard_id, entry.offset = 0, out.tell()
@@ -243,8 +269,7 @@ def _write_bundle(
                 copy_range(*bundle.data(name), out)
         out.flush()
         os.fsync(out.fileno())
-    header.num_shards = 1
-    write_index(prefix, header, written)
+    write_index(prefix, own, written)
 
 
 def total_bytes(tables: Sequence[KeptTable]) -> int:

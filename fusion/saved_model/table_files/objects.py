@@ -65,7 +65,10 @@ def forget_values(
 
 
 def add_initializers(
-    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], numbers: Mapping[str, int]
+    meta: meta_graph_pb2.MetaGraphDef,
+    tables: Sequence[KeptTable],
+    numbers: Mapping[str, int],
+    first: int,
 ) -> None:
     """Adds the objects by which a loader of TensorFlow 2 gives variables their tables.
 
@@ -73,13 +76,14 @@ def add_initializers(
         meta: the model; the assets of the tables are its last ones, in their order.
         tables: those of the variables.
         numbers: of these, by their checkpoint keys.
+        first: how many tables are in files already.
     """
     objects = meta.object_graph_def
     first_asset = len(meta.asset_file_def) - len(tables)
     for index, table in enumerate(tables):
         if table.key not in numbers:
             continue
-        function = _function(_FUNCTION.format(index), table)
+        function = _function(_FUNCTION.format(first + index), table)
         meta.graph_def.library.function.append(function)
         asset = len(objects.nodes)
         objects.nodes.add().asset.asset_file_def_index = first_asset + index

@@ -55,7 +55,7 @@ def test_parts(models: Path, splits: dict[str, Path], kind: str) -> None:
     tables, signatures = KINDS[kind]
     names = {name for name, _ in tf.train.list_variables(str(dense / "variables" / "variables"))}
     assert names
-    assert not (lookup / "variables").exists()
+    assert not tf.train.list_variables(str(lookup / "variables" / "variables"))
     assert len([*(lookup / "assets" / "tables").iterdir()]) == tables
     assert not (dense / "assets").exists()
     words = [*(models / kind / "assets").glob("*.txt")] if kind != "plain" else []
@@ -208,6 +208,17 @@ def test_misuse(models: Path, splits: dict[str, Path], tmp_path: Path) -> None:
     shutil.rmtree(mixed / "dense")
     shutil.copytree(splits["keras"] / "dense", mixed / "dense")
     with pytest.raises(ModelError, match=r"its lookups do not give 'dense_features_\w+'"):
+        join_saved_model(mixed, tmp_path / "joined")
+    with pytest.raises(ModelError, match="name its lookup or dense, or `fusion join` both"):
+        read_saved_model(splits["tf2"])
+    shutil.rmtree(mixed)
+    shutil.copytree(splits["tf2"], mixed)
+    file = mixed / "lookup" / "assets" / "tables" / "items"
+    content = file.read_bytes()
+    file.unlink()  # else it is the file of other splits, too
+    file.write_bytes(content[:-32])
+    text = "items has 1248 bytes, but a table of 40 rows of 8 elements has 1280: only one"
+    with pytest.raises(ModelError, match=text):
         join_saved_model(mixed, tmp_path / "joined")
     assert not is_split(models / "tf2")
     assert not (tmp_path / "split").exists()

@@ -6,11 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import fusion
+from fusion.cli.app import main
 from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
@@ -129,7 +132,9 @@ def test_memory_has_its_own_pages(models: Path, tmp_path: Path) -> None:
     assert np.array_equal(loaded.items, tf.saved_model.load(str(models / "tf2")).items)
 
 
-def test_small_tables_stay(models: Path, tmp_path: Path) -> None:
+def test_small_tables_stay(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     least = 2 * 40 * 8 * 4  # the larger of two
     done = rewrite_saved_model(
         models / "tf2", tmp_path / "one", RewriteOptions(tables="mapped", least_table_bytes=least)
@@ -138,6 +143,9 @@ def test_small_tables_stay(models: Path, tmp_path: Path) -> None:
     done = rewrite_saved_model(models / "tf2", tmp_path / "none", RewriteOptions(tables="mapped"))
     assert not done.tables
     assert not (tmp_path / "none" / "assets" / "tables").exists()
+    arguments = ["rewrite", str(models / "tf2"), str(tmp_path / "told"), "--tables", "mapped"]
+    assert main([*arguments, "--no-verify"]) == 0
+    assert "tables in files: none has --table-bytes (1048576)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["plain", "v1_ref"])
@@ -163,6 +171,32 @@ def test_a_rewrite_of_the_result_changes_nothing(mapped: dict[str, Path], tmp_pa
     rewrite_saved_model(mapped["tf2"], tmp_path / "again", MAPPED)
     assert read_saved_model(tmp_path / "again").content == read_saved_model(mapped["tf2"]).content
     assert compare_models(mapped["tf2"], tmp_path / "again").same
+
+
+def test_more_tables_become_files_later(
+    models: Path, mapped: dict[str, Path], tmp_path: Path
+) -> None:
+    least = 2 * 40 * 8 * 4  # the larger of two
+    some = RewriteOptions(tables="mapped", least_table_bytes=least)
+    rewrite_saved_model(models / "tf2", tmp_path / "one", some)
+    done = rewrite_saved_model(tmp_path / "one", tmp_path / "all", MAPPED)
+    assert [table.name for table in done.tables] == ["items"]
+    assert compare_models(mapped["tf2"], tmp_path / "all").same
+    loaded, source = (tf.saved_model.load(str(m)) for m in (tmp_path / "all", models / "tf2"))
+    assert np.array_equal(loaded.items, source.items)
+    assert np.array_equal(loaded.shops, source.shops)
+
+
+@pytest.mark.parametrize("name", ["tables/items", "tables"])
+def test_assets_that_are_called_like_tables(models: Path, tmp_path: Path, name: str) -> None:
+    source = shutil.copytree(models / "tf2", tmp_path / "source")
+    asset = Path("assets", name)
+    (source / asset).parent.mkdir(parents=True, exist_ok=True)
+    (source / asset).write_text("mine")
+    rewrite_saved_model(source, tmp_path / "model", MAPPED)
+    assert (tmp_path / "model" / asset).read_text() == "mine"
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    assert np.array_equal(loaded.items, tf.saved_model.load(str(source)).items)
 
 
 class Twins(tf.Module):
@@ -195,6 +229,54 @@ def test_tables_of_one_name_and_words(tmp_path: Path) -> None:
         assert np.array_equal(one, other)
     ids = tf.constant([[1, 2, 3], [8, 0, 4]])
     assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
+
+
+def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
+    """The one that sessions read is another one than that of who loads objects."""
+    ids = keras.Input([3], dtype="int64", name="ids")
+    rows = keras.layers.Embedding(40, 4)(ids)
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.export(tmp_path / "source", verbose=False)
+    rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    left = tf.train.list_variables(str(tmp_path / "model" / VARIABLES))
+    assert not [name for name, shape in left if shape == [40, 4]]
+    some = tf.constant([[1, 2, 3], [39, 0, 4]], tf.int64)
+    source, loaded = (tf.saved_model.load(str(tmp_path / m)) for m in ("source", "model"))
+    assert np.array_equal(loaded.serve(some), source.serve(some))
+
+
+class Trained(tf.Module):
+    """A table, and the rows of an optimizer's slot of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = tf.Variable(tf.random.stateless_normal([9, 2], [1, 2]), name="table")
+        self.optimizer = tf_keras.optimizers.legacy.Adam(0.1)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def train(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(self.table, ids) ** 2)
+        self.optimizer.apply_gradients([(tape.gradient(loss, self.table), self.table)])
+        return {"loss": loss}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def momenta(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"m": tf.gather(self.optimizer.get_slot(self.table, "m"), ids)}
+
+
+def test_slots_of_optimizers_stay(tmp_path: Path) -> None:
+    module, ids = Trained(), tf.constant([1, 2], tf.int64)
+    module.train(ids)
+    signatures = {"train": module.train, "momenta": module.momenta}
+    tf.saved_model.save(module, str(tmp_path / "source"), signatures)
+    done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    assert [table.name for table in done.tables] == ["table"]
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    for _ in range(2):
+        assert np.array_equal(loaded.momenta(ids)["m"], module.momenta(ids)["m"])
+        assert np.array_equal(loaded.train(ids)["loss"], module.train(ids)["loss"])
+    assert np.array_equal(loaded.table, module.table)
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
