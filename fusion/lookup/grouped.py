@@ -92,8 +92,8 @@ class Lookup:
         (table,) = self.shards
         if isinstance(table, KeyedTable) or not has_handle(table) or not is_here(table):
             return False
-        is_known = table.shape.rank == 2 and table.shape[1] is not None
-        return is_known and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
+        has_elements = table.shape.rank == 2 and (table.shape[1] or 0) > 0
+        return has_elements and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
