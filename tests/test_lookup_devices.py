@@ -56,6 +56,52 @@ def test_shards_on_two_devices_give_stocks_numbers():
     assert done.stdout.split()[-2:] == [VERSIONS[-1], "same"]
 
 
+MANY = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import fusion
+
+rng, tables = np.random.default_rng(0), []
+for number in range(5):
+    with tf.device(f"CPU:{number % 2}"):
+        tables.append(tf.Variable(rng.standard_normal((20, 3 + number)).astype(np.float32)))
+ids = [tf.ragged.constant([[3, 7 + number], [3], [11]]) for number in range(5)]
+
+
+def fused():
+    return fusion.lookup_sparse(tables, ids)
+
+
+def stock():
+    pairs = zip(tables, ids, strict=True)
+    return [tf.nn.embedding_lookup_sparse(t, i.to_sparse(), None, "mean") for t, i in pairs]
+
+
+def step(lookup):
+    with tf.GradientTape() as tape:
+        results = lookup()
+    gradients = tape.gradient(results, tables)
+    return [*results, *map(tf.convert_to_tensor, gradients)]
+
+
+for run in (lambda given: given, tf.function):
+    for function in (lambda lookup: lookup(), step):
+        for ours, theirs in zip(run(function)(fused), run(function)(stock), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        print("same")
+"""
+
+
+def test_many_tables_on_two_devices():
+    done = zygote.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-4:] == ["same"] * 4
+
+
 REPLICAS = """
 import numpy as np
 import tensorflow as tf
