@@ -32,6 +32,7 @@ from fusion.schema.columns import (
 )
 from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.partitioned import KeyedTable
+from fusion.tables.replicas import beside
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,14 @@ def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.
         own = [tables[number] for number in numbers]
         for table in own:
             variable_accessed(table)
-        gathered = ops.grouped_embedding_gather(
-            tables=[table.handle for table in own],
-            keys=[entries.unique_keys[number] for number in numbers],
-            dims=[int(table.shape[1]) for table in own],
-            T=own[0].dtype.base_dtype,
-            column_names=_names([columns[number] for number in numbers]),
-        )
+        with beside(own[0]):  # as stock's lookup is
+            gathered = ops.grouped_embedding_gather(
+                tables=[table.handle for table in own],
+                keys=[entries.unique_keys[number] for number in numbers],
+                dims=[int(table.shape[1]) for table in own],
+                T=own[0].dtype.base_dtype,
+                column_names=_names([columns[number] for number in numbers]),
+            )
         for number, rows, table in zip(numbers, gathered, own, strict=True):
             rows.set_shape([None, table.shape[1]])
             found[number] = rows
