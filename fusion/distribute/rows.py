@@ -57,7 +57,7 @@ def fetch(
       least_id: the smallest id that there can be.
 
     Raises:
-      ValueError: tables of different strategies.
+      ValueError: tables of different strategies, or replicas of one process that look up others.
       tf.errors.InvalidArgumentError: at run time, in all replicas, an id that a table does not
         have.
     """
