@@ -56,6 +56,65 @@ def test_shards_on_two_devices_give_stocks_numbers():
     assert done.stdout.split()[-2:] == [VERSIONS[-1], "same"]
 
 
+MANY = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import fusion
+
+rng, tables = np.random.default_rng(0), []
+for number in range(5):
+    with tf.device(f"CPU:{number % 2}"):
+        tables.append(tf.Variable(rng.standard_normal((20, 3 + number)).astype(np.float32)))
+ids = [tf.ragged.constant([[3, 7 + number], [3], [11]]) for number in range(5)]
+
+
+def fused():
+    return fusion.lookup_sparse(tables, ids)
+
+
+def stock():
+    pairs = zip(tables, ids, strict=True)
+    return [tf.nn.embedding_lookup_sparse(t, i.to_sparse(), None, "mean") for t, i in pairs]
+
+
+def step(lookup):
+    with tf.GradientTape() as tape:
+        results = lookup()
+    gradients = tape.gradient(results, tables)
+    return [*results, *map(tf.convert_to_tensor, gradients)]
+
+
+for run in (lambda given: given, tf.function):
+    for function in (lambda lookup: lookup(), step):
+        for ours, theirs in zip(run(function)(fused), run(function)(stock), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        print("same")
+
+# In a graph of TensorFlow 1 that is built on another device than the tables'.
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.device("CPU:0"):
+        made = [tf.compat.v1.get_variable(name, [9, 4], use_resource=True) for name in "ab"]
+    with tf.device("CPU:1"):
+        given = tf.SparseTensor([[0, 0]], tf.constant([5], tf.int64), [1, 1])
+        results = fusion.lookup_sparse(made, [given, given])
+        gradients = tf.gradients(results, made)
+    session.run(tf.compat.v1.global_variables_initializer())
+    for gradient in session.run([g.values for g in gradients]):
+        np.testing.assert_array_equal(gradient, np.ones([1, 4]))
+print("same")
+"""
+
+
+def test_many_tables_on_two_devices():
+    done = zygote.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-5:] == ["same"] * 5
+
+
 REPLICAS = """
 import numpy as np
 import tensorflow as tf

@@ -183,6 +183,15 @@ def test_tables_of_one_dtype_share_ops():
     assert all(isinstance(g, tf.IndexedSlices) for g in train([c.ids for c in columns]))
 
 
+def test_tables_without_elements():
+    tables = [tf.Variable(tf.ones([9, dim])) for dim in (0, 4, 0)]
+    ids = tf.ragged.constant([[1, 2], [8]])
+    with tf.GradientTape() as tape:
+        results = fusion.lookup_sparse(tables, [ids] * 3)
+    assert [r.shape.as_list() for r in results] == [[2, 0], [2, 4], [2, 0]]
+    assert [g.values.shape[1] for g in tape.gradient(results, tables)] == [0, 4, 0]
+
+
 def test_ids_of_other_numbers_of_rows():
     rng = np.random.default_rng(4)
     columns = [Column(rng, "float32", "sparse", rows) for rows in (6, 9, 6)]

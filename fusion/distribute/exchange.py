@@ -42,6 +42,13 @@ class Exchange:
     rank: int
     count: int
 
+    def check_alike(self, tables: Sequence[Any]) -> None:
+        """Checks that all replicas look up the same tables, as far as this process knows.
+
+        Raises:
+          ValueError: others look up other tables, or in another order.
+        """
+
     def exchange(
         self, kind: int, parts: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
@@ -67,12 +74,18 @@ class Exchange:
         Args:
           parts, sizes: see there.
           sent: [N], int64 [], how many elements there are in each part.
+
+        Raises:
+          LookupError: when a second gradient is asked for.
         """
 
         @tf.custom_gradient
         def moved(*parts: tf.Tensor) -> Any:
             def back(*gradients: tf.Tensor) -> list[tf.Tensor]:
-                return self.exchange(GRADIENTS, gradients, sent)
+                # Nobody's tape knows of what others did with what came from them.
+                come = self.exchange(GRADIENTS, gradients, sent)
+                message = "gradients of sharded tables that came from other replicas"
+                return [tf.raw_ops.PreventGradient(input=x, message=message) for x in come]
 
             return self.exchange(ROWS, parts, sizes), back
 
@@ -91,6 +104,22 @@ class Threads(Exchange):
         """That of the thread that calls."""
         rank: int = get_current_replica_id_as_int()
         return rank
+
+    def check_alike(self, tables: Sequence[Any]) -> None:
+        """As of all; the tables of all threads are known."""
+
+        def check(strategy: Any, asked: Any) -> None:
+            first, *others = (of() for of in strategy.experimental_local_results(asked))
+            for other in others:
+                if [*map(id, other)] != [*map(id, first)]:
+                    names = [[table.name for table in tables] for tables in (first, other)]
+                    raise ValueError(
+                        "all replicas have to look up the same sharded tables in the same order, "
+                        f"but one looks up {names[0]} and another {names[1]}"
+                    )
+
+        # As a function, which a strategy takes for one value.
+        tf.distribute.get_replica_context().merge_call(check, args=(lambda: tables,))
 
     def exchange(
         self, kind: int, parts: Sequence[tf.Tensor], sizes: Sequence[tf.Tensor]

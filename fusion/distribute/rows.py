@@ -57,7 +57,7 @@ def fetch(
       least_id: the smallest id that there can be.
 
     Raises:
-      ValueError: tables of different strategies.
+      ValueError: tables of different strategies, or replicas of one process that look up others.
       tf.errors.InvalidArgumentError: at run time, in all replicas, an id that a table does not
         have.
     """
@@ -139,6 +139,7 @@ def _replica() -> Any:
 
 def _from_others(wanted: Sequence[_Wanted], exchange: Exchange) -> list[list[tf.Tensor]]:
     """The rows that each replica has of each table, sent by it."""
+    exchange.check_alike([one.table for one in wanted])
     here, replicas = exchange.rank, range(exchange.count)
     # How many ids of each table there are for each replica, and an id that is wrong.
     counts = tf.stack(

@@ -32,6 +32,7 @@ from fusion.schema.columns import (
 )
 from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.partitioned import KeyedTable
+from fusion.tables.replicas import beside
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Lookup:
         (table,) = self.shards
         if isinstance(table, KeyedTable) or not has_handle(table) or not is_here(table):
             return False
-        is_known = table.shape.rank == 2 and table.shape[1] is not None
-        return is_known and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
+        has_elements = table.shape.rank == 2 and (table.shape[1] or 0) > 0
+        return has_elements and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
@@ -233,23 +234,35 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
 
 
 def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.Tensor]:
-    """The rows of distinct ids of columns that one op gathers, by number."""
-    numbers = [number for number, column in enumerate(columns) if column.is_gathered_well]
-    if len(numbers) < 2:
-        return {}
-    tables = [columns[number].shards[0] for number in numbers]
-    for table in tables:
-        variable_accessed(table)
-    found = ops.grouped_embedding_gather(
-        tables=[table.handle for table in tables],
-        keys=[entries.unique_keys[number] for number in numbers],
-        dims=[int(table.shape[1]) for table in tables],
-        T=tables[0].dtype.base_dtype,
-        column_names=_names([columns[number] for number in numbers]),
-    )
-    for rows, table in zip(found, tables, strict=True):
-        rows.set_shape([None, table.shape[1]])
-    return dict(zip(numbers, found, strict=True))
+    """The rows of distinct ids of columns that one op on a device gathers, by number."""
+    tables = {k: column.shards[0] for k, column in enumerate(columns) if column.is_gathered_well}
+    found = dict[int, tf.Tensor]()
+    for numbers in _by_device(tables):
+        if len(numbers) < 2:
+            continue
+        own = [tables[number] for number in numbers]
+        for table in own:
+            variable_accessed(table)
+        with beside(own[0]):  # as stock's lookup is
+            gathered = ops.grouped_embedding_gather(
+                tables=[table.handle for table in own],
+                keys=[entries.unique_keys[number] for number in numbers],
+                dims=[int(table.shape[1]) for table in own],
+                T=own[0].dtype.base_dtype,
+                column_names=_names([columns[number] for number in numbers]),
+            )
+        for number, rows, table in zip(numbers, gathered, own, strict=True):
+            rows.set_shape([None, table.shape[1]])
+            found[number] = rows
+    return found
+
+
+def _by_device(variables: Mapping[int, Any]) -> list[list[int]]:
+    """The keys of variables that an op can have together: it is where they are."""
+    found: dict[str, list[int]] = {}
+    for key, variable in variables.items():
+        found.setdefault(variable.device, []).append(key)
+    return [*found.values()]
 
 
 def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
@@ -348,13 +361,13 @@ def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
     tables = [_table(column) if isinstance(column, Lookup) else column for column in columns]
     variables = {id(table): table for table in tables if has_handle(table)}
     read = dict[int, tf.Tensor]()
-    if variables:
-        for variable in variables.values():
+    for keys in _by_device(variables):
+        own = [variables[key] for key in keys]
+        for variable in own:
             variable_accessed(variable)  # as by a gather: tapes and functions take note of it
-        handles = [variable.handle for variable in variables.values()]
-        dtype = next(iter(variables.values())).dtype.base_dtype
-        values = ops.read_embedding_tables(handles=handles, T=dtype)
-        for (key, variable), value in zip(variables.items(), values, strict=True):
+        handles = [variable.handle for variable in own]
+        values = ops.read_embedding_tables(handles=handles, T=own[0].dtype.base_dtype)
+        for key, variable, value in zip(keys, own, values, strict=True):
             value.set_shape(variable.shape)
             read[key] = value
     return [read[id(t)] if id(t) in read else tf.convert_to_tensor(t) for t in tables]

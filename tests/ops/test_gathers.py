@@ -69,6 +69,17 @@ def test_the_gradient_has_the_rows_in_their_order() -> None:
     assert not second.values.numpy().any()
 
 
+def test_the_gradient_of_a_function() -> None:
+    tables, keys = variables()[:2], [tf.constant([4, 1, 4]), tf.constant([6], tf.int64)]
+    function = tf.function(lambda: gather(tables, keys))
+    with tf.GradientTape() as tape:
+        tape.watch(tables)
+        loss = tf.add_n([tf.reduce_sum(rows**2) for rows in function()])
+    for gradient, table, own in zip(tape.gradient(loss, tables), tables, keys, strict=True):
+        assert_same_bits(gradient.values.numpy(), (2 * tf.gather(table, own)).numpy())
+        assert gradient.indices.numpy().tolist() == own.numpy().tolist()
+
+
 def test_rows_are_read_before_the_same_function_changes_them() -> None:
     table, other = tf.Variable(tf.zeros([4, 2])), tf.Variable(tf.ones([4, 2]))
 

@@ -131,6 +131,31 @@ def test_training(rows: int, dtype: str, counts: list[int]) -> None:
         assert_same_bits(tf.convert_to_tensor(mine).numpy(), tf.convert_to_tensor(theirs).numpy())
 
 
+def test_second_gradients() -> None:
+    rng = np.random.default_rng(12)
+    columns = [draw(rng, "row_splits", 20) for _ in range(3)]
+    for column in columns:
+        column["inputs"]["weights"] = rng.random(len(column["inputs"]["ids"]), np.float32)
+        column["attrs"] |= {"max_norm": -1.0, "use_sparse_weights": True}
+    entries = pre(columns)
+    keys = zip(columns, entries.unique_keys, strict=True)
+    rows = [tf.gather(column["inputs"]["table"], own) for column, own in keys]
+
+    def second(**told: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(rows)
+            with tf.GradientTape() as inner:
+                inner.watch(rows)
+                results = as_list(post(columns, rows, entries, **told))
+                loss = tf.add_n([tf.reduce_sum(result**3) for result in results])
+            squares = [tf.reduce_sum(gradient**2) for gradient in inner.gradient(loss, rows)]
+        return outer.gradient(squares, rows)
+
+    for mine, theirs in zip(second(**outputs([1, 2])), second(), strict=True):
+        assert np.any(theirs != 0)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
 @pytest.mark.parametrize("counts", [[6], [1] * 6, [2, 1, 3]], ids=str)
 def test_columns_anywhere_in_their_gradient(counts: list[int]) -> None:
     columns, entries, gathered = prepared(4, 100, "float32")

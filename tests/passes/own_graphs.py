@@ -365,10 +365,4 @@ OWN = (
             ("trained_lookups", trained_lookups),
         )
     ),
-    Own(
-        "grouped_lookups", partial(grouped, in_matrices(grouped_lookups)), 4, ("",), is_exact=False
-    ),
-    Own(
-        "trained_lookups", partial(grouped, in_matrices(trained_lookups)), 4, ("",), is_exact=False
-    ),
 )

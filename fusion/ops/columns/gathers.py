@@ -47,8 +47,9 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """Those of variables: slices of the rows that were gathered, as of ResourceGather."""
     count = op.get_attr("num_columns")
     tables, keys = op.inputs[:count], op.inputs[count:]
+    # Copies of keys: a function for gradients alone cannot return what is in another.
     slices = [
-        None if grad is None else tf.IndexedSlices(grad, own, variable_shape(table))
+        None if grad is None else tf.IndexedSlices(grad, tf.identity(own), variable_shape(table))
         for grad, own, table in zip(grads, keys, tables, strict=True)
     ]
     return [*slices, *[None] * count]

@@ -268,7 +268,7 @@ def _of_weights(
     weights = op.inputs[-1]
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        results = _combined(op, rows, weights, lookups)
+        results = _combined(op, op.inputs[-3:-1], rows, weights, lookups)
     return tape.gradient(results, weights, list(parts))
 
 
@@ -298,17 +298,22 @@ def _parts(
 
 
 def _combined(
-    op: tf.Operation, rows: Sequence[tf.Tensor], weights: tf.Tensor, lookups: Sequence[int]
+    op: tf.Operation,
+    bags: Sequence[tf.Tensor],
+    rows: Sequence[tf.Tensor],
+    weights: tf.Tensor,
+    lookups: Sequence[int],
 ) -> list[tf.Tensor]:
     """The results of the lookups, by stock ops.
 
     Args:
       op: the op behind the gathers, or its gradient op.
+      bags: its `unique_idxs` and `row_splits`.
       rows: the rows of each lookup.
       weights: of the entries.
       lookups: the index of each among the columns of `op`.
     """
-    unique_idxs, splits = op.inputs[-3], op.inputs[-2]
+    unique_idxs, splits = bags
     combiners, weighted = op.get_attr("combiners"), op.get_attr("use_sparse_weights")
     batch = tf.shape(splits)[1] - 1
     results = []
@@ -341,7 +346,7 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         outer.watch(sources)
         with tf.GradientTape() as inner:
             inner.watch(rows)
-            results = _combined(op, rows, weights, lookups)
+            results = _combined(op, op.inputs[end : end + 2], rows, weights, lookups)
         parts = _parts(tops, [len(own) for own in outputs], rows, op.get_attr("offsets"))
         first = inner.gradient(results, rows, parts)
         first = [tf.convert_to_tensor(gradient) for gradient in first]
