@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from fusion.saved_model.frozen import as_saved_model, parse_graph
 MODEL_FILE = "saved_model.pb"
 FINGERPRINT_FILE = "fingerprint.pb"
 MANIFEST_FILE = "fusion.json"
+
+SPLIT, PARTS = "split", ("lookup", "dense")
+"""What manifests call the folder of a model that was split, and the models in it."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,8 @@ def _why_no_model_file(directory: Path) -> str:
     for other in ("saved_model.pbtxt", "saved_model.cpb"):
         if (directory / other).exists():
             return f"it holds {other}, and only {MODEL_FILE} is supported"
-    # It needs this module.
-    from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
-
-    if is_split(directory):
-        return f"`fusion split` has made it; name its {LOOKUP} or {DENSE}, or `fusion join` both"
+    if manifest_kind(directory) == SPLIT:
+        return f"`fusion split` has made it; name its {' or '.join(PARTS)}, or `fusion join` both"
     return f"it holds no {MODEL_FILE}"
 
 
@@ -130,6 +131,15 @@ def _parse(file: Path, content: bytes) -> saved_model_pb2.SavedModel:
     if not proto.meta_graphs:
         raise ModelError(f"{file}: truncated or damaged (it holds no graph)")
     return proto
+
+
+def manifest_kind(directory: Path) -> str:
+    """Returns what its manifest calls a directory, if it is no model; "" for nothing."""
+    try:
+        facts = json.loads((directory / MANIFEST_FILE).read_text())
+    except (OSError, ValueError):
+        return ""
+    return str(facts.get("kind", "")) if isinstance(facts, dict) else ""
 
 
 class ModelFiles(NamedTuple):

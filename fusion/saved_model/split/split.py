@@ -23,9 +23,15 @@ from fusion.saved_model.rewrite import (
     verify_models,
 )
 from fusion.saved_model.rewrite_options import RewriteOptions
-from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
+from fusion.saved_model.source import (
+    MANIFEST_FILE,
+    MODEL_FILE,
+    SPLIT,
+    SourceModel,
+    read_saved_model,
+)
 from fusion.saved_model.split.cuts import Cut
-from fusion.saved_model.split.folder import DENSE, KEY, KIND, LOOKUP, ROWS, TABLES
+from fusion.saved_model.split.folder import DENSE, KEY, LOOKUP, ROWS, TABLES
 from fusion.saved_model.split.join import write_joined
 from fusion.saved_model.split.plan import SplitPlan
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
@@ -239,7 +245,7 @@ def _manifest(source: SourceModel, plan: SplitPlan) -> bytes:
     facts = {
         "tool": "tf-embedding-fusion",
         "version": __version__,
-        "kind": KIND,
+        "kind": SPLIT,
         "load": f"Run `import fusion` before loading {LOOKUP}; {DENSE} needs TensorFlow alone.",
         "source": {"saved_model_sha256": source.sha256},
         "lookups": [
