@@ -326,10 +326,16 @@ def _keep_tables(
         ModelError: it cannot.
     """
     if source.is_frozen:
-        raise ModelError(f"{source.path}: a frozen graph has no variables that could be files")
+        raise ModelError(
+            f"{source.path}: a frozen graph has no variables that could be files: "
+            "rewrite the SavedModel that it is from"
+        )
     if len(proto.meta_graphs) > 1:
         count = len(proto.meta_graphs)
-        raise ModelError(f"{source.path}: {count} graphs share its variables: they stay there")
+        raise ModelError(
+            f"{source.path}: {count} graphs share its variables, which cannot be "
+            "files then: export the one that serves alone"
+        )
     if not index_file(source.path / VARIABLES).is_file():
         return ()
     (meta,), bundle = proto.meta_graphs, read_bundle(source.path / VARIABLES)

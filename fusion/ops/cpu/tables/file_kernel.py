@@ -51,21 +51,28 @@ def _fail_system(frame: int, path: int) -> None:
 
 
 @jit
-def _content(frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool) -> int:
-    """The address of the content of a file, mapped memory; 0 if there is none, or an error."""
-    file, size, address = open_file(path), rows * row_bytes, int64(0)
-    if file < 0:
-        _fail_system(frame, path)
-        return address
+def _has_size(frame: int, path: int, file: int, rows: int, width: int, size: int) -> bool:
+    """Whether a file has so many bytes; else it is an error."""
     found = file_bytes(file)
     if found < 0:
         _fail_system(frame, path)
     elif found != size:
         text = "file %s has %lld bytes, but a table of %lld rows of %lld elements has %lld"
         fail(frame, DATA_LOSS, text, path, found, rows, width, size)
-    elif size > 0:
+    return found == size
+
+
+@jit
+def _content(frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool) -> int:
+    """The address of the content of a file, mapped memory; 0 if there is none, or an error."""
+    file, size, address = open_file(path), rows * row_bytes, int64(0)
+    if file < 0:
+        _fail_system(frame, path)
+        return address
+    if _has_size(frame, path, file, rows, width, size) and size > 0:
         address = read_file(file, size) if in_memory else map_file(file, size)
-        if address == 0:
+        # It may have become shorter meanwhile.
+        if address == 0 and _has_size(frame, path, file, rows, width, size):
             _fail_system(frame, path)
     close_file(file)
     return address
