@@ -64,7 +64,7 @@ def preserved_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
     variables, control-flow contexts), those of the saver and the assets, and the constants and
     functions of the object graph.
     """
-    return frozenset(name for raw in _references(meta) if (name := _node_name(raw)))
+    return frozenset(name for raw in _references(meta) if (name := node_name(raw)))
 
 
 def _references(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _map_strings(mapping: Iterable[object]) -> Iterator[str]:
             yield from _strings(value)
 
 
-def _node_name(reference: str) -> str:
+def node_name(reference: str) -> str:
     """Returns the node of a tensor name `node:0`, a control input `^node` or a plain name."""
     return reference.removeprefix("^").partition(":")[0]
 

@@ -9,6 +9,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import tf_optimizer
 
+from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.table_files.initial import init_op
 
 _NO_EFFECT = frozenset(
@@ -91,7 +92,7 @@ def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.Gra
         name = pending.pop()
         if name not in kept and name in nodes:
             kept.add(name)
-            pending += map(node_of, nodes[name].input)
+            pending += map(node_name, nodes[name].input)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
     result.node.extend(node for node in graph.node if node.name in kept)
     for node in result.node:
@@ -110,11 +111,6 @@ def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:
             names[:] = left
 
 
-def node_of(text: str) -> str:
-    """Returns the node of an input, `node`, `node:1` or `^node`."""
-    return text.removeprefix("^").partition(":")[0]
-
-
 def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
     """Has no node wait for others that do nothing but compute."""
     # In branches and loops these tell whether and how often a node runs.
@@ -130,7 +126,7 @@ def _acting(graph: graph_pb2.GraphDef) -> set[str]:
     uses: dict[str, list[str]] = {}
     for node in graph.node:
         for text in node.input:
-            uses.setdefault(node_of(text), []).append(node.name)
+            uses.setdefault(node_name(text), []).append(node.name)
     acting, pending = set[str](), [node.name for node in graph.node if _has_effect(node.op)]
     while pending:
         name = pending.pop()
@@ -160,13 +156,13 @@ def inside_control_flow(graph: graph_pb2.GraphDef) -> set[str]:
             order.append(name)
         elif name not in entered:
             entered.add(name)
-            inputs = map(node_of, nodes[name].input)
+            inputs = map(node_name, nodes[name].input)
             pending.append((name, True))
             pending += [(b, False) for b in inputs if b in nodes and nodes[b].op not in _BACK]
     depths = dict[str, int]()
     for name in order:
         node = nodes[name]
-        before = [b for b in map(node_of, node.input) if b in depths]
+        before = [b for b in map(node_name, node.input) if b in depths]
         step = _STEPS.get(node.op, 0)
         if node.op in _MERGES and any(nodes[b].op in _ENTERS for b in before):
             step = 0

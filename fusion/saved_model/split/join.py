@@ -11,9 +11,10 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.copies import copy_file, link_file
 from fusion.saved_model.errors import ModelError
+from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.rewrite import graph_errors
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
-from fusion.saved_model.split.flat import node_of, reachable, signature_nodes, tensor_names
+from fusion.saved_model.split.flat import reachable, signature_nodes, tensor_names
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
@@ -121,10 +122,10 @@ def _joined(
         own = lookup.signature_def.get(name)
         for one in filter(None, (own, signature)):
             for key, info in one.inputs.items():
-                is_given = all(node_of(text) in given for text in tensor_names(info))
+                is_given = all(node_name(text) in given for text in tensor_names(info))
                 if one is own or not is_given:
                     joined.inputs[key].CopyFrom(info)
-        inputs = {node_of(t) for i in signature.inputs.values() for t in tensor_names(i)}
+        inputs = {node_name(t) for i in signature.inputs.values() for t in tensor_names(i)}
         missing = [node.removeprefix(f"{SCOPE}/") for node in sorted((inputs & given) - known)]
         if missing:
             raise ModelError(f"{src}: its lookups do not give {missing[0]!r} of signature {name!r}")
@@ -153,8 +154,8 @@ def _rename(graph: graph_pb2.GraphDef, renamed: Mapping[str, str]) -> None:
     for node in graph.node:
         node.name = renamed.get(node.name, node.name)
         for index, text in enumerate(node.input):
-            if node_of(text) in renamed:
-                before, name, after = text.partition(node_of(text))
+            if node_name(text) in renamed:
+                before, name, after = text.partition(node_name(text))
                 node.input[index] = f"{before}{renamed[name]}{after}"
 
 
@@ -172,7 +173,7 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
         name = init_op(part)
         for node in part.graph_def.node:
             if node.name == name:
-                branches.update(dict.fromkeys(map(node_of, node.input)))
+                branches.update(dict.fromkeys(map(node_name, node.input)))
         for asset in part.asset_file_def:
             if not asset.tensor_info.name.startswith(f"{TABLE_SCOPE}/"):
                 meta.asset_file_def.add().CopyFrom(asset)
@@ -186,14 +187,14 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
 def _tables(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
     """The tables that a model reads from files."""
     nodes = {node.name: node for node in lookup.graph_def.node}
-    files = {node_of(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
+    files = {node_name(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
     found = []
     for index in range(len(lookup.asset_file_def)):
         read = nodes.get(f"{KeptTable.scope(index)}/read")
         if read is None:
             break
-        handle = node_of(nodes[f"{KeptTable.scope(index)}/assign"].input[0])
-        path = PurePosixPath(files[node_of(read.input[0])])
+        handle = node_name(nodes[f"{KeptTable.scope(index)}/assign"].input[0])
+        path = PurePosixPath(files[node_name(read.input[0])])
         rows, width = read.attr["rows"].i, read.attr["width"].i
         kind, in_memory = read.attr["T"].type, read.attr["in_memory"].b
         found.append(KeptTable("", handle, handle, rows, width, kind, path, in_memory))

@@ -9,8 +9,8 @@ from tensorflow.core.framework import graph_pb2, types_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saver_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.saved_model.meta_graph import update_op_list
-from fusion.saved_model.split.flat import node_of, reachable
+from fusion.saved_model.meta_graph import node_name, update_op_list
+from fusion.saved_model.split.flat import reachable
 from fusion.saved_model.split.parts import Part
 from fusion.saved_model.table_files.initial import add_reads, assets_of, init_op, set_init_op
 from fusion.saved_model.table_files.kept_table import KeptTable
@@ -56,7 +56,7 @@ def assemble(
     meta.graph_def.node.extend(node for node in more.node if node.name not in known)
     names = {node.name for node in meta.graph_def.node}
     for asset in assets_of(origin.meta):
-        if node_of(asset.tensor_info.name) in names:
+        if node_name(asset.tensor_info.name) in names:
             meta.asset_file_def.add().CopyFrom(asset)
     if initializers:
         controls = [f"^{name}" for name in initializers]
@@ -92,7 +92,7 @@ def _initializers(origin: Origin, graph: graph_pb2.GraphDef) -> list[str]:
     nodes = {node.name: node for node in origin.graph.node}
     if name not in nodes:
         return []
-    branches = {node_of(text): set[str]() for text in nodes[name].input}
+    branches = {node_name(text): set[str]() for text in nodes[name].input}
     for branch in branches:
         own = reachable(origin.graph, [branch]).node
         branches[branch] = {node.name for node in own if node.op in _RESOURCES}

@@ -9,8 +9,9 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, tensor_shape_pb2,
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.graph.tensor import Shape
+from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.split.cuts import Cut
-from fusion.saved_model.split.flat import node_of, reachable, tensor_names
+from fusion.saved_model.split.flat import reachable, tensor_names
 
 Signatures = dict[str, meta_graph_pb2.SignatureDef]
 
@@ -73,7 +74,7 @@ def _copy_inputs(
 ) -> None:
     """Gives a signature those inputs of another that are among some nodes."""
     for key, info in source.inputs.items():
-        if any(node_of(tensor) in nodes for tensor in tensor_names(info)):
+        if any(node_name(tensor) in nodes for tensor in tensor_names(info)):
             target.inputs[key].CopyFrom(info)
 
 
@@ -135,12 +136,12 @@ def shape_proto(shape: Shape) -> tensor_shape_pb2.TensorShapeProto:
 def _needed(graph: graph_pb2.GraphDef, signature: meta_graph_pb2.SignatureDef) -> set[str]:
     """The nodes that the outputs of a signature need."""
     outputs = (t for info in signature.outputs.values() for t in tensor_names(info))
-    return {node.name for node in reachable(graph, map(node_of, outputs)).node}
+    return {node.name for node in reachable(graph, map(node_name, outputs)).node}
 
 
 def _nodes(signatures: Iterable[meta_graph_pb2.SignatureDef]) -> list[str]:
     return [
-        node_of(tensor)
+        node_name(tensor)
         for signature in signatures
         for info in (*signature.inputs.values(), *signature.outputs.values())
         for tensor in tensor_names(info)
@@ -204,7 +205,7 @@ def _copied_behind(
         found = [
             node.name
             for node in graph.node
-            if node.name not in copies and any(node_of(text) in copies for text in node.input)
+            if node.name not in copies and any(node_name(text) in copies for text in node.input)
             if not node.name.startswith(f"{scope}/")
         ]
         if not found:
@@ -219,7 +220,7 @@ def _copied_behind(
 
 
 def _copied(text: str, copies: Mapping[str, str]) -> str:
-    node = node_of(text)
+    node = node_name(text)
     if node not in copies:
         return text
     before, _, after = text.partition(node)

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
+from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.variables import VARIABLE_OPS, Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
@@ -274,12 +275,4 @@ def _write_bundle(
 
 def total_bytes(tables: Sequence[KeptTable]) -> int:
     """The bytes of tables."""
-    return sum(t.rows * t.width * _ITEM_BYTES[t.dtype] for t in tables)
-
-
-_ITEM_BYTES = {
-    types_pb2.DT_FLOAT: 4,
-    types_pb2.DT_DOUBLE: 8,
-    types_pb2.DT_HALF: 2,
-    types_pb2.DT_BFLOAT16: 2,
-}
+    return sum(t.rows * t.width * dtypes.as_dtype(t.dtype).size for t in tables)
