@@ -12,7 +12,8 @@ from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.analysis.variables import VARIABLE_OPS, Variable, VariableSearch
+from fusion.passes.analysis.handles import VARIABLE_OPS
+from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.copies import copy_range
@@ -32,6 +33,7 @@ from fusion.saved_model.table_files.tensor_bundle import (
     strings_of,
     write_index,
 )
+from fusion.saved_model.variables import bound_arguments
 from fusion.schema.attributes import TABLE_TYPES
 from fusion.schema.names import GROUPED_GATHER, READ_TABLES
 
@@ -65,7 +67,7 @@ def find_tables(
     graph, found = meta.graph_def, list[KeptTable]()
     handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
     restored = {one.handle: one for one in restored_variables(meta) if not one.part}
-    numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
+    numbers = variable_numbers(meta, bundle)
     for handle in _read_by_rows(meta, bundle, {one.key: name for name, one in restored.items()}):
         node, one = handles.get(handle), restored.get(handle)
         if one is not None and meta.object_graph_def.nodes and one.key not in numbers:
@@ -73,14 +75,14 @@ def find_tables(
         entry = bundle.entries.get(one.key.encode()) if one is not None else None
         if node is None or one is None or entry is None or entry.slices:
             continue
-        shape = dims(node.attr["shape"].shape)
-        is_same = shape == tuple(dim.size for dim in entry.shape.dim)
+        shape = tuple(dim.size for dim in entry.shape.dim)
+        is_same = node.attr["shape"].shape.unknown_rank or dims(node.attr["shape"].shape) == shape
         is_same &= node.attr["dtype"].type == entry.dtype
         if not is_same or len(shape) != 2 or entry.dtype not in TABLE_TYPES:
             continue
         if entry.size < max(least_bytes, 1):
             continue
-        rows, width = (int(size or 0) for size in shape)
+        rows, width = shape
         name = node.attr["shared_name"].s.decode(errors="replace") or handle
         file = file_name(name, {*taken, *(table.file for table in found)})
         found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
@@ -137,20 +139,17 @@ def _bound(
     meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, handles: dict[str, str]
 ) -> Iterator[tuple[str, str, Variable]]:
     """Yields the variables behind arguments of functions, called by the nodes of their handles."""
-    objects = meta.object_graph_def
-    numbers = variables_by_key(objects, _saved_objects(bundle))
+    numbers = variable_numbers(meta, bundle)
     names = {number: handles[key] for key, number in numbers.items() if key in handles}
-    functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    for name, saved in objects.concrete_functions.items():
-        bound = list(saved.bound_inputs)
-        if name not in functions or not bound:
-            continue
-        for argument, number in zip(
-            functions[name].signature.input_arg[-len(bound) :], bound, strict=False
-        ):
-            if number in names:
-                shape = dims(objects.nodes[number].variable.shape)
-                yield name, argument.name, Variable(names[number], shape)
+    for function, argument, number in bound_arguments(meta):
+        if number in names:
+            shape = dims(meta.object_graph_def.nodes[number].variable.shape)
+            yield function, argument, Variable(names[number], shape)
+
+
+def variable_numbers(meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> dict[str, int]:
+    """Returns the numbers of variables among the objects of a model, by their checkpoint keys."""
+    return variables_by_key(meta.object_graph_def, _saved_objects(bundle))
 
 
 def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObjectGraph:
@@ -189,7 +188,7 @@ def keep_in_files(
         bundle: its variables.
         tables: of these, at least one.
     """
-    numbers = variables_by_key(meta.object_graph_def, _saved_objects(bundle))
+    numbers = variable_numbers(meta, bundle)
     first = count_reads(meta)
     leave_out(meta, {table.key for table in tables})
     add_reads(meta, tables, first)
