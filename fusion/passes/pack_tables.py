@@ -15,16 +15,16 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from fusion.passes.analysis.handles import VARIABLE_OPS, Handles, Place
-from fusion.passes.emit.arguments import COPIED, NONE, set_column_attrs, unused, unused_number
+from fusion.passes.emit.arguments import COPIED, set_column_attrs, unused, unused_number
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.calls import CALLS, callees
 from fusion.passes.graph.edit import GraphEdit, apply_edits
+from fusion.passes.graph.fused_columns import grouped_columns, only_column
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
 from fusion.schema.attributes import ID_TYPES
-from fusion.schema.columns import COLUMN_ATTRS
 from fusion.schema.names import GROUPED, READ_TABLE_FILE, READ_TABLES, SINGLE
 from fusion.schema.row_formats import PLAIN, packed_words
 
@@ -181,9 +181,9 @@ class TablePacker:
         if op in ("GatherV2", "Gather") and position == 0 and is_row_gather(view, name):
             return _gather_refusal(view, name)
         if op == SINGLE and position == 0:
-            return _column_refusal(view.nodes[name], None)
+            return _column_refusal(view, name, 0)
         if op == GROUPED and position < view.int_attr(name, "num_columns"):
-            return _column_refusal(view.nodes[name], position)
+            return _column_refusal(view, name, position)
         return f"{op} {name!r} reads it as it is"
 
     def _reads(self, place: Place) -> Iterator[_Read]:
@@ -276,35 +276,18 @@ def _gather_refusal(view: GraphView, name: str) -> str | None:
     return None
 
 
-def _column_refusal(node: node_def_pb2.NodeDef, column: int | None) -> str | None:
+def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
     """Why a column of an op for whole lookups cannot read packed rows."""
-    if _column_attr(node, "row_formats", column) != PLAIN:
-        return f"{node.op} {node.name!r} reads it packed already"
-    if _column_attr(node, "forms", column) == "copy":
-        return f"{node.op} {node.name!r} copies it"
-    if _column_attr(node, "max_norms", column) != NONE:
-        return f"{node.op} {node.name!r} limits the norms of its rows"
+    op, is_single = view.op(name), view.op(name) == SINGLE
+    columns = [only_column(view, name)] if is_single else [*grouped_columns(view, name)]
+    attrs = columns[position].attrs
+    if attrs["row_format"] != PLAIN:
+        return f"{op} {name!r} reads it packed already"
+    if attrs["form"] == "copy":
+        return f"{op} {name!r} copies it"
+    if attrs["max_norm"] >= 0:
+        return f"{op} {name!r} limits the norms of its rows"
     return None
-
-
-def _column_attr(node: node_def_pb2.NodeDef, key: str, column: int | None) -> object:
-    """The attr of a column, by the name of its list; `column` is None in the op for one."""
-    attr = COLUMN_ATTRS[key]
-    if column is None:
-        if attr.name not in node.attr:
-            return attr.default
-        value = node.attr[attr.name]
-        kind = {"string": value.s.decode(), "float": value.f, "int": value.i}
-        return kind[attr.kind]
-    if key not in node.attr:
-        return attr.default
-    items = node.attr[key].list
-    values = {
-        "string": [text.decode() for text in items.s],
-        "float": list(items.f),
-        "int": list(items.i),
-    }[attr.kind]
-    return values[column] if values else attr.default
 
 
 def _set_format(node: node_def_pb2.NodeDef, position: int, packing: Packing) -> None:
