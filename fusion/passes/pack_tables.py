@@ -24,7 +24,7 @@ from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.schema.attributes import ID_TYPES
+from fusion.schema.attributes import ID_TYPES, PACKED_ATTR
 from fusion.schema.names import GROUPED, READ_TABLE_FILE, READ_TABLES, SINGLE
 from fusion.schema.row_formats import PLAIN, packed_words
 
@@ -281,9 +281,9 @@ def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
     op, is_single = view.op(name), view.op(name) == SINGLE
     columns = [only_column(view, name)] if is_single else [*grouped_columns(view, name)]
     attrs = columns[position].attrs
-    if attrs["row_format"] != PLAIN:
+    if columns[position].is_packed:
         return f"{op} {name!r} reads it packed already"
-    if attrs["form"] == "copy":
+    if columns[position].is_copy:
         return f"{op} {name!r} copies it"
     if attrs["max_norm"] >= 0:
         return f"{op} {name!r} limits the norms of its rows"
@@ -292,6 +292,7 @@ def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
 
 def _set_format(node: node_def_pb2.NodeDef, position: int, packing: Packing) -> None:
     """Tells an op for whole lookups that the rows of one of its tables are packed."""
+    set_types(node, **{PACKED_ATTR.name: types_pb2.DT_UINT8})
     if node.op == SINGLE:
         set_attrs(node, row_format=packing.row_format, dim=packing.dimension)
         return

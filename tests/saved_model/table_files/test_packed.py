@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from click.testing import CliRunner
 from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion
@@ -156,13 +155,14 @@ def test_gathers_read_packed_rows(tmp_path: Path, how: str) -> None:
 
 
 REFUSED = {
-    "MatMul": lambda table, ids: tf.gather(table, ids) @ tf.transpose(table),
+    "Transpose": lambda table, ids: tf.gather(table, ids) @ tf.transpose(table),
     "limits the norms": lambda table, ids: fusion.fused_embedding_lookup_sparse(
         table, tf.sparse.from_dense(ids), max_norm=1.0
     ),
-    "batch_dims": lambda table, ids: tf.gather(table, ids, axis=1, batch_dims=0),
+    "GatherV2": lambda table, ids: tf.gather(table, ids, axis=1, batch_dims=0),
     "ReduceSum|Sum": lambda table, ids: tf.gather(table, ids) + tf.reduce_sum(table),
-    "Shape": lambda table, ids: tf.gather(table, ids) * tf.cast(tf.shape(table)[0], tf.float32),
+    "VariableShape": lambda table, ids: tf.gather(table, ids)
+    * tf.cast(tf.raw_ops.VariableShape(input=table.handle)[0], tf.float32),
     "AssignAddVariableOp": lambda table, ids: tf.gather(
         table.assign_add(tf.ones_like(table)), ids
     ),
@@ -246,21 +246,21 @@ def test_what_is_packed_stays_so(models: Path, tmp_path: Path) -> None:
     done = rewrite_saved_model(tmp_path / "packed", tmp_path / "mapped", mapped)
     assert len(done.tables) == 2
     assert done.verification.same
-    with pytest.raises(ModelError, match="the rows of its table are packed"):
+    with pytest.raises(ModelError, match="cannot become stock ops"):
         rewrite_saved_model(tmp_path / "packed", tmp_path / "stock", RewriteOptions("stock"))
-    with pytest.raises(ModelError, match="the rows of its table are packed"):
+    with pytest.raises(ModelError, match="cannot become stock ops"):
         fusion.split_saved_model(tmp_path / "packed", tmp_path / "split")
 
 
-def test_loaders_of_both_kinds(models: Path, tmp_path: Path) -> None:
+def test_a_loaded_model_cannot_be_trained(models: Path, tmp_path: Path) -> None:
     packed_model(models / "tf2", tmp_path / "packed")
     loaded = tf.saved_model.load(str(tmp_path / "packed"))
     widths = {variable.shape[1] for variable in (loaded.items, loaded.shops)}
     assert widths <= {packed_words("int8", d) for d in range(1, 100)}
     ids = tf.sparse.from_dense(tf.constant([[1, 2], [3, 0]], tf.int64))
-    with tf.GradientTape() as tape, pytest.raises(tf.errors.OpError, match="packed"):
-        loss = tf.reduce_sum(loaded.embed(ids, ids))
-        tape.gradient(loss, loaded.items)
+    assert loaded.embed(ids, ids).shape[0] == 2
+    with tf.GradientTape() as tape, pytest.raises(LookupError, match="row_format int8"):
+        tape.gradient(loaded.embed(ids, ids), loaded.items)
 
 
 def test_what_cannot_be(models: Path, tmp_path: Path) -> None:
@@ -281,10 +281,12 @@ def test_what_cannot_be(models: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "wrong").exists()
 
 
-def test_the_command_says_what_it_did(models: Path, tmp_path: Path) -> None:
+def test_the_command_says_what_it_did(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*arguments: object) -> str:
-        result = CliRunner().invoke(main, ["rewrite", *map(str, arguments)])
-        return result.output
+        main(["rewrite", *map(str, arguments)])
+        return "".join(capsys.readouterr())
 
     source = models / "tf2"
     text = run(source, tmp_path / "int8", "--dtype", "int8", "--table-bytes", "1")

@@ -25,7 +25,6 @@ from fusion.passes.recognise.spec import (
     WeightsSpec,
 )
 from fusion.passes.recognise.stock.table import table_name
-from fusion.schema.row_formats import PLAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +45,6 @@ def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
     column = only_column(view, name)
     if column.boundaries:
         return NoMatch("its ids are made of values by boundaries", name)
-    if column.attrs["row_format"] != PLAIN:
-        return NoMatch("the rows of its table are packed", name)
     spec = column_spec(view, name, column)
     if spec.addition is not None:
         return NoMatch("its rows are added as stock's dense sums do", name)
