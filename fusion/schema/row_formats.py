@@ -24,9 +24,10 @@ import numpy as np
 PLAIN: Final = "plain"
 #: Those with a scale and an offset, and the largest number that an element is stored as.
 _LARGEST: Final = {"int8": 255, "int4": 15}
-_HALVES: Final = ("float16", "bfloat16")
+#: Those of elements side by side, as half types have them.
+HALF_FORMATS: Final = ("float16", "bfloat16")
 #: The formats that are not as a dtype says.
-PACKED_FORMATS: Final = (*_HALVES, *_LARGEST)
+PACKED_FORMATS: Final = (*HALF_FORMATS, *_LARGEST)
 ROW_FORMATS: Final = (PLAIN, *PACKED_FORMATS)
 
 _WORD_BYTES: Final = 4
@@ -53,7 +54,7 @@ def packed_words(row_format: str, dimension: int) -> int:
 
 
 def _bytes(row_format: str, dimension: int) -> int:
-    if row_format in _HALVES:
+    if row_format in HALF_FORMATS:
         return 2 * dimension
     if row_format == "int8":
         return HEADER_BYTES + dimension
@@ -85,7 +86,7 @@ def pack_rows(rows: Any, row_format: str) -> Any:
     count, dimension = rows.shape
     words = packed_words(row_format, dimension)
     packed = np.zeros((count, _WORD_BYTES * words), np.uint8)
-    if row_format in _HALVES:
+    if row_format in HALF_FORMATS:
         packed[:, : 2 * dimension] = _narrowed(rows, row_format).view(np.uint8)
     else:
         header, numbers = _quantized(rows, _LARGEST[row_format])
@@ -118,7 +119,7 @@ def unpack_rows(packed: Any, row_format: str, dimension: int) -> Any:
             f"not {list(packed.shape)}"
         )
     stored = packed.view(np.uint8)[:, : _bytes(row_format, dimension)]
-    if row_format in _HALVES:
+    if row_format in HALF_FORMATS:
         return _widened(np.ascontiguousarray(stored).view(np.uint16), row_format)
     scale, offset = packed[:, :1], packed[:, 1:2]
     numbers = stored[:, HEADER_BYTES:]
