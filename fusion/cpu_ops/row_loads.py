@@ -155,7 +155,7 @@ def _prefetch(row_format: str, elements: int) -> Any:
     def prefetch(builder: Any, row: Any, first: Any) -> None:
         emit_prefetch(builder, row, False, level)
         numbers = builder.add(row, builder.lshr(first, ir.Constant(_WORD, halved)))
-        for place in [*range(LINE_BYTES, size, LINE_BYTES), size - 1]:
+        for place in sorted({*range(0, size, LINE_BYTES), size - 1}):
             line = builder.add(numbers, ir.Constant(_WORD, HEADER_BYTES + place))
             emit_prefetch(builder, line, False, level)
 

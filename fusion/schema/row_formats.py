@@ -26,13 +26,19 @@ PLAIN: Final = "plain"
 _LARGEST: Final = {"int8": 255, "int4": 15}
 #: Those of elements side by side, as half types have them.
 HALF_FORMATS: Final = ("float16", "bfloat16")
-#: The formats that are not as a dtype says.
-PACKED_FORMATS: Final = (*HALF_FORMATS, *_LARGEST)
+#: The bytes of scale and offset.
+HEADER_BYTES: Final = 8
+#: Of each format of packed rows the bits in front of elements, and those of an element.
+PACKED_BITS: Final = {
+    **dict.fromkeys(HALF_FORMATS, (0, 16)),
+    "int8": (8 * HEADER_BYTES, 8),
+    "int4": (8 * HEADER_BYTES, 4),
+}
+PACKED_FORMATS: Final = tuple(PACKED_BITS)
 ROW_FORMATS: Final = (PLAIN, *PACKED_FORMATS)
 
-_WORD_BYTES: Final = 4
-#: The bytes of scale and offset.
-HEADER_BYTES: Final = 2 * _WORD_BYTES
+#: The bits of a word.
+WORD_BITS: Final = 32
 
 #: Smaller scales and offsets are zeros: then neither they nor any element are denormals, which
 #: TensorFlow's threads take for zeros.
@@ -50,17 +56,18 @@ def packed_words(row_format: str, dimension: int) -> int:
     """
     if dimension < 1:
         raise ValueError(f"a packed row has at least one element, not {dimension}")
-    return -(-_bytes(row_format, dimension) // _WORD_BYTES)
+    return -(-_bits(row_format, dimension) // WORD_BITS)
+
+
+def _bits(row_format: str, dimension: int) -> int:
+    if row_format not in PACKED_BITS:
+        raise ValueError(f"row format {row_format!r} is none of {', '.join(PACKED_FORMATS)}")
+    header, element = PACKED_BITS[row_format]
+    return header + dimension * element
 
 
 def _bytes(row_format: str, dimension: int) -> int:
-    if row_format in HALF_FORMATS:
-        return 2 * dimension
-    if row_format == "int8":
-        return HEADER_BYTES + dimension
-    if row_format == "int4":
-        return HEADER_BYTES + (dimension + 1) // 2
-    raise ValueError(f"row format {row_format!r} is none of {', '.join(PACKED_FORMATS)}")
+    return -(-_bits(row_format, dimension) // 8)
 
 
 def pack_rows(rows: Any, row_format: str) -> Any:
@@ -85,7 +92,7 @@ def pack_rows(rows: Any, row_format: str) -> Any:
     rows = np.asarray(rows, np.float32)
     count, dimension = rows.shape
     words = packed_words(row_format, dimension)
-    packed = np.zeros((count, _WORD_BYTES * words), np.uint8)
+    packed = np.zeros((count, words), np.float32).view(np.uint8)
     if row_format in HALF_FORMATS:
         packed[:, : 2 * dimension] = _narrowed(rows, row_format).view(np.uint8)
     else:
