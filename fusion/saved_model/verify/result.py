@@ -8,7 +8,6 @@ from typing import Any
 
 from fusion.printable import printable
 
-
 _EQUAL = "equal to the bit"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,14 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion
 from fusion.cli.app import main
-from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
+from fusion.saved_model import (
+    ModelError,
+    Rewrite,
+    RewriteOptions,
+    Verification,
+    compare_models,
+    rewrite_saved_model,
+)
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.packed import PackedTable
@@ -25,9 +34,14 @@ from tests.saved_model import frozen_graphs
 KINDS = {"v1_resource": 4, "tf2": 2, "keras": 4, "example": 2}
 
 
-def packed_model(source: Path, destination: Path, dtype: str = "int8", **options: object) -> object:
-    chosen = RewriteOptions(dtype=dtype, least_table_bytes=1, **options)  # type: ignore[arg-type]
+def packed_model(source: Path, destination: Path, dtype: str = "int8", **options: Any) -> Rewrite:
+    chosen = RewriteOptions(dtype=dtype, least_table_bytes=1, **options)
     return rewrite_saved_model(source, destination, chosen)
+
+
+def verification_of(done: Rewrite) -> Verification:
+    assert done.verification is not None
+    return done.verification
 
 
 def rounded_model(source: Path, destination: Path, dtype: str, keys: set[str]) -> Path:
@@ -63,7 +77,7 @@ def stored_shapes(model: Path) -> dict[str, tuple[int, ...]]:
 def formats_in(model: Path) -> set[str]:
     (meta,) = read_saved_model(model).meta_graphs
     bodies = [meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function)]
-    found = set()
+    found = set[str]()
     for node in (node for body in bodies for node in body):
         if node.op == GROUPED:
             found.update(text.decode() for text in node.attr["row_formats"].list.s)
@@ -80,9 +94,8 @@ def test_outputs_are_those_of_the_rounded_tables(
     """To the bit: packing changes the numbers of tables, and nothing else."""
     done = packed_model(models / kind, tmp_path / "packed", dtype)
     assert [table.refusal for table in done.packed] == [""] * KINDS[kind]
-    assert done.verification is not None
-    assert done.verification.same
-    assert done.verification.tolerance == inf
+    assert verification_of(done).same
+    assert verification_of(done).tolerance == inf
     assert formats_in(tmp_path / "packed") >= {dtype}
     plain, stored = stored_shapes(models / kind), stored_shapes(tmp_path / "packed")
     changed = {name for name in plain if stored[name] != plain[name]}
@@ -109,7 +122,7 @@ def test_packed_tables_can_be_files(models: Path, tmp_path: Path, kind: str, tab
     assert compare_models(tmp_path / "variables", tmp_path / "files").same
 
 
-def gathering_model(folder: Path, lookup: object) -> Path:
+def gathering_model(folder: Path, lookup: Callable[..., Any]) -> Path:
     class Model(tf.Module):
         def __init__(self) -> None:
             rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
@@ -117,7 +130,7 @@ def gathering_model(folder: Path, lookup: object) -> Path:
 
         @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.int64, name="ids")])
         def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"out": lookup(self.table, ids % 50)}  # type: ignore[operator]
+            return {"out": lookup(self.table, ids % 50)}
 
     model = Model()
     tf.saved_model.save(model, str(folder), {"serving_default": model.serve})
@@ -202,7 +215,6 @@ def test_what_reads_a_table_otherwise_keeps_it_plain(tmp_path: Path, why: str) -
 
 def test_rows_that_are_not_finite_stay(tmp_path: Path) -> None:
     source = gathering_model(tmp_path / "source", tf.nn.embedding_lookup)
-    reader = tf.train.load_checkpoint(str(source / VARIABLES))
     loaded = tf.saved_model.load(str(source))
     loaded.table.scatter_nd_update([[7, 2]], [np.inf])
     tf.saved_model.save(loaded, str(tmp_path / "infinite"), loaded.signatures)
@@ -210,7 +222,6 @@ def test_rows_that_are_not_finite_stay(tmp_path: Path) -> None:
     (table,) = done.packed
     assert table.refusal.startswith("row 7: ")
     assert stored_shapes(tmp_path / "packed") == stored_shapes(tmp_path / "infinite")
-    del reader
 
 
 def test_each_table_has_its_dtype(models: Path, tmp_path: Path) -> None:
@@ -228,12 +239,12 @@ def test_each_table_has_its_dtype(models: Path, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "name/fusion.json").read_text())
     assert {t["name"]: t["dtype"] for t in record["packed_tables"]} == found
     assert record["options"]["table_dtypes"] == [list(pair) for pair in names]
-    assert all(0 < one["max_abs"] for one in record["verification"]["deviations"])
+    assert all(one["max_abs"] > 0 for one in record["verification"]["deviations"])
 
 
 def test_a_bound_of_deviations(models: Path, tmp_path: Path) -> None:
     done = packed_model(models / "tf2", tmp_path / "seen", "int4")
-    worst = max(one.share or 0 for one in done.verification.deviations)
+    worst = max(one.share or 0 for one in verification_of(done).deviations)
     assert 1e-4 < worst < 0.5
     packed_model(models / "tf2", tmp_path / "within", "int4", max_deviation=2 * worst)
     with pytest.raises(ModelError, match="verification failed"):
@@ -248,7 +259,7 @@ def test_what_is_packed_stays_so(models: Path, tmp_path: Path) -> None:
     mapped = RewriteOptions(tables="mapped", least_table_bytes=1)
     done = rewrite_saved_model(tmp_path / "packed", tmp_path / "mapped", mapped)
     assert len(done.tables) == 2
-    assert done.verification.same
+    assert verification_of(done).same
     with pytest.raises(ModelError, match="cannot become stock ops"):
         rewrite_saved_model(tmp_path / "packed", tmp_path / "stock", RewriteOptions("stock"))
     with pytest.raises(ModelError, match="cannot become stock ops"):
