@@ -99,17 +99,11 @@ for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5,
             assert found.numpy().tobytes() == other.numpy().tobytes(), (form, dim)
 
 for row_format in PACKED_FORMATS:
-    for dim in (1, 2, 3, 7, 15, 16, 17, 33, 64, 130, 200):
+    for dim in (1, 2, 15, 17, 130):
         table = rng.standard_normal((16, dim)).astype(np.float32)
         ids = np.concatenate([np.arange(16), rng.integers(0, 16, 16)])
-        weights = np.ones(32, np.float32)
         for given, told in (
             ({"ids": ids, "entry_rows": splits}, {"form": "row_splits"}),
-            (
-                {"ids": ids, "entry_rows": rows, "dense_shape": np.array([16, 1] * 4),
-                 "weights": weights},
-                {"form": "row_ids", "use_sparse_weights": True},
-            ),
             ({"ids": ids.reshape(1, 32), "entry_rows": NO_IDS},
              {"form": "dense", "sum_order": "axis", "combiner": "sum"}),
         ):
