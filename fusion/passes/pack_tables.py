@@ -165,18 +165,19 @@ class TablePacker:
         if op == "AssignVariableOp" and use.position == 0:
             # What initializes a variable is not run when it is restored.
             source = view.op(view.resolve(view.inputs(name)[1]).node)
-            is_run = bool(view.function) or name in self._run
-            if source in _SOURCES or not is_run:
+            if source in _SOURCES or not self._is_run(view, name):
                 return None
         return f"{op} {name!r} uses it"
 
-    @staticmethod
-    def _value_refusal(view: GraphView, use: Use) -> str | None:
+    def _is_run(self, view: GraphView, name: str) -> bool:
+        return bool(view.function) or name in self._run
+
+    def _value_refusal(self, view: GraphView, use: Use) -> str | None:
         """Why a use of a table's value does not allow that it is packed."""
         op, name, position = view.op(use.node), use.node, use.position
         if position < 0:
             return "its value is returned"
-        if op in _PLAIN_USES:
+        if op in _PLAIN_USES or (op == "AssignVariableOp" and not self._is_run(view, name)):
             return None
         if op in ("GatherV2", "Gather") and position == 0 and is_row_gather(view, name):
             return _gather_refusal(view, name)

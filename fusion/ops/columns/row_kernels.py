@@ -23,6 +23,9 @@ from fusion.schema.row_formats import PACKED_FORMATS, PLAIN
 
 _NAMES = {dtype.code: name for name, dtype in DTYPES.items()}
 
+#: So many variants, the first ones, have no limited norms.
+_UNCLIPPED = 2
+
 
 class _Shape(NamedTuple):
     """What a kernel is for; lanes and vectors are 0 for any number of elements."""
@@ -114,10 +117,11 @@ def _scatter_at(index: int) -> RowKernel:
 
 
 def any_gathers() -> list[int]:
-    """The indices of those for any number of elements."""
+    """The indices of those for any number of elements; of packed rows, of the first order alone."""
     orders = (len(SUM_ORDERS) - 1) * 6
-    variants = range(FIRST_ORDERED + orders)
-    return [_any(dtype) * GATHER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
+    plain, packed = range(FIRST_ORDERED + orders), range(_UNCLIPPED)
+    variants = {table: plain if table < DTYPE_COUNT else packed for table in range(TABLE_COUNT)}
+    return [_any(table) * GATHER_VARIANTS + k for table, own in variants.items() for k in own]
 
 
 def any_scatters() -> list[int]:
@@ -126,8 +130,8 @@ def any_scatters() -> list[int]:
     return [_any(dtype) * SCATTER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
 
 
-def _any(dtype: int) -> int:
-    return shape_index(dtype + FIRST_FLOAT, 0)
+def _any(table: int) -> int:
+    return shape_index(table + FIRST_FLOAT, 0)
 
 
 GATHERS = RowKernels("gathers", TABLE_COUNT * MOST_TILES * GATHER_VARIANTS, _gather_at)

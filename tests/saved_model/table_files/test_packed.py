@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -169,6 +170,20 @@ def test_gathers_read_packed_rows(tmp_path: Path, how: str) -> None:
     (key,) = (name for name, shape in stored_shapes(source).items() if shape == (50, 6))
     rounded = rounded_model(source, tmp_path / "rounded", "int8", {key})
     assert compare_models(rounded, tmp_path / "packed").same
+
+
+def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
+    """One of them initializes the other, in a graph that nobody runs."""
+    ids = keras.Input([3], dtype="int64", name="ids")
+    rows = keras.layers.Embedding(40, 4)(ids)
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.export(tmp_path / "source", verbose=False)
+    done = packed_model(tmp_path / "source", tmp_path / "packed")
+    assert [table.dtype for table in done.packed] == ["int8"] * 2
+    keys = {name for name, shape in stored_shapes(tmp_path / "source").items() if shape == (40, 4)}
+    assert len(keys) == 2
+    rounded = rounded_model(tmp_path / "source", tmp_path / "rounded", "int8", keys)
+    assert compare_models(rounded, tmp_path / "packed", rounding=1e-6).same
 
 
 REFUSED = {
