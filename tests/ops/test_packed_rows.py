@@ -156,7 +156,7 @@ def test_rows_of_a_default_id(row_format: str) -> None:
 
 def test_a_group_of_all_formats() -> None:
     rng = np.random.default_rng(0)
-    of_packed, of_plain = [], []
+    of_packed, of_plain = list[Any](), list[Any]()
     for number, row_format in enumerate((*PACKED_FORMATS, *PACKED_FORMATS)):
         made = draw(rng, FORMS[number % len(FORMS)], 30)
         made["attrs"]["max_norm"] = -1.0
