@@ -14,8 +14,10 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "ops_library", "passes", "tables", "distribute", "lookup"),
+        *("gpu_ops", "ops", "ops_library", "passes", "tables", "stores"),
         *(
+            "distribute",
+            "lookup",
             "optimizers",
             "feature_column",
             "keras",
@@ -66,6 +68,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "deeprec",
         ),
     ),
+    "fusion.stores": ("tier",),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
         *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),
