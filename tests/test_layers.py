@@ -68,7 +68,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "deeprec",
         ),
     ),
-    "fusion.stores": ("tier", "open_file", "hash_index", "local_files"),
+    "fusion.stores": (
+        *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
+        *("hps_json", "config"),
+    ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
         *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),

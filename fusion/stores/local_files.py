@@ -43,10 +43,11 @@ class LocalFiles:
         """Makes a tier without tables.
 
         Args:
-          folders: the folder of each table by its name, or one that has them all by their names.
+          folders: one folder that has those of all tables by their names, or the folder of each
+            table by its name; tables without one have no rows.
         """
         self._folders = folders
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _Table | _NoTable] = {}
         self.address = (
             ", ".join(sorted({str(Path(folder).parent) for folder in folders.values()}))
             if isinstance(folders, Mapping)
@@ -61,7 +62,10 @@ class LocalFiles:
             twice.
         """
         try:
-            self._tables[table.name] = _Table(self._folder(table.name), table.dimension)
+            folder = self._folder(table.name)
+            self._tables[table.name] = (
+                _NoTable(table.dimension) if folder is None else _Table(folder, table.dimension)
+            )
         except (OSError, ValueError) as error:
             raise self._error(table.name, error) from error
 
@@ -100,12 +104,10 @@ class LocalFiles:
         """See `Tier.close`."""
         self._tables.clear()
 
-    def _folder(self, table: str) -> Path:
+    def _folder(self, table: str) -> Path | None:
         if not isinstance(self._folders, Mapping):
             return Path(self._folders) / table
-        if table not in self._folders:
-            raise ValueError("has no folder")
-        return Path(self._folders[table])
+        return Path(self._folders[table]) if table in self._folders else None
 
     def _error(self, table: str, cause: Exception) -> TierError:
         return TierError(f"{self.name} files at {self.address}", table, cause)
@@ -151,6 +153,21 @@ class _Table:
                 f"{self._file.name}: has {size} bytes, but {self.count} rows of dimension "
                 f"{self.dimension} have {expected}"
             )
+
+
+class _NoTable:
+    """A table without a folder."""
+
+    count = 0
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def fetch(self, keys: Keys, rows: Rows) -> Found:
+        return np.zeros(len(keys), np.bool_)
+
+    def read(self, first: int, count: int) -> Block:
+        raise IndexError(first)
 
 
 def write_table(folder: _PathLike, blocks: Blocks) -> int:
