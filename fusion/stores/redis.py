@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -56,7 +56,7 @@ class RedisOptions:
 
     address: str = "127.0.0.1:6379"
     user: str = "default"
-    password: str = ""
+    password: str = field(default="", repr=False)
     num_partitions: int = 16
     max_batch_size: int = 65536
     timeout: float = 1.0
@@ -66,9 +66,9 @@ class RedisOptions:
     client_key: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("num_partitions", "max_batch_size", "timeout"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
+        for name in ("num_partitions", "max_batch_size", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         _ = self.nodes
 
     @property
@@ -120,7 +120,7 @@ class Redis:
         about = f"fusion{{{table.name}}}"
         with self._errors(table.name):
             known = self._client().hgetall(about)
-            if not known:
+            if len(known) < 2:
                 # Of several who make it at once, one says what it is.
                 self._client().hsetnx(about, "dimension", table.dimension)
                 self._client().hsetnx(about, "num_partitions", self._options.num_partitions)
@@ -128,6 +128,8 @@ class Redis:
             dimension, partitions = (int(known[f]) for f in (b"dimension", b"num_partitions"))
             if dimension != table.dimension:
                 raise ValueError(f"has dimension {dimension}, not {table.dimension}")
+            if partitions < 1:
+                raise ValueError(f"has {partitions} partitions")
         self._tables[table.name] = _Table(table.name, dimension, partitions)
 
     def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
