@@ -10,10 +10,10 @@ Their names have hash tags, so that a cluster has them in different slots, on al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from threading import Lock
 from typing import Any
 
@@ -134,16 +134,35 @@ class Redis:
 
     def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
         """See `Tier.fetch`."""
-        opened = self._tables[table]
-        check_fetch(opened.dimension, keys, rows)
-        order, partitions = opened.by_partition(keys, self._options.max_batch_size)
-        fields = bytes_of_keys(keys[order])
-        with self._errors(table):
+        (found,) = self.fetch_many([(table, keys, rows)])
+        return found
+
+    def fetch_many(self, requests: Sequence[tuple[str, Keys, Rows]]) -> list[Found]:
+        """As `fetch` for each (table, keys, rows), in one request of the server.
+
+        Raises:
+          TierError: of all tables where the server does not answer, else of one.
+        """
+        orders, counts, commands = [], [], []
+        for table, keys, rows in requests:
+            opened = self._tables[table]
+            check_fetch(opened.dimension, keys, rows)
+            order, partitions = opened.by_partition(keys, self._options.max_batch_size)
+            fields = bytes_of_keys(keys[order])
+            commands += [(partition, fields[some]) for partition, some in partitions]
+            orders.append(order)
+            counts.append(len(partitions))
+        with self._errors(", ".join(table for table, _, _ in requests)):
             pipeline = self._client().pipeline(transaction=False)
-            for partition, some in partitions:
-                pipeline.hmget(partition, fields[some])
-            values = [value for answer in pipeline.execute() for value in answer]
-            return write_found(values, rows, order)
+            for command in commands:
+                pipeline.hmget(*command)
+            answers = iter(pipeline.execute())
+        found = []
+        for (table, _, rows), order, count in zip(requests, orders, counts, strict=True):
+            with self._errors(table):
+                values = [value for answer in islice(answers, count) for value in answer]
+                found.append(write_found(values, rows, order))
+        return found
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """See `Tier.put`. If it fails, any of the rows may have been written."""

@@ -128,6 +128,26 @@ def test_rows_of_another_size(redis_server):
         [*tier.blocks("damaged", 1000)]
 
 
+def test_many_tables_in_one_request(redis_server):
+    server, names = redis_server.client(), ["many_a", "many_b", "many_c"]
+    tier = filled(redis_server.address, names[0], max_batch_size=3)
+    for factor, name in enumerate(names[1:], 2):
+        tier.open_table(TableDescription(name, 2))
+        tier.put(name, KEYS, factor * ROWS[:, :2])
+    wanted = np.array([5, 1000, -7])
+    requests = [
+        (name, wanted, np.zeros((3, 4 if name == names[0] else 2), np.float32)) for name in names
+    ]
+    reads = server.info("stats")["total_reads_processed"]
+    found = tier.fetch_many(requests)
+    reads = server.info("stats")["total_reads_processed"] - reads - 1
+    assert reads == 1
+    for factor, has_row, (_, _, rows) in zip((1, 2, 3), found, requests, strict=True):
+        assert has_row.tolist() == [True, False, True]
+        np.testing.assert_array_equal(rows[:, 1], np.array([5, 0, -7]) * factor)
+    assert tier.fetch_many([]) == []
+
+
 @pytest.mark.parametrize("wrong", [b"0", b"many"])
 def test_damaged_partitions(redis_server, wrong):
     redis_server.client().hset("fusion{few}", mapping={"dimension": 4, "num_partitions": wrong})
