@@ -47,6 +47,7 @@ from fusion.saved_model.table_files.keep import (
     VARIABLES,
     find_tables,
     keep_in_files,
+    share_files,
     write_tables,
 )
 from fusion.saved_model.table_files.kept_table import KeptTable
@@ -410,7 +411,8 @@ def _kept(
     in_memory = options.tables == "memory"
     files = model_files(source.path).files
     taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
-    tables = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory, taken=taken)
+    found = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory, taken=taken)
+    tables = share_files(bundle, found)
     if tables:
         keep_in_files(meta, bundle, tables)
     return tables

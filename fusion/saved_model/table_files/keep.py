@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.handles import VARIABLE_OPS
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
-from fusion.saved_model.copies import copy_range
+from fusion.saved_model.copies import copy_range, same_range
 from fusion.saved_model.errors import ModelError
-from fusion.saved_model.table_files.initial import add_reads, count_reads
+from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
 from fusion.saved_model.table_files.kept_table import FOLDER, KeptTable
 from fusion.saved_model.table_files.objects import (
     add_initializers,
@@ -178,6 +178,25 @@ def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
     return file
 
 
+def share_files(bundle: Bundle, tables: Sequence[KeptTable]) -> list[KeptTable]:
+    """Returns tables, of which those with the same bytes have one file.
+
+    Raises:
+        ModelError: the variables cannot be read.
+    """
+    found, alike = list[KeptTable](), dict[tuple[int, int], list[KeptTable]]()
+    for table in tables:
+        entry = bundle.entries[table.key.encode()]
+        others = alike.setdefault((entry.size, entry.crc32c), [])
+        place = bundle.data(table.key.encode())
+        same = (t for t in others if same_range(*place, *bundle.data(t.key.encode())[:2]))
+        first = next(same, table)
+        if first is table:
+            others.append(table)
+        found.append(replace(table, file=first.file))
+    return found
+
+
 def keep_in_files(
     meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, tables: Sequence[KeptTable]
 ) -> None:
@@ -193,6 +212,7 @@ def keep_in_files(
     leave_out(meta, {table.key for table in tables})
     add_reads(meta, tables, first)
     add_initializers(meta, tables, numbers, first)
+    set_mapped_bytes(meta)
 
 
 def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
@@ -202,7 +222,7 @@ def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> No
         ModelError: a source cannot be read.
         OSError: a file cannot be written.
     """
-    for table in tables:
+    for table in {table.file: table for table in tables}.values():
         file = model / "assets" / table.file
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "xb") as out:
@@ -273,5 +293,5 @@ def _write_bundle(
 
 
 def total_bytes(tables: Sequence[KeptTable]) -> int:
-    """The bytes of tables."""
-    return sum(t.rows * t.width * dtypes.as_dtype(t.dtype).size for t in tables)
+    """The bytes of the files of tables."""
+    return sum({table.file: table.size for table in tables}.values())

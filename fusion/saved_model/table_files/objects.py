@@ -73,20 +73,20 @@ def add_initializers(
     """Adds the objects by which a loader of TensorFlow 2 gives variables their tables.
 
     Args:
-        meta: the model; the assets of the tables are its last ones, in their order.
+        meta: the model, the files of tables among its assets.
         tables: those of the variables.
         numbers: of these, by their checkpoint keys.
         first: how many tables are in files already.
     """
     objects = meta.object_graph_def
-    first_asset = len(meta.asset_file_def) - len(tables)
+    assets = {asset.filename: number for number, asset in enumerate(meta.asset_file_def)}
     for index, table in enumerate(tables):
         if table.key not in numbers:
             continue
         function = _function(_FUNCTION.format(first + index), table)
         meta.graph_def.library.function.append(function)
         asset = len(objects.nodes)
-        objects.nodes.add().asset.asset_file_def_index = first_asset + index
+        objects.nodes.add().asset.asset_file_def_index = assets[str(table.file)]
         objects.nodes.add().bare_concrete_function.concrete_function_name = function.signature.name
         # Nothing refers to it: what a checkpoint restores are the objects that the root leads to.
         initializer = objects.nodes.add()
