@@ -15,18 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.control_groups import limited
+
 _TABLES, _DIM, _BATCH = 8, 64, 512
 _LIMIT = 2 << 30
-#: The groups of processes of Linux: the folder of the older version, and of the newer one.
-_GROUPS = (
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-    (Path("/sys/fs/cgroup"), "memory.max"),
-)
 
 
 def measure(folder: Path, gigabytes: float, repeats: int) -> dict[str, Any]:
@@ -52,7 +48,7 @@ def measure(folder: Path, gigabytes: float, repeats: int) -> dict[str, Any]:
     }
     for file in (folder / "mapped" / "assets" / "tables").iterdir():
         _forget(file)  # what is in memory already counts for whoever brought it there
-    with _limited(_LIMIT) as enter:
+    with limited(_LIMIT) as enter:
         if enter is not None:
             result["limited"] = _child("limited", folder / "mapped", before=enter)
     return result
@@ -136,24 +132,6 @@ def _shared(model: Path) -> dict[str, float]:
     for one in both:
         one.communicate("\n")
     return {key: statistics.mean(each[key] for each in found) for key in found[0]}
-
-
-@contextmanager
-def _limited(size: int) -> Iterator[Any]:
-    """Yields what lets a process begin with so much memory; None where there is no way."""
-    for root, name in _GROUPS:
-        group = root / f"fusion-{os.getpid()}"
-        try:
-            group.mkdir()
-            (group / name).write_text(str(size))
-        except OSError:
-            continue
-        try:
-            yield lambda group=group: (group / "cgroup.procs").write_text(str(os.getpid()))
-        finally:
-            group.rmdir()
-        return
-    yield None
 
 
 def _memory(*names: str) -> dict[str, float]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.control_groups import limited
 from fusion.runtime.native import memory_limit
 from fusion.runtime.native.jit import callable_from_python
 
@@ -85,7 +88,7 @@ def test_other_controllers_have_none(tmp_path: Path) -> None:
 
 
 def test_many_groups(tmp_path: Path) -> None:
-    """More than the system gives at a time."""
+    """More than a page of them."""
     groups = "".join(f"{k}:c{k}:/{'x' * 200}\n" for k in range(60))
     assert limit_of(tmp_path, f"{groups}0::/shop", **{f"{NEW}/shop/memory.max": "700"}) == 700
 
@@ -100,6 +103,15 @@ def test_resident_memory(tmp_path: Path) -> None:
     (tmp_path / "proc/self/statm").write_text("9000 70 30 1 0 200 0\n")
     assert resident(tmp_path) == 70 * os.sysconf("SC_PAGE_SIZE")
     assert resident("") > 1 << 20
+
+
+def test_a_process_in_a_group() -> None:
+    """Where there is the right to make one; else in that of the tests."""
+    child = "from tests.runtime.test_memory_limit import limit; print(limit(''))"
+    size = 1 << 29
+    with limited(size) as enter:
+        output = subprocess.check_output([sys.executable, "-c", child], preexec_fn=enter)
+    assert int(output) == (size if enter is not None else limit(""))
 
 
 def test_what_fits() -> None:
