@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import PurePosixPath
 
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable, element_bytes
@@ -60,6 +60,8 @@ def add_reads(
             name=f"{scope}/assign", op="AssignVariableOp", input=[table.handle, f"{scope}/read"]
         )
         assign.attr["dtype"].type = table.dtype
+        if table.is_restored:
+            release(graph.node.add(name=f"{scope}/release", input=[table.handle]), assign)
         assigned.append(f"^{assign.name}")
     name = init_op(meta)
     init = next((node for node in graph.node if node.name == name), None)
@@ -69,6 +71,15 @@ def add_reads(
     after = [f"^{name}"] if init is not None else []
     graph.node.add(name=f"{SCOPE}/init", op="NoOp", input=[*after, *assigned])
     set_init_op(meta, f"{SCOPE}/init")
+
+
+def release(node: node_def_pb2.NodeDef, assign: node_def_pb2.NodeDef) -> None:
+    """Makes a node, which has its input, the one without which a variable would copy what it gets.
+
+    Rows have been written to it, or looked up in it, from when on it shares its memory with nobody.
+    """
+    node.op = "DisableCopyOnRead"
+    assign.input.append(f"^{node.name}")
 
 
 def _add_asset(meta: meta_graph_pb2.MetaGraphDef, node: str, file: PurePosixPath) -> None:

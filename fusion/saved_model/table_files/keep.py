@@ -19,7 +19,8 @@ from fusion.passes.graph.view import GraphView
 from fusion.saved_model.copies import copy_range, same_range
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
-from fusion.saved_model.table_files.kept_table import FOLDER, KeptTable
+from fusion.saved_model.table_files.kept_table import KeptTable, file_name
+from fusion.saved_model.table_files.keyed import KeyedFile, set_shapes, without_keys, write_keys
 from fusion.saved_model.table_files.objects import (
     add_initializers,
     forget_values,
@@ -164,20 +165,6 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
         raise ModelError(f"{file}: truncated or damaged (its objects do not parse)") from error
 
 
-def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
-    """Returns a file for a table of this name, which no other has."""
-    folder = PurePosixPath(FOLDER)
-    while folder in taken:
-        folder = folder.with_name(f"{folder.name}_")
-    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
-    plain, number = plain or "table", 1
-    file = folder / plain
-    while file in taken:
-        number += 1
-        file = folder / f"{plain}.{number}"
-    return file
-
-
 def share_files(bundle: Bundle, tables: Sequence[KeptTable]) -> list[KeptTable]:
     """Returns tables, of which those with the same bytes have one file.
 
@@ -209,10 +196,16 @@ def keep_in_files(
     """
     numbers = variable_numbers(meta, bundle)
     first = count_reads(meta)
-    leave_out(meta, {table.key for table in tables})
+    leave_out(meta, _keys(tables))
     add_reads(meta, tables, first)
     add_initializers(meta, tables, numbers, first)
+    set_shapes(meta, tables, numbers)
     set_mapped_bytes(meta)
+
+
+def _keys(tables: Sequence[KeptTable]) -> set[str]:
+    """The names of variables that a checkpoint does not have when they are files."""
+    return {table.key for table in tables if not isinstance(table, KeyedFile)}
 
 
 def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
@@ -226,10 +219,14 @@ def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> No
         file = model / "assets" / table.file
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "xb") as out:
-            copy_range(*bundle.data(table.key.encode()), out)
+            if isinstance(table, KeyedFile) and table.is_index:
+                write_keys(bundle, table, out)
+            else:
+                copy_range(*bundle.data(table.key.encode()), out)
             out.flush()
             os.fsync(out.fileno())
-    write_rest(bundle, {table.key.encode() for table in tables}, model / VARIABLES)
+    rest = without_keys(bundle, tables)
+    write_rest(rest, {key.encode() for key in _keys(tables)}, model / VARIABLES)
 
 
 def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None:

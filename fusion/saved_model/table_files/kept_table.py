@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -41,6 +42,11 @@ class KeptTable:
     in_memory: bool = False
 
     @property
+    def is_restored(self) -> bool:
+        """Whether the variable has got another value before that of the file."""
+        return False
+
+    @property
     def size(self) -> int:
         """The bytes of the table."""
         return self.rows * self.width * element_bytes(self.dtype)
@@ -62,3 +68,17 @@ def element_bytes(dtype: int) -> int:
     """Returns the bytes of an element of this DataType."""
     size: int = dtypes.as_dtype(dtype).size
     return size
+
+
+def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
+    """Returns a file for a table of this name, which no other has."""
+    folder = PurePosixPath(FOLDER)
+    while folder in taken:
+        folder = folder.with_name(f"{folder.name}_")
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
+    plain, number = plain or "table", 1
+    file = folder / plain
+    while file in taken:
+        number += 1
+        file = folder / f"{plain}.{number}"
+    return file
