@@ -81,7 +81,7 @@ def pages(folder: Path) -> dict[str, Any]:
         _forget_tables(model)  # what is in memory already counts for whoever brought it there
         with limited(_LIMIT) as enter:
             if enter is not None:
-                found[f"half, {reads}"] = _child("calls", model, 400, before=enter)
+                found[f"half, {reads}"] = _child("calls", model, 80, before=enter)
     return found
 
 
@@ -109,14 +109,18 @@ def report(found: dict[str, Any]) -> str:
     )
     peak = found["rewrite"]["mapped"]["peak_mb"] - found["rewrite"]["mapped"]["before_mb"]
     parts.append(f"`fusion rewrite --tables mapped`: {peak:,.0f} MB above TensorFlow's own.")
-    lines = [
-        (way, "page by page" if each["is_random"] else "ahead", each["calls"])
-        + tuple(f"{each[name]:.1f}" for name in ("seconds", "p50_ms", "p99_ms", "last_ms"))
+    rows = [
+        (
+            way,
+            "page by page" if each["is_random"] else "ahead",
+            each["calls"],
+            *(f"{each[name]:.1f}" for name in ("seconds", "p50_ms", "p99_ms", "last_ms")),
+        )
         for way, each in found["pages"].items()
         if isinstance(each, dict)
     ]
-    head = ("memory for tables", "reads", "calls", "s", "ms, p50", "p99", "p50 of the last tenth")
-    parts.append(markdown(head, lines))
+    columns = ("memory for", "reads", "calls", "s", "ms, p50", "p99", "p50 of the last tenth")
+    parts.append(markdown(columns, rows))
     lines = [
         (batch, *(f"{times[way]:.3f}" for way in _WAYS))
         for batch, times in found["warm_ms"].items()

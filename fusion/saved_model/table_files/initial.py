@@ -97,7 +97,8 @@ def set_mapped_bytes(meta: meta_graph_pb2.MetaGraphDef) -> None:
     """Notes at each table that is read from a file how large all of those are that are mapped."""
     sizes = dict[str, int]()
     for node in meta.graph_def.node:
-        if node.op == READ_TABLE_FILE and not node.attr["in_memory"].b:
+        in_memory = "in_memory" in node.attr and node.attr["in_memory"].b
+        if node.op == READ_TABLE_FILE and not in_memory:
             size = node.attr["rows"].i * node.attr["width"].i * element_bytes(node.attr["T"].type)
             sizes[node.input[0]] = size
     functions = (function.node_def for function in meta.graph_def.library.function)

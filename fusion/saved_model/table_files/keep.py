@@ -20,7 +20,7 @@ from fusion.saved_model.copies import copy_range, same_range
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
-from fusion.saved_model.table_files.keyed import KeyedFile, set_shapes, without_keys, write_keys
+from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys
 from fusion.saved_model.table_files.objects import (
     add_initializers,
     forget_values,
@@ -199,7 +199,7 @@ def keep_in_files(
     leave_out(meta, _keys(tables))
     add_reads(meta, tables, first)
     add_initializers(meta, tables, numbers, first)
-    set_shapes(meta, tables, numbers)
+    forget_sizes(meta, tables, numbers)
     set_mapped_bytes(meta)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
@@ -30,9 +31,13 @@ from fusion.saved_model.table_files.key_index import (
 from fusion.saved_model.table_files.saver import restored_keys
 from fusion.saved_model.table_files.tensor_bundle import Bundle, empty_entry
 from fusion.schema.attributes import TABLE_TYPES
+from fusion.schema.names import GROUPED_KEYED, GROUPED_KEYED_PRE, KEYED_GATHER
 from fusion.tables.checkpoint import TABLE_TENSORS
 
 _SHAPES = "_output_shapes"
+
+#: The ops that add keys if they are in training.
+_LOOKUPS = frozenset({KEYED_GATHER, GROUPED_KEYED, GROUPED_KEYED_PRE})
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def find_keyed(
 ) -> list[KeyedFile]:
     """Returns the files of the embedding variables of a model, two of each.
 
-    Those in partitions are none: their keys are spread when they are restored.
+    Those in partitions have none: their keys are spread when they are restored. Nor has a model any
+    of which a lookup trains, and adds keys.
 
     Args:
         meta: the model.
@@ -82,7 +88,9 @@ def find_keyed(
     """
     nodes = {node.name: node for node in meta.graph_def.node if node.op == "VarHandleOp"}
     found = list[KeyedFile]()
-    for prefix, table, index in restored_keys(meta):
+    if _trains(meta):
+        return found
+    for prefix, table, index in dict.fromkeys(restored_keys(meta)):  # savers may do alike
         entries = [bundle.entries.get(name) for name in _names(prefix)]
         if table not in nodes or index not in nodes or None in entries:
             continue
@@ -106,6 +114,15 @@ def find_keyed(
             kept = key, handle, shown, rows, width, dtype, file, in_memory, prefix
             found.append(KeyedFile(*kept))
     return found
+
+
+def _trains(meta: meta_graph_pb2.MetaGraphDef) -> bool:
+    functions = (function.node_def for function in meta.graph_def.library.function)
+    return any(
+        node.attr["is_training"].b or any(node.attr["is_training"].list.b)
+        for node in chain(meta.graph_def.node, *functions)
+        if node.op in _LOOKUPS and "is_training" in node.attr  # else it would be there then
+    )
 
 
 def _names(prefix: str) -> list[bytes]:
@@ -158,10 +175,10 @@ def without_keys(bundle: Bundle, tables: Sequence[KeptTable]) -> Bundle:
     return replace(bundle, entries={**bundle.entries, **empty})
 
 
-def set_shapes(
+def forget_sizes(
     meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], numbers: Mapping[str, int]
 ) -> None:
-    """Notes that tables and indices have room for the keys in the files alone.
+    """Has variables be of any size: empty ones are of their capacity, and files are smaller.
 
     Args:
         meta: the model.
@@ -171,16 +188,19 @@ def set_shapes(
     keyed = {table.handle: table for table in tables if isinstance(table, KeyedFile)}
     for node in meta.graph_def.node:
         if node.op == "VarHandleOp" and node.name in keyed:
-            _set_shape(node.attr["shape"].shape, keyed[node.name])
+            _set_any_size(node.attr["shape"].shape, keyed[node.name])
         elif node.op == "ReadVariableOp" and node.input[0] in keyed:
             node.attr.pop(_SHAPES, None)
     for table in keyed.values():
         if table.key in numbers:
             variable = meta.object_graph_def.nodes[numbers[table.key]].variable
-            _set_shape(variable.shape, table)
+            _set_any_size(variable.shape, table)
 
 
-def _set_shape(shape: tensor_shape_pb2.TensorShapeProto, table: KeptTable) -> None:
+def _set_any_size(shape: tensor_shape_pb2.TensorShapeProto, table: KeyedFile) -> None:
     shape.Clear()
-    for size in (table.rows, table.width):
-        shape.dim.add(size=size)
+    if table.is_index:  # a vector, which is a column in its file
+        shape.unknown_rank = True
+    else:
+        shape.dim.add(size=-1)
+        shape.dim.add(size=table.width)
