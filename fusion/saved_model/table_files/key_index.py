@@ -27,7 +27,7 @@ from fusion.cpu_ops.keys.layout import (
 from fusion.saved_model.errors import ModelError, reason_of
 
 #: Of keys that are in memory at a time.
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 
 #: A key and the number of its row, as they are sorted.
 _ENTRY = np.dtype([("key", "<i8"), ("row", "<i4")])

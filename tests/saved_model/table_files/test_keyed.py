@@ -250,6 +250,30 @@ def test_those_of_a_model_that_trains_stay(folder: Path, tmp_path: Path) -> None
     assert not done.tables
 
 
+def test_many_keys_take_no_memory(tmp_path: Path) -> None:
+    """A million of them, of which filling an embedding variable takes 200 MB and more."""
+    shop, keys = Shop(), tf.range(10**6, dtype=tf.int64) * 977
+    for _ in range(2):
+        train(shop.users, keys)
+    tf.saved_model.save(shop, str(tmp_path / "source"), shop.rows)
+    some = keys[::1000]
+    expected = shop.rows(some)["rows"].numpy()
+    del shop
+    options = RewriteOptions(tables="mapped", verify=False)
+    rewrite_saved_model(tmp_path / "source", tmp_path / "model", options)
+    shutil.rmtree(tmp_path / "source")
+    before = own_memory()
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    assert np.array_equal(loaded.rows(some)["rows"], expected)
+    assert own_memory() - before < 40e6
+
+
+def own_memory() -> int:
+    """The bytes of memory that no other process can have."""
+    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x)
+    return 1024 * int(line.split()[1])
+
+
 def test_small_ones_and_partitions_stay(folder: Path, tmp_path: Path) -> None:
     class Model(tf.Module):
         def __init__(self) -> None:
