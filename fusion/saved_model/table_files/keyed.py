@@ -91,29 +91,35 @@ def find_keyed(
     if _trains(meta):
         return found
     for prefix, table, index in dict.fromkeys(restored_keys(meta)):  # savers may do alike
-        entries = [bundle.entries.get(name) for name in _names(prefix)]
-        if table not in nodes or index not in nodes or None in entries:
+        if table not in nodes or index not in nodes:
             continue
-        files = f"{prefix}/values", f"{prefix}/keys"
-        if meta.object_graph_def.nodes and any(key not in numbers for key in files):
+        keys = f"{prefix}/values", f"{prefix}/keys"
+        if meta.object_graph_def.nodes and any(key not in numbers for key in keys):
             continue
-        values = bundle.entries[files[0].encode()]
-        shape = [dim.size for dim in values.shape.dim]
-        if values.slices or len(shape) != 2 or values.dtype not in TABLE_TYPES:
-            continue
-        if values.size < max(least_bytes, 1) or count_rows(_saved_keys(bundle, prefix)) != shape[0]:
+        shape, dtype = _shape(bundle, prefix), nodes[table].attr["dtype"].type
+        size = bundle.entries[keys[0].encode()].size if shape is not None else 0
+        if shape is None or dtype not in TABLE_TYPES or size < max(least_bytes, 1):
             continue
         name = nodes[table].attr["shared_name"].s.decode(errors="replace") or table
-        for key, handle, (rows, width), dtype in (
-            (files[0], table, shape, values.dtype),
-            (files[1], index, (index_bytes(shape[0]) // 8, 1), types_pb2.DT_DOUBLE),
+        words = index_bytes(shape[0]) // 8
+        for key, handle, shown, (rows, width), kind in (
+            (keys[0], table, name, shape, dtype),
+            (keys[1], index, f"{name}.keys", (words, 1), types_pb2.DT_DOUBLE),
         ):
-            path = f"{name}.keys" if handle == index else name
-            file = file_name(path, {*taken, *(one.file for one in found)})
-            shown = f"{name}, keys" if handle == index else name
-            kept = key, handle, shown, rows, width, dtype, file, in_memory, prefix
+            file = file_name(shown, {*taken, *(one.file for one in found)})
+            kept = key, handle, shown, rows, width, kind, file, in_memory, prefix
             found.append(KeyedFile(*kept))
     return found
+
+
+def _shape(bundle: Bundle, prefix: str) -> tuple[int, int] | None:
+    """The shape of the rows of an embedding variable; None if it is not saved as one is."""
+    if any(name not in bundle.entries or bundle.entries[name].slices for name in _names(prefix)):
+        return None
+    shape = tuple(dim.size for dim in bundle.entries[f"{prefix}/values".encode()].shape.dim)
+    if len(shape) != 2 or count_rows(_saved_keys(bundle, prefix)) != shape[0]:
+        return None
+    return shape[0], shape[1]
 
 
 def _trains(meta: meta_graph_pb2.MetaGraphDef) -> bool:

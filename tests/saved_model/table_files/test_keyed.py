@@ -289,4 +289,4 @@ def test_small_ones_and_partitions_stay(folder: Path, tmp_path: Path) -> None:
     assert not rewrite_saved_model(tmp_path / "parts", tmp_path / "same", MAPPED).tables
     least = RewriteOptions(tables="mapped", least_table_bytes=300 * 8 * 4, verify=False)
     done = rewrite_saved_model(folder / "tf2", tmp_path / "one", least)
-    assert [table.name for table in done.tables] == ["users", "users, keys"]
+    assert [table.name for table in done.tables] == ["users", "users.keys"]
