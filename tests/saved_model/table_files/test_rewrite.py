@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion
 from fusion.cli.app import main
@@ -260,6 +261,23 @@ def test_tables_know_how_much_is_mapped(
     rewrite_saved_model(tmp_path / "one", tmp_path / "both", MAPPED)
     size = (tmp_path / "both/assets/tables/items").stat().st_size
     assert {node.attr["mapped_bytes"].i for node in reads(tmp_path / "both")} == {size}
+
+
+@pytest.mark.parametrize("kind", ["tf2", "v1_resource"])
+def test_models_without_optional_attributes(
+    models: Path, mapped: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    """As TensorFlow leaves out those that have their default value."""
+    model = shutil.copytree(mapped[kind], tmp_path / "model")
+    proto = saved_model_pb2.SavedModel.FromString((model / "saved_model.pb").read_bytes())
+    graph = proto.meta_graphs[0].graph_def
+    for node in chain(graph.node, *(function.node_def for function in graph.library.function)):
+        if node.op == "ReadTableFile":
+            del node.attr["mapped_bytes"], node.attr["in_memory"]
+    (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    assert compare_models(models / kind, model).same
+    rewrite_saved_model(model, tmp_path / "again", MAPPED)
+    assert compare_models(models / kind, tmp_path / "again").same
 
 
 def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
