@@ -76,7 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
-        *("fuse_updates", "targets"),
+        *("pack_tables", "fuse_updates", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
@@ -84,7 +84,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),
-        *("variables", "stock_bits"),
+        *("handles", "variables", "stock_bits"),
     ),
     "fusion.passes.plan": (
         "plan",

@@ -15,16 +15,16 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from fusion.passes.analysis.handles import VARIABLE_OPS, Handles, Place
-from fusion.passes.emit.arguments import COPIED, NONE, set_column_attrs, unused, unused_number
+from fusion.passes.emit.arguments import COPIED, set_column_attrs, unused, unused_number
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.calls import CALLS, callees
 from fusion.passes.graph.edit import GraphEdit, apply_edits
+from fusion.passes.graph.fused_columns import grouped_columns, only_column
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.schema.attributes import ID_TYPES
-from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.attributes import ID_TYPES, PACKED_ATTR
 from fusion.schema.names import GROUPED, READ_TABLE_FILE, READ_TABLES, SINGLE
 from fusion.schema.row_formats import PLAIN, packed_words
 
@@ -165,25 +165,26 @@ class TablePacker:
         if op == "AssignVariableOp" and use.position == 0:
             # What initializes a variable is not run when it is restored.
             source = view.op(view.resolve(view.inputs(name)[1]).node)
-            is_run = bool(view.function) or name in self._run
-            if source in _SOURCES or not is_run:
+            if source in _SOURCES or not self._is_run(view, name):
                 return None
         return f"{op} {name!r} uses it"
 
-    @staticmethod
-    def _value_refusal(view: GraphView, use: Use) -> str | None:
+    def _is_run(self, view: GraphView, name: str) -> bool:
+        return bool(view.function) or name in self._run
+
+    def _value_refusal(self, view: GraphView, use: Use) -> str | None:
         """Why a use of a table's value does not allow that it is packed."""
         op, name, position = view.op(use.node), use.node, use.position
         if position < 0:
             return "its value is returned"
-        if op in _PLAIN_USES:
+        if op in _PLAIN_USES or (op == "AssignVariableOp" and not self._is_run(view, name)):
             return None
         if op in ("GatherV2", "Gather") and position == 0 and is_row_gather(view, name):
             return _gather_refusal(view, name)
         if op == SINGLE and position == 0:
-            return _column_refusal(view.nodes[name], None)
+            return _column_refusal(view, name, 0)
         if op == GROUPED and position < view.int_attr(name, "num_columns"):
-            return _column_refusal(view.nodes[name], position)
+            return _column_refusal(view, name, position)
         return f"{op} {name!r} reads it as it is"
 
     def _reads(self, place: Place) -> Iterator[_Read]:
@@ -276,39 +277,23 @@ def _gather_refusal(view: GraphView, name: str) -> str | None:
     return None
 
 
-def _column_refusal(node: node_def_pb2.NodeDef, column: int | None) -> str | None:
+def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
     """Why a column of an op for whole lookups cannot read packed rows."""
-    if _column_attr(node, "row_formats", column) != PLAIN:
-        return f"{node.op} {node.name!r} reads it packed already"
-    if _column_attr(node, "forms", column) == "copy":
-        return f"{node.op} {node.name!r} copies it"
-    if _column_attr(node, "max_norms", column) != NONE:
-        return f"{node.op} {node.name!r} limits the norms of its rows"
+    op, is_single = view.op(name), view.op(name) == SINGLE
+    columns = [only_column(view, name)] if is_single else [*grouped_columns(view, name)]
+    attrs = columns[position].attrs
+    if columns[position].is_packed:
+        return f"{op} {name!r} reads it packed already"
+    if columns[position].is_copy:
+        return f"{op} {name!r} copies it"
+    if attrs["max_norm"] >= 0:
+        return f"{op} {name!r} limits the norms of its rows"
     return None
-
-
-def _column_attr(node: node_def_pb2.NodeDef, key: str, column: int | None) -> object:
-    """The attr of a column, by the name of its list; `column` is None in the op for one."""
-    attr = COLUMN_ATTRS[key]
-    if column is None:
-        if attr.name not in node.attr:
-            return attr.default
-        value = node.attr[attr.name]
-        kind = {"string": value.s.decode(), "float": value.f, "int": value.i}
-        return kind[attr.kind]
-    if key not in node.attr:
-        return attr.default
-    items = node.attr[key].list
-    values = {
-        "string": [text.decode() for text in items.s],
-        "float": list(items.f),
-        "int": list(items.i),
-    }[attr.kind]
-    return values[column] if values else attr.default
 
 
 def _set_format(node: node_def_pb2.NodeDef, position: int, packing: Packing) -> None:
     """Tells an op for whole lookups that the rows of one of its tables are packed."""
+    set_types(node, **{PACKED_ATTR.name: types_pb2.DT_UINT8})
     if node.op == SINGLE:
         set_attrs(node, row_format=packing.row_format, dim=packing.dimension)
         return

@@ -24,14 +24,21 @@ import numpy as np
 PLAIN: Final = "plain"
 #: Those with a scale and an offset, and the largest number that an element is stored as.
 _LARGEST: Final = {"int8": 255, "int4": 15}
-_HALVES: Final = ("float16", "bfloat16")
-#: The formats that are not as a dtype says.
-PACKED_FORMATS: Final = (*_HALVES, *_LARGEST)
+#: Those of elements side by side, as half types have them.
+HALF_FORMATS: Final = ("float16", "bfloat16")
+#: The bytes of scale and offset.
+HEADER_BYTES: Final = 8
+#: Of each format of packed rows the bits in front of elements, and those of an element.
+PACKED_BITS: Final = {
+    **dict.fromkeys(HALF_FORMATS, (0, 16)),
+    "int8": (8 * HEADER_BYTES, 8),
+    "int4": (8 * HEADER_BYTES, 4),
+}
+PACKED_FORMATS: Final = tuple(PACKED_BITS)
 ROW_FORMATS: Final = (PLAIN, *PACKED_FORMATS)
 
-_WORD_BYTES: Final = 4
-#: The bytes of scale and offset.
-HEADER_BYTES: Final = 2 * _WORD_BYTES
+#: The bits of a word.
+WORD_BITS: Final = 32
 
 #: Smaller scales and offsets are zeros: then neither they nor any element are denormals, which
 #: TensorFlow's threads take for zeros.
@@ -49,17 +56,18 @@ def packed_words(row_format: str, dimension: int) -> int:
     """
     if dimension < 1:
         raise ValueError(f"a packed row has at least one element, not {dimension}")
-    return -(-_bytes(row_format, dimension) // _WORD_BYTES)
+    return -(-_bits(row_format, dimension) // WORD_BITS)
+
+
+def _bits(row_format: str, dimension: int) -> int:
+    if row_format not in PACKED_BITS:
+        raise ValueError(f"row format {row_format!r} is none of {', '.join(PACKED_FORMATS)}")
+    header, element = PACKED_BITS[row_format]
+    return header + dimension * element
 
 
 def _bytes(row_format: str, dimension: int) -> int:
-    if row_format in _HALVES:
-        return 2 * dimension
-    if row_format == "int8":
-        return HEADER_BYTES + dimension
-    if row_format == "int4":
-        return HEADER_BYTES + (dimension + 1) // 2
-    raise ValueError(f"row format {row_format!r} is none of {', '.join(PACKED_FORMATS)}")
+    return -(-_bits(row_format, dimension) // 8)
 
 
 def pack_rows(rows: Any, row_format: str) -> Any:
@@ -84,8 +92,8 @@ def pack_rows(rows: Any, row_format: str) -> Any:
     rows = np.asarray(rows, np.float32)
     count, dimension = rows.shape
     words = packed_words(row_format, dimension)
-    packed = np.zeros((count, _WORD_BYTES * words), np.uint8)
-    if row_format in _HALVES:
+    packed = np.zeros((count, words), np.float32).view(np.uint8)
+    if row_format in HALF_FORMATS:
         packed[:, : 2 * dimension] = _narrowed(rows, row_format).view(np.uint8)
     else:
         header, numbers = _quantized(rows, _LARGEST[row_format])
@@ -118,7 +126,7 @@ def unpack_rows(packed: Any, row_format: str, dimension: int) -> Any:
             f"not {list(packed.shape)}"
         )
     stored = packed.view(np.uint8)[:, : _bytes(row_format, dimension)]
-    if row_format in _HALVES:
+    if row_format in HALF_FORMATS:
         return _widened(np.ascontiguousarray(stored).view(np.uint16), row_format)
     scale, offset = packed[:, :1], packed[:, 1:2]
     numbers = stored[:, HEADER_BYTES:]

@@ -8,6 +8,8 @@ from typing import Any
 
 from fusion.printable import printable
 
+_EQUAL = "equal to the bit"
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -183,8 +185,7 @@ class Verification:
             return text if self.columns is None else f"{text}; {self.columns}"
         if self.unverified:
             return printable("could not verify: " + "; ".join(self.unverified))
-        equal = f"within {self._bound():g} of the largest" if self.tolerance else "to the bit"
-        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
+        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs {self._equality()}"
         if self.columns is not None:
             text += (
                 f", {self.columns.same} columns to the bit (the arithmetic behind them TensorFlow "
@@ -198,11 +199,11 @@ class Verification:
             text += f"; {len(self.not_compared)} runs not compared"
         return text
 
-    def _bound(self) -> float:
-        """The tolerance; where there is none, the largest deviation."""
-        if self.tolerance < math.inf:
-            return self.tolerance
-        return max((one.share or 0.0 for one in self.deviations), default=0.0)
+    def _equality(self) -> str:
+        if self.tolerance == math.inf:
+            worst = max((one.share or 0.0 for one in self.deviations), default=0.0)
+            return f"deviate by at most {worst:.2g} of the largest"
+        return f"equal within {self.tolerance:g} of the largest" if self.tolerance else _EQUAL
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
