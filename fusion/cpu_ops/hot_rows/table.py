@@ -27,6 +27,7 @@ from fusion.cpu_ops.keys.index import add, find, remove
 from fusion.cpu_ops.keys.layout import STRIPES, Addition, KeyIndex
 from fusion.cpu_ops.keys.rows import release_rows, retire_row
 from fusion.cpu_ops.vectors import prefetch_line
+from fusion.runtime.layout import Fields, Layout, fields
 from fusion.runtime.native.atomic import atomic_add, atomic_load, keep_order
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load, load_as, stack_words, store, store_as
@@ -34,6 +35,19 @@ from fusion.runtime.threads.jobs import sched_yield
 
 #: Keys that are found before their rows are read, so that rows come from memory side by side.
 BLOCK = 16
+
+#: What is done with a block, a step each: buckets are asked for, rows are found, rows are copied.
+_STAGES = 3
+
+
+class _Found(Layout):
+    """What is known of a block of keys."""
+
+    hashes: Fields = fields(BLOCK)
+    versions: Fields = fields(BLOCK)  # of their stripes
+    numbers: Fields = fields(BLOCK)  # of their rows, from 1 on
+
+
 
 #: Lines of a row that are asked for.
 _MOST_LINES = 8
@@ -100,35 +114,46 @@ def read_rows(table: int, keys: int, first: int, end: int, out: int, call: int) 
     index = load(table, HotTable.index)
     count = atomic_load(index, KeyIndex.bucket_count)
     whole = whole_of(count)
-    found = stack_words(int64(6 * BLOCK))  # of two blocks: hashes, versions, numbers of rows
-    for start in range(first, end, BLOCK):
-        half = found + 8 * 3 * BLOCK * ((start - first) // BLOCK & 1)
-        size = min(int64(BLOCK), end - start)
-        for k in range(size):
-            hashed = hash_of(load(keys, start + k))
-            store(half, k, hashed)
-            prefetch_line(bucket_of(index, hashed, count, whole))
-        _find(table, keys + 8 * start, size, half, count, whole)
-        if start > first:
-            before = found + 8 * 3 * BLOCK - (half - found)
-            _copy(table, keys, start - BLOCK, int64(BLOCK), before, out, call)
-    if end > first:
-        blocks = (end - 1 - first) // BLOCK
-        start = first + blocks * BLOCK
-        _copy(table, keys, start, end - start, found + 8 * 3 * BLOCK * (blocks & 1), out, call)
+    found = stack_words(int64(_STAGES * _Found.SIZE))
+    blocks = (end - first + BLOCK - 1) // BLOCK
+    for step in range(blocks + _STAGES - 1):
+        # Each block is a step behind the next one, so that what a stage asks for has come.
+        if step < blocks:
+            own, start = _found_of(found, step), first + step * BLOCK
+            _ask_buckets(index, keys + 8 * start, min(end - start, int64(BLOCK)), own, count, whole)
+        if 1 <= step <= blocks:
+            own, start = _found_of(found, step - 1), first + (step - 1) * BLOCK
+            _find(table, keys + 8 * start, min(end - start, int64(BLOCK)), own, count, whole)
+        if step >= 2:
+            own, start = _found_of(found, step - 2), first + (step - 2) * BLOCK
+            _copy(table, keys, start, min(end - start, int64(BLOCK)), own, out, call)
+
+
+@jit
+def _found_of(found: int, block: int) -> int:
+    return found + 8 * _Found.SIZE * (block % _STAGES)
+
+
+@jit
+def _ask_buckets(index: int, keys: int, size: int, found: int, count: int, whole: int) -> None:
+    """Asks for the buckets of a block of keys to be brought near."""
+    for k in range(size):
+        hashed = hash_of(load(keys, k))
+        store(found, _Found.hashes + k, hashed)
+        prefetch_line(bucket_of(index, hashed, count, whole))
 
 
 @jit
 def _find(table: int, keys: int, size: int, found: int, count: int, whole: int) -> None:
-    """Finds the rows of a block of keys, and asks for them to be brought near."""
+    """Finds the rows of a block of keys, and asks for these to be brought near."""
     index, marks = load(table, HotTable.index), load(table, HotTable.marks)
     lines = (load(table, HotTable.row_bytes) + _LINE_BYTES - 1) // _LINE_BYTES
     lines = min(lines, int64(_MOST_LINES))
     for k in range(size):
-        hashed = load(found, k)
-        store(found, BLOCK + k, _version(table, hashed))
+        hashed = load(found, _Found.hashes + k)
+        store(found, _Found.versions + k, _version(table, hashed))
         number = find(index, load(keys, k), hashed, count, whole)
-        store(found, 2 * BLOCK + k, number)
+        store(found, _Found.numbers + k, number)
         if number > 0:
             row = _row(table, number)
             for line in range(lines):
@@ -141,13 +166,13 @@ def _copy(table: int, keys: int, start: int, size: int, found: int, out: int, ca
     """Copies the rows of a block of keys that were found."""
     row_bytes = load(table, HotTable.row_bytes)
     for k in range(size):
-        number, into = load(found, 2 * BLOCK + k), out + (start + k) * row_bytes
+        number, into = load(found, _Found.numbers + k), out + (start + k) * row_bytes
         is_there = number > 0
         if is_there:
             c_memcpy(into, _row(table, number), row_bytes)
             keep_order()
-            version = load(found, BLOCK + k)
-            if version & 1 == 0 and _version(table, load(found, k)) == version:
+            version, hashed = load(found, _Found.versions + k), load(found, _Found.hashes + k)
+            if version & 1 == 0 and _version(table, hashed) == version:
                 _mark(table, number)
             else:
                 is_there = read_row(table, load(keys, start + k), into)
