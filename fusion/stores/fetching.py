@@ -42,17 +42,18 @@ class _Flight:
 
     Attributes:
       keys: [n], ascending.
-      rows, found: of the keys, once `landed`.
+      landed: is set when there are rows, or an error.
+      rows, found: of the keys.
       stale: of which keys the rows may be old ones by now.
       error: why there are none.
     """
 
-    def __init__(self, keys: Keys, dimension: int) -> None:
-        self.keys, self.landed = keys, threading.Event()
+    def __init__(self, keys: Keys, dimension: int, landed: threading.Event) -> None:
+        self.keys, self.landed = keys, landed
         self.rows = np.empty((len(keys), dimension), np.float32)
         self.found = np.zeros(len(keys), np.bool_)
         self.stale = np.zeros(len(keys), np.bool_)
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
     def indices(self, keys: Keys) -> NDArray[np.int64]:
         """Where keys are, -1 for those that are not there."""
@@ -104,13 +105,17 @@ class Fetcher:
         try:
             self._bring(own)
         except BaseException as error:
+            of_others = error if isinstance(error, Exception) else RuntimeError("interrupted")
             for flight in own.values():
-                flight.error = error
+                flight.error = of_others
             raise
         finally:
             self._end(own)
         result = {}
         for number, keys in wanted.items():
+            if not shared[number]:
+                result[number] = own[number].rows
+                continue
             rows = np.empty((len(keys), self._tables[number].dimension), np.float32)
             rest = np.ones(len(keys), np.bool_)
             for flight, at, places in shared[number]:
@@ -126,7 +131,7 @@ class Fetcher:
         self, wanted: Mapping[int, Keys]
     ) -> tuple[dict[int, _Flight], dict[int, list[_Shared]]]:
         """What is to be fetched here, and what others fetch already."""
-        own, shared = {}, {}
+        own, shared, landed = {}, {}, threading.Event()
         with self._lock:
             for number, keys in wanted.items():
                 rest, shared[number] = np.ones(len(keys), np.bool_), list[_Shared]()
@@ -138,7 +143,8 @@ class Fetcher:
                         at = np.flatnonzero(is_there)
                         shared[number].append((flight, at, places[at]))
                         rest &= ~is_there
-                own[number] = _Flight(keys[rest], self._tables[number].dimension)
+                keys = keys[rest] if shared[number] else keys
+                own[number] = _Flight(keys, self._tables[number].dimension, landed)
                 self._flights[number].append(own[number])
         return own, shared
 
@@ -146,8 +152,7 @@ class Fetcher:
         with self._lock:
             for number, flight in own.items():
                 self._flights[number].remove(flight)
-        for flight in own.values():
-            flight.landed.set()
+                flight.landed.set()  # all have the same one
 
     def _bring(self, own: Mapping[int, _Flight]) -> None:
         """Fills flights, and the cache; what was found before a tier fails stays in the cache."""

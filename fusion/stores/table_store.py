@@ -162,7 +162,7 @@ class TableStore:
         """The rows of keys of tables, fetched where the cache does not have them.
 
         Args:
-          wanted: (number of a table, keys [n]), each table once.
+          wanted: (number of a table, keys [n]); a table may be there several times.
 
         Returns:
           Rows [n, D] of each.
@@ -170,9 +170,19 @@ class TableStore:
         Raises:
           TierError: a tier fails.
         """
-        distinct = {number: np.unique(keys, return_inverse=True) for number, keys in wanted}
+        parts: dict[int, list[Keys]] = {}
+        for number, keys in wanted:
+            parts.setdefault(number, []).append(keys)
+        rows = {}
+        distinct = {
+            number: np.unique(keys[0] if len(keys) == 1 else np.concatenate(keys), return_inverse=True)
+            for number, keys in parts.items()
+        }
         fetched = self._fetcher.fetch({number: own for number, (own, _) in distinct.items()})
-        return [fetched[number][inverse] for number, (_, inverse) in distinct.items()]
+        for number, (_, inverse) in distinct.items():
+            ends = np.cumsum([len(keys) for keys in parts[number]])[:-1]
+            rows[number] = iter(np.split(fetched[number][inverse], ends))
+        return [next(rows[number]) for number, _ in wanted]
 
     def warm(self, table: str, keys: ArrayLike) -> int:
         """Lets the cache have rows of keys, the first of them if it is too small for all.
