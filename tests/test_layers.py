@@ -68,14 +68,20 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "deeprec",
         ),
     ),
-    "fusion.stores": ("tier",),
+    "fusion.stores": (
+        *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
+        *("hps_json", "config"),
+    ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
         *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),
         *("sharded_table", "sharded_embedding_variable"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),
     ),
-    "fusion.cpu_ops.keys": ("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
+    "fusion.cpu_ops.keys": (
+        *("layout", "buckets", "rows", "growth", "index", "entries", "gather"),
+        *("file_layout", "file_index"),
+    ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),

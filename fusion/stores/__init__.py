@@ -2,3 +2,5 @@
 
 Nothing in here needs TensorFlow, except what brings rows into its graphs.
 """
+
+from fusion.stores.local_files import write_table as write_table

@@ -13,6 +13,7 @@ Keys = NDArray[np.int64]
 Rows = NDArray[np.float32]
 Found = NDArray[np.bool_]
 Block = tuple[Keys, Rows]
+Blocks = Iterable[Block]
 
 
 @dataclass(frozen=True)
@@ -106,4 +107,27 @@ class Tier(Protocol):
         """Ends connections and lets go of files."""
 
 
-Blocks = Iterable[Block]
+def check_fetch(dimension: int, keys: Keys, rows: Rows) -> None:
+    """Checks the arguments of `Tier.fetch`.
+
+    Raises:
+      ValueError: other dtypes or shapes, or memory that is not in C order or not writable.
+    """
+    check_rows(dimension, keys, rows)
+    if not (keys.flags.c_contiguous and rows.flags.carray):
+        raise ValueError("keys and rows must be in C order, and rows writable")
+
+
+def check_rows(dimension: int, keys: Keys, rows: Rows) -> None:
+    """Checks keys and their rows.
+
+    Raises:
+      ValueError: other dtypes or shapes.
+    """
+    if keys.dtype != np.int64 or keys.ndim != 1:
+        raise ValueError(f"keys must be int64 of one axis, got {keys.dtype} of shape {keys.shape}")
+    if rows.dtype != np.float32 or rows.shape != (len(keys), dimension):
+        raise ValueError(
+            f"rows must be float32 of shape {(len(keys), dimension)}, got {rows.dtype} of shape "
+            f"{rows.shape}"
+        )

@@ -30,7 +30,9 @@ import numpy as np
 #: Rows that are in memory at a time.
 CHUNK_ROWS = 1 << 18
 
-_KEYS, _ROWS, _SLOTS, _MANIFEST = "key", "emb_vector", "slot_id", "manifest.json"
+#: The files of keys and of rows.
+KEYS, ROWS = "key", "emb_vector"
+_SLOTS, _MANIFEST = "slot_id", "manifest.json"
 
 Array = np.ndarray[Any, Any]
 
@@ -145,7 +147,7 @@ def write_files(
     """
     count = 0
     with contextlib.ExitStack() as stack:
-        keys, rows = (stack.enter_context(new_file(folder / name)) for name in (_KEYS, _ROWS))
+        keys, rows = (stack.enter_context(new_file(folder / name)) for name in (KEYS, ROWS))
         slots = None if slot is None else stack.enter_context(new_file(folder / _SLOTS))
         for some_keys, some_rows in parts:
             some_keys.astype("<i8", copy=False).tofile(keys)
@@ -161,7 +163,7 @@ def write_files(
 
 def is_table(folder: Path) -> bool:
     """Whether a folder has keys."""
-    return (folder / _KEYS).exists()
+    return (folder / KEYS).exists()
 
 
 def open_table(path: str | os.PathLike[str], dimension: int) -> tuple[ArrayFile, ArrayFile]:
@@ -174,7 +176,7 @@ def open_table(path: str | os.PathLike[str], dimension: int) -> tuple[ArrayFile,
       ValueError: rows of another dimension, or files that do not belong together.
     """
     folder = Path(path)
-    key_bytes, size = os.path.getsize(folder / _KEYS), os.path.getsize(folder / _ROWS)
+    key_bytes, size = os.path.getsize(folder / KEYS), os.path.getsize(folder / ROWS)
     count = key_bytes // 8
     if key_bytes % 8 != 0 or size != 4 * count * dimension:
         raise ValueError(
@@ -185,7 +187,7 @@ def open_table(path: str | os.PathLike[str], dimension: int) -> tuple[ArrayFile,
     if slots.path.exists() and len(slots) != count:
         raise ValueError(f"{slots.path}: has slots of {len(slots)} keys, but there are {count}")
     _check_manifest(folder, count, dimension)
-    return ArrayFile(folder / _KEYS, "<i8"), ArrayFile(folder / _ROWS, "<f4", (dimension,))
+    return ArrayFile(folder / KEYS, "<i8"), ArrayFile(folder / ROWS, "<f4", (dimension,))
 
 
 def read_table(path: str | os.PathLike[str], dimension: int) -> Iterator[tuple[Array, Array]]:

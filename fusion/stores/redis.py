@@ -1,0 +1,283 @@
+"""Tables in a Redis server or cluster, by the `redis` package.
+
+A table is so many hashes, its partitions: a key belongs to the partition key % num_partitions.
+Their names have hash tags, so that a cluster has them in different slots, on all its nodes:
+
+    fusion{TABLE/p0}, fusion{TABLE/p1}, ...    a field a row, see `row_bytes`
+    fusion{TABLE}                              what they are: dimension, num_partitions
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusion.stores.row_bytes import (
+    bytes_of_keys,
+    bytes_of_rows,
+    keys_of_bytes,
+    rows_of_bytes,
+    write_found,
+)
+from fusion.stores.tier import (
+    Block,
+    Found,
+    Keys,
+    Rows,
+    TableDescription,
+    TierError,
+    check_fetch,
+    check_rows,
+)
+
+
+@dataclass(frozen=True)
+class RedisOptions:
+    """How a Redis server or cluster is reached, and what tables are like there.
+
+    Attributes:
+      address: `host:port` of the server, or of some nodes of a cluster, with commas or semicolons
+        between them. The first that answers is asked for the others.
+      user, password: with which to log in; no password, no login.
+      num_partitions: of each table; a table that is there has as many as it has.
+      max_batch_size: rows of a command at most.
+      timeout: seconds for a connection and for an answer. A request is sent once more if it fails.
+      tls: whether connections are encrypted.
+      ca_certificate, client_certificate, client_key: files, PEM; "": the system's, and none.
+    """
+
+    address: str = "127.0.0.1:6379"
+    user: str = "default"
+    password: str = ""
+    num_partitions: int = 16
+    max_batch_size: int = 65536
+    timeout: float = 1.0
+    tls: bool = False
+    ca_certificate: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("num_partitions", "max_batch_size", "timeout"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
+        _ = self.nodes
+
+    @property
+    def nodes(self) -> list[tuple[str, int]]:
+        """Hosts and ports of the address."""
+        found = []
+        for node in re.split("[,;]", self.address):
+            host, _, port = node.strip().rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"address must be host:port[,host:port...], got {self.address!r}")
+            found.append((host.strip("[]"), int(port)))
+        return found
+
+
+class Redis:
+    """A tier of tables in Redis. Its methods are those of a `Tier`.
+
+    It connects when a table is opened, and again when a connection is lost.
+    """
+
+    name = "redis"
+    is_writable = True
+
+    def __init__(self, options: RedisOptions | None = None) -> None:
+        """Makes a tier without tables.
+
+        Raises:
+          ImportError: redis is not installed.
+        """
+        try:
+            import redis
+        except ImportError as error:
+            raise ImportError(
+                "Redis needs the redis package: pip install tf-embedding-fusion[store]"
+            ) from error
+        self._errors_of_redis = redis.exceptions.RedisError, OSError
+        self._options = options or RedisOptions()
+        self.address = self._options.address
+        self._connected: Any = None
+        self._connecting = Lock()
+        self._tables: dict[str, _Table] = {}
+
+    def open_table(self, table: TableDescription) -> None:
+        """See `Tier.open_table`.
+
+        Raises:
+          TierError: no answer, or the table has rows of another dimension.
+        """
+        about = f"fusion{{{table.name}}}"
+        with self._errors(table.name):
+            known = self._client().hgetall(about)
+            if not known:
+                # Of several who make it at once, one says what it is.
+                self._client().hsetnx(about, "dimension", table.dimension)
+                self._client().hsetnx(about, "num_partitions", self._options.num_partitions)
+                known = self._client().hgetall(about)
+            dimension, partitions = (int(known[f]) for f in (b"dimension", b"num_partitions"))
+            if dimension != table.dimension:
+                raise ValueError(f"has dimension {dimension}, not {table.dimension}")
+        self._tables[table.name] = _Table(table.name, dimension, partitions)
+
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+        """See `Tier.fetch`."""
+        opened = self._tables[table]
+        check_fetch(opened.dimension, keys, rows)
+        order, partitions = opened.by_partition(keys, self._options.max_batch_size)
+        fields = bytes_of_keys(keys[order])
+        with self._errors(table):
+            pipeline = self._client().pipeline(transaction=False)
+            for partition, some in partitions:
+                pipeline.hmget(partition, fields[some])
+            values = [value for answer in pipeline.execute() for value in answer]
+            return write_found(values, rows, order)
+
+    def put(self, table: str, keys: Keys, rows: Rows) -> None:
+        """See `Tier.put`. If it fails, any of the rows may have been written."""
+        opened = self._tables[table]
+        check_rows(opened.dimension, keys, rows)
+        order, partitions = opened.by_partition(keys, self._options.max_batch_size)
+        items = [b""] * (2 * len(keys))
+        items[::2], items[1::2] = bytes_of_keys(keys[order]), bytes_of_rows(rows[order])
+        with self._errors(table):
+            pipeline = self._client().pipeline(transaction=False)
+            for partition, some in partitions:
+                pipeline.hset(partition, items=items[2 * some.start : 2 * some.stop])
+            pipeline.execute()
+
+    def remove(self, table: str, keys: Keys) -> None:
+        """See `Tier.remove`."""
+        order, partitions = self._tables[table].by_partition(keys, self._options.max_batch_size)
+        fields = bytes_of_keys(keys[order])
+        with self._errors(table):
+            pipeline = self._client().pipeline(transaction=False)
+            for partition, some in partitions:
+                pipeline.hdel(partition, *fields[some])
+            pipeline.execute()
+
+    def blocks(self, table: str, size: int) -> Iterator[Block]:
+        """See `Tier.blocks`. The keys of a partition are in memory while it is read."""
+        opened = self._tables[table]
+        for number in range(opened.partitions):
+            seen: set[bytes] = set()  # Redis may give a key again
+            cursor = -1
+            while cursor:
+                with self._errors(table):
+                    cursor, some = self._client().hscan(
+                        opened.partition(number), max(cursor, 0), count=size
+                    )
+                    new = {key: row for key, row in some.items() if key not in seen}
+                    seen |= new.keys()
+                    block = keys_of_bytes([*new]), rows_of_bytes([*new.values()], opened.dimension)
+                if new:
+                    yield block
+
+    def count(self, table: str) -> int:
+        """See `Tier.count`."""
+        opened = self._tables[table]
+        with self._errors(table):
+            pipeline = self._client().pipeline(transaction=False)
+            for number in range(opened.partitions):
+                pipeline.hlen(opened.partition(number))
+            return sum(pipeline.execute())
+
+    def close(self) -> None:
+        """See `Tier.close`."""
+        self._tables.clear()
+        if self._connected is not None:
+            self._connected.close()
+        self._connected = None
+
+    def _client(self) -> Any:
+        """A client of the package, which threads share."""
+        with self._connecting:
+            if self._connected is None:
+                self._connected = self._connect()
+            return self._connected
+
+    def _connect(self) -> Any:
+        from redis import Redis as Server
+        from redis.backoff import NoBackoff
+        from redis.cluster import ClusterNode, RedisCluster
+        from redis.retry import Retry
+
+        options = self._options
+        arguments: dict[str, Any] = {
+            "username": options.user if options.password else None,
+            "password": options.password or None,
+            "socket_timeout": options.timeout,
+            "socket_connect_timeout": options.timeout,
+            "retry": Retry(NoBackoff(), 1),
+        }
+        if options.tls:
+            arguments |= {
+                "ssl": True,
+                "ssl_ca_certs": options.ca_certificate or None,
+                "ssl_certfile": options.client_certificate or None,
+                "ssl_keyfile": options.client_key or None,
+            }
+        failure: Exception | None = None
+        for host, port in options.nodes:
+            server = Server(host, port, **arguments)
+            try:
+                is_cluster = server.info("cluster")["cluster_enabled"]
+            except self._errors_of_redis as error:
+                failure = error
+                continue
+            if is_cluster:
+                nodes = [ClusterNode(host, port) for host, port in options.nodes]
+                return RedisCluster(startup_nodes=nodes, **arguments)
+            if len(options.nodes) > 1:
+                raise ValueError(f"{host}:{port} is no node of a cluster")
+            return server
+        assert failure is not None
+        raise failure
+
+    @contextmanager
+    def _errors(self, table: str) -> Iterator[None]:
+        """A block in which errors of the client, or of what it gives, become a `TierError`."""
+        try:
+            yield
+        except (*self._errors_of_redis, ValueError) as error:
+            raise TierError(f"{self.name} at {self.address}", table, error) from error
+
+
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    dimension: int
+    partitions: int
+
+    def partition(self, number: int) -> str:
+        """The name of a hash."""
+        return f"fusion{{{self.name}/p{number}}}"
+
+    def by_partition(
+        self, keys: Keys, most: int
+    ) -> tuple[NDArray[np.intp], list[tuple[str, slice]]]:
+        """The order of keys by partition, and of each partition which they are.
+
+        Args:
+          keys: [n].
+          most: keys of a slice at most; a partition has more slices then.
+        """
+        numbers = keys % self.partitions
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=self.partitions)).tolist()
+        slices = [
+            (self.partition(number), slice(first, min(first + most, end)))
+            for number, (start, end) in enumerate(pairwise([0, *ends]))
+            for first in range(start, end, most)
+        ]
+        return order, slices
