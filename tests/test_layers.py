@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
-        *("sharded", "slot_layers", "keras3", "tf_keras", "layers", "acceleration"),
+        *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
         *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
