@@ -51,7 +51,8 @@ class Thread(threading.Thread):
 
     def __init__(self, function, *args) -> None:
         super().__init__(daemon=True)
-        self._call, self._error = (function, args), None
+        self._call = function, args
+        self._error: Exception | None = None
         self.start()
 
     def run(self) -> None:
