@@ -76,10 +76,10 @@ class RedisOptions:
         """Hosts and ports of the address."""
         found = []
         for node in re.split("[,;]", self.address):
-            host, _, port = node.strip().rpartition(":")
-            if not host or not port.isdigit():
+            match = re.fullmatch(r"\s*([^\s:]+|\[[^\s\]]+\]):(\d+)\s*", node)
+            if match is None:
                 raise ValueError(f"address must be host:port[,host:port...], got {self.address!r}")
-            found.append((host.strip("[]"), int(port)))
+            found.append((match[1].strip("[]"), int(match[2])))
         return found
 
 
