@@ -70,7 +70,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.stores": (
         *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
-        *("hps_json", "config"),
+        *("hps_json", "config", "counters", "hot_rows", "fetching", "open_stores", "table_store"),
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),

@@ -231,14 +231,29 @@ class Fetcher:
                     self._caches[number].insert(flight.keys, flight.rows, skipped)
 
     def update(self, number: int, keys: Keys, rows: Rows) -> None:
-        """Writes rows of distinct keys to all writable tiers, and replaces those in the cache."""
+        """Writes rows of distinct keys to all writable tiers, and replaces those in the cache.
+
+        Raises:
+          ValueError: no tier is writable, or others have a key that are asked before.
+          TierError: a tier fails.
+        """
+        table = self._tables[number]
+        for tier in self._tiers:
+            if tier.is_writable:
+                break
+            found = tier.fetch(table.name, keys, np.empty_like(rows))
+            if found.any():
+                key = keys[found][0]
+                raise ValueError(f"{tier.name}, table {table.name}: has key {key}, and is read only")
+        else:
+            raise ValueError(f"no tier of table {table.name} is writable")
         with self._writing:
             with self._lock:
                 self._mark_stale(number, keys)  # rows that come now are not promoted any more
             try:
                 for tier in self._tiers:
                     if tier.is_writable:
-                        tier.put(self._tables[number].name, keys, rows)
+                        tier.put(table.name, keys, rows)
             except BaseException:
                 self.invalidate(number, keys)  # some tier may have the new rows
                 raise

@@ -91,20 +91,23 @@ class HotRows:
     Args:
       words: its `HotTable`, zeros.
       table: the table.
-      capacity: how many rows there are at most.
+      capacity: how many rows there are at most; 0: none, and each lookup waits.
       threshold: the share of hits from which on a lookup does not wait for the other rows.
     """
 
     def __init__(
         self, words: NDArray[np.int64], table: TableDescription, capacity: int, threshold: float
     ) -> None:
-        if not 1 <= capacity <= _MOST_ROWS:
-            raise ValueError(f"cache_rows of {table.name} must be 1 to {_MOST_ROWS}, got {capacity}")
+        if not 0 <= capacity <= _MOST_ROWS:
+            raise ValueError(f"cache_rows of {table.name} must be 0 to {_MOST_ROWS}, got {capacity}")
+        if capacity == 0:
+            threshold = 1.0
         self._words, self._address = words, address_of(words)
         self._dimension, self._name = table.dimension, table.name.encode()
         self._default = np.full(table.dimension, table.default, np.float32)
         self._text = ctypes.create_string_buffer(self._name)
         self._index, self._owners = _lines(index_bytes(capacity)), np.zeros(capacity, np.int64)
+        self._capacity = capacity
         self._rows = _lines(4 * capacity * table.dimension)
         self._marks = np.zeros(capacity, np.uint8)
         native().begin_index(address_of(self._index), capacity, 1, 0, 1)
@@ -153,6 +156,8 @@ class HotRows:
         self._insert(keys, rows, 0, None)
 
     def _insert(self, keys: Keys, rows: Rows, is_new: int, skipped: Found | None) -> None:
+        if self._capacity == 0:
+            return
         skips = 0 if skipped is None else address_of(skipped)
         addresses = address_of(keys), address_of(rows)
         native().insert_rows(self._address, *addresses, len(keys), is_new, skips)

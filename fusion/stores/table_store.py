@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fusion.cpu_ops.hot_rows.layout import HotTable, StoreCall, TableCall
 from fusion.ops.tables import store_names
 from fusion.runtime.upcalls.service import upcalls
+from fusion.stores.config import StoreConfig, open_tiers
 from fusion.stores.counters import Latency, StoreCounters, TableCounters
 from fusion.stores.fetching import Fetcher
 from fusion.stores.hot_rows import HotRows, Queue, Record, address_of, native, new_tables
@@ -49,8 +52,9 @@ class TableStore:
       tiers: where their rows are, the first is asked first. They belong to the store, which opens
         the tables in them and closes them.
       cache_rows: how many rows of a table the cache has: an int, or a float that is the share of
-        the rows of the tier that has most; or one of these by the name of each table.
-      hit_rate_threshold: see above, 0 to 1; a number, or one by the name of each table. With 1
+        the rows of the tier that has most; or one of these by the name of each table. With 0 rows
+        each lookup waits.
+      hit_rate_threshold: see above; a number, or one by the name of each table. With 1 or more
         lookups wait for all rows.
       promote: the kinds of tiers (`Tier.name`) that take rows found in a lower tier, such as a
         "redis" over files. They must be writable.
@@ -83,8 +87,8 @@ class TableStore:
         if queue_keys < 1:
             raise ValueError(f"queue_keys must be at least 1, got {queue_keys}")
         thresholds = [_of_table(hit_rate_threshold, table) for table in self._tables]
-        if not all(0 <= threshold <= 1 for threshold in thresholds):
-            raise ValueError(f"hit_rate_threshold must be 0 to 1, got {hit_rate_threshold}")
+        if not all(threshold >= 0 for threshold in thresholds):
+            raise ValueError(f"hit_rate_threshold must be at least 0, got {hit_rate_threshold}")
         for tier in self._tiers:
             for table in self._tables:
                 tier.open_table(table)
@@ -105,9 +109,40 @@ class TableStore:
     def _capacity(self, table: TableDescription, rows: int | float) -> int:
         if not isinstance(rows, float):
             return int(rows)
-        if not 0 < rows <= 1:
-            raise ValueError(f"cache_rows as a share must be above 0, and at most 1, got {rows}")
-        return max(1, int(rows * max(tier.count(table.name) for tier in self._tiers)))
+        if not 0 <= rows <= 1:
+            raise ValueError(f"cache_rows as a share must be 0 to 1, got {rows}")
+        if rows == 0:
+            return 0
+        return max(1, math.ceil(rows * max(tier.count(table.name) for tier in self._tiers)))
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> TableStore:
+        """A store of all tables of a configuration, and their tiers.
+
+        Raises:
+          ImportError: a package is not installed that a tier needs.
+          TierError: a tier does not answer, or files are damaged.
+        """
+        tiers = open_tiers(config)
+        try:
+            return cls(
+                [table.description for table in config.tables],
+                tiers,
+                {table.name: float(table.cache_share) for table in config.tables},
+                {table.name: table.hit_rate_threshold for table in config.tables},
+            )
+        except BaseException:
+            for tier in tiers:
+                tier.close()
+            raise
+
+    @classmethod
+    def from_hps_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> TableStore:
+        """A store as HPS is configured, see `StoreConfig.from_hps_json`.
+
+        Raises: see there, and `from_config`.
+        """
+        return cls.from_config(StoreConfig.from_hps_json(source))
 
     @property
     def tables(self) -> tuple[TableDescription, ...]:
@@ -215,7 +250,8 @@ class TableStore:
           rows: [n, D].
 
         Raises:
-          ValueError: no tier is writable, or shapes do not go together.
+          ValueError: no tier is writable, or one that is not, and that is asked before, has a key;
+            or shapes do not go together. Nothing was written.
           TierError: a tier fails.
           KeyError, TypeError, tf.errors.FailedPreconditionError: see `lookup`.
         """
@@ -224,8 +260,6 @@ class TableStore:
         if values.shape != (len(own), self._tables[number].dimension):
             wanted = (len(own), self._tables[number].dimension)
             raise ValueError(f"rows must be {wanted}, got shape {values.shape}")
-        if not any(tier.is_writable for tier in self._tiers):
-            raise ValueError(f"no tier of table {table} is writable")
         distinct, last = np.unique(own[::-1], return_index=True)
         with self._using():
             chosen = np.ascontiguousarray(values[::-1][last])

@@ -136,10 +136,16 @@ def test_rows_are_removed() -> None:
     assert len(cache.keys(range(7, 80))) == 50
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2**31 - 1])
+@pytest.mark.parametrize("capacity", [-1, 2**31 - 1])
 def test_capacities_that_cannot_be(capacity: int) -> None:
-    with pytest.raises(ValueError, match="cache_rows of hot must be 1 to"):
+    with pytest.raises(ValueError, match="cache_rows of hot must be 0 to"):
         Cache(capacity)
+
+
+def test_no_rows_at_all() -> None:
+    cache = Cache(0)
+    cache.put(range(5))
+    assert cache.keys(range(5)) == []
 
 
 def test_random_changes_against_a_model() -> None:
