@@ -89,8 +89,8 @@ def _ignored(kind: Kind, why: str, quiet: Any = REQUIRED) -> Field:
 _NO_GPU = "tables are looked up in the memory of the host"
 _NO_POOL = "calls take memory as they need it"
 _DENSE = "is of the dense model, a SavedModel of its own"
-_PUSHED = "rows come by `fusion tables push`, not by Kafka"
-_IN_PLACE = "rows are read from `sparse_files`; `fusion tables push` fills a database"
+_PUSHED = "rows come by `put`, not by Kafka"
+_IN_PLACE = "rows are read from `sparse_files`; `put` fills a database"
 _SERVER = "Redis evicts by its own `maxmemory` and `maxmemory-policy`"
 
 HPS_FIELDS: dict[str, Field] = {

@@ -96,14 +96,19 @@ def running_cluster(folder: Path) -> Iterator[list[RedisServer]]:
             slots = range(_SLOTS * number // 3, _SLOTS * (number + 1) // 3)
             node.client().execute_command("CLUSTER", "ADDSLOTS", *slots)
             node.client().execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
-        while not all(_is_whole(node) for node in nodes):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                nodes[0].process.wait(0.02)
-                pytest.fail("a node of the cluster ended")
+        wait_for(nodes)
         yield nodes
     finally:
         for node in nodes:
             node.kill()
+
+
+def wait_for(nodes: list[RedisServer]) -> None:
+    """Waits until all nodes of a cluster know that it is whole."""
+    while not all(_is_whole(node) for node in nodes):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            nodes[0].process.wait(0.02)
+            pytest.fail("a node of the cluster ended")
 
 
 def _is_whole(node: RedisServer) -> bool:

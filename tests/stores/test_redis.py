@@ -12,7 +12,7 @@ import pytest
 
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.tier import TableDescription, TierError
-from tests.stores.redis_server import RedisServer, running_cluster
+from tests.stores.redis_server import RedisServer, running_cluster, wait_for
 
 KEYS = np.arange(-100, 100)
 ROWS = np.repeat(KEYS.astype(np.float32)[:, None], 4, 1)
@@ -101,6 +101,10 @@ def test_a_node_of_a_cluster_that_is_killed(tmp_path):
         with pytest.raises(TierError, match="table a"):
             fetched(tier)
         assert time.monotonic() - begun < BOUND
+        nodes[2].start()
+        wait_for(nodes)
+        tier.put("a", KEYS, ROWS)  # nothing was on its disk
+        np.testing.assert_array_equal(fetched(tier), ROWS)
 
 
 def test_several_addresses_of_no_cluster(redis_server):
@@ -122,6 +126,38 @@ def test_rows_of_another_size(redis_server):
         fetched(tier, "damaged")
     with pytest.raises(TierError, match="has a row of 5 bytes"):
         [*tier.blocks("damaged", 1000)]
+
+
+def test_many_tables_in_one_request(redis_server):
+    server, names = redis_server.client(), ["many_a", "many_b", "many_c"]
+    tier = filled(redis_server.address, names[0], max_batch_size=3)
+    for factor, name in enumerate(names[1:], 2):
+        tier.open_table(TableDescription(name, 2))
+        tier.put(name, KEYS, factor * ROWS[:, :2])
+    wanted = np.array([5, 1000, -7])
+    requests = [
+        (name, wanted, np.zeros((3, 4 if name == names[0] else 2), np.float32)) for name in names
+    ]
+    reads = server.info("stats")["total_reads_processed"]
+    found = tier.fetch_many(requests)
+    reads = server.info("stats")["total_reads_processed"] - reads - 1
+    assert reads == 1
+    for factor, has_row, (_, _, rows) in zip((1, 2, 3), found, requests, strict=True):
+        assert has_row.tolist() == [True, False, True]
+        np.testing.assert_array_equal(rows[:, 1], np.array([5, 0, -7]) * factor)
+    assert tier.fetch_many([]) == []
+
+
+@pytest.mark.parametrize("wrong", [b"0", b"many"])
+def test_damaged_partitions(redis_server, wrong):
+    redis_server.client().hset("fusion{few}", mapping={"dimension": 4, "num_partitions": wrong})
+    with pytest.raises(TierError, match=r"table few: .*(0 partitions|many)"):
+        filled(redis_server.address, "few")
+
+
+def test_a_table_that_was_half_made(redis_server):
+    redis_server.client().hset("fusion{half}", "dimension", 4)
+    np.testing.assert_array_equal(fetched(filled(redis_server.address, "half"), "half"), ROWS)
 
 
 def test_something_else_in_the_place_of_a_table(redis_server):
@@ -199,6 +235,10 @@ def test_wrong_numbers(field):
     wrong: dict[str, Any] = {field: 0}
     with pytest.raises(ValueError, match=f"{field} must be positive, got 0"):
         RedisOptions(**wrong)
+
+
+def test_passwords_are_not_shown():
+    assert "secret" not in repr(RedisOptions(password="secret"))
 
 
 def test_without_the_package(monkeypatch):
