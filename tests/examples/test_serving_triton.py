@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from examples.serving.triton.repository import Options, write_repository
-from examples.serving.triton.text_format import Symbol, text_of
+from examples.serving.triton.text_format import Message, Symbol, text_of
 from fusion.saved_model import ModelError, split_saved_model
 from tests import zygote
 from tests.examples.split_models import Bags, Shop, Tutorial, shop_inputs, tutorial_keys
@@ -161,7 +161,7 @@ def test_a_batch_of_requests(serve: Served, monkeypatch: pytest.MonkeyPatch) -> 
     negative = requests[0] | {"NUMKEYS": np.array([[-1, -2, -1]], np.int32)}
     mixed = keyed(good[0]["user"], good[0]["seen"], good[1]["item"])
     none = {"KEYS": np.zeros((1, 0), np.int64), "NUMKEYS": np.zeros((0, 0), np.int32)}
-    wrong = [one_table, too_many, negative, mixed, none]
+    wrong: list[dict[str, Any]] = [one_table, too_many, negative, mixed, none]
     answers = repository.execute(LOOKUP, [*wrong, *requests])
     assert looked_up == [("hps_embedding.users", 6), ("hps_embedding.items", 18)]
     for given, answer in zip(good, answers[len(wrong) :], strict=True):
@@ -183,7 +183,10 @@ def test_a_batch_of_requests(serve: Served, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_batch_of_nothing_but_errors(serve: Served) -> None:
-    wrong = {"KEYS": np.zeros((1, 4), np.int64), "NUMKEYS": np.array([[4]], np.int32)}
+    wrong: dict[str, Any] = {
+        "KEYS": np.zeros((1, 4), np.int64),
+        "NUMKEYS": np.array([[4]], np.int32),
+    }
     (answer,) = serve("tutorial").execute(LOOKUP, [wrong])
     assert isinstance(answer, Refused)
     assert "of an example 3 in hps_embedding.params; it is [4]" in answer.message
@@ -280,12 +283,13 @@ def test_misuse(splits: Path, tmp_path: Path) -> None:
         write_repository(splits / "tutorial", tmp_path / "repository", Options())
     with pytest.raises(ModelError, match="already exists"):
         write_repository(split, tmp_path, Options())
-    for names in ({"lookup": "ensemble_model"}, {"dense": ""}, {"dense": "a/b"}):
+    for name in ("ensemble_model", "", "a/b"):
         with pytest.raises(ValueError, match="different names of folders"):
-            Options(**names)  # type: ignore[arg-type]
+            Options(lookup=name)
     store = tmp_path / "hps.json"
-    for other in ({"name": "other"}, {"size": 8}):
-        store.write_text(hps_json(split / "tables" / "params", **other))  # type: ignore[arg-type]
+    tables = split / "tables" / "params"
+    for content in (hps_json(tables, name="other"), hps_json(tables, size=8)):
+        store.write_text(content)
         with pytest.raises(ValueError, match="must have one table params of dimension 16"):
             write_repository(split, tmp_path / "repository", Options(store=store))
     assert [*tmp_path.iterdir()] == [store]
@@ -309,7 +313,7 @@ def test_the_command(splits: Path, tmp_path: Path) -> None:
 
 
 def test_text_format() -> None:
-    message = {
+    message: Message = {
         "name": 'a "quoted"\n\\ name',
         "max_batch_size": 0,
         "input": [{"name": "x", "data_type": Symbol("TYPE_FP32"), "dims": [-1, 2]}],

@@ -20,9 +20,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from fusion.stores.config import StoreConfig
-from fusion.stores.table_store import TableStore
-from fusion.stores.tier import TierError
+from fusion.tables import StoreConfig, TableStore, TierError
 
 _FOLDER = Path(__file__).parent
 

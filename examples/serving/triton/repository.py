@@ -15,7 +15,7 @@ from examples.serving.triton.text_format import Message, Symbol, text_of
 from fusion.saved_model.copies import copy_files
 from fusion.saved_model.split.folder import DENSE, KEY, ROWS, TABLES
 from fusion.saved_model.staging import check_destination, staged_directory
-from fusion.stores.config import StoreConfig
+from fusion.tables import StoreConfig
 
 _HERE = Path(__file__).parent
 _KEYS = TensorOf("KEYS", "TYPE_INT64", (-1, -1))
