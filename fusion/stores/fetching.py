@@ -143,8 +143,8 @@ class Fetcher:
                         at = np.flatnonzero(is_there)
                         shared[number].append((flight, at, places[at]))
                         rest &= ~is_there
-                keys = keys[rest] if shared[number] else keys
-                own[number] = _Flight(keys, self._tables[number].dimension, landed)
+                left = keys[rest] if shared[number] else keys
+                own[number] = _Flight(left, self._tables[number].dimension, landed)
                 self._flights[number].append(own[number])
         return own, shared
 
@@ -206,9 +206,7 @@ class Fetcher:
                 flight.rows[rest[has]], flight.found[rest[has]] = rows[has], True
                 self._put_above(level, number, flight, rest[has])
 
-    def _put_above(
-        self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]
-    ) -> None:
+    def _put_above(self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]) -> None:
         """Lets upper tiers have rows, those that take them; that this fails is no failure."""
         name = self._tables[number].name
         for upper, tier in enumerate(self._tiers[:level]):
@@ -244,7 +242,9 @@ class Fetcher:
             found = tier.fetch(table.name, keys, np.empty_like(rows))
             if found.any():
                 key = keys[found][0]
-                raise ValueError(f"{tier.name}, table {table.name}: has key {key}, and is read only")
+                raise ValueError(
+                    f"{tier.name}, table {table.name}: has key {key}, and is read only"
+                )
         else:
             raise ValueError(f"no tier of table {table.name} is writable")
         with self._writing:

@@ -56,7 +56,9 @@ def test_keys_of_any_shape(store: TableStore) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_shapes_in_functions() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec(None, tf.int64)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec(None, tf.int64)]
+    )
     def function(first, second):
         found = gather(first, second)
         assert found[0].shape.as_list() == [None, 4, None]
@@ -161,9 +163,7 @@ class TestErrors:
     @pytest.mark.usefixtures("store")
     def test_a_tier_that_does_not_answer(self, tier: ManyTablesTier) -> None:
         tier.error = "connection refused"
-        with pytest.raises(
-            tf.errors.UnavailableError, match="many, table b: connection refused"
-        ):
+        with pytest.raises(tf.errors.UnavailableError, match="many, table b: connection refused"):
             gather([1], tables=["b"], dims=[16])
         tier.error = None
         assert np.array_equal(gather([1], tables=["b"], dims=[16])[0], rows([1], B))

@@ -2,8 +2,8 @@
 
 The index is that of embedding variables (`fusion.cpu_ops.keys.index`), whose stripes have versions.
 Whoever changes the row of a key does so while its stripe's version is odd; a row that changes owner
-is taken from the old key first. So who has copied a row and finds the version of the key's stripe as
-it was before has one version of that row, whole; else it is read again.
+is taken from the old key first. So who has copied a row and finds the version of the key's stripe
+as it was before has one version of that row, whole; else it is read again.
 
 Which row makes room is chosen as by CLOCK (F. Corbato, A paging experiment with the Multics system,
 1968): a hand goes round, passes rows that were read since it came by, and takes the first other.
@@ -46,7 +46,6 @@ class _Found(Layout):
     hashes: Fields = fields(BLOCK)
     versions: Fields = fields(BLOCK)  # of their stripes
     numbers: Fields = fields(BLOCK)  # of their rows, from 1 on
-
 
 
 #: Lines of a row that are asked for.
