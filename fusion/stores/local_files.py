@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -210,10 +211,8 @@ def write_table(folder: _PathLike, blocks: Blocks) -> int:
     dimension = first[1].shape[-1]
 
     def checked() -> Iterator[Block]:
-        block: Block | None = first
-        while block is not None:
+        for block in chain([first], iterator):
             check_rows(dimension, *block)
             yield block
-            block = next(iterator, None)
 
     return files.write_table(folder, dimension, checked(), {})
