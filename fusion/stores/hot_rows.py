@@ -145,6 +145,8 @@ class HotRows:
         result = np.array([address_of(missing), 0], np.int64)
         addresses = address_of(keys), 0, len(keys), address_of(rows), address_of(result)
         native().read_rows(self._address, *addresses)
+        if result[1] == len(keys):
+            return np.zeros(len(keys), np.bool_)
         found = np.ones(len(keys), np.bool_)
         found[missing[: result[1]]] = False
         return found
@@ -153,20 +155,20 @@ class HotRows:
         """Which of keys [n] have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
-    def insert(self, keys: Keys, rows: Rows, skipped: Found | None = None) -> None:
-        """Takes rows [n, D] of keys [n], those that are not skipped; others make room for them."""
-        self._insert(keys, rows, 1, skipped)
+    def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
+        """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
+        self._insert(keys, rows, 1, chosen)
 
     def replace(self, keys: Keys, rows: Rows) -> None:
         """Replaces the rows of those keys that have one."""
         self._insert(keys, rows, 0, None)
 
-    def _insert(self, keys: Keys, rows: Rows, is_new: int, skipped: Found | None) -> None:
+    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: Found | None) -> None:
         if self._capacity == 0:
             return
-        skips = 0 if skipped is None else address_of(skipped)
+        choice = 0 if chosen is None else address_of(chosen)
         addresses = address_of(keys), address_of(rows)
-        native().insert_rows(self._address, *addresses, len(keys), is_new, skips)
+        native().insert_rows(self._address, *addresses, len(keys), is_new, choice)
 
     def remove(self, keys: Keys | None) -> None:
         """Takes the rows of keys out, of all with None."""

@@ -181,17 +181,17 @@ def _copy(table: int, keys: int, start: int, size: int, found: int, out: int, ca
 
 
 @jit
-def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, skipped: int) -> None:
+def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, chosen: int) -> None:
     """Writes the rows of keys.
 
     Args:
       rows: their address.
       is_new: whether a key that has no row gets one, which another key may lose.
-      skipped: the address of a byte for each key: whether nothing is done; or 0.
+      chosen: the address of a byte for each key, 0 where nothing is done; or 0: all are.
     """
     lock(table, HotTable.lock)
     for k in range(count):
-        if skipped == 0 or load_as(skipped, k, np.uint8) == np.uint8(0):
+        if chosen == 0 or load_as(chosen, k, np.uint8) != np.uint8(0):
             _insert(table, load(keys, k), rows + k * load(table, HotTable.row_bytes), is_new)
     unlock(table, HotTable.lock)
 
