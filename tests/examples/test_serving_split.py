@@ -24,25 +24,15 @@ from examples.serving.endpoints import SERVING, Endpoints, Status
 from examples.serving.metrics import Requests
 from examples.serving.model import Model, SplitModel
 from examples.serving.server import Server
-from examples.serving.store import Store, open_store, read_config, read_ids
+from examples.serving.store import Store, open_store, read_config
 from fusion.saved_model import split_saved_model
 from fusion.tables import StoreConfig, split_tables
 from tests import zygote
-from tests.examples.split_models import ITEMS, Bags, Shop, Tutorial, shop_inputs
+from tests.examples.split_models import ITEMS, Shop, shop_inputs
 from tests.stores.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
-
-
-@pytest.fixture(scope="module")
-def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models "shop", "bags" and "tutorial", and each split: "shop.split"."""
-    folder = tmp_path_factory.mktemp("splits")
-    for name, module in (("shop", Shop()), ("bags", Bags()), ("tutorial", Tutorial())):
-        tf.saved_model.save(module, str(folder / name), module.serve)
-        split_saved_model(folder / name, folder / f"{name}.split", verify=False)
-    return folder
 
 
 @contextmanager
@@ -184,7 +174,7 @@ def test_a_server_of_a_split_model(splits: Path, tmp_path: Path) -> None:
     split, ids = splits / "shop.split", tmp_path / "ids.npz"
     np.savez(ids, items=np.arange(10), users=np.array([[3, 4], [3, 1]]))
     stock = Model(splits / "shop")
-    with running(split, "--warm", ids) as server:
+    with running(split, "--warm", ids, "--max-rows", 64) as server:
         assert server.lines[1:3] == [
             "warmed up: 10 rows of items\n",
             "warmed up: 3 rows of users\n",
@@ -238,6 +228,9 @@ def test_the_server_says_when_a_tier_does_not_answer(splits: Path, tmp_path: Pat
     try:
         with running(splits / "shop.split", "--store", config) as server:
             name = f"redis {redis.address}"
+            cached = shop_inputs(2, 1)
+            with Client(server.address) as client:
+                client.predict(cached)
             redis.kill()
             status, _, content = server.get("/health")
             assert status == 503
@@ -245,6 +238,8 @@ def test_the_server_says_when_a_tier_does_not_answer(splits: Path, tmp_path: Pat
             assert not health["ready"]
             assert health["tiers"][name].startswith(name.replace(" ", " at "))
             with Client(server.address) as client:
+                found = client.predict(cached)["score"]
+                np.testing.assert_array_equal(found, stock(cached)["score"])
                 with pytest.raises(grpc.RpcError) as caught:
                     client.predict(given)
                 error: Any = caught.value
@@ -310,81 +305,6 @@ def test_what_fails_inside_is_counted() -> None:
     server.stop(SECONDS)
     found = metrics("".join(f"{line}\n" for line in requests.lines()))
     assert found['fusion_serving_requests_total{code="UNKNOWN"}'] == 1
-
-
-def test_ids_in_files(tmp_path: Path) -> None:
-    text, arrays = tmp_path / "ids.txt", tmp_path / "ids.npz"
-    text.write_text("items 1 2 -3\n\nusers 7\nitems 4\n")
-    found = read_ids(text)
-    assert {table: ids.tolist() for table, ids in found.items()} == {
-        "items": [1, 2, -3, 4],
-        "users": [7],
-    }
-    np.savez(arrays, items=np.arange(3))
-    assert read_ids(arrays)["items"].tolist() == [0, 1, 2]
-    text.write_text("items 1\nusers x\n")
-    with pytest.raises(ValueError, match=r"ids.txt:2: invalid literal"):
-        read_ids(text)
-    arrays.write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"ids.npz: "):
-        read_ids(arrays)
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ({"items": np.arange(3), "word": np.arange(3)}, "no table 'word'"),
-        ({"items": np.ones(3)}, "keys must be integers"),
-    ],
-)
-def test_ids_that_cannot_be(
-    splits: Path, tmp_path: Path, content: dict[str, Any], text: str
-) -> None:
-    np.savez(tmp_path / "ids.npz", **content)
-    store = open_store(splits / "shop.split")
-    with pytest.raises(ValueError, match=f"ids.npz: {text}"):
-        store.warm(tmp_path / "ids.npz")
-    store.tables.close()
-
-
-def test_configurations(tmp_path: Path) -> None:
-    file = tmp_path / "store.json"
-    table = {"name": "items", "dimension": 8, "folder": "tables/items", "default": 0.5}
-    file.write_text(json.dumps({"tables": [table], "rocksdb": {"path": "db", "read_only": True}}))
-    config = read_config(file)
-    assert config.tables[0].default == 0.5
-    assert config.rocksdb is not None
-    assert config.rocksdb.read_only
-    assert config.redis is None
-    model = {
-        "sparse_files": ["tables/items"],
-        "embedding_table_names": ["items"],
-        "embedding_vecsize_per_table": [8],
-        "default_value_for_each_table": [0.0],
-    }
-    file.write_text(json.dumps({"supportlonglong": True, "models": [model]}))
-    assert [one.name for one in read_config(file).tables] == ["items"]
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("{", "is no JSON"),
-        ("[]", "must be an object"),
-        ('{"tables": []}', "tables and tiers must not be empty"),
-        ('{"tables": {}}', "tables must be a list"),
-        ('{"tables": [], "rocks": {}}', "'rocks' is not known"),
-        ('{"tables": [1]}', r"tables\[0\] must be an object, got 1"),
-        ('{"tables": [{"name": "a"}]}', r"tables\[0\]: .*dimension"),
-        ('{"tables": [{"name": "a", "dimension": 0}]}', r"tables\[0\]: .*positive"),
-        ('{"tables": [{"name": "a", "size": 1}]}', r"tables\[0\]: 'size' is not known"),
-        ('{"tables": [], "redis": {"address": "x"}}', r"redis: address must be host:port"),
-    ],
-)
-def test_configurations_that_cannot_be(tmp_path: Path, content: str, text: str) -> None:
-    (tmp_path / "store.json").write_text(content)
-    with pytest.raises(ValueError, match=text):
-        Store(read_config(tmp_path / "store.json"))
 
 
 @pytest.mark.parametrize(

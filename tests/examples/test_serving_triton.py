@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from examples.serving.triton.repository import Options, write_repository
 from examples.serving.triton.text_format import Message, Symbol, text_of
-from fusion.saved_model import ModelError, split_saved_model
+from fusion.saved_model import ModelError
 from tests import zygote
-from tests.examples.split_models import Bags, Shop, Tutorial, shop_inputs, tutorial_keys
+from tests.examples.split_models import Shop, shop_inputs, tutorial_keys
 from tests.examples.triton_config import MODEL_CONFIG, parse
 from tests.examples.triton_stand_in import Refused, Repository
 
@@ -28,16 +28,6 @@ ROOT = Path(__file__).parents[2]
 LOOKUP, DENSE, ENSEMBLE = Options.lookup, Options.dense, Options.ensemble
 
 Model = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
-
-
-@pytest.fixture(scope="module")
-def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models "tutorial", "shop" and "bags", and each split: "tutorial.split"."""
-    folder = tmp_path_factory.mktemp("splits")
-    for name, module in (("tutorial", Tutorial()), ("shop", Shop()), ("bags", Bags())):
-        tf.saved_model.save(module, str(folder / name), module.serve)
-        split_saved_model(folder / name, folder / f"{name}.split", verify=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
