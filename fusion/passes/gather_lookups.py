@@ -54,7 +54,7 @@ class GatherLookups(LookupPass):
         lookups = [
             lookup
             for lookup in matches
-            if lookup.spec and lookup.anchor not in refused and not is_bare(lookup) and not refusal
+            if lookup.anchor not in refused and not refusal and _has_gather_form(lookup)
         ]
         plan, edit = _planned(view, lookups)
         groups = by_lookup(plan)
@@ -62,6 +62,11 @@ class GatherLookups(LookupPass):
             column_report(view, lookup, refused, groups.get(lookup.anchor)) for lookup in matches
         )
         return self.rewrite(view, columns, edit)
+
+
+def _has_gather_form(lookup: LookupMatch) -> bool:
+    """Whether a lookup is more than a gather, and adds rows as an op behind one does."""
+    return lookup.spec is not None and lookup.spec.addition is None and not is_bare(lookup)
 
 
 def _planned(view: GraphView, lookups: Iterable[LookupMatch]) -> tuple[Plan, GraphEdit | None]:

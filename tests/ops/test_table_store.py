@@ -244,6 +244,36 @@ def test_threads_while_rows_change(store: TableStore) -> None:
     assert wrong == []
 
 
+def test_in_a_dataset(store: TableStore) -> None:
+    """Threads of TensorFlow's own wait for rows."""
+    del store
+    keys = np.arange(200).reshape(20, 10)
+    dataset = tf.data.Dataset.from_tensor_slices(keys)
+    dataset = dataset.map(lambda own: gather(own, tables=["a"], dims=[3])[0], 4)
+    assert np.array_equal(np.stack([*dataset.as_numpy_iterator()]), rows(keys, A))
+
+
+_LEFT_OPEN = """
+import tensorflow as tf
+import fusion
+from fusion.stores.table_store import TableStore
+from fusion.stores.tier import TableDescription
+from tests.stores.dictionary_tier import DictionaryTier
+
+tier = DictionaryTier().fill("a", range(9), [[key] * 3 for key in range(9)])
+store = TableStore([TableDescription("a", 3)], [tier], 5, hit_rate_threshold=0.0).register()
+for key in range(9):
+    rows = fusion.ops.table_store_gather([tf.constant([key], tf.int64)], tables=["a"], dims=[3])
+print("ends")
+"""
+
+
+def test_a_process_ends_whose_store_is_open() -> None:
+    command = [sys.executable, "-c", _LEFT_OPEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
+
+
 _LOADS = """
 import sys
 import numpy as np

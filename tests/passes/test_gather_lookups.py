@@ -51,7 +51,7 @@ def test_the_same_bits(case: Case, is_fused: bool) -> None:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_dense_sums_are_behind_a_gather(is_fused: bool) -> None:
+def test_dense_sums_are_stock_ones_behind_a_gather(is_fused: bool) -> None:
     table = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     with tf.Graph().as_default() as graph:
         ids = tf.compat.v1.placeholder(tf.int64, [None, 3], "ids")
@@ -61,7 +61,7 @@ def test_dense_sums_are_behind_a_gather(is_fused: bool) -> None:
     before = graph.as_graph_def()
     given = FUSE.apply(before).graph_def if is_fused else before
     after = PASS.apply(given).graph_def
-    assert SINGLE not in ops(after)
+    assert not {SINGLE, UNIQUE} & {*ops(after)}
     assert ops(after)["GatherV2"] == 1
     feed = {"ids:0": np.random.default_rng(1).integers(0, 20, (9, 3))}
     assert_same_bits(*stock.run(after, feed), *stock.run(before, feed))
@@ -75,3 +75,36 @@ def test_a_graph_without_lookups_stays_as_it_is() -> None:
     assert not result.modified
     assert result.graph_def is before
     assert PASS.explain(before).columns == ()
+
+
+def _one_hot(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.one_hot(ids[:, 0], 20) @ table
+
+
+def _bag_of_one_hots(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.one_hot(ids, 20), 1) @ table
+
+
+def _masked(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    mask = tf.cast(ids > 0, tf.float32)[..., tf.newaxis]
+    return tf.reduce_sum(tf.gather(table, ids) * mask, 1) / (tf.reduce_sum(mask, 1) + 1e-8)
+
+
+def _largest(ids: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_max(tf.gather(table, ids), 1)
+
+
+@pytest.mark.parametrize("form", [_one_hot, _bag_of_one_hots, _masked, _largest])
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_other_forms(form, is_fused: bool) -> None:
+    table = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        ids = tf.compat.v1.placeholder(tf.int64, [None, 3], "ids")
+        tf.identity(form(ids, tf.constant(table, name="table")), "out")
+        tf.no_op("initialize")
+    before = graph.as_graph_def()
+    given = FUSE.apply(before).graph_def if is_fused else before
+    after = PASS.apply(given).graph_def
+    assert SINGLE not in ops(after)
+    feed = {"ids:0": np.random.default_rng(1).integers(0, 20, (9, 3))}
+    assert_same_bits(*stock.run(after, feed), *stock.run(before, feed))

@@ -438,6 +438,7 @@ class TestLife:
             with pytest.raises(tf.errors.FailedPreconditionError, match="store is closed"):
                 call()
         assert store.counters().tables["a"].misses == 1
+        assert store.byte_count == 0
 
     def test_close_waits_for_lookups(self, store: TableStore, tier: DictionaryTier) -> None:
         tier.gate.clear()
