@@ -114,7 +114,7 @@ def report(found: dict[str, Any]) -> str:
         (
             way,
             "page by page" if each["is_random"] else "ahead",
-            each["calls"],
+            str(each["calls"]),
             *(f"{each[name]:.1f}" for name in ("seconds", "p50_ms", "p99_ms")),
         )
         for way, each in found["pages"].items()
