@@ -14,7 +14,7 @@ from fusion.feature_column.inputs import as_stock, as_tensors, feature_names
 from fusion.feature_column.keyed import RESOURCE, TableOfKeys
 from fusion.feature_column.keys import key_column
 from fusion.feature_column.single_ids import matrix_of_ids
-from fusion.lookup import VERSIONS, Lookup, LookupOptions, lookup, lookups_apart, stock_lookup
+from fusion.lookup import VERSIONS, Lookup, LookupOptions, lookup, lookups_beside, stock_lookup
 
 #: The names of variables, which are `linear_model`'s.
 WEIGHTS, BIAS = "weights", "bias_weights"
@@ -89,20 +89,22 @@ class LinearColumns:
         """
         tensors = as_tensors(features, self.names)
         cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
-        sums: list[Any] = []
+        terms: list[Lookup | tf.Tensor] = []
         for column in self.given:
             with tf.name_scope(scope_name(column.name)):
                 if isinstance(column, stock.CategoricalColumn):
-                    sums.append(self._lookup(column, tensors, cache, state))
+                    terms.append(self._lookup(column, tensors, cache, state))
                 else:
-                    sums.append(self._product(column, cache, state))
-        rows = [one.ids if isinstance(one, Lookup) else one for one in sums]
+                    terms.append(self._product(column, cache, state))
+        rows = [term.ids if isinstance(term, Lookup) else term for term in terms]
         stock._verify_static_batch_size_equality(rows, self.given)
-        lookups = [one for one in sums if isinstance(one, Lookup)]
-        found = iter(lookups_apart(lookups) if lookups else [])
-        sums = [next(found) if isinstance(one, Lookup) else one for one in sums]
-        # In the order of stock, whose rounding it has so.
-        return tf.nn.bias_add(tf.add_n(sums), bias)
+        if any(isinstance(term, Lookup) for term in terms):
+            (matrix,) = lookups_beside(terms, [len(terms)])
+        else:
+            matrix = tf.concat(terms, 1)
+        # Stock's AddN would add them in an order that depends on the buffers that it may write to.
+        total = tf.reduce_sum(tf.reshape(matrix, [-1, len(terms), self.units]), 1)
+        return tf.nn.bias_add(total, bias)
 
     def _product(self, column: Any, cache: Any, state: Any) -> tf.Tensor:
         weights = state.get_variable(without_checkpoint(column), WEIGHTS)

@@ -21,10 +21,11 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
     """A layer that adds up weighted feature columns and a bias, for Keras 3.
 
     It is the wide side of a wide and deep model. Its numbers are those of
-    `tf.compat.v1.feature_column.linear_model`, to the bit but for weighted columns: the product of
-    each dense column and its weights, and the sum of the weights of each categorical column's ids,
-    added in the order of the columns' names. All weights and the bias [units] begin as zeros, and
-    have `linear_model`'s names, `<layer>/<column>/weights` and `<layer>/bias_weights`.
+    `tf.compat.v1.feature_column.linear_model`: the products of dense columns and their weights, and
+    for each categorical column the weights of a row's ids, combined. Each of these has stock's bits
+    (within rounding, if the ids have weights of their own); their sum is within rounding, as stock
+    adds them in no fixed order. All weights and the bias [units] begin as zeros, and have
+    `linear_model`'s names, `<layer>/<column>/weights` and `<layer>/bias_weights`.
 
     Call it with a dict of tensors by feature name, as `DenseFeatures`: lists may be ragged, or
     `<name>__values` and `<name>__offsets`. In a dense categorical feature -1 and "" are missing.
