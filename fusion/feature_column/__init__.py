@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusion.feature_column.embedding import FusedEmbeddingColumn as FusedEmbeddingColumn
 from fusion.feature_column.embedding import embedding_column as embedding_column
+from fusion.feature_column.embedding_sizes import embedding_sizes as embedding_sizes
 from fusion.feature_column.keys import (
     categorical_column_with_embedding as categorical_column_with_embedding,
 )
