@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import fusion
 from fusion.feature_column import categorical_column_with_embedding, embedding_column
 from fusion.lookup import VERSIONS
 from tests.feature_column.dense_layers import op_types
-from tests.feature_column.hosts import as_tensors
+from tests.feature_column.hosts import as_tensors, recorded
 from tests.feature_column.kinds import KEYS, KINDS, Batch, fc
 from tests.feature_column.linear_layers import (
     LAYERS,
@@ -47,7 +50,9 @@ def assert_same(ours: Outcome, stock: Outcome) -> None:
         np.testing.assert_allclose(gradient, stock.gradients[name][1], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("package", LAYERS)
+@pytest.mark.parity("Keras 3 LinearFeatures", *VERSIONS)
+@pytest.mark.parity("tf_keras LinearFeatures", *VERSIONS)
+@LAYER
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("units", [1, 3])
@@ -129,14 +134,17 @@ def test_categorical_columns_share_an_op(package: str, do_fusion: str) -> None:
     function = tf.function(infer, autograph=False).get_concrete_function(features)
     types = op_types(function)
     assert types.count("GroupedEmbeddingLookup") == 1
-    assert not [
-        op for op in types if ("Sparse" in op and "Segment" in op) or op == "ResourceGather"
-    ]
-    assert_same_bits(function(*tf.nest.flatten(features, True)).numpy(), layer(features).numpy())
+    assert not [op for op in types if "SegmentSum" in op or op == "ResourceGather"]
+    with recorded() as ran:
+        result = function(*tf.nest.flatten(features, True))
+    assert "GroupedEmbeddingLookup" in ran
+    assert_same_bits(result.numpy(), layer(features).numpy())
 
     function = tf.function(train, autograph=False).get_concrete_function(features)
-    types = op_types(function)
-    assert [types.count(op) for op in TRAINED] == [1, 1, 1]
+    assert [op_types(function).count(op) for op in TRAINED] == [1, 1, 1]
+    with recorded() as ran:
+        function(*tf.nest.flatten(features, True))
+    assert ran.issuperset(TRAINED)
     gradients = function.structured_outputs[1]
     sparse = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     assert sparse == [
@@ -285,6 +293,11 @@ def test_one_id_per_row_takes_no_sparse_tensor(package: str) -> None:
     np.testing.assert_allclose(layer(features).numpy(), expected, rtol=1e-6)
 
 
-def test_the_name_of_the_package() -> None:
+def test_the_name_in_the_package() -> None:
     assert fusion.feature_column.LinearFeatures is LAYERS["keras"]
     assert "LinearFeatures" in dir(fusion.feature_column)
+    program = "import fusion; print(fusion.feature_column.LinearFeatures.__module__)"
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1"}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == LAYERS["tf_keras"].__module__
