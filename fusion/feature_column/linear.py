@@ -79,6 +79,7 @@ class LinearColumns:
             initializer=tf.zeros_initializer(),
         )
 
+    @tf.autograph.experimental.do_not_convert  # nothing here depends on the values of tensors
     def weighted_sum(self, features: Mapping[str, Any], state: Any, bias: tf.Tensor) -> tf.Tensor:
         """The result, float32 [B, units].
 

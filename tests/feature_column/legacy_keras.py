@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.feature_column import LinearFeatures
 from fusion.lookup import VERSIONS
 from tests.feature_column.compare import stock_ops
 from tests.feature_column.hosts import input_layer
@@ -19,11 +20,25 @@ from tests.feature_column.kinds import Batch, build, of_each_combiner
 v1 = tf.compat.v1
 
 
+class WideAndDeep(tf.keras.Model):
+    """A model of both layers of columns."""
+
+    def __init__(self, do_fusion: str | None) -> None:
+        super().__init__()
+        item = tf.feature_column.categorical_column_with_identity("item", 8)
+        tags = tf.feature_column.categorical_column_with_hash_bucket("tags", 5)
+        self.wide = LinearFeatures([item, tags], do_fusion=do_fusion)
+        self.deep = tf.keras.layers.DenseFeatures(columns(do_fusion))
+        self.score = tf.keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, inputs: Any) -> Any:
+        return self.wide(inputs) + self.score(self.deep(inputs))
+
+
 def mirrored(do_fusion: str | None) -> tuple[Any, list[str]]:
     """Predictions of a model trained on two devices, and the stock ops that ran."""
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        score = tf.keras.layers.Dense(1, kernel_initializer="ones")
-        model = tf.keras.Sequential([tf.keras.layers.DenseFeatures(columns(do_fusion)), score])
+        model = WideAndDeep(do_fusion)
     ran = fit(model)
     return model.predict(DATA, verbose=0).tolist(), stock_ops(ran)
 
