@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fusion.feature_column.embedding import FusedEmbeddingColumn as FusedEmbeddingColumn
 from fusion.feature_column.embedding import embedding_column as embedding_column
-from fusion.feature_column.embedding_sizes import embedding_sizes as embedding_sizes
 from fusion.feature_column.keys import (
     categorical_column_with_embedding as categorical_column_with_embedding,
 )
@@ -23,6 +22,7 @@ from fusion.feature_column.shared import (
 )
 from fusion.feature_column.shared import shared_embedding_columns as shared_embedding_columns
 from fusion.feature_column.shared import shared_embeddings as shared_embeddings
+from fusion.feature_column.table_sizes import embedding_sizes as embedding_sizes
 from fusion.runtime.tensorflow.keras_package import keras_package
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def test_errors(tmp_path: Path) -> None:
 def test_without_pyarrow(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from fusion.feature_column.embedding_sizes import embedding_sizes\n"
+        "from fusion.feature_column.table_sizes import embedding_sizes\n"
         "print(embedding_sizes({'a': 4}))\n"
         "try:\n    embedding_sizes(sys.argv[1])\nexcept ImportError as error:\n    print(error)"
     )
