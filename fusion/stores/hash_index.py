@@ -169,7 +169,7 @@ def open_index(folder: Path, keys: KeyFile) -> HashIndex:
 
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[OpenFile]:
-    """A file to be written that no other process writes, to be renamed."""
+    """A file to be written that no other process writes; it is gone if it is not renamed."""
     path, file = folder / _UNFINISHED, None
     while file is None or not _is_at(file, path):
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -179,6 +179,8 @@ def _unfinished(folder: Path) -> Iterator[OpenFile]:
         os.ftruncate(file.descriptor, 0)
         yield file
     finally:
+        if _is_at(file, path):
+            os.unlink(path)
         fcntl.flock(file.descriptor, fcntl.LOCK_UN)
 
 

@@ -89,8 +89,8 @@ def _ignored(kind: Kind, why: str, quiet: Any = REQUIRED) -> Field:
 _NO_GPU = "tables are looked up in the memory of the host"
 _NO_POOL = "calls take memory as they need it"
 _DENSE = "is of the dense model, a SavedModel of its own"
-_PUSHED = "rows come by `fusion tables push`, not by Kafka"
-_IN_PLACE = "rows are read from `sparse_files`; `fusion tables push` fills a database"
+_PUSHED = "rows come by `put`, not by Kafka"
+_IN_PLACE = "rows are read from `sparse_files`; `put` fills a database"
 _SERVER = "Redis evicts by its own `maxmemory` and `maxmemory-policy`"
 
 HPS_FIELDS: dict[str, Field] = {
@@ -235,30 +235,36 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
             content = json.loads(Path(source).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{os.fspath(source)}: is no JSON: {error}") from error
-    config = _section("", content, HPS_FIELDS)
+    notes: list[str] = []
+    config = _section("", content, HPS_FIELDS, notes)
     for name in ("volatile_db", "persistent_db", "update_source"):
-        config[name] = _section(name, config[name], SECTIONS[name])
+        config[name] = _section(name, config[name], SECTIONS[name], notes)
+    config["models"] = [
+        _section(f"models[{k}]", model, MODEL_FIELDS, notes)
+        for k, model in enumerate(config["models"])
+    ]
     if config["volatile_db"]["type"] in _HASH_MAPS:
         given = ", ".join(content["volatile_db"])
-        _warn(
+        notes.append(
             f"volatile_db ({given}) does nothing: there are no hash maps beside mapped files, "
             "which are in memory and shared by all processes"
         )
-    config["models"] = [
-        _section(f"models[{k}]", model, MODEL_FIELDS) for k, model in enumerate(config["models"])
-    ]
+    for note in notes:  # of the caller of `StoreConfig.from_hps_json`
+        warnings.warn(f"HPS configuration: {note}", UserWarning, stacklevel=3)
     return config
 
 
-def _section(path: str, content: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """The fields of an object, and warnings of those that do nothing."""
+def _section(
+    path: str, content: Any, fields: Mapping[str, Field], notes: list[str]
+) -> dict[str, Any]:
+    """The fields of an object; to the notes come those that do nothing."""
     if not isinstance(content, Mapping):
         raise ValueError(f"{path or 'the configuration'} must be an object, got {content!r}")
     where = f"{path}." if path else ""
     for name in content.keys() - fields.keys():
         near = difflib.get_close_matches(name, fields, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        _warn(f"{where}{name} is not known{hint}")
+        notes.append(f"{where}{name} is not known{hint}")
     result = {}
     for name, field in fields.items():
         value = content.get(name, field.default)
@@ -268,13 +274,9 @@ def _section(path: str, content: Any, fields: Mapping[str, Field]) -> dict[str, 
         elif not field.kind.accepts(value):
             raise ValueError(f"{where}{name} must be {field.kind.text}, got {value!r}")
         elif field.is_ignored and value != field.quiet:
-            _warn(f"{where}{name} = {json.dumps(value)} does nothing: {field.meaning}")
+            notes.append(f"{where}{name} = {json.dumps(value)} does nothing: {field.meaning}")
         result[name] = value
     return result
-
-
-def _warn(text: str) -> None:
-    warnings.warn(f"HPS configuration: {text}", UserWarning, stacklevel=5)
 
 
 def markdown() -> Iterator[str]:

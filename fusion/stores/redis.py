@@ -10,10 +10,10 @@ Their names have hash tags, so that a cluster has them in different slots, on al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from threading import Lock
 from typing import Any
 
@@ -56,7 +56,7 @@ class RedisOptions:
 
     address: str = "127.0.0.1:6379"
     user: str = "default"
-    password: str = ""
+    password: str = field(default="", repr=False)
     num_partitions: int = 16
     max_batch_size: int = 65536
     timeout: float = 1.0
@@ -66,9 +66,9 @@ class RedisOptions:
     client_key: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("num_partitions", "max_batch_size", "timeout"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
+        for name in ("num_partitions", "max_batch_size", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         _ = self.nodes
 
     @property
@@ -76,10 +76,10 @@ class RedisOptions:
         """Hosts and ports of the address."""
         found = []
         for node in re.split("[,;]", self.address):
-            host, _, port = node.strip().rpartition(":")
-            if not host or not port.isdigit():
+            match = re.fullmatch(r"\s*([^\s:]+|\[[^\s\]]+\]):(\d+)\s*", node)
+            if match is None:
                 raise ValueError(f"address must be host:port[,host:port...], got {self.address!r}")
-            found.append((host.strip("[]"), int(port)))
+            found.append((match[1].strip("[]"), int(match[2])))
         return found
 
 
@@ -120,7 +120,7 @@ class Redis:
         about = f"fusion{{{table.name}}}"
         with self._errors(table.name):
             known = self._client().hgetall(about)
-            if not known:
+            if len(known) < 2:
                 # Of several who make it at once, one says what it is.
                 self._client().hsetnx(about, "dimension", table.dimension)
                 self._client().hsetnx(about, "num_partitions", self._options.num_partitions)
@@ -128,20 +128,41 @@ class Redis:
             dimension, partitions = (int(known[f]) for f in (b"dimension", b"num_partitions"))
             if dimension != table.dimension:
                 raise ValueError(f"has dimension {dimension}, not {table.dimension}")
+            if partitions < 1:
+                raise ValueError(f"has {partitions} partitions")
         self._tables[table.name] = _Table(table.name, dimension, partitions)
 
     def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
         """See `Tier.fetch`."""
-        opened = self._tables[table]
-        check_fetch(opened.dimension, keys, rows)
-        order, partitions = opened.by_partition(keys, self._options.max_batch_size)
-        fields = bytes_of_keys(keys[order])
-        with self._errors(table):
+        (found,) = self.fetch_many([(table, keys, rows)])
+        return found
+
+    def fetch_many(self, requests: Sequence[tuple[str, Keys, Rows]]) -> list[Found]:
+        """As `fetch` for each (table, keys, rows), in one request of the server.
+
+        Raises:
+          TierError: of all tables where the server does not answer, else of one.
+        """
+        orders, counts, commands = [], [], []
+        for table, keys, rows in requests:
+            opened = self._tables[table]
+            check_fetch(opened.dimension, keys, rows)
+            order, partitions = opened.by_partition(keys, self._options.max_batch_size)
+            fields = bytes_of_keys(keys[order])
+            commands += [(partition, fields[some]) for partition, some in partitions]
+            orders.append(order)
+            counts.append(len(partitions))
+        with self._errors(", ".join(table for table, _, _ in requests)):
             pipeline = self._client().pipeline(transaction=False)
-            for partition, some in partitions:
-                pipeline.hmget(partition, fields[some])
-            values = [value for answer in pipeline.execute() for value in answer]
-            return write_found(values, rows, order)
+            for command in commands:
+                pipeline.hmget(*command)
+            answers = iter(pipeline.execute())
+        found = []
+        for (table, _, rows), order, count in zip(requests, orders, counts, strict=True):
+            with self._errors(table):
+                values = [value for answer in islice(answers, count) for value in answer]
+                found.append(write_found(values, rows, order))
+        return found
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """See `Tier.put`. If it fails, any of the rows may have been written."""

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fusion.stores.row_bytes import (
     bytes_of_keys,
@@ -54,6 +56,12 @@ class RocksDBOptions:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
 
 
+class _Table(NamedTuple):
+    dimension: int
+    family: Any  # to read from
+    handle: Any  # to write to, in batches
+
+
 class RocksDB:
     """A tier of tables in one database, each a column family of its name.
 
@@ -80,10 +88,14 @@ class RocksDB:
         self._options = options
         self.address = options.path
         self.is_writable = not options.read_only
-        self._tables: dict[str, tuple[int, Any]] = {}
+        self._tables: dict[str, _Table] = {}
         access = rocksdict.AccessType
         with self._errors(""):
-            names = rocksdict.Rdict.list_cf(self.address) if self._is_there() else []
+            names = []
+            if os.path.exists(os.path.join(self.address, "CURRENT")):
+                names = rocksdict.Rdict.list_cf(self.address)
+            elif options.read_only:
+                raise ValueError("is not there")
             self._database = rocksdict.Rdict(
                 self.address,
                 self._family_options(),
@@ -109,73 +121,72 @@ class RocksDB:
                 raise ValueError("is not there")
             for row in islice(family.values(), 1):
                 rows_of_bytes([row], table.dimension)
-        self._tables[table.name] = table.dimension, family
+        handle = self._database.get_column_family_handle(table.name)
+        self._tables[table.name] = _Table(table.dimension, family, handle)
 
     def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
         """See `Tier.fetch`."""
-        dimension, family = self._tables[table]
-        check_fetch(dimension, keys, rows)
+        opened = self._tables[table]
+        check_fetch(opened.dimension, keys, rows)
         with self._errors(table):
-            fields, values = bytes_of_keys(keys), []
+            # Keys of one block come after each other, which takes a quarter of the time less.
+            order = np.argsort(keys)
+            fields, values = bytes_of_keys(keys[order]), []
             for some in self._slices(len(keys)):
-                values += family.get(fields[some])
-            return write_found(values, rows)
+                values += opened.family.get(fields[some])
+            return write_found(values, rows, order)
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """See `Tier.put`. Each `max_batch_size` rows are written whole or not at all."""
-        dimension, _ = self._tables[table]
-        check_rows(dimension, keys, rows)
+        opened = self._tables[table]
+        check_rows(opened.dimension, keys, rows)
         self._check_writable()
         fields, values = bytes_of_keys(keys), bytes_of_rows(rows)
         with self._errors(table):
-            family = self._database.get_column_family_handle(table)
             for some in self._slices(len(keys)):
                 batch = self._package.WriteBatch(raw_mode=True)
                 for key, row in zip(fields[some], values[some], strict=True):
-                    batch.put(key, row, family)
+                    batch.put(key, row, opened.handle)
                 self._database.write(batch)
 
     def remove(self, table: str, keys: Keys) -> None:
         """See `Tier.remove`."""
+        opened = self._tables[table]
         self._check_writable()
         fields = bytes_of_keys(keys)
         with self._errors(table):
-            family = self._database.get_column_family_handle(table)
             for some in self._slices(len(keys)):
                 batch = self._package.WriteBatch(raw_mode=True)
                 for key in fields[some]:
-                    batch.delete(key, family)
+                    batch.delete(key, opened.handle)
                 self._database.write(batch)
 
     def blocks(self, table: str, size: int) -> Iterator[Block]:
         """See `Tier.blocks`. All rows are those of the moment in which the first block is read."""
-        dimension, family = self._tables[table]
+        opened = self._tables[table]
         with self._errors(table):
-            items = iter(family.items())
+            items = iter(opened.family.items())
         while True:
             with self._errors(table):
                 some = [*islice(items, size)]
                 if not some:
                     return
                 keys, rows = zip(*some, strict=True)
-                block = keys_of_bytes(keys), rows_of_bytes(rows, dimension)
+                block = keys_of_bytes(keys), rows_of_bytes(rows, opened.dimension)
             yield block
 
     def count(self, table: str) -> int:
         """See `Tier.count`. It goes over all keys: RocksDB knows an estimate only."""
-        _, family = self._tables[table]
+        family = self._tables[table].family
         with self._errors(table):
             return sum(1 for _ in family.keys())  # noqa: SIM118, no dict
 
     def close(self) -> None:
         """See `Tier.close`."""
-        for _, family in self._tables.values():
-            family.close()
+        for table in self._tables.values():
+            table.family.close()
         self._tables.clear()
         self._database.close()
-
-    def _is_there(self) -> bool:
-        return os.path.exists(os.path.join(self.address, "CURRENT"))
 
     def _family_options(self) -> Any:
         options = self._package.Options(raw_mode=True)

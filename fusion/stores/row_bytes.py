@@ -52,15 +52,13 @@ def rows_of_bytes(rows: Sequence[bytes], dimension: int) -> Rows:
     return np.frombuffer(b"".join(rows), "<f4").reshape(len(rows), dimension)
 
 
-def write_found(
-    values: Sequence[bytes | None], rows: Rows, where: NDArray[np.intp] | None = None
-) -> Found:
+def write_found(values: Sequence[bytes | None], rows: Rows, where: NDArray[np.intp]) -> Found:
     """Writes the rows that a database has.
 
     Args:
       values: what it has for each of n keys.
       rows: out: [n, dimension]; those without a value stay as they are.
-      where: [n], in which of the rows each value belongs; None: in the order of the values.
+      where: [n], in which of the rows each value belongs.
 
     Returns:
       bool [n]: which of the rows have a value.
@@ -69,7 +67,7 @@ def write_found(
       ValueError: rows of another dimension.
     """
     has_value = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    into = np.flatnonzero(has_value) if where is None else where[has_value]
+    into = where[has_value]
     rows[into] = rows_of_bytes([value for value in values if value is not None], rows.shape[1])
     found = np.zeros(len(values), np.bool_)
     found[into] = True

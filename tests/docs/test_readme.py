@@ -63,6 +63,7 @@ def without_trailing_spaces(text):
         ("docs/rewrite.md", 4),
         ("docs/savedmodel.md", 13),
         ("docs/split.md", 4),
+        ("docs/stores.md", 2),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
     ],
