@@ -85,7 +85,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
-        *("fuse_updates", "targets"),
+        *("fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),

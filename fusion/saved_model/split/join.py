@@ -87,7 +87,7 @@ def write_joined(folder: Path, model: Path, place: Callable[[Path, Path], object
 
 def _check_sizes(part: SourceModel) -> None:
     """Checks files of tables, which may be others than those that were written."""
-    for table in _tables(part.meta_graphs[0]):
+    for table in tables_in_files(part.meta_graphs[0]):
         file, size = part.path / "assets" / table.file, total_bytes([table])
         if file.is_file() and file.stat().st_size != size:
             raise ModelError(
@@ -134,7 +134,7 @@ def _joined(
     for name, signature in signatures.items():
         needed.signature_def[name].CopyFrom(signature)
     part = Part(reachable(graph, signature_nodes(needed)), signatures)
-    return assemble(_origin(lookup, dense), part, _tables(lookup))
+    return assemble(_origin(lookup, dense), part, tables_in_files(lookup))
 
 
 def _own_names(
@@ -184,8 +184,8 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
     return Origin(meta, graph, keys)
 
 
-def _tables(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
-    """The tables that a model reads from files."""
+def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
+    """Returns the tables that a model reads from files."""
     nodes = {node.name: node for node in lookup.graph_def.node}
     files = {node_name(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
     found = []
