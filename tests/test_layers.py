@@ -69,8 +69,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "fusion.stores": (
-        *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
-        *("hps_json", "config", "counters", "hot_rows", "fetching", "open_stores", "table_store"),
+        *("tier", "open_file", "hash_index", "local_files", "versions", "versioned_files"),
+        *("row_bytes", "rocksdb", "redis", "redis_changes", "hps_json", "config", "counters"),
+        *("hot_rows", "fetching", "refresh", "open_stores", "table_store", "addresses", "transfer"),
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),

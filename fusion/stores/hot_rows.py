@@ -21,7 +21,7 @@ from fusion.cpu_ops.hot_rows.layout import (
     StoreRecord,
     hash_of_name,
 )
-from fusion.cpu_ops.keys.layout import index_bytes
+from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever
 from fusion.runtime.threads import pool
@@ -146,6 +146,11 @@ class HotRows:
     def has(self, keys: Keys) -> Found:
         """Which of keys [n] have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
+
+    def keys(self) -> Keys:
+        """All keys that have a row, and maybe some that had one; nobody may insert meanwhile."""
+        count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
+        return np.unique(self._owners[:count])
 
     def insert(self, keys: Keys, rows: Rows, skipped: Found | None = None) -> None:
         """Takes rows [n, D] of keys [n], those that are not skipped; others make room for them."""

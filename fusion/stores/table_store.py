@@ -22,6 +22,8 @@ from fusion.stores.counters import Latency, StoreCounters, TableCounters
 from fusion.stores.fetching import Fetcher
 from fusion.stores.hot_rows import HotRows, Queue, Record, address_of, native, new_tables
 from fusion.stores.open_stores import PATIENCE_NS, open_stores
+from fusion.stores.redis import Redis
+from fusion.stores.refresh import FolderFollower, Followers, RedisFollower
 from fusion.stores.tier import Keys, Rows, TableDescription, Tier, TierError
 
 #: So many keys are asked for at once where all rows of a table may be.
@@ -98,6 +100,7 @@ class TableStore:
             for own, table, threshold in zip(words, self._tables, thresholds, strict=True)
         ]
         self._fetcher = Fetcher(self._tables, self._tiers, self._caches, promote)
+        self._followers = Followers(self._tables, self._tiers, self._fetcher, promote)
         self._queue, self._background_errors = Queue(queue_keys), 0
         self._closing, self._state = threading.Lock(), "open"
         self._record = Record(open_stores().server, upcalls().address, PATIENCE_NS)
@@ -275,6 +278,46 @@ class TableStore:
         with self._using():
             self._fetcher.invalidate(number, None if keys is None else np.unique(_keys(keys)))
 
+    def follow(self, root: str | os.PathLike[str], seconds: float = 1.0) -> FolderFollower:
+        """Takes over versions of the tables while lookups go on, those that are there at once.
+
+        The newest version replaces the files of the store. One that is broken is refused, and the
+        one before it stays. See `fusion.stores.versions`.
+
+        Args:
+          root: the folder in which they appear.
+          seconds: between looks whether there are any.
+
+        Returns:
+          What follows, until the store is closed; its `look` looks now.
+
+        Raises:
+          ValueError: the store has no files, follows others, or an upper tier has copies of rows.
+          tf.errors.FailedPreconditionError: the store is closed.
+        """
+        with self._using():
+            return self._followers.follow_folder(root, seconds)
+
+    def follow_redis(self, redis: Redis | None = None, seconds: float = 1.0) -> RedisFollower:
+        """Takes over rows that others write to Redis and announce, by `fusion tables push`.
+
+        Only rows that the cache has are fetched. When announcements may have been lost, as after a
+        new connection, these are all of its rows.
+
+        Args:
+          redis: a tier of the store; None: the only one.
+          seconds: until the server is asked again that did not answer.
+
+        Returns:
+          What follows, until the store is closed.
+
+        Raises:
+          ValueError: the store has no such tier, follows it already, or an upper tier has copies.
+          tf.errors.FailedPreconditionError: the store is closed.
+        """
+        with self._using():
+            return self._followers.follow_redis(redis, seconds)
+
     def counters(self) -> StoreCounters:
         """What was counted since the store was opened."""
         names = [table.name for table in self._tables]
@@ -298,7 +341,8 @@ class TableStore:
         }
         latency = Latency.of(self._record.latency_ns, self._record.latencies)
         dropped = self._queue.dropped_count
-        return StoreCounters(tables, tiers, latency, dropped, self._background_errors)
+        background_errors, refresh = self._background_errors, self._followers.counters()
+        return StoreCounters(tables, tiers, latency, dropped, background_errors, refresh)
 
     def register(self, name: str = "default") -> TableStore:
         """Lets ops and layers find the store by a name, in place of another that has it.
@@ -334,6 +378,7 @@ class TableStore:
             self._record.close()
             while self._record.user_count:
                 time.sleep(_PAUSE_S)
+            self._followers.close()
             self._queue.wake()
             self._thread.join()
             open_stores().remove(self._record.address)
