@@ -121,6 +121,11 @@ def version_numbers(root: _PathLike) -> list[int]:
     return sorted(int(name) for name in names if str(int(name)) == name)
 
 
+def is_version(folder: _PathLike) -> bool:
+    """Whether a folder says that it is a version, or a split model."""
+    return any(Path(folder, name).exists() for name in (_FILE, _SPLIT_FILE))
+
+
 def read_version(folder: _PathLike) -> Version:
     """What a folder says that it is; nothing else of it is read.
 
@@ -194,7 +199,6 @@ def write_version(
     """
     if number < 0 or (base is not None and not 0 <= base < number):
         raise ValueError(f"number must be at least 0, and above base, got {number} and {base}")
-    os.makedirs(root, exist_ok=True)
     return write_version_folder(Path(root, str(number)), tables, base)
 
 
@@ -204,6 +208,7 @@ def write_version_folder(
     """Writes a version to a folder of any name, see `write_version`."""
     if not tables:
         raise ValueError("tables must not be empty")
+    os.makedirs(folder.parent, exist_ok=True)
     with files.new_folder(folder) as staging:
         about = {name: _write_table(staging, name, source) for name, source in tables.items()}
         kind = {"kind": "whole"} if base is None else {"kind": "delta", "base": base}
