@@ -203,8 +203,9 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_of_file = error.strerror is not None and error.filename is not None
-        text = f"{error.filename}: {error.strerror.lower()}" if is_of_file else str(error)
+        text = str(error)
+        if error.strerror and error.filename:
+            text = f"{error.filename}: {error.strerror.lower()}"
         raise click.ClickException(text) from error
     except (ValueError, TierError) as error:
         raise click.ClickException(str(error)) from error
