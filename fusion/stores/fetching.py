@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,25 @@ def fetch_many(tier: Tier, requests: Sequence[Request]) -> list[Found]:
     return [tier.fetch(*request) for request in requests]
 
 
+class _Rest(NamedTuple):
+    """Keys of a flight that have no rows yet.
+
+    Attributes:
+      at: where they are; None: they are all of its keys.
+      keys: [n].
+      rows: [n, D], where they come; those of the flight itself if it is all of them.
+    """
+
+    at: NDArray[Any] | None
+    keys: Keys
+    rows: Rows
+
+    @property
+    def request(self) -> tuple[Keys, Rows]:
+        """What a tier is told."""
+        return self.keys, self.rows
+
+
 class _Flight:
     """Rows of a table that are on their way, which others may wait for.
 
@@ -64,6 +83,20 @@ class _Flight:
             return np.full(len(keys), -1)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[places] == keys, places, -1)
+
+    def wanted(self) -> _Rest:
+        """The keys that were not found so far."""
+        if not self.found.any():
+            return _Rest(None, self.keys, self.rows)
+        at = np.flatnonzero(~self.found)
+        return _Rest(at, self.keys[at], np.empty((len(at), self.rows.shape[1]), np.float32))
+
+    def take(self, rest: _Rest, has: Found) -> None:
+        """Takes the rows that a tier has."""
+        if rest.at is None:
+            self.found = has
+        else:
+            self.rows[rest.at[has]], self.found[rest.at[has]] = rest.rows[has], True
 
 
 #: A flight of someone else, which of the keys asked for are in it, and where.
@@ -146,8 +179,8 @@ class Fetcher:
                         at = np.flatnonzero(is_there)
                         shared[number].append((flight, at, places[at]))
                         rest &= ~is_there
-                keys = keys[rest] if shared[number] else keys
-                own[number] = _Flight(keys, self._tables[number].dimension, landed)
+                left = keys[rest] if shared[number] else keys
+                own[number] = _Flight(left, self._tables[number].dimension, landed)
                 self._flights[number].append(own[number])
         return own, shared
 
@@ -162,8 +195,8 @@ class Fetcher:
         cached = {}
         for number, flight in own.items():
             # Others may have brought rows since they were missed.
-            flight.found = self._caches[number].read(flight.keys, flight.rows)
-            cached[number] = flight.found.copy()
+            cached[number] = self._caches[number].read(flight.keys, flight.rows)
+            flight.found = cached[number].copy()
         try:
             for level, tier in enumerate(self._tiers):
                 if all(flight.found.all() for flight in own.values()):
@@ -172,46 +205,36 @@ class Fetcher:
         finally:
             self._keep(own, cached)
         for number, flight in own.items():
-            flight.rows[~flight.found] = self._tables[number].default
-            unknown = len(flight.keys) - int(flight.found.sum())
+            unknown = len(flight.keys) - int(np.count_nonzero(flight.found))
             if unknown:
+                flight.rows[~flight.found] = self._tables[number].default
                 with self._lock:
                     self._caches[number].count(HotTable.unknown_count, unknown)
 
     def _ask(self, level: int, tier: Tier, own: Mapping[int, _Flight]) -> None:
         """Asks a tier for all rows that were not found so far."""
-        requests: dict[int, tuple[NDArray[np.int64], Keys, Rows]] = {}
-        for number, flight in own.items():
-            rest = np.flatnonzero(~flight.found)
-            if len(rest):
-                rows = np.empty((len(rest), flight.rows.shape[1]), np.float32)
-                requests[number] = rest, flight.keys[rest], rows
+        wanted = {number: flight.wanted() for number, flight in own.items()}
+        wanted = {number: rest for number, rest in wanted.items() if len(rest.keys)}
+        names = [self._tables[number].name for number in wanted]
+        requests = [(n, *rest.request) for n, rest in zip(names, wanted.values(), strict=True)]
         begun = time.monotonic_ns()
         try:
-            found = fetch_many(
-                tier,
-                [
-                    (self._tables[number].name, keys, rows)
-                    for number, (_, keys, rows) in requests.items()
-                ],
-            )
+            found = fetch_many(tier, requests)
         except TierError:
-            for number in requests:
+            for number in wanted:
                 self._meters[level][number].add_error()
             raise
         passed = time.monotonic_ns() - begun
-        for (number, (rest, keys, rows)), has in zip(requests.items(), found, strict=True):
-            hits, flight = int(has.sum()), own[number]
-            self._meters[level][number].add(
-                hits, len(keys) - hits, hits * rows.itemsize * rows.shape[1], passed
-            )
-            if hits:
-                flight.rows[rest[has]], flight.found[rest[has]] = rows[has], True
-                self._put_above(level, number, flight, rest[has])
+        for (number, rest), has in zip(wanted.items(), found, strict=True):
+            hits, row_bytes = int(np.count_nonzero(has)), rest.rows.itemsize * rest.rows.shape[1]
+            meter = self._meters[level][number]
+            meter.add(hits, len(has) - hits, hits * row_bytes, passed)
+            own[number].take(rest, has)
+            if hits and self._promote:
+                at = np.flatnonzero(has) if rest.at is None else rest.at[has]
+                self._put_above(level, number, own[number], at)
 
-    def _put_above(
-        self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]
-    ) -> None:
+    def _put_above(self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]) -> None:
         """Lets upper tiers have rows, those that take them; that this fails is no failure."""
         name = self._tables[number].name
         for upper, tier in enumerate(self._tiers[:level]):
@@ -229,9 +252,9 @@ class Fetcher:
         """Lets the cache have the rows that were found, and are still those of their keys."""
         with self._lock:
             for number, flight in own.items():
-                skipped = ~flight.found | flight.stale | cached[number]
-                if not skipped.all():
-                    self._caches[number].insert(flight.keys, flight.rows, skipped)
+                is_new = flight.found & ~flight.stale & ~cached[number]
+                if is_new.any():
+                    self._caches[number].insert(flight.keys, flight.rows, is_new)
 
     def update(self, number: int, keys: Keys, rows: Rows) -> None:
         """Writes rows of distinct keys to all writable tiers, and replaces those in the cache.
@@ -247,7 +270,9 @@ class Fetcher:
             found = tier.fetch(table.name, keys, np.empty_like(rows))
             if found.any():
                 key = keys[found][0]
-                raise ValueError(f"{tier.name}, table {table.name}: has key {key}, and is read only")
+                raise ValueError(
+                    f"{tier.name}, table {table.name}: has key {key}, and is read only"
+                )
         else:
             raise ValueError(f"no tier of table {table.name} is writable")
         with self._writing:

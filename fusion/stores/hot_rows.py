@@ -6,8 +6,9 @@ Lookups are native code that needs neither Python nor its lock, see `fusion.cpu_
 from __future__ import annotations
 
 import ctypes
+import importlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -34,36 +35,39 @@ _LINE = 64
 _MOST_ROWS = 2**31 - 2
 
 
-def _native(name: str, module: str, arguments: int) -> Callable[..., None]:
-    """A function of a module of `fusion.cpu_ops.hot_rows`, compiled; it releases Python's lock."""
+class _Function:
+    """A function of a module of `fusion.cpu_ops`, compiled; a call releases Python's lock."""
 
-    def compile_it() -> bytes:
-        import importlib
+    def __init__(self, name: str, module: str, arguments: int) -> None:
+        def compile_it() -> bytes:
+            from fusion.runtime.native.compiler import compile_object
 
-        from fusion.runtime.native.compiler import compile_object
+            function = getattr(importlib.import_module(f"fusion.cpu_ops.{module}"), name)
+            return compile_object(getattr(function, "py_func", function), arguments, f"hot_{name}")
 
-        function = getattr(importlib.import_module(f"fusion.cpu_ops.{module}"), name)
-        return compile_object(getattr(function, "py_func", function), arguments, f"hot_{name}")
+        self.address = objects.address(f"hot_{name}", compile_it, f"fusion.cpu_ops.{module}")
+        self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address)
 
-    address = objects.address(f"hot_{name}", compile_it, f"fusion.cpu_ops.{module}")
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(address)
+    def __call__(self, *arguments: int) -> None:
+        """Calls it with int64s."""
+        self._call(*arguments)
 
 
 class Native:
     """The functions of `fusion.cpu_ops.hot_rows` that Python calls, by their names."""
 
     def __init__(self) -> None:
-        self.begin_index = _native("begin_index", "keys.index", 5)
-        self.read_rows = _native("read_rows", "hot_rows.table", 6)
-        self.insert_rows = _native("insert_rows", "hot_rows.table", 6)
-        self.remove_rows = _native("remove_rows", "hot_rows.table", 3)
-        self.remove_all = _native("remove_all", "hot_rows.table", 1)
-        self.look_up = _native("look_up", "hot_rows.lookup", 1)
-        self.look_up_open = _native("look_up_open", "hot_rows.lookup", 1)
-        self.help_lookup = _native("help_lookup", "hot_rows.lookup", 2)
-        self.enter = _native("enter_open", "hot_rows.lookup", 2)
-        self.end_lookup = _native("end_lookup", "hot_rows.lookup", 2)
-        self.take = _native("take", "hot_rows.queue", 4)
+        self.begin_index = _Function("begin_index", "keys.index", 5)
+        self.read_rows = _Function("read_rows", "hot_rows.table", 6)
+        self.insert_rows = _Function("insert_rows", "hot_rows.table", 6)
+        self.remove_rows = _Function("remove_rows", "hot_rows.table", 3)
+        self.remove_all = _Function("remove_all", "hot_rows.table", 1)
+        self.look_up = _Function("look_up", "hot_rows.lookup", 1)
+        self.look_up_open = _Function("look_up_open", "hot_rows.lookup", 1)
+        self.help_lookup = _Function("help_lookup", "hot_rows.lookup", 2)
+        self.enter = _Function("enter_open", "hot_rows.lookup", 2)
+        self.end_lookup = _Function("end_lookup", "hot_rows.lookup", 2)
+        self.take = _Function("take", "hot_rows.queue", 4)
 
 
 @cache
@@ -99,7 +103,9 @@ class HotRows:
         self, words: NDArray[np.int64], table: TableDescription, capacity: int, threshold: float
     ) -> None:
         if not 0 <= capacity <= _MOST_ROWS:
-            raise ValueError(f"cache_rows of {table.name} must be 0 to {_MOST_ROWS}, got {capacity}")
+            raise ValueError(
+                f"cache_rows of {table.name} must be 0 to {_MOST_ROWS}, got {capacity}"
+            )
         if capacity == 0:
             threshold = 1.0
         self._words, self._address = words, address_of(words)
@@ -111,10 +117,10 @@ class HotRows:
         self._rows = _lines(4 * capacity * table.dimension)
         self._marks = np.zeros(capacity, np.uint8)
         native().begin_index(address_of(self._index), capacity, 1, 0, 1)
-        words[HotTable.index], words[HotTable.rows] = map(address_of, (self._index, self._rows))
-        words[HotTable.owners], words[HotTable.marks] = map(
-            address_of, (self._owners, self._marks)
-        )
+        words[HotTable.index] = address_of(self._index)
+        words[HotTable.rows] = address_of(self._rows)
+        words[HotTable.owners] = address_of(self._owners)
+        words[HotTable.marks] = address_of(self._marks)
         words[HotTable.default] = address_of(self._default)
         words[HotTable.row_bytes], words[HotTable.capacity] = 4 * table.dimension, capacity
         words[HotTable.name] = ctypes.addressof(self._text)
@@ -139,6 +145,8 @@ class HotRows:
         result = np.array([address_of(missing), 0], np.int64)
         addresses = address_of(keys), 0, len(keys), address_of(rows), address_of(result)
         native().read_rows(self._address, *addresses)
+        if result[1] == len(keys):
+            return np.zeros(len(keys), np.bool_)
         found = np.ones(len(keys), np.bool_)
         found[missing[: result[1]]] = False
         return found
@@ -152,20 +160,20 @@ class HotRows:
         count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
         return np.unique(self._owners[:count])
 
-    def insert(self, keys: Keys, rows: Rows, skipped: Found | None = None) -> None:
-        """Takes rows [n, D] of keys [n], those that are not skipped; others make room for them."""
-        self._insert(keys, rows, 1, skipped)
+    def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
+        """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
+        self._insert(keys, rows, 1, chosen)
 
     def replace(self, keys: Keys, rows: Rows) -> None:
         """Replaces the rows of those keys that have one."""
         self._insert(keys, rows, 0, None)
 
-    def _insert(self, keys: Keys, rows: Rows, is_new: int, skipped: Found | None) -> None:
+    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: Found | None) -> None:
         if self._capacity == 0:
             return
-        skips = 0 if skipped is None else address_of(skipped)
+        choice = 0 if chosen is None else address_of(chosen)
         addresses = address_of(keys), address_of(rows)
-        native().insert_rows(self._address, *addresses, len(keys), is_new, skips)
+        native().insert_rows(self._address, *addresses, len(keys), is_new, choice)
 
     def remove(self, keys: Keys | None) -> None:
         """Takes the rows of keys out, of all with None."""
@@ -225,9 +233,8 @@ class Record:
         self.words = np.zeros(StoreRecord.SIZE, np.int64)
         keep_forever(self.words)
         self.address = address_of(self.words)
-        look_up, work = native().look_up, native().help_lookup
-        self.words[StoreRecord.lookup] = ctypes.cast(look_up, ctypes.c_void_p).value
-        self.words[StoreRecord.work] = ctypes.cast(work, ctypes.c_void_p).value
+        self.words[StoreRecord.lookup] = native().look_up.address
+        self.words[StoreRecord.work] = native().help_lookup.address
         self.words[StoreRecord.server], self.words[StoreRecord.upcalls] = server, upcalls
         self.words[StoreRecord.patience_ns] = patience_ns
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,7 +65,7 @@ class LocalFiles:
         try:
             folder = self._folder(table.name)
             self._tables[table.name] = (
-                _NoTable(table.dimension) if folder is None else _Table(folder, table.dimension)
+                _NoTable(table.dimension) if folder is None else _opened(folder, table.dimension)
             )
         except (OSError, ValueError) as error:
             raise self._error(table.name, error) from error
@@ -75,7 +76,7 @@ class LocalFiles:
         check_fetch(opened.dimension, keys, rows)
         try:
             return opened.fetch(keys, rows)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise self._error(table, error) from error
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
@@ -92,7 +93,7 @@ class LocalFiles:
         for first in range(0, opened.count, size):
             try:
                 block = opened.read(first, min(size, opened.count - first))
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 raise self._error(table, error) from error
             yield block
 
@@ -138,7 +139,7 @@ class _Table:
     def fetch(self, keys: Keys, rows: Rows) -> Found:
         # What is mapped beyond the end of a file kills the process that reads it.
         self._check_size()
-        return self._index.look_up(keys, self._rows.ctypes.data, rows)
+        return self._index.look_up(np.ascontiguousarray(keys), self._rows.ctypes.data, rows)
 
     def read(self, first: int, count: int) -> Block:
         size = 4 * self.dimension
@@ -153,6 +154,24 @@ class _Table:
                 f"{self._file.name}: has {size} bytes, but {self.count} rows of dimension "
                 f"{self.dimension} have {expected}"
             )
+
+
+def _opened(folder: Path, dimension: int) -> _Table:
+    """Opens a table: all its files are of one folder, also if another takes its place meanwhile.
+
+    Raises:
+      OSError, ValueError: as of `_Table`.
+    """
+    while True:
+        before = os.stat(folder)
+        try:
+            table = _Table(folder, dimension)
+        except (OSError, ValueError):
+            if os.path.samestat(before, os.stat(folder)):
+                raise
+        else:
+            if os.path.samestat(before, os.stat(folder)):
+                return table
 
 
 class _NoTable:
@@ -192,10 +211,8 @@ def write_table(folder: _PathLike, blocks: Blocks) -> int:
     dimension = first[1].shape[-1]
 
     def checked() -> Iterator[Block]:
-        block: Block | None = first
-        while block is not None:
+        for block in chain([first], iterator):
             check_rows(dimension, *block)
             yield block
-            block = next(iterator, None)
 
     return files.write_table(folder, dimension, checked(), {})

@@ -61,7 +61,7 @@ class OpenStores:
                 request.answer(b"the table store was closed\0", _FAILED_PRECONDITION)
                 return
             rows = store.rows_of(list(_wanted(words)))
-            request.answer(b"".join(memoryview(one).cast("B") for one in rows if one.size))
+            request.answer(b"".join(one.tobytes() for one in rows))
         except TierError as error:
             request.answer(f"{error}".encode() + b"\0", _UNAVAILABLE)
         except BaseException as error:  # nothing may be raised into C

@@ -24,7 +24,7 @@ from fusion.stores.hot_rows import HotRows, Queue, Record, address_of, native, n
 from fusion.stores.open_stores import PATIENCE_NS, open_stores
 from fusion.stores.redis import Redis
 from fusion.stores.refresh import FolderFollower, Followers, RedisFollower
-from fusion.stores.tier import Keys, Rows, TableDescription, Tier, TierError
+from fusion.stores.tier import Keys, Rows, TableDescription, Tier
 
 #: So many keys are asked for at once where all rows of a table may be.
 _BLOCK = 1 << 16
@@ -213,7 +213,9 @@ class TableStore:
             parts.setdefault(number, []).append(keys)
         rows = {}
         distinct = {
-            number: np.unique(keys[0] if len(keys) == 1 else np.concatenate(keys), return_inverse=True)
+            number: np.unique(
+                keys[0] if len(keys) == 1 else np.concatenate(keys), return_inverse=True
+            )
             for number, keys in parts.items()
         }
         fetched = self._fetcher.fetch({number: own for number, (own, _) in distinct.items()})

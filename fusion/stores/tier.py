@@ -111,11 +111,11 @@ def check_fetch(dimension: int, keys: Keys, rows: Rows) -> None:
     """Checks the arguments of `Tier.fetch`.
 
     Raises:
-      ValueError: other dtypes or shapes, or memory that is not in C order or not writable.
+      ValueError: other dtypes or shapes, or rows that are not in C order or not writable.
     """
     check_rows(dimension, keys, rows)
-    if not (keys.flags.c_contiguous and rows.flags.carray):
-        raise ValueError("keys and rows must be in C order, and rows writable")
+    if not rows.flags.carray:
+        raise ValueError("rows must be in C order and writable")
 
 
 def check_rows(dimension: int, keys: Keys, rows: Rows) -> None:

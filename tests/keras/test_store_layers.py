@@ -146,9 +146,7 @@ class TestSparseLookupLayer:
 
     def test_in_a_function(self, family: str) -> None:
         layer = layer_of(family, "SparseLookupLayer")
-        function = tf.function(
-            layer, input_signature=[tf.SparseTensorSpec([None, None], tf.int64)]
-        )
+        function = tf.function(layer, input_signature=[tf.SparseTensorSpec([None, None], tf.int64)])
         assert function.get_concrete_function().output_shapes.as_list() == [None, DIM]
         assert np.array_equal(function(sparse()), layer(sparse()))
 

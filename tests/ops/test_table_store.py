@@ -56,7 +56,9 @@ def test_keys_of_any_shape(store: TableStore) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_shapes_in_functions() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec(None, tf.int64)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 4], tf.int64), tf.TensorSpec(None, tf.int64)]
+    )
     def function(first, second):
         found = gather(first, second)
         assert found[0].shape.as_list() == [None, 4, None]
@@ -161,9 +163,7 @@ class TestErrors:
     @pytest.mark.usefixtures("store")
     def test_a_tier_that_does_not_answer(self, tier: ManyTablesTier) -> None:
         tier.error = "connection refused"
-        with pytest.raises(
-            tf.errors.UnavailableError, match="many, table b: connection refused"
-        ):
+        with pytest.raises(tf.errors.UnavailableError, match="many, table b: connection refused"):
             gather([1], tables=["b"], dims=[16])
         tier.error = None
         assert np.array_equal(gather([1], tables=["b"], dims=[16])[0], rows([1], B))
@@ -242,6 +242,36 @@ def test_threads_while_rows_change(store: TableStore) -> None:
     stop.set()
     changer.join()
     assert wrong == []
+
+
+def test_in_a_dataset(store: TableStore) -> None:
+    """Threads of TensorFlow's own wait for rows."""
+    del store
+    keys = np.arange(200).reshape(20, 10)
+    dataset = tf.data.Dataset.from_tensor_slices(keys)
+    dataset = dataset.map(lambda own: gather(own, tables=["a"], dims=[3])[0], 4)
+    assert np.array_equal(np.stack([*dataset.as_numpy_iterator()]), rows(keys, A))
+
+
+_LEFT_OPEN = """
+import tensorflow as tf
+import fusion
+from fusion.stores.table_store import TableStore
+from fusion.stores.tier import TableDescription
+from tests.stores.dictionary_tier import DictionaryTier
+
+tier = DictionaryTier().fill("a", range(9), [[key] * 3 for key in range(9)])
+store = TableStore([TableDescription("a", 3)], [tier], 5, hit_rate_threshold=0.0).register()
+for key in range(9):
+    rows = fusion.ops.table_store_gather([tf.constant([key], tf.int64)], tables=["a"], dims=[3])
+print("ends")
+"""
+
+
+def test_a_process_ends_whose_store_is_open() -> None:
+    command = [sys.executable, "-c", _LEFT_OPEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
 
 
 _LOADS = """

@@ -38,8 +38,10 @@ def test_quantiles() -> None:
         right = np.quantile(times, share, method="inverted_cdf") * 1e-9
         assert right < latency.quantile(share) <= 1.126 * right
     assert Latency.of(0, [0] * HISTOGRAM_BUCKETS).to_dict() == {
-        **{"count": 0, "seconds": 0.0},
-        **{"p50": 0.0, "p99": 0.0},
+        "count": 0,
+        "seconds": 0.0,
+        "p50": 0.0,
+        "p99": 0.0,
     }
 
 

@@ -116,10 +116,10 @@ def test_rows_are_replaced() -> None:
     assert cache.count(HotTable.insert_count) == 3
 
 
-def test_skipped_rows_are_not_inserted() -> None:
+def test_chosen_rows_alone_are_inserted() -> None:
     cache = Cache(100)
     rows = np.zeros((3, DIM), np.float32)
-    cache.insert(np.arange(3), rows, np.array([True, False, True]))
+    cache.insert(np.arange(3), rows, np.array([False, True, False]))
     assert cache.rows_of(range(3))[0] == [False, True, False]
 
 

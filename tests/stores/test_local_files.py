@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops.keys.file_layout import FileHead, slots_offset
-from fusion.stores import hash_index
+from fusion.stores import hash_index, local_files
 from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.tier import TableDescription, TierError
 from tests import zygote
@@ -164,8 +164,12 @@ def test_truncated_files(tmp_path, file, size):
         opened(tmp_path)
 
 
-def test_missing_files(tmp_path):
-    with pytest.raises(TierError, match=r"No such file.*/a/key"):
+@pytest.mark.parametrize("file", ["emb_vector", "key", "."])
+def test_missing_files(tmp_path, file):
+    write(tmp_path / "a", SPARSE)
+    path = tmp_path / "a" / file
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(TierError, match=f"No such file.*{re.escape(str(path))}'"):
         opened(tmp_path)
 
 
@@ -236,6 +240,28 @@ def test_a_new_version_while_threads_look_up(tmp_path):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("rows", [7, 6])
+def test_a_new_version_while_a_table_is_opened(tmp_path, monkeypatch, rows):
+    """The keys of one version and the rows of another would be wrong, and nobody would see it."""
+    write(tmp_path / "old", SPARSE)
+    new = write(tmp_path / "new", SPARSE[:rows][::-1], version=2)
+    link = tmp_path / "a"
+    link.symlink_to(tmp_path / "old")
+    open_keys = hash_index.KeyFile
+
+    def replaced_meanwhile(path):
+        file = open_keys(path)
+        if link.readlink() != tmp_path / "new":
+            link.unlink()
+            link.symlink_to(tmp_path / "new")
+        return file
+
+    monkeypatch.setattr(local_files, "KeyFile", replaced_meanwhile)
+    tier = opened(tmp_path)
+    check(tier, SPARSE[:rows][::-1], new)
+    assert tier.count("a") == rows
 
 
 _OPENS = """

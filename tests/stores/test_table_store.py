@@ -28,8 +28,10 @@ def rows(keys, dimension: int = DIM, factor: float = 1.0) -> np.ndarray:
 
 
 def tier_of(keys, name: str = "dictionary", **arguments) -> DictionaryTier:
-    return DictionaryTier(name, **arguments).fill("a", keys, rows(keys)).fill(
-        "b", keys, rows(keys, 2, 10)
+    return (
+        DictionaryTier(name, **arguments)
+        .fill("a", keys, rows(keys))
+        .fill("b", keys, rows(keys, 2, 10))
     )
 
 
@@ -484,8 +486,13 @@ def test_counters_for_json(store: TableStore) -> None:
     store.lookup("a", [1, 2])
     found = store.counters().to_dict()
     assert found["tables"]["a"] == {
-        **{"hits": 2, "misses": 3, "waits": 1, "defaults": 0, "unknown": 0},
-        **{"inserted": 2, "evicted": 0},
+        "hits": 2,
+        "misses": 3,
+        "waits": 1,
+        "defaults": 0,
+        "unknown": 0,
+        "inserted": 2,
+        "evicted": 0,
     }
     of_tier = found["tiers"]["dictionary"]["a"]
     assert of_tier["requests"] == 1

@@ -152,7 +152,7 @@ WRONG: list[tuple[str, Callable[[], tuple[np.ndarray, np.ndarray]]]] = [
     (r"shape \(2, 3\)", lambda: (np.arange(2), np.zeros((2, 4), np.float32))),
     (r"shape \(2, 3\)", lambda: (np.arange(2), np.zeros((3, 3), np.float32))),
     ("C order", lambda: (np.arange(2), np.zeros((3, 2), np.float32).T)),
-    ("C order", lambda: (np.arange(4)[::2], np.zeros((2, 3), np.float32))),
+    ("writable", lambda: (np.arange(2), np.frombuffer(bytes(24), np.float32).reshape(2, 3))),
 ]
 
 

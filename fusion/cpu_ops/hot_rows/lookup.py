@@ -27,9 +27,9 @@ from fusion.runtime.native.memory import (
     load,
     store,
 )
-from fusion.runtime.upcalls.native import now
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
+from fusion.runtime.upcalls.native import now
 
 #: Fewer keys are looked up before another thread has woken up.
 _PARALLEL_KEYS = 2048

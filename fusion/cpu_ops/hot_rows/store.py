@@ -31,10 +31,14 @@ def find_store(names: int, name: int, length: int) -> int:
     """The address of the `StoreRecord` under a name, 0 if there is none."""
     for k in range(atomic_load(names, StoreNames.count)):
         slot = names + 8 * (StoreNames.slots + StoreSlot.SIZE * k)
-        if load(slot, StoreSlot.name_length) == length:
-            if c_memcmp(load(slot, StoreSlot.name), name, length) == 0:
-                return atomic_load(slot, StoreSlot.record)
+        if _is_name(load(slot, StoreSlot.name), load(slot, StoreSlot.name_length), name, length):
+            return atomic_load(slot, StoreSlot.record)
     return int64(0)
+
+
+@jit
+def _is_name(one: int, one_length: int, other: int, other_length: int) -> bool:
+    return one_length == other_length and c_memcmp(one, other, one_length) == 0
 
 
 @jit
@@ -49,8 +53,8 @@ def find_table(record: int, name: int, length: int, hashed: int, first: int) -> 
     for k in range(count):
         number = first + k if first + k < count else first + k - count
         table = load(record, StoreRecord.tables) + 8 * HotTable.SIZE * number
-        if load(table, HotTable.name_hash) == hashed:
-            if load(table, HotTable.name_length) == length:
-                if c_memcmp(load(table, HotTable.name), name, length) == 0:
-                    return int64(number)
+        if load(table, HotTable.name_hash) == hashed and _is_name(
+            load(table, HotTable.name), load(table, HotTable.name_length), name, length
+        ):
+            return int64(number)
     return int64(-1)

@@ -2,8 +2,8 @@
 
 The index is that of embedding variables (`fusion.cpu_ops.keys.index`), whose stripes have versions.
 Whoever changes the row of a key does so while its stripe's version is odd; a row that changes owner
-is taken from the old key first. So who has copied a row and finds the version of the key's stripe as
-it was before has one version of that row, whole; else it is read again.
+is taken from the old key first. So who has copied a row and finds the version of the key's stripe
+as it was before has one version of that row, whole; else it is read again.
 
 Which row makes room is chosen as by CLOCK (F. Corbato, A paging experiment with the Multics system,
 1968): a hand goes round, passes rows that were read since it came by, and takes the first other.
@@ -46,7 +46,6 @@ class _Found(Layout):
     hashes: Fields = fields(BLOCK)
     versions: Fields = fields(BLOCK)  # of their stripes
     numbers: Fields = fields(BLOCK)  # of their rows, from 1 on
-
 
 
 #: Lines of a row that are asked for.
@@ -182,17 +181,17 @@ def _copy(table: int, keys: int, start: int, size: int, found: int, out: int, ca
 
 
 @jit
-def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, skipped: int) -> None:
+def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, chosen: int) -> None:
     """Writes the rows of keys.
 
     Args:
       rows: their address.
       is_new: whether a key that has no row gets one, which another key may lose.
-      skipped: the address of a byte for each key: whether nothing is done; or 0.
+      chosen: the address of a byte for each key, 0 where nothing is done; or 0: all are.
     """
     lock(table, HotTable.lock)
     for k in range(count):
-        if skipped == 0 or load_as(skipped, k, np.uint8) == np.uint8(0):
+        if chosen == 0 or load_as(chosen, k, np.uint8) != np.uint8(0):
             _insert(table, load(keys, k), rows + k * load(table, HotTable.row_bytes), is_new)
     unlock(table, HotTable.lock)
 

@@ -48,11 +48,11 @@ EXTENDED = -2
 class OpTable(Layout):
     """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
 
-    The rank is -1 for any shape, and EXTENDED that of an output which is the shape of the first
-    input that has any, at the same position, and one dimension more. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol
-    k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list input
-    k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has: all
-    if there is one output, its own if there are as many; else that is not known.
+    The rank is -1 for any shape, and EXTENDED for that of the first input with any shape, at the
+    same position, and one dimension more. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for
+    symbol k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list
+    input k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has:
+    all if there is one output, its own if there are as many; else that is not known.
     """
 
     input_count: Int64  # a list counts once

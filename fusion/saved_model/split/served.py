@@ -100,7 +100,9 @@ def split_tables(src: str | os.PathLike[str], **options: Any) -> tuple[TableConf
     """
     folder = Path(os.path.abspath(src))
     return tuple(
-        TableConfig(table["name"], table["dimension"], str(folder / TABLES / table["name"]), **options)
+        TableConfig(
+            table["name"], table["dimension"], str(folder / TABLES / table["name"]), **options
+        )
         for table in _facts(folder)
     )
 
@@ -179,7 +181,8 @@ def _gathers(
         name: {
             node.name
             for node in reachable(
-                graph, [node_name(t) for one in signature.outputs.values() for t in tensor_names(one)]
+                graph,
+                [node_name(t) for one in signature.outputs.values() for t in tensor_names(one)],
             ).node
         }
         for name, signature in signatures.items()
@@ -265,7 +268,7 @@ def _replace(
             rank = ranks[one.node]
             if rank is not None:
                 node.op = "EnsureShape"
-                node.attr["shape"].shape.CopyFrom(shape_proto([None] * rank + [one.table.width]))
+                node.attr["shape"].shape.CopyFrom(shape_proto((*[None] * rank, one.table.width)))
 
 
 def _wide(graph: graph_pb2.GraphDef, gather: _Gather, name: str) -> str:
