@@ -103,18 +103,19 @@ class ChangedKeys:
         are_there = dict(zip(last, map(bool, pipeline.execute()), strict=True))
         new = {name: entries for name, entries in answer if entries}
         changed: dict[str, Keys | None] = {}
+        lost = []
         for name, table in self._tables.items():
             if last[name] == _START:
                 if name in new:  # it may have had more, before the first one
-                    self._last[name] = None
+                    lost.append(name)
             elif not are_there[name]:
-                self._last[name] = None
                 self.gap_count += 1
+                lost.append(name)
             elif name in new:
                 content = b"".join(fields[_KEYS] for _, fields in new[name])
                 changed[table] = np.unique(np.frombuffer(content, "<i8").astype(np.int64))
                 self._last[name] = new[name][-1][0]
-        return changed
+        return changed | self._begin(client, lost) if lost else changed
 
 
 def _stream(table: str) -> bytes:

@@ -143,15 +143,21 @@ class RedisFollower(_Follower):
         super().__init__(fetcher, tables, seconds)
         self._changes = ChangedKeys(redis, [table.name for table in tables])
 
-    def look(self) -> None:
-        """Takes over what has changed, for which it waits a little.
+    def look(self) -> bool:
+        """Takes over what has been announced, for which it waits `seconds`, or less.
+
+        Returns:
+          Whether there was something. If not, no lookup that begins has rows which are older than
+          what was announced before this call.
 
         Raises:
           TierError: Redis does not answer.
         """
         with self._looking:
-            for table, keys in self._changes.read(self._seconds).items():
+            changed = self._changes.read(self._seconds)
+            for table, keys in changed.items():
                 self._refresh(table, keys)
+            return bool(changed)
 
     def counters(self) -> RefreshCounters:
         """What there is."""

@@ -308,7 +308,8 @@ class TableStore:
 
         Args:
           redis: a tier of the store; None: the only one.
-          seconds: until the server is asked again that did not answer.
+          seconds: how long a request waits for changes at most, and until a server is asked again
+            that did not answer.
 
         Returns:
           What follows, until the store is closed.
