@@ -27,7 +27,14 @@ class Racers:
       reported: lookups that begin now have rows of this version, or of later ones.
     """
 
-    def __init__(self, store: TableStore, table: str, keys: np.ndarray, threads: int = 3) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        table: str,
+        keys: np.ndarray,
+        threads: int = 3,
+        ignored: tuple[type[Exception], ...] = (),
+    ) -> None:
         """Starts them; one half uses the op, which finds the store that is "default".
 
         Args:
@@ -35,7 +42,9 @@ class Racers:
           table: whose rows `rows_of` has made; none may be of version 0.
           keys: those that are looked up.
           threads: how many threads.
+          ignored: errors of lookups after which they go on.
         """
+        self._ignored = ignored
         self.reported, self.lookup_count, self._ends = 0.0, 0, False
         self._errors: list[Exception] = []
         self._store, self._table, self._all = store, table, keys
@@ -69,7 +78,10 @@ class Racers:
             while not self._ends:
                 keys = rng.choice(self._all, 200)
                 oldest = self.reported
-                rows = call(keys)
+                try:
+                    rows = call(keys)
+                except self._ignored:
+                    continue
                 assert (rows == rows[:, :1]).all(), "a row is of two versions"
                 assert rows.min() >= oldest, f"row of {rows.min()} after {oldest} was taken over"
                 self.lookup_count += 1
@@ -85,10 +97,16 @@ class Racers:
 
 
 @contextmanager
-def racing(store: TableStore, table: str, keys: np.ndarray, threads: int = 3) -> Iterator[Racers]:
+def racing(
+    store: TableStore,
+    table: str,
+    keys: np.ndarray,
+    threads: int = 3,
+    ignored: tuple[type[Exception], ...] = (),
+) -> Iterator[Racers]:
     """A block beside which threads look up keys; each of them has done so before it ends."""
     with store.as_default():
-        racers = Racers(store, table, keys, threads)
+        racers = Racers(store, table, keys, threads, ignored)
         try:
             yield racers
             racers.wait(20 * threads)
