@@ -315,7 +315,7 @@ class Fetcher:
             self._mark_stale(number, keys)
             known = cache.keys() if keys is None else keys
         for start in range(0, len(known), _BLOCK):
-            block = known[start : start + _BLOCK]
+            block = np.unique(known[start : start + _BLOCK])
             with self._writing:  # `update` does not come between
                 block = block[cache.has(block)]
                 try:

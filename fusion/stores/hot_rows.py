@@ -156,9 +156,12 @@ class HotRows:
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
     def keys(self) -> Keys:
-        """All keys that have a row, and maybe some that had one; nobody may insert meanwhile."""
+        """All keys that have a row, and maybe some that had one, which may be there several times.
+
+        Nobody may insert meanwhile.
+        """
         count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
-        return np.unique(self._owners[:count])
+        return self._owners[:count].copy()
 
     def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
         """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""

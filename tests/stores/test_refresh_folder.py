@@ -493,6 +493,19 @@ class TestConsistency:
             assert versions(store, [0, 1]) == [2, 9]
             assert store.counters().refresh.errors == 1
 
+    def test_rows_that_came_and_went(self, root: Path) -> None:
+        lower = DictionaryTier("lower").fill("items", range(1, 40, 2), np.full((20, 4), 5.0))
+        with TableStore([ITEMS], [VersionedFiles(root, [ITEMS]), lower], cache_rows=8) as store:
+            follower = store.follow(root, NEVER)
+            for _ in range(3):
+                for first in range(0, 40, 5):
+                    versions(store, range(first, first + 5))
+                store.invalidate("items", [1, 37])
+                versions(store, [3, 39, 37])
+            write(root, 2)
+            follower.look()  # the lower tier wants distinct keys
+            assert versions(store, range(40)) == [2, 5] * 20
+
     @pytest.mark.parametrize("cache_rows", [0, 40, 100])
     def test_a_lookup_sees_one_version_of_a_row(self, root: Path, cache_rows: int) -> None:
         wide = TableDescription("wide", 61)
