@@ -103,6 +103,11 @@ class FolderFollower(_Follower):
             self.taken_count += 1
             return taken.number
 
+    def close(self) -> None:
+        """Ends the thread; a version that is being checked is not taken over."""
+        self._files.close()
+        super().close()
+
     def counters(self) -> RefreshCounters:
         """What there is."""
         return RefreshCounters(

@@ -131,7 +131,7 @@ class VersionedFiles:
         self.address, self._root = os.fspath(root), Path(root)
         self._tables = {table.name: table for table in tables}
         self._opened = None if before is None else _Opened(Layers([before]))
-        self._taking = threading.Lock()
+        self._taking, self._closing = threading.Lock(), threading.Event()
         self._refusals: dict[int, str] = {}
         self._broken: dict[int, tuple[object, str]] = {}
         self.refused_count = 0
@@ -178,9 +178,16 @@ class VersionedFiles:
                 if taken is not None or (oldest is not None and number <= oldest):
                     break
                 try:
-                    self._opened, taken = self._open(number)
+                    opened, taken = self._open(number)
                 except (OSError, ValueError, TierError) as error:
+                    if self._closing.is_set():
+                        break
                     refusals[number] = self._refused(number, error)
+                else:
+                    self._opened = opened
+            if self._closing.is_set():
+                self._opened = None
+                return None
             self._refusals = refusals
             if taken is not None:
                 newer = [key for key in self._broken if key > taken.number]
@@ -213,7 +220,8 @@ class VersionedFiles:
         return self._layers.count(table)
 
     def close(self) -> None:
-        """See `Tier.close`."""
+        """See `Tier.close`. What takes a version at the moment soon ends, and takes none."""
+        self._closing.set()
         self._opened = None
 
     @property
@@ -278,7 +286,7 @@ class VersionedFiles:
         if number in self._broken and self._broken[number][0] == fingerprint:
             raise ValueError(self._broken[number][1])
         try:
-            version.check(self._tables.values())
+            version.check(self._tables.values(), self._closing.is_set)
             names = self._tables.keys() & version.tables.keys()
             return _opened({name: version.tables[name].folder for name in names}, self._tables)
         except (ValueError, TierError) as error:

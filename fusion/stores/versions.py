@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,19 @@ class Version:
     base: int | None
     tables: Mapping[str, TableFiles]
 
-    def check(self, tables: Iterable[TableDescription]) -> None:
+    def check(
+        self, tables: Iterable[TableDescription], is_closing: Callable[[], bool] = lambda: False
+    ) -> None:
         """Checks the files of those tables that a store has: sizes first, then checksums.
 
         Keys are not compared with each other, which happens when they are opened.
 
+        Args:
+          tables: of the store.
+          is_closing: whether there is no need to go on.
+
         Raises:
-          OSError: a file cannot be read.
+          OSError: a file cannot be read; `InterruptedError` where `is_closing`.
           ValueError: a table is missing in a whole version, has another dimension, or has files of
             other sizes or checksums.
         """
@@ -99,7 +105,7 @@ class Version:
                     )
         for own in checked:
             for name, expected in own.checksums.items():
-                if _checksum(own.folder / name) != expected:
+                if _checksum(own.folder / name, is_closing) != expected:
                     raise ValueError(f"{own.folder / name}: its checksum is wrong")
 
     @property
@@ -258,11 +264,13 @@ def _chained(first: Block, rest: Iterator[Block]) -> Iterator[Block]:
     yield from rest
 
 
-def _checksum(path: Path) -> int:
+def _checksum(path: Path, is_closing: Callable[[], bool]) -> int:
     """CRC-32 of a file."""
     checksum = 0
     with open(path, "rb", buffering=0) as file:
         while content := file.read(_BYTES_AT_ONCE):
+            if is_closing():
+                raise InterruptedError(f"{path}: need not be read any more")
             checksum = zlib.crc32(content, checksum)
     return checksum
 

@@ -16,12 +16,13 @@ import pytest
 import tensorflow as tf
 
 from fusion.stores import versioned_files
+from fusion.stores import versions as versions_module
 from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.refresh import FolderFollower
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import TableDescription, TierError
 from fusion.stores.versioned_files import VersionedFiles
-from fusion.stores.versions import Version, write_version
+from fusion.stores.versions import Version, read_version, write_version
 from tests.stores.dictionary_tier import DictionaryTier
 from tests.stores.racing import racing, rows_of
 from tests.stores.test_table_store import Thread, wait_for
@@ -181,6 +182,32 @@ class TestTakeOver:
         assert "fusion-refresh" in threads
         store.close()
         assert "fusion-refresh" not in {thread.name for thread in threading.enumerate()}
+
+    def test_a_store_is_closed_while_a_version_is_checked(
+        self,
+        store: TableStore,
+        root: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        checking, crc32 = threading.Event(), versions_module.zlib.crc32
+
+        def slow(content, checksum: int) -> int:
+            checking.set()
+            wait_for(lambda: store._state == "closed")
+            return crc32(content, checksum)
+
+        follower = store.follow(root, 0.01)
+        write(tmp_path, 2)
+        monkeypatch.setattr(versions_module, "_BYTES_AT_ONCE", 16)
+        monkeypatch.setattr(versions_module.zlib, "crc32", slow)
+        os.rename(tmp_path / "2", root / "2")
+        assert checking.wait(60)
+        store.close()
+        assert follower.version == 1
+        assert store.counters().refresh.refused_versions == 0
+        with pytest.raises(InterruptedError):
+            read_version(root / "2").check([ITEMS], lambda: True)
 
     def test_files_that_were_there_before(self, tmp_path: Path) -> None:
         (tmp_path / "before").mkdir()
@@ -350,9 +377,9 @@ class TestRefused:
     ) -> None:
         checks, check = [], Version.check
 
-        def counted(version: Version, tables) -> None:
+        def counted(version: Version, *arguments) -> None:
             checks.append(version.folder.name)
-            check(version, tables)
+            check(version, *arguments)
 
         monkeypatch.setattr(Version, "check", counted)
         change_a_row(write(root, 2))
