@@ -86,7 +86,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
-        *("fuse_updates", "gather_lookups", "targets"),
+        *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
@@ -94,7 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),
-        *("variables", "stock_bits"),
+        *("handles", "variables", "stock_bits"),
     ),
     "fusion.passes.plan": (
         "plan",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusion.cli.output_file import check_output_file
+from fusion.cli.packed import deviation_table, packed_table
 from fusion.cli.report import cell, console, refusal_table, totals
 from fusion.cli.run_options import recorded_inputs, timeout
 from fusion.passes.report.columns import distinct_columns
@@ -54,7 +55,29 @@ _FUSED_LOAD = "run `import fusion` before loading it"
     type=click.IntRange(min=1),
     default=1 << 20,
     show_default=True,
-    help="With --tables, what is smaller stays among the variables.",
+    help="With --tables and --dtype, what is smaller stays among the variables, and float32.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16", "int8", "int4"]),
+    default="float32",
+    show_default=True,
+    help="What elements of tables are stored as; int8 and int4 with a scale and an offset a row.",
+)
+@click.option(
+    "--table-dtype",
+    "table_dtypes",
+    metavar="NAME=DTYPE",
+    multiple=True,
+    help="The dtype of tables whose names are like NAME, a pattern as user_*, of any size; several "
+    "times, the last one counts.",
+)
+@click.option(
+    "--max-deviation",
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="With dtypes, what outputs may differ by, as a share of their largest element.  "
+    "[default: what they differ by is only shown]",
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
 @timeout()
@@ -78,6 +101,7 @@ def rewrite(
     no_verify: bool,
     outputs: str | None,
     report_file: str | None,
+    table_dtypes: tuple[str, ...],
     **rest: Any,
 ) -> None:
     """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
@@ -92,16 +116,30 @@ def rewrite(
 
     names = None if outputs is None else [name for name in outputs.split(",") if name]
     try:
-        options = RewriteOptions(verify=not no_verify, outputs=names, **rest)
+        options = RewriteOptions(
+            verify=not no_verify, outputs=names, dtypes_by_name=_by_name(table_dtypes), **rest
+        )
     except ValueError as error:  # of the other options click knows what they may be
         message = str(error).removeprefix("fuse_saved_model: ")
-        hint = "--tables" if message.startswith("tables") else "--runtime"
+        hints = {"tables": "--tables", "dtype": "--dtype"}
+        hint = hints.get(message.partition(" ")[0], "--runtime")
         raise click.BadParameter(message, param_hint=hint) from None
     with _copying() as progress:
         done = rewrite_saved_model(src, dst, options, progress)
     if report_file is not None:
         _write_report(report_file, done)
     _show(done, dst, options)
+
+
+def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Splits NAME=DTYPE; names may have a = in them."""
+    found = []
+    for text in texts:
+        name, equals, dtype = text.rpartition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=DTYPE", param_hint="--table-dtype")
+        found.append((name, dtype))
+    return tuple(found)
 
 
 @contextmanager
@@ -145,17 +183,25 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if done.tables:
-        size = total_bytes(done.tables)
-        out.print(cell(f"tables in files: {len(done.tables)}, {size / 1e6:.1f} MB"))
+        size, count = total_bytes(done.tables), len({table.file for table in done.tables})
+        out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
     elif options.has_table_files:
         least = options.least_table_bytes
         out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))
-    if done.runtimes is None or not (report.fused_count or done.tables):
+    if done.packed:
+        out.print(packed_table(done.packed))
+    elif not options.table_dtypes().is_plain:
+        least = options.least_table_bytes
+        out.print(cell(f"packed tables: no float32 table has --table-bytes ({least})"))
+    is_packed = any(not table.refusal for table in done.packed)
+    if done.runtimes is None or not (report.fused_count or done.tables or is_packed):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(cell(checked))
+    if is_packed and verification is not None:
+        out.print(deviation_table(verification))
     if done.unchecked:
         count, where = len(done.unchecked), "named in fusion.json"
         out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))

@@ -43,6 +43,7 @@ class ColumnAttrs(Layout):
     epsilon_input: Flag  # whether that number is among the weights instead
     is_rounded_once: Flag  # whether mean divides sums and by numbers that are not rounded before
     dim: Int64  # -1 if not known
+    row_words: Int64  # float32 words of a packed row, 0 of plain rows
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64
     keys_dtype: Int64

@@ -14,11 +14,13 @@ import numpy as np
 
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.norms import norm_of
+from fusion.cpu_ops.row_loads import RowOps, row_ops
 from fusion.cpu_ops.row_tiles import AHEAD, LINE_BYTES, GatherArgs, tiles
 from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.row_formats import PLAIN
 
 #: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
 _MULTIPLIED = 9
@@ -28,43 +30,46 @@ _CLAIMED_BYTES = 512
 
 
 def tile_kernel(
-    stored: str, lanes: int, count: int, weighted: bool, clipped: bool
+    stored: str, lanes: int, count: int, weighted: bool, clipped: bool, row_format: str = PLAIN
 ) -> Callable[[int], None]:
     """A function `(arguments)` that combines a tile of rows of dtype `stored`, see `tiles`.
 
     Args:
       lanes, count: the tile.
       weighted: whether entries have weights.
-      clipped: whether rows with a norm above the limit are shortened to it.
+      clipped: whether rows with a norm above the limit are shortened to it; of plain rows alone.
+      row_format: how rows are stored, see `row_ops`.
     """
-    kernel, prepare = _kernel(stored, lanes, count, weighted, clipped), _prepare(stored, clipped)
-    item = DTYPES[stored].item_bytes
+    kernel = _kernel(stored, row_format, lanes, count, weighted, clipped)
+    prepare = _prepare(stored, clipped)
 
     def combine(args: int) -> None:
         first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
         if first == 0:
             prepare(args)
-        kernel(args, first * item, end - first - lanes)
+        kernel(args, first, end - first - lanes)
 
     return combine
 
 
-def any_kernel(stored: str, weighted: bool, clipped: bool) -> Callable[[int], None]:
+def any_kernel(
+    stored: str, weighted: bool, clipped: bool, row_format: str = PLAIN
+) -> Callable[[int], None]:
     """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
     lanes = tiles(stored)[-1][0]
-    vector = _kernel(stored, lanes, 1, weighted, clipped)
-    scalar = _kernel(stored, 1, 1, weighted, clipped)
-    prepare, item = _prepare(stored, clipped), DTYPES[stored].item_bytes
+    vector = _kernel(stored, row_format, lanes, 1, weighted, clipped)
+    scalar = _kernel(stored, row_format, 1, 1, weighted, clipped)
+    prepare = _prepare(stored, clipped)
 
     def combine(args: int) -> None:
         first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
         if first == 0:
             prepare(args)
         while end - first >= lanes:
-            vector(args, first * item, int64(0))
+            vector(args, first, int64(0))
             first += lanes
         while first < end:
-            scalar(args, first * item, int64(0))
+            scalar(args, first, int64(0))
             first += 1
 
     return combine
@@ -82,19 +87,21 @@ def _prepare(stored: str, clipped: bool) -> Any:
     return nothing
 
 
-def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) -> Any:
-    """A jitted function (arguments, offset in bytes, offset of the last vector)."""
+def _kernel(
+    stored: str, row_format: str, lanes: int, count: int, weighted: bool, clipped: bool
+) -> Any:
+    """A jitted function (arguments, first element, offset of the last vector)."""
     ops, dtype = tile_ops(stored, lanes, count), DTYPES[stored].compute_type
-    zero, claim = ops.zero, ops.claim
-    size = lanes * count * DTYPES[stored].item_bytes
+    zero, claim, item = ops.zero, ops.claim, DTYPES[stored].item_bytes
+    size = lanes * count * item
     put, bags_ahead = _put(ops, size), max(_CLAIMED_BYTES // size, 1)
-    row = _row(ops, dtype, clipped)
+    row = _row(row_ops(stored, row_format, lanes, count), dtype, clipped)
     bag = _weighted_bag(ops, row, dtype) if weighted else _bag(row, dtype)
     alone = not weighted and not clipped
 
     @jit
-    def kernel(args: int, offset: int, last: int) -> None:
-        out, step = load(args, GatherArgs.out) + offset, load(args, GatherArgs.out_bytes)
+    def kernel(args: int, element: int, last: int) -> None:
+        out, step = load(args, GatherArgs.out) + element * item, load(args, GatherArgs.out_bytes)
         starts, addresses = load(args, GatherArgs.bag_starts), load(args, GatherArgs.row_addresses)
         streamed = load(args, GatherArgs.is_streamed) != 0
         # Lines that go past the caches must not be fetched: then it asks for what is near anyway.
@@ -104,7 +111,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
             for b in range(load(args, GatherArgs.bag_count)):
                 claim(claimed)
                 claimed += claimed_step
-                put(out, last, row(args, addresses, b, offset, last), streamed)
+                put(out, last, row(args, addresses, b, element, last), streamed)
                 out += step
             return
         for b in range(load(args, GatherArgs.bag_count)):
@@ -115,7 +122,7 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, clipped: bool) 
             if n == 0:
                 put(out, last, zero(), streamed)
             else:
-                put(out, last, bag(args, first, n, offset, last), streamed)
+                put(out, last, bag(args, first, n, element, last), streamed)
             out += step
 
     return kernel
@@ -141,9 +148,9 @@ def _put(ops: TileOps, size: int) -> Any:
     return put
 
 
-def _row(ops: TileOps, dtype: type, clipped: bool) -> Any:
-    """A jitted function (arguments, addresses, entry, offset, last) -> the entry's tile."""
-    load_tile, prefetch = ops.load, ops.prefetch
+def _row(rows: RowOps, dtype: type, clipped: bool) -> Any:
+    """A jitted function (arguments, addresses, entry, element, last) -> the entry's tile."""
+    load_tile, prefetch = rows.load, rows.prefetch
 
     if clipped:
 
@@ -159,29 +166,29 @@ def _row(ops: TileOps, dtype: type, clipped: bool) -> Any:
             return tile
 
     @jit
-    def row(args: int, addresses: int, entry: int, offset: int, last: int) -> Any:
-        prefetch(load(addresses, entry + AHEAD) + offset)
-        return clip(args, entry, load_tile(load(addresses, entry) + offset, last))
+    def row(args: int, addresses: int, entry: int, element: int, last: int) -> Any:
+        prefetch(load(addresses, entry + AHEAD), element)
+        return clip(args, entry, load_tile(load(addresses, entry), element, last))
 
     return row
 
 
 def _bag(row: Any, dtype: type) -> Any:
-    """A jitted function (arguments, first entry, n > 0, offset, last) -> the bag's tile."""
+    """A jitted function (arguments, first entry, n > 0, element, last) -> the bag's tile."""
 
     @jit
-    def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
+    def bag(args: int, first: int, n: int, element: int, last: int) -> Any:
         head = n % 8
         if head < 2:
             head += 8
         addresses = load(args, GatherArgs.row_addresses)
-        total = row(args, addresses, first, offset, last)
+        total = row(args, addresses, first, element, last)
         for k in range(first + 1, first + min(head, n)):
-            total += row(args, addresses, k, offset, last)
+            total += row(args, addresses, k, element, last)
         for start in range(first + head, first + n, 8):
-            block = row(args, addresses, start, offset, last)
+            block = row(args, addresses, start, element, last)
             for k in range(start + 1, start + 8):
-                block += row(args, addresses, k, offset, last)
+                block += row(args, addresses, k, element, last)
             total += block
         combiner = load(args, GatherArgs.combiner)
         if n == 1 or combiner == SUM:
@@ -208,11 +215,11 @@ def _weighted_bag(ops: TileOps, row: Any, dtype: type) -> Any:
         return total if combiner == MEAN else np.sqrt(total)
 
     @jit
-    def bag(args: int, first: int, n: int, offset: int, last: int) -> Any:
+    def bag(args: int, first: int, n: int, element: int, last: int) -> Any:
         weights, addresses = load(args, GatherArgs.weights), load(args, GatherArgs.row_addresses)
         total = zero()
         for k in range(first, first + n):
-            tile = row(args, addresses, k, offset, last)
+            tile = row(args, addresses, k, element, last)
             weighted = tile * load_as(weights, k, dtype)
             total += weighted
         if load(args, GatherArgs.combiner) == SUM:

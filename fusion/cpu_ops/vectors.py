@@ -78,7 +78,7 @@ def _define(operation: Any, instruction: str) -> None:
         def side(place: int, index: int) -> Any:
             if isinstance(sig.args[place], TileType):
                 return builder.extract_value(args[place], index)
-            return _splat(builder, args[place], array.element)
+            return splat(builder, args[place], array.element)
 
         result = ir.Constant(array, ir.Undefined)
         for index in range(kind.count):
@@ -116,7 +116,7 @@ def root(builder: Any, tile: Any) -> Any:
 @instruction(lambda tile, low, high: tile(tile, tile.element, tile.element))
 def between(builder: Any, tile: Any, low: Any, high: Any) -> Any:
     """A tile whose elements are not below a number, and not above another."""
-    least, most = (_splat(builder, number, tile.type.element) for number in (low, high))
+    least, most = (splat(builder, number, tile.type.element) for number in (low, high))
     result = ir.Constant(tile.type, ir.Undefined)
     for index in range(tile.type.count):
         value = builder.extract_value(tile, index)
@@ -249,17 +249,24 @@ class _Maker:
 
     def prefetch(self, *, for_writing: bool) -> Any:
         size = self.lanes * self.count * self.size
-        # Loads into the first level wait in a few buffers that other loads need: long rows come as
-        # far as the second level.
-        level = 3 if for_writing or size <= _LINE else 2
+        level = 3 if for_writing else prefetch_level(size)
 
         @instruction(types.void(types.int64))
         def prefetch(builder: Any, address: Any) -> None:
             for offset in range(0, size, _LINE):
                 line = builder.add(address, ir.Constant(_WORD, offset))
-                _prefetch(builder, line, for_writing, level)
+                emit_prefetch(builder, line, for_writing, level)
 
         return prefetch
+
+
+def prefetch_level(size: int) -> int:
+    """How near so many bytes of a row are brought, as LLVM counts: 3 is the first level of caches.
+
+    Loads into the first level wait in a few buffers that other loads need: long rows come as far
+    as the second level.
+    """
+    return 3 if size <= _LINE else 2
 
 
 #: So many sums of squares are kept side by side.
@@ -323,42 +330,44 @@ def limit_counter(stored: str) -> Any:
     @instruction(types.int64(element, types.int64))
     def count(builder: Any, value: Any, address: Any) -> Any:
         pointer = builder.inttoptr(address, limits.as_pointer())
-        loaded = _unaligned(builder.load(pointer), 4)
+        loaded = unaligned(builder.load(pointer), 4)
         if compute == ir.DoubleType():
             loaded = builder.fpext(loaded, wide)
-        below = builder.fcmp_unordered("uge", _splat(builder, value, wide), loaded)
+        below = builder.fcmp_unordered("uge", splat(builder, value, wide), loaded)
         return builder.zext(builder.ctpop(builder.bitcast(below, bits)), _WORD)
 
     return count
 
 
-def _splat(builder: Any, number: Any, vector: Any) -> Any:
+def splat(builder: Any, number: Any, vector: Any) -> Any:
+    """In code generation: a vector of one number."""
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
     return builder.shuffle_vector(first, undefined, mask)
 
 
-def _integers(value: int, vector: Any) -> Any:
+def integers(value: int, vector: Any) -> Any:
+    """In code generation: a constant vector of one integer."""
     return ir.Constant(vector, [value] * vector.count)
 
 
 def _load(builder: Any, address: Any, stored: str, vector: Any) -> Any:
     if not DTYPES[stored].is_widened:
         loaded = builder.load(builder.inttoptr(address, vector.as_pointer()))
-        return _unaligned(loaded, DTYPES[stored].item_bytes)
+        return unaligned(loaded, DTYPES[stored].item_bytes)
     halves = ir.VectorType(ir.IntType(16), vector.count)
-    bits = _unaligned(builder.load(builder.inttoptr(address, halves.as_pointer())), 2)
+    bits = unaligned(builder.load(builder.inttoptr(address, halves.as_pointer())), 2)
     return _widened(builder, bits, stored, vector)
 
 
 def _store(builder: Any, value: Any, address: Any, stored: str, vector: Any) -> Any:
     if not DTYPES[stored].is_widened:
         written = builder.store(value, builder.inttoptr(address, vector.as_pointer()))
-        return _unaligned(written, DTYPES[stored].item_bytes)
+        return unaligned(written, DTYPES[stored].item_bytes)
     bits = _narrowed(builder, value, stored)
     written = builder.store(bits, builder.inttoptr(address, bits.type.as_pointer()))
-    return _unaligned(written, 2)
+    return unaligned(written, 2)
 
 
 def _widened(builder: Any, bits: Any, stored: str, vector: Any) -> Any:
@@ -367,7 +376,7 @@ def _widened(builder: Any, bits: Any, stored: str, vector: Any) -> Any:
         half = builder.bitcast(bits, ir.VectorType(ir.HalfType(), vector.count))
         return builder.fpext(half, vector)
     words = ir.VectorType(ir.IntType(32), vector.count)
-    return builder.bitcast(builder.shl(builder.zext(bits, words), _integers(16, words)), vector)
+    return builder.bitcast(builder.shl(builder.zext(bits, words), integers(16, words)), vector)
 
 
 def _narrowed(builder: Any, value: Any, stored: str) -> Any:
@@ -383,16 +392,17 @@ def _rounded_to_bfloat16(builder: Any, value: Any, vector: Any, halves: Any) -> 
     """The upper halves of float32s, rounded to nearest even; a NaN stays one."""
     words = ir.VectorType(ir.IntType(32), vector.count)
     bits = builder.bitcast(value, words)
-    upper = builder.lshr(bits, _integers(16, words))
-    odd = builder.and_(upper, _integers(1, words))
-    rounded = builder.add(builder.add(bits, _integers(0x7FFF, words)), odd)
-    rounded = builder.lshr(rounded, _integers(16, words))
-    quiet = builder.or_(upper, _integers(0x40, words))
+    upper = builder.lshr(bits, integers(16, words))
+    odd = builder.and_(upper, integers(1, words))
+    rounded = builder.add(builder.add(bits, integers(0x7FFF, words)), odd)
+    rounded = builder.lshr(rounded, integers(16, words))
+    quiet = builder.or_(upper, integers(0x40, words))
     is_nan = builder.fcmp_unordered("uno", value, value)
     return builder.trunc(builder.select(is_nan, quiet, rounded), halves)
 
 
-def _unaligned(instruction: Any, alignment: int) -> Any:
+def unaligned(instruction: Any, alignment: int) -> Any:
+    """In code generation: a load or a store, of memory that is aligned to so many bytes."""
     instruction.align = alignment
     return instruction
 
@@ -412,10 +422,11 @@ def fence(builder: Any) -> None:
 @instruction(types.void(types.int64))
 def prefetch_line(builder: Any, address: Any) -> None:
     """(address) -> None; asks for a line to be brought near."""
-    _prefetch(builder, address, False, 3)
+    emit_prefetch(builder, address, False, 3)
 
 
-def _prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:
+def emit_prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:
+    """In code generation: asks for a line to be brought as far as a level of caches."""
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(

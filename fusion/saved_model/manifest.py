@@ -9,6 +9,7 @@ from hashlib import sha256
 from fusion.passes.report.report import FusionReport
 from fusion.saved_model.runtimes import Runtimes
 from fusion.saved_model.source import SourceModel, model_files
+from fusion.saved_model.table_files.packed import PackedTable
 from fusion.saved_model.verify import Verification
 from fusion.version import __version__
 
@@ -28,6 +29,7 @@ def manifest(
     runtimes: Runtimes | None,
     verification: Verification | None,
     unchecked: Iterable[str] = (),
+    packed: Iterable[PackedTable] = (),
 ) -> bytes:
     """Returns the content of `fusion.json`: the same bytes for the same rewrite, no time stamps.
 
@@ -39,9 +41,10 @@ def manifest(
         runtimes: the TensorFlow releases that it loads in; None if they are the source's.
         verification: the comparison with the source; None when there was nothing to compare.
         unchecked: functions with fused lookups that no signature runs.
+        packed: tables that were to be stored in fewer bits.
     """
     names = sorted(ops)
-    facts = {
+    facts: dict[str, object] = {
         "tool": "tf-embedding-fusion",
         "version": __version__,
         "load": LOAD_HINT if names else LOAD_PLAIN,
@@ -53,6 +56,8 @@ def manifest(
         "unchecked_functions": list(unchecked),
         "report": report.to_dict(),
     }
+    if tables := [table.to_dict() for table in packed]:
+        facts["packed_tables"] = tables
     return (json.dumps(facts, indent=2) + "\n").encode()
 
 

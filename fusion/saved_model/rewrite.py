@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import Message
@@ -46,10 +47,14 @@ from fusion.saved_model.table_files.keep import (
     VARIABLES,
     find_tables,
     keep_in_files,
+    share_files,
+    variable_numbers,
     write_tables,
 )
 from fusion.saved_model.table_files.kept_table import KeptTable
-from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
+from fusion.saved_model.table_files.keyed import find_keyed
+from fusion.saved_model.table_files.packed import FLOAT32, PackedTable, pack_model
+from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,
@@ -79,6 +84,7 @@ class Rewrite:
         runtimes: the TensorFlow releases that the result loads in; None if they are the source's,
             as nothing was rewritten.
         tables: those that became files.
+        packed: those that were to be stored as another dtype than float32, and what became of them.
     """
 
     report: FusionReport
@@ -86,6 +92,24 @@ class Rewrite:
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
     tables: tuple[KeptTable, ...] = ()
+    packed: tuple[PackedTable, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """A model that was rewritten in memory.
+
+    Attributes:
+        proto: the model.
+        done: what was done.
+        is_modified: whether anything was.
+        bundle: its variables, tables in files among them, if they are not those of the source.
+    """
+
+    proto: saved_model_pb2.SavedModel
+    done: Rewrite
+    is_modified: bool
+    bundle: Bundle | None = None
 
 
 def fuse_saved_model(
@@ -103,6 +127,9 @@ def fuse_saved_model(
     runtime: str | None = None,
     tables: str = TABLE_PLACES[0],
     least_table_bytes: int = LEAST_TABLE_BYTES,
+    dtype: str = FLOAT32,
+    table_dtypes: Mapping[str, str] | None = None,
+    max_deviation: float | None = None,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
@@ -140,7 +167,16 @@ def fuse_saved_model(
             a file of the model, which is mapped into memory when that is loaded: in milliseconds,
             in pages that all processes of a machine share and that the system can take back;
             "memory" has such files read then.
-        least_table_bytes: smaller tables stay among the variables.
+        least_table_bytes: smaller tables stay among the variables, and float32.
+        dtype: what elements of float32 tables are stored as, wherever these are: "float32",
+            "float16", "bfloat16", or "int8" or "int4" with a scale and an offset a row
+            (`schema.row_formats`). Lookups go on computing in float32. A table that is read in
+            another way than by lookups, or that has rows which cannot be stored so, stays.
+        table_dtypes: the dtypes of tables by name, or by patterns of these such as "user_*", of
+            which the last counts that fits; whatever the sizes.
+        max_deviation: what the elements of an output may differ by where tables are stored in fewer
+            bits, as a share of its largest one; what is no float must be the same then. By default
+            all that is the same dtype and shape passes. `rewrite_saved_model` returns deviations.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -148,10 +184,10 @@ def fuse_saved_model(
 
     Raises:
         ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
-            source (`VerificationError`), or fused ops of `src` cannot become stock ones. Nothing is
-            left behind.
-        ValueError: an unknown target or runtime, a runtime with target "fused", or tables that are
-            not known or are files with target "stock".
+            source (`VerificationError`), fused ops of `src` cannot become stock ones, or a table
+            that `table_dtypes` names is none or cannot be stored so. Nothing is left behind.
+        ValueError: an unknown target, runtime or dtype, a runtime with target "fused", or tables
+            that are not known, or that are files or packed with target "stock".
     """
     return rewrite_saved_model(
         src,
@@ -167,6 +203,9 @@ def fuse_saved_model(
             runtime,
             tables,
             least_table_bytes,
+            dtype,
+            tuple((table_dtypes or {}).items()),
+            max_deviation,
         ),
         progress,
     ).report
@@ -183,14 +222,17 @@ def rewrite_saved_model(
     if source.is_frozen:
         return _rewrite_frozen(source, dst, options)
     destination = check_destination(source.path, dst)
-    proto, done, is_modified = _rewritten(source, options)
     with staged_directory(destination) as staging:
-        content = _serialized(proto, source) if is_modified else source.content
-        _build(source, staging, content, done.tables, options.link, progress)
+        result = _rewritten(source, options, staging.parent)
+        proto, done = result.proto, result.done
+        content = _serialized(proto, source) if result.is_modified else source.content
+        _build(source, staging, content, result, options.link, progress)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
         if compare:
             tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
+            if any(not table.refusal for table in done.packed):
+                tolerance = inf if options.max_deviation is None else options.max_deviation
             verification = verify_models(source.path, staging, tolerance, options)
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
@@ -207,10 +249,10 @@ def _rewrite_frozen(
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
-    proto, done, is_modified = _rewritten(source, options)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
-        content = source.content
-        if is_modified:
+        result = _rewritten(source, options, file.parent)
+        proto, done, content = result.proto, result.done, source.content
+        if result.is_modified:
             content = _serialized(proto.meta_graphs[0].graph_def, source)
         write_file(file, content)
         if options.verify and content != source.content:
@@ -232,7 +274,7 @@ def _record(
 ) -> bytes:
     ops, recorded = _custom_ops(proto), options.recorded(source.is_frozen)
     facts = (source, done.report, ops, recorded, done.runtimes, done.verification, done.unchecked)
-    return manifest(*facts)
+    return manifest(*facts, packed=done.packed)
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -294,10 +336,14 @@ def rewrite_meta_graph(
     return result
 
 
-def _rewritten(
-    source: SourceModel, options: RewriteOptions
-) -> tuple[saved_model_pb2.SavedModel, Rewrite, bool]:
-    """Applies the pass to each meta graph of a copy; returns also whether one is changed."""
+def _rewritten(source: SourceModel, options: RewriteOptions, scratch: Path) -> _Rewritten:
+    """Applies the pass to each meta graph of a copy, and stores its tables as they are asked for.
+
+    Args:
+        source: the model.
+        options: how it is rewritten.
+        scratch: a folder for packed tables.
+    """
     target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     was_rewritten, runtime = _was_rewritten(source), options.release()
@@ -306,50 +352,75 @@ def _rewritten(
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
-    tables = _keep_tables(source, proto, options) if options.has_table_files else ()
-    is_modified, runtimes = any(result.modified for result in results) or bool(tables), None
+    bundle, packed, tables = _stored(source, proto, options, scratch)
+    is_modified, runtimes = any(result.modified for result in results) or bundle is not None, None
     if _custom_ops(proto):
         runtimes = FUSED_RUNTIMES
     elif is_modified:
         recorded = max(map(release_of, source.meta_graphs))
         first = recorded if runtime is None else runtime
         runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
-    return proto, Rewrite(report, None, runtimes=runtimes, tables=tables), is_modified
+    done = Rewrite(report, None, runtimes=runtimes, tables=tuple(tables), packed=tuple(packed))
+    return _Rewritten(proto, done, is_modified, bundle)
 
 
-def _keep_tables(
-    source: SourceModel, proto: saved_model_pb2.SavedModel, options: RewriteOptions
-) -> tuple[KeptTable, ...]:
-    """Has a model read its tables from files; returns these.
+def _stored(
+    source: SourceModel,
+    proto: saved_model_pb2.SavedModel,
+    options: RewriteOptions,
+    scratch: Path,
+) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[KeptTable]]:
+    """Has a model read packed tables, and tables in files.
+
+    Returns:
+        Its variables, None if they are those of the source, and what became of tables.
 
     Raises:
         ModelError: it cannot.
     """
+    nothing = None, (), ()
+    if not options.changes_tables:
+        return nothing
     if source.is_frozen:
         raise ModelError(
-            f"{source.path}: a frozen graph has no variables that could be files: "
+            f"{source.path}: a frozen graph has no variables that could be stored otherwise: "
             "rewrite the SavedModel that it is from"
         )
     if len(proto.meta_graphs) > 1:
-        count = len(proto.meta_graphs)
         raise ModelError(
-            f"{source.path}: {count} graphs share its variables, which cannot be "
-            "files then: export the one that serves alone"
+            f"{source.path}: {len(proto.meta_graphs)} graphs share its variables, which cannot be "
+            "stored otherwise then: export the one that serves alone"
         )
     if not index_file(source.path / VARIABLES).is_file():
-        return ()
-    (meta,), bundle = proto.meta_graphs, read_bundle(source.path / VARIABLES)
+        return nothing
+    (meta,), plain = proto.meta_graphs, read_bundle(source.path / VARIABLES)
     with graph_errors(source.path):
-        in_memory = options.tables == "memory"
-        files = model_files(source.path).files
-        taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
-        tables = find_tables(
-            meta, bundle, options.least_table_bytes, in_memory=in_memory, taken=taken
-        )
-        if tables:
-            keep_in_files(meta, bundle, tables)
-            update_op_list(meta)
-    return tuple(tables)
+        bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch)
+        tables = _kept(source, meta, bundle, options) if options.has_table_files else []
+        if bundle is plain and not tables:
+            return None, packed, ()
+        update_op_list(meta)
+    return bundle, packed, tables
+
+
+def _kept(
+    source: SourceModel,
+    meta: meta_graph_pb2.MetaGraphDef,
+    bundle: Bundle,
+    options: RewriteOptions,
+) -> list[KeptTable]:
+    """Has a model read its tables from files; returns these."""
+    in_memory = options.tables == "memory"
+    files = model_files(source.path).files
+    taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
+    least, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
+    plain = find_tables(meta, bundle, least, in_memory=in_memory, taken=taken)
+    tables = share_files(bundle, plain)
+    taken.update(table.file for table in tables)
+    tables += find_keyed(meta, bundle, numbers, least, in_memory=in_memory, taken=taken)
+    if tables:
+        keep_in_files(meta, bundle, tables)
+    return tables
 
 
 def _was_rewritten(source: SourceModel) -> bool:
@@ -386,7 +457,7 @@ def _build(
     source: SourceModel,
     staging: Path,
     content: bytes,
-    tables: Sequence[KeptTable],
+    result: _Rewritten,
     link: bool,
     progress: Progress | None,
 ) -> None:
@@ -396,10 +467,9 @@ def _build(
     for folder in folders:
         (staging / folder).mkdir()
     unchanged = [file for file in files if file not in ours]
-    if tables:
-        bundle = read_bundle(source.path / VARIABLES)
+    if (bundle := result.bundle) is not None:
         unchanged = [file for file in unchanged if not bundle.has_file(source.path / file)]
-        write_tables(bundle, tables, staging)
+        write_tables(bundle, result.done.tables, staging)
     copy_files(source.path, staging, unchanged, link, progress)
     write_file(staging / MODEL_FILE, content)
     if Path(FINGERPRINT_FILE) not in files:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusion.passes.targets import Target, checked_runtime, checked_target
+from fusion.saved_model.table_files.packed import FLOAT32, TABLE_DTYPES, TableDtypes
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 from fusion.schema.op_history import Release
 
@@ -26,7 +27,7 @@ class RewriteOptions:
     """How a model is rewritten; the fields are the arguments of `fuse_saved_model`.
 
     Raises:
-        ValueError: an unknown target or runtime.
+        ValueError: one of them is unknown, or they do not go together.
     """
 
     target: str = "fused"
@@ -39,6 +40,9 @@ class RewriteOptions:
     runtime: str | None = None
     tables: str = TABLE_PLACES[0]
     least_table_bytes: int = LEAST_TABLE_BYTES
+    dtype: str = FLOAT32
+    dtypes_by_name: tuple[tuple[str, str], ...] = ()
+    max_deviation: float | None = None
 
     def __post_init__(self) -> None:
         self.release()
@@ -51,11 +55,32 @@ class RewriteOptions:
                 f'{_FUNCTION}: tables must be "variables" with target "stock", not '
                 f"{self.tables!r}: TensorFlow has no op that maps files"
             )
+        for dtype in (self.dtype, *(dtype for _, dtype in self.dtypes_by_name)):
+            if dtype not in TABLE_DTYPES:
+                raise ValueError(f"{_FUNCTION}: dtype must be one of {TABLE_DTYPES}, not {dtype!r}")
+        if not self.table_dtypes().is_plain and Target(self.target) is Target.STOCK:
+            raise ValueError(
+                f'{_FUNCTION}: dtype must be "float32" with target "stock": TensorFlow has no op '
+                "that looks up packed rows"
+            )
+        if self.max_deviation is not None and not self.max_deviation >= 0:
+            raise ValueError(
+                f"{_FUNCTION}: max_deviation must not be negative, not {self.max_deviation!r}"
+            )
 
     @property
     def has_table_files(self) -> bool:
         """Whether tables become files."""
         return self.tables != TABLE_PLACES[0]
+
+    @property
+    def changes_tables(self) -> bool:
+        """Whether tables are stored otherwise than in the source."""
+        return self.has_table_files or not self.table_dtypes().is_plain
+
+    def table_dtypes(self) -> TableDtypes:
+        """Returns what the elements of tables become."""
+        return TableDtypes(self.dtype, self.least_table_bytes, self.dtypes_by_name)
 
     def release(self) -> Release | None:
         """Returns the TensorFlow release that `runtime` names, None if there is none."""
@@ -66,6 +91,9 @@ class RewriteOptions:
         options: dict[str, object] = {"target": self.target, "verify": self.verify}
         if self.has_table_files:
             options["tables"] = self.tables
+        if not self.table_dtypes().is_plain:
+            options["dtype"] = self.dtype
+            options["table_dtypes"] = [list(one) for one in self.dtypes_by_name]
         if self.runtime is not None:
             options["runtime"] = self.runtime
         if self.inputs is not None:

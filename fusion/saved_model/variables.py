@@ -14,8 +14,11 @@ def variable_search(meta: meta_graph_pb2.MetaGraphDef) -> VariableSearch:
     return VariableSearch(meta.graph_def, _bound(meta))
 
 
-def _bound(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, Variable]]:
-    """Yields the variables that the object graph binds to the last arguments of functions."""
+def bound_arguments(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, int]]:
+    """Yields (function, argument, number of the object) of variables that functions are bound to.
+
+    The object graph binds them to the last arguments.
+    """
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
     objects = meta.object_graph_def.nodes
     for name, saved in meta.object_graph_def.concrete_functions.items():
@@ -24,7 +27,13 @@ def _bound(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, Variab
             continue
         arguments = functions[name].signature.input_arg[-len(bound) :]
         for argument, number in zip(arguments, bound, strict=False):
-            node = objects[number] if 0 <= number < len(objects) else None
-            if node is not None and node.WhichOneof("kind") == "variable":
-                shape = tuple(d.size if d.size >= 0 else None for d in node.variable.shape.dim)
-                yield name, argument.name, Variable(node.variable.name, shape)
+            is_object = 0 <= number < len(objects)
+            if is_object and objects[number].WhichOneof("kind") == "variable":
+                yield name, argument.name, number
+
+
+def _bound(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, Variable]]:
+    for function, argument, number in bound_arguments(meta):
+        variable = meta.object_graph_def.nodes[number].variable
+        shape = tuple(d.size if d.size >= 0 else None for d in variable.shape.dim)
+        yield function, argument, Variable(variable.name, shape)

@@ -22,6 +22,13 @@ ID_TYPES = frozenset(dtypes.DTYPES[name].enum for name in IDS)
 COMBINERS = ("sum", "mean", "sqrtn")
 
 IDS_ATTR = Attr("Tid", "type", allowed=IDS, doc="dtype of ids")
+PACKED_ATTR = Attr(
+    "Tpacked",
+    "type",
+    default="float32",
+    allowed=("float32", "uint8"),
+    doc="uint8 if any row_format is not plain: then tables do not tell the sizes of results",
+)
 TABLE_ATTR = Attr("T", "type", allowed=FLOATS, doc="dtype of the table")
 WEIGHTS_ATTR = Attr("Tw", "type", allowed=FLOATS, doc="dtype of weights")
 SHARDS_ATTR = Attr("num_partitions", "int", minimum=1, doc="number of shards P")

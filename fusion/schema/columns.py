@@ -21,6 +21,7 @@ from fusion.schema.attributes import (
     ROW_COUNT_ATTR,
     USE_WEIGHTS_ATTR,
 )
+from fusion.schema.row_formats import PLAIN, ROW_FORMATS
 
 #: How ids are given. A group has `copy` too, a matrix that is no lookup.
 FORMS = ("indices", "row_ids", "row_splits", "dense", "each", "lengths")
@@ -110,13 +111,21 @@ COLUMN_ATTRS: dict[str, Attr] = {
         default=False,
         doc="whether weights, that do not count, are a number that is added instead; only axis",
     ),
+    "row_formats": Attr(
+        "row_format",
+        "string",
+        default=PLAIN,
+        allowed=ROW_FORMATS,
+        doc="how the table stores rows: plain ones are D elements; of others, see above, `dim` is "
+        "D; only CPU, T float32, no max_norm",
+    ),
 }
 #: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
 #: has the default.
 LATER_LISTS = frozenset(
     {
         *("wrap_negatives", "sum_orders", "mask_products", "mask_penalties", "divisor_epsilons"),
-        "epsilon_inputs",
+        *("epsilon_inputs", "row_formats"),
     }
 )
 
@@ -177,6 +186,15 @@ ORDERS_DOC = (
     "but Sum and Mean over an axis add bfloat16 as float32. mean of all ids, with neither mask\n"
     "nor weights, `divisor_epsilon` or `divide_no_nan`, is Mean, which rounds that only once. Of\n"
     "zeros of both signs max gives the one that stock gives on x86; denormals may count as zeros."
+)
+
+
+ROWS_DOC = (
+    "\n\nTables of a `row_format` other than plain are [rows, words], and of a row only the bits\n"
+    "count: D float16 or bfloat16; or, of int8 and int4, float32 scale and offset, and D unsigned\n"
+    "numbers q of a byte or of half of one, the lower half first, for elements\n"
+    "`q * scale + offset`, which is rounded twice. Zeros fill the last word. All else is as if\n"
+    "the table were the float32 matrix [rows, D] of these elements. `Tpacked` has to be uint8."
 )
 
 

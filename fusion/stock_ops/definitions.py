@@ -12,6 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE, SINGLE
+from fusion.schema.row_formats import PLAIN
 from fusion.stock_ops.bags import Bags, combined, entry_counts, gradients, sorted_bags
 from fusion.stock_ops.dense_sums import dense_sum
 from fusion.stock_ops.entries import (
@@ -160,6 +161,8 @@ def _post_v1_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
 
 
 def _single(attrs: Attrs, inputs: Tensors) -> Tensors:
+    if attrs["row_format"] != PLAIN:
+        raise NoDefinition
     return (dense_sum(attrs, inputs),)
 
 

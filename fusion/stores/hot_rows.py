@@ -185,6 +185,11 @@ class HotRows:
         else:
             native().remove_rows(self._address, address_of(keys), len(keys))
 
+    def release(self) -> None:
+        """Lets go of all rows; nobody looks any up any more."""
+        self._index = self._rows = self._marks = _lines(0)
+        self._owners = np.zeros(0, np.int64)
+
     def count(self, field: int, added: int = 0) -> int:
         """A counter of `HotTable`."""
         self._words[field] += added

@@ -379,12 +379,15 @@ class TableStore:
                 return
             self._state = "closed"
             self._record.close()
+            time.sleep(_PAUSE_S)  # by then other processors have seen that it is closed
             while self._record.user_count:
                 time.sleep(_PAUSE_S)
             self._followers.close()
             self._queue.wake()
             self._thread.join()
             open_stores().remove(self._record.address)
+            for cache in self._caches:
+                cache.release()
             for tier in self._tiers:
                 tier.close()
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.lookup import Lookup, LookupOptions, grouped, grouped_lookup, trained_lookup
+from fusion.schema.row_formats import pack_rows, unpack_rows
 from tests.embedding_variables.plain import by_key, initial_values, keyed, rows_of
 
 v1 = tf.compat.v1
@@ -412,9 +413,10 @@ def test_strings_are_no_keys_of_integers():
             find(columns)
 
 
-def _arguments(**changes):
+def _arguments(tables=None, **changes):
     """Those of the op for inference, of two columns."""
-    tables, ids = [keyed(DIM, ROWS) for _ in range(2)], tf.constant([[3], [4]], tf.int64)
+    tables = tables or [keyed(DIM, ROWS) for _ in range(2)]
+    ids = tf.constant([[3], [4]], tf.int64)
     columns = [Lookup(table, ids, None, LookupOptions()) for table in tables]
     given = {}
 
@@ -436,12 +438,26 @@ def _arguments(**changes):
         ({"dims": [DIM, -1]}, "column 1: the dim of an embedding variable must be at least 1"),
         ({"forms": ["dense", "copy"]}, "column 1: an embedding variable needs sum_order segment"),
         ({"wrap_negatives": [True, False]}, "column 0: wrap_negative does not go with"),
+        (
+            {"row_formats": ["plain", "int8"], "Tpacked": "uint8"},
+            "column 1: an embedding variable has row_format plain",
+        ),
     ],
 )
 def test_attrs_that_make_no_sense_are_refused(changes, message):
     assert ops.grouped_keyed_embedding_lookup(**_arguments()).shape == (2, 2 * DIM)
     with pytest.raises(INVALID, match=message):
         ops.grouped_keyed_embedding_lookup(**_arguments(**changes))
+
+
+def test_tables_beside_may_have_packed_rows():
+    variable = keyed(DIM, ROWS)
+    table = pack_rows(np.random.default_rng(0).normal(size=(ROWS, DIM)), "int8")
+    given = _arguments([variable, tf.constant(unpack_rows(table, "int8", DIM))])
+    expected = ops.grouped_keyed_embedding_lookup(**given)
+    given |= {"tables": [given["tables"][0], table], "Tpacked": "uint8"}
+    found = ops.grouped_keyed_embedding_lookup(**given, row_formats=["plain", "int8"])
+    assert found.numpy().tobytes() == expected.numpy().tobytes()
 
 
 def test_slots_of_v1_graphs_are_filled_before_gradients():

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
+from fusion.schema.row_formats import pack_rows
 from tests.gpu_ops.driver import gpus, labelled, on_gpu
 
 
@@ -146,6 +147,19 @@ def test_lookup_of_many_forms(stored: str, counts: list[int]) -> None:
     assert kernels == ["check_rows", f"combine_any_{stored}"]
     assert "cuStreamSynchronize" not in gpus().log
     same(tf.nest.flatten(found), tf.nest.flatten(look_up(*given)))
+
+
+def test_packed_rows_have_no_kernel() -> None:
+    rows = pack_rows(np.ones((3, 8)), "int8")
+    given = {"form": "dense", "dim": 8, "row_format": "int8", "Tpacked": "uint8"}
+
+    def look_up(table: Any, ids: Any) -> Any:
+        nothing = np.zeros(0, np.int64)
+        return ops.fused_embedding_lookup(table, ids, nothing, nothing, np.ones(1, "f4"), **given)
+
+    assert look_up(rows, [[1]]).numpy().tolist() == [[1.0] * 8]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row_format int8 has no kernel on a"):
+        on_gpu(look_up, rows, np.array([[1]]))
 
 
 def look_up(ids: Any, rows: Any, **attrs: Any) -> Any:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.row_formats import PLAIN, pack_rows, unpack_rows
 from tests import reference
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -26,7 +27,28 @@ def attrs(**given: Any) -> dict[str, Any]:
 
 def lookup(column: dict[str, Any]) -> Any:
     """The column by FusedEmbeddingLookup."""
-    return ops.fused_embedding_lookup(**column["inputs"], **column["attrs"])
+    given = {**column["attrs"], **packing([column])}
+    return ops.fused_embedding_lookup(**column["inputs"], **given)
+
+
+def packing(columns: list[dict[str, Any]]) -> dict[str, str]:
+    """The attr that an op has if a table has packed rows."""
+    is_packed = any(column["attrs"]["row_format"] != PLAIN for column in columns)
+    return {"Tpacked": "uint8"} if is_packed else {}
+
+
+def packed(column: dict[str, Any], row_format: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same column with packed rows, and with the plain ones that these stand for."""
+    table = np.asarray(column["inputs"]["table"])
+    rows, dim = pack_rows(table, row_format), table.shape[1]
+    plain = unpack_rows(rows, row_format, dim)
+    return (
+        {
+            "inputs": {**column["inputs"], "table": rows},
+            "attrs": {**column["attrs"], "row_format": row_format, "dim": dim},
+        },
+        {**column, "inputs": {**column["inputs"], "table": plain}},
+    )
 
 
 def grouped(columns: list[dict[str, Any]], **given: Any) -> Any:
@@ -46,6 +68,7 @@ def grouped(columns: list[dict[str, Any]], **given: Any) -> Any:
         **lists,
         boundaries=[limit for limits in boundaries for limit in limits],
         boundary_counts=[len(limits) for limits in boundaries],
+        **packing(columns),
         **given,
     )
 

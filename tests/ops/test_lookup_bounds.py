@@ -16,8 +16,9 @@ from fusion.cpu_ops.column_layout import laid_out
 from fusion.cpu_ops import elements
 from fusion.lookup import Lookup, LookupOptions, grouped_lookup, trained_lookup
 from fusion.runtime.native.jit import callable_from_python
+from fusion.schema.row_formats import PACKED_FORMATS
 from tests.embedding_variables.plain import keyed
-from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup
+from tests.ops.embedding_columns import NO_IDS, attrs, by_v2, lookup, packed
 from tests.ops.training_columns import grad, post, pre
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -96,6 +97,23 @@ for dtype, dims in (("float32", (1, 3, 6, 15, 16, 17, 33, 130)), ("float64", (5,
             (found,) = grad([column], guarded(top), [gathered], listed, offsets=[15 * dim])
             (other,) = grad([column], top, [table], listed, offsets=[15 * dim])
             assert found.numpy().tobytes() == other.numpy().tobytes(), (form, dim)
+
+for row_format in PACKED_FORMATS:
+    for dim in (1, 2, 15, 17, 130):
+        table = rng.standard_normal((16, dim)).astype(np.float32)
+        ids = np.concatenate([np.arange(16), rng.integers(0, 16, 16)])
+        for given, told in (
+            ({"ids": ids, "entry_rows": splits}, {"form": "row_splits"}),
+            ({"ids": ids.reshape(1, 32), "entry_rows": NO_IDS},
+             {"form": "dense", "sum_order": "axis", "combiner": "sum"}),
+        ):
+            common = {"weights": np.zeros(0, np.float32), "dense_shape": NO_IDS}
+            column = {"inputs": {"table": table, **common, **given}, "attrs": attrs(**told)}
+            column["attrs"]["dim"] = dim
+            of_packed, of_plain = packed(column, row_format)
+            of_packed["inputs"]["table"] = guarded(of_packed["inputs"]["table"])
+            found, expected = lookup(of_packed).numpy(), lookup(of_plain).numpy()
+            assert found.tobytes() == expected.tobytes(), (row_format, dim, told)
 
 variable = keyed(6, 64)
 weights = rng.random(32).astype(np.float32)

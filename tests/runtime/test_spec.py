@@ -1,6 +1,7 @@
 """What follows from an op's description."""
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ EXAMPLE = OpSpec(
     ),
 )
 
+#: Results whose sizes an attr may change.
+RESIZED = replace(
+    EXAMPLE,
+    inputs=(),
+    outputs=(),
+    attrs=(EXAMPLE.attrs[1], Attr("U", "type", default="float16", allowed=("int32", "float16"))),
+    resized="U",
+)
+
 #: Sizes per place of the lists.
 LISTS = OpSpec(
     name="ListsExample",
@@ -64,6 +74,7 @@ def test_registered_op_is_the_described_one(spec):
         (EXAMPLE.attrs[3], "weighted: bool = false"),
         (EXAMPLE.attrs[4], "limit: float = -1.0"),
         (EXAMPLE.attrs[5], "mode: {'a', 'b'} = 'a'"),
+        (RESIZED.attrs[1], "U: {int32, half} = DT_HALF"),
     ],
 )
 def test_definition_of_an_attr(attr, text):
@@ -120,7 +131,7 @@ def test_inferred_attrs_and_symbols():
 def test_table_for_native_code():
     memory = LiveMemory()
     words = layout.words(EXAMPLE, memory)
-    assert words[: OpTable.entries] == [3, 2, 2, 2, 2, 1, 0, 0, 0, 0]
+    assert words[: OpTable.entries] == [3, 2, 2, 2, 2, 1, 0, 0, 0, 0, 0, 0]
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
     assert ids[:3] == [0, 1, -1]
@@ -212,6 +223,14 @@ def test_shapes_flow_through_a_graph():
         assert post.emb_vectors.shape.as_list() == [None, 7]
 
 
+def test_sizes_that_an_attr_changes():
+    words = layout.words(RESIZED, LiveMemory())
+    assert ctypes.string_at(words[OpTable.resized]) == b"U"
+    assert words[OpTable.resized_default] == tf.float16.as_datatype_enum
+    definition = RESIZED.op_def.attr[1]
+    assert definition.default_value.type == tf.float16.as_datatype_enum
+
+
 def test_lists_of_several_lengths():
     """Two of them follow from the numbers of inputs and outputs, unless these say the same."""
 
@@ -231,7 +250,7 @@ def test_lists_of_several_lengths():
         )
         words = layout.words(spec, LiveMemory())
         entries = words[OpTable.entries :: InputEntry.SIZE][: len(inputs)]
-        return words[OpTable.single_count : OpTable.entries], entries
+        return words[OpTable.single_count : OpTable.resized], entries
 
     assert told(["P", ""], ["Q"]) == ([1, 0, 1, 0, 0, 1, 0], [1, 0])
     assert told(["Q", "P", ""], ["P", "", ""]) == ([1, 2, 1, 1, 0, 1, 0], [1, 2, 0])

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from fusion.saved_model import rewrite_saved_model
+from fusion.saved_model import RewriteOptions, rewrite_saved_model
 from modelzoo import criteo
 from modelzoo.training import loop
 from modelzoo.training.export import export_keras
+from modelzoo.training.scores import auc
 from modelzoo.training.setup import build, columns_of, sources
 from modelzoo.training.steps import KerasSteps
 from tests.benchmarks.test_latency import check_answers
@@ -61,6 +64,32 @@ def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:
     assert done.verification.same
     if done.verification.columns is not None:
         assert "52 columns to the bit" in done.verification.summary()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_tables_rank_as_plain_ones(name: str, tmp_path: Path) -> None:
+    options = replace(SMALL, cap=20_000)
+    source, held_out = sources(options)
+    steps = build(MODELS[name], options, source)
+    assert isinstance(steps, KerasSteps)
+    for batch in loop.first_batches(source, 512, 300):
+        steps.train(*batch)
+    export_keras(steps, columns_of(options, source).inputs, tmp_path / "float32")
+    batches = list(loop.first_batches(held_out, 1024, 40))
+
+    def area(dtype: str) -> float:
+        serve = tf.saved_model.load(str(tmp_path / dtype)).signatures["serving_default"]
+        scores = [serve(**features)["logits"] for features, _ in batches]
+        return auc(np.concatenate([labels for _, labels in batches]), np.concatenate(scores))
+
+    plain = area("float32")
+    assert plain > 0.6
+    for dtype, most in (("float16", 1e-4), ("bfloat16", 1e-3), ("int8", 1e-3)):
+        chosen = RewriteOptions(dtype=dtype, least_table_bytes=1)
+        done = rewrite_saved_model(tmp_path / "float32", tmp_path / dtype, chosen)
+        assert len(done.packed) >= 52
+        assert not any(table.refusal for table in done.packed)
+        assert abs(area(dtype) - plain) <= most
 
 
 def test_one_client_gets_stock_s_answers() -> None:

@@ -51,7 +51,8 @@ class Thread(threading.Thread):
 
     def __init__(self, function, *args) -> None:
         super().__init__(daemon=True)
-        self._call, self._error = (function, args), None
+        self._call = function, args
+        self._error: Exception | None = None
         self.start()
 
     def run(self) -> None:
@@ -438,6 +439,7 @@ class TestLife:
             with pytest.raises(tf.errors.FailedPreconditionError, match="store is closed"):
                 call()
         assert store.counters().tables["a"].misses == 1
+        assert store.byte_count == 0
 
     def test_close_waits_for_lookups(self, store: TableStore, tier: DictionaryTier) -> None:
         tier.gate.clear()

@@ -26,11 +26,13 @@ import numpy as np
 from fusion.cpu_ops.column_layout import AXIS, LESS, SEQUENCE, TIMES
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
 from fusion.cpu_ops.dense.folds import Fold, fold_in_packets, fold_of, packet_size
+from fusion.cpu_ops.row_loads import RowOps, row_ops
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
-from fusion.cpu_ops.vectors import TileOps, tile_ops
+from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.row_formats import PLAIN
 
 #: With fewer rows there are no four sums.
 _FOUR_SUMS_FROM = 16
@@ -40,7 +42,13 @@ _COUNTED_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
 def tile_kernel(
-    stored: str, lanes: int, count: int, terms: int, order: int, takes_max: bool
+    stored: str,
+    lanes: int,
+    count: int,
+    terms: int,
+    order: int,
+    takes_max: bool,
+    row_format: str = PLAIN,
 ) -> Callable[[int], None]:
     """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
 
@@ -49,18 +57,20 @@ def tile_kernel(
       terms: PLAIN, TIMES or LESS.
       order: AXIS, SEQUENCE or DENSE_SEGMENT.
       takes_max: whether it finds the largest elements instead.
+      row_format: how rows are stored, see `row_ops`.
     """
-    ops, fold = tile_ops(stored, lanes, count), fold_of(stored, order, takes_max)
+    rows, fold = row_ops(stored, row_format, lanes, count), fold_of(stored, order, takes_max)
+    ops = tile_ops(stored, lanes, count)
     item, store_tile, packet = DTYPES[stored].item_bytes, ops.store, packet_size(stored)
-    add_up = _tile_sum(ops, stored, fold, terms, order)
-    divided = _divided(ops, stored, fold, terms, order)
-    by_element = _by_element(stored, fold, terms, order)
+    add_up = _tile_sum(ops.zero, rows, stored, fold, terms, order)
+    divided = _divided(ops.zero, stored, fold, terms, order)
+    by_element = _by_element(stored, row_format, fold, terms, order)
     is_axis, differs = order == AXIS, fold.join is not fold.join_alone
     in_packets = order != SEQUENCE
 
     def combine(args: int) -> None:
-        offset = load(args, GatherArgs.first_element) * item
-        last = load(args, GatherArgs.end_element) - load(args, GatherArgs.first_element) - lanes
+        element = load(args, GatherArgs.first_element)
+        last = load(args, GatherArgs.end_element) - element - lanes
         out, step = load(args, GatherArgs.out), load(args, GatherArgs.out_bytes)
         starts, dim = load(args, GatherArgs.bag_starts), load(args, GatherArgs.dim)
         for b in range(load(args, GatherArgs.bag_count)):
@@ -70,8 +80,8 @@ def tile_kernel(
             has_four &= is_axis or load(args, GatherArgs.combiner) == SUM
             if not is_axis or dim > 1:
                 behind = n // 4 * 4 if has_four else int64(0)
-                tile = add_up(args, first, n, behind, offset, last)
-                store_tile(out + offset, last, divided(args, b, n, tile))
+                tile = add_up(args, first, n, behind, element, last)
+                store_tile(out + element * item, last, divided(args, b, n, tile))
             is_apart = in_packets and (has_four or differs) and dim % packet != 0
             if is_apart or (is_axis and dim == 1):
                 by_element(args, b, first, n, out)
@@ -80,9 +90,11 @@ def tile_kernel(
     return combine
 
 
-def any_kernel(stored: str, terms: int, order: int, takes_max: bool) -> Callable[[int], None]:
+def any_kernel(
+    stored: str, terms: int, order: int, takes_max: bool, row_format: str = PLAIN
+) -> Callable[[int], None]:
     """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
-    one = jit(tile_kernel(stored, 1, 1, terms, order, takes_max))
+    one = jit(tile_kernel(stored, 1, 1, terms, order, takes_max, row_format))
 
     def combine(args: int) -> None:
         for element in range(load(args, GatherArgs.dim)):
@@ -93,13 +105,13 @@ def any_kernel(stored: str, terms: int, order: int, takes_max: bool) -> Callable
     return combine
 
 
-def _term(ops: TileOps, stored: str, fold: Fold, terms: int) -> Any:
-    """A jitted function (arguments, entry, offset, last) -> what is added up of an entry's row."""
-    load_tile, rounded, dtype = ops.load, fold.rounded, DTYPES[stored].compute_type
+def _term(rows: RowOps, stored: str, fold: Fold, terms: int) -> Any:
+    """A jitted function (arguments, entry, element, last) -> what is added up of an entry's row."""
+    load_tile, rounded, dtype = rows.load, fold.rounded, DTYPES[stored].compute_type
 
     @jit
-    def term(args: int, k: int, offset: int, last: int) -> Any:
-        tile = load_tile(load(load(args, GatherArgs.row_addresses), k) + offset, last)
+    def term(args: int, k: int, element: int, last: int) -> Any:
+        tile = load_tile(load(load(args, GatherArgs.row_addresses), k), element, last)
         if terms == TIMES:
             return rounded(tile * load_as(load(args, GatherArgs.weights), k, dtype))
         if terms == LESS:
@@ -109,43 +121,43 @@ def _term(ops: TileOps, stored: str, fold: Fold, terms: int) -> Any:
     return term
 
 
-def _tile_sum(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
-    """A jitted function (arguments, first entry, n, behind, offset, last) -> the sum of a bag.
+def _tile_sum(zero: Any, rows: RowOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
+    """A jitted function (arguments, first entry, n, behind, element, last) -> the sum of a bag.
 
     `behind` is the number of rows of which there are four sums.
     """
-    zero, prefetch, row_term = ops.zero, ops.prefetch, _term(ops, stored, fold, terms)
+    prefetch, row_term = rows.prefetch, _term(rows, stored, fold, terms)
     start, join = DTYPES[stored].compute_type(fold.start), fold.join
     keeps_one = order != SEQUENCE
 
     @jit
-    def term(args: int, k: int, offset: int, last: int) -> Any:
-        prefetch(load(load(args, GatherArgs.row_addresses), k + AHEAD) + offset)
-        return row_term(args, k, offset, last)
+    def term(args: int, k: int, element: int, last: int) -> Any:
+        prefetch(load(load(args, GatherArgs.row_addresses), k + AHEAD), element)
+        return row_term(args, k, element, last)
 
     @jit
-    def add_up(args: int, first: int, n: int, behind: int, offset: int, last: int) -> Any:
+    def add_up(args: int, first: int, n: int, behind: int, element: int, last: int) -> Any:
         if keeps_one and n == 1:  # which is no sum: -0.0 stays
-            return term(args, first, offset, last)
+            return term(args, first, element, last)
         total = zero() + start
         if behind > 0:
             second, third, fourth = total, total, total
             for k in range(first, first + behind, 4):
-                total = join(total, term(args, k, offset, last))
-                second = join(second, term(args, k + 1, offset, last))
-                third = join(third, term(args, k + 2, offset, last))
-                fourth = join(fourth, term(args, k + 3, offset, last))
+                total = join(total, term(args, k, element, last))
+                second = join(second, term(args, k + 1, element, last))
+                third = join(third, term(args, k + 2, element, last))
+                fourth = join(fourth, term(args, k + 3, element, last))
             total = join(join(join(total, second), third), fourth)
         for k in range(first + behind, first + n):
-            total = join(total, term(args, k, offset, last))
+            total = join(total, term(args, k, element, last))
         return total
 
     return add_up
 
 
-def _divided(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
+def _divided(zero: Any, stored: str, fold: Fold, terms: int, order: int) -> Any:
     """A jitted function (arguments, bag, n, tile) -> the tile of sums, divided if need be."""
-    zero, rounded, dtype = ops.zero, fold.rounded, DTYPES[stored].compute_type
+    rounded, dtype = fold.rounded, DTYPES[stored].compute_type
     is_axis, most = order == AXIS, 1 << _COUNTED_BITS[stored]
 
     @jit
@@ -179,7 +191,7 @@ def _divided(ops: TileOps, stored: str, fold: Fold, terms: int, order: int) -> A
     return divided
 
 
-def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
+def _by_element(stored: str, row_format: str, fold: Fold, terms: int, order: int) -> Any:
     """A jitted function (arguments, bag, first entry, n, out) that adds up some elements alone.
 
     That are those in no packet of the row alone, or the only one.
@@ -187,8 +199,8 @@ def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
     ops, packet = tile_ops(stored, 1, 1), packet_size(stored)
     dtype, item = DTYPES[stored].compute_type, DTYPES[stored].item_bytes
     zero, store_tile, start, join = ops.zero, ops.store, dtype(fold.start), fold.join_alone
-    term = _term(ops, stored, fold, terms)
-    divided = _divided(ops, stored, fold, terms, order)
+    term = _term(row_ops(stored, row_format, 1, 1), stored, fold, terms)
+    divided = _divided(zero, stored, fold, terms, order)
 
     @jit
     def first_of(args: int, k: int) -> Any:
@@ -199,10 +211,10 @@ def _by_element(stored: str, fold: Fold, terms: int, order: int) -> Any:
     @jit
     def one_by_one(args: int, first: int, n: int, element: int) -> Any:
         if n == 1:
-            return term(args, first, element * item, int64(0))
+            return term(args, first, element, int64(0))
         total = zero() + start
         for k in range(first, first + n):
-            total = join(total, term(args, k, element * item, int64(0)))
+            total = join(total, term(args, k, element, int64(0)))
         return total
 
     @jit

@@ -12,14 +12,20 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS
+from fusion.schema.row_formats import PLAIN
 from fusion.stock_ops.combine import combine_entries
 from fusion.stock_ops.dense_sums import dense_sum, wrapped
 
 
 def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
-    """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights."""
+    """Gradients of FusedEmbeddingLookup's inputs: of the table and of the weights.
+
+    Raises:
+      LookupError: the table has packed rows.
+    """
     names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
     attrs = {name: op.get_attr(name) for name in names}
+    _refuse_packed([attrs])
     of_table, of_weights = column_gradients(Column(*[*op.inputs, attrs]), top_grad)
     return [of_table, None, None, None, of_weights]
 
@@ -34,7 +40,11 @@ def grouped_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
 
 
 def columns_of(op: tf.Operation) -> list[Column]:
-    """The columns of a GroupedEmbeddingLookup, or of another op whose first inputs are its."""
+    """The columns of a GroupedEmbeddingLookup, or of another op whose first inputs are its.
+
+    Raises:
+      LookupError: a table has packed rows.
+    """
     count = op.get_attr("num_columns")
     lists = {
         attr.name: op.get_attr(name) or [attr.default] * count
@@ -43,8 +53,16 @@ def columns_of(op: tf.Operation) -> list[Column]:
     boundaries = iter(op.get_attr("boundaries"))
     lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
     attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
+    _refuse_packed(attrs)
     inputs = [op.inputs[index * count : (index + 1) * count] for index in range(5)]
     return [Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
+
+
+def _refuse_packed(columns: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses columns that have no gradients, by their attrs."""
+    for attrs in columns:
+        if (row_format := _plain(attrs["row_format"])) != PLAIN:
+            raise LookupError(f"gradient registry has no entry for: row_format {row_format}")
 
 
 def split_columns(

@@ -273,6 +273,7 @@ LOOKUP_SPEC = OpSpec(
     kernel_types={"T": UPDATE_DTYPES},
     builder=Builder(_BUILDER, _compile_builder, _constants(FULL_ROLE, COLUMN_ATTRS), GATHERS),
     names=GROUPED.names,
+    resized=GROUPED.resized,
     gradient=_lookup_gradient,
     is_stateful=True,
 )

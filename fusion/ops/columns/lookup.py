@@ -11,7 +11,7 @@ from fusion.ops.columns.builders import LOOKUP
 from fusion.ops.columns.gradients import grouped_gradient, single_gradient
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
-from fusion.schema.attributes import FLOATS, IDS, TABLE_ATTR
+from fusion.schema.attributes import FLOATS, IDS, PACKED_ATTR, TABLE_ATTR
 from fusion.schema.columns import (
     BOUNDARIES_ATTR,
     COLUMN_ATTRS,
@@ -22,6 +22,7 @@ from fusion.schema.columns import (
     NAMES_ATTR,
     ORDERS_DOC,
     OUTPUT_ATTRS,
+    ROWS_DOC,
     VALUES,
 )
 
@@ -30,6 +31,7 @@ _DOC = (
     "no entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of\n"
     "weight `default_weight`. Numbers, rounding and `row_count` are those of the v2 family.\n\n"
     + ORDERS_DOC
+    + ROWS_DOC
 )
 
 #: What ops have whose columns may be in several matrices.
@@ -45,7 +47,7 @@ SINGLE = OpSpec(
     doc="Looks up the ids of a column and combines them into one vector per row, for inference.\n\n"
     + _DOC,
     inputs=(
-        Arg("table", "T", "[rows, D]"),
+        Arg("table", "T", "[rows, D]", doc="[rows, words] of packed rows"),
         Arg("ids", "Tids", "[...]", doc="ids, or values that boundaries make ids of"),
         Arg("entry_rows", "Trows", "[...]", doc="where the entries belong"),
         Arg("dense_shape", "int64", "[...]", doc="rows B first", on_host=True),
@@ -59,11 +61,13 @@ SINGLE = OpSpec(
         *COLUMN_ATTRS.values(),
         BOUNDARIES_ATTR,
         NAME_ATTR,
+        PACKED_ATTR,
     ),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     builder=LOOKUP,
     names=NAME_ATTR.name,
+    resized=PACKED_ATTR.name,
     gradient=single_gradient,
 )
 
@@ -76,7 +80,13 @@ GROUPED = OpSpec(
     "[B, D] of its own, the `tables` item, copied as it is. All columns must have the same number\n"
     "of rows.",
     inputs=(
-        Arg("tables", "T", "[rows_p, D_p]", length="num_columns"),
+        Arg(
+            "tables",
+            "T",
+            "[rows_p, D_p]",
+            length="num_columns",
+            doc="[rows, words] of packed rows",
+        ),
         Arg("ids", "Tids", "[...]", length="num_columns"),
         Arg("entry_rows", "Trows", "[...]", length="num_columns"),
         Arg("dense_shapes", "int64", "[...]", length="num_columns", on_host=True),
@@ -102,10 +112,12 @@ GROUPED = OpSpec(
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,
+        PACKED_ATTR,
     ),
     kernels={"CPU": cpu.kernel("columns.lookup_kernel"), "GPU": gpu.kernel("lookup")},
     kernel_types={"T": FLOATS},
     builder=LOOKUP,
     names=NAMES_ATTR.name,
+    resized=PACKED_ATTR.name,
     gradient=grouped_gradient,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fusion.cpu_ops.column_layout import SEGMENT
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.cpu.columns.kernel_indices import (
@@ -11,75 +13,100 @@ from fusion.ops.cpu.columns.kernel_indices import (
     GATHER_VARIANTS,
     MOST_TILES,
     SCATTER_VARIANTS,
+    TABLE_COUNT,
     shape_index,
 )
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import RowKernel, RowKernels
 from fusion.schema.columns import SUM_ORDERS
+from fusion.schema.row_formats import PACKED_FORMATS, PLAIN
 
 _NAMES = {dtype.code: name for name, dtype in DTYPES.items()}
 
+#: So many variants, the first ones, have no limited norms.
+_UNCLIPPED = 2
 
-def _shape(index: int) -> tuple[str, int, int, str]:
-    """The dtype of an index of dtype and tile, its lanes and vectors, 0 for any, and their name."""
-    code, tile = divmod(index, MOST_TILES)
-    dtype = _NAMES[code + FIRST_FLOAT]
-    lanes, count = (0, 0) if tile == 0 else tiles(dtype)[tile - 1]
-    return dtype, lanes, count, f"{count}x{lanes}" if lanes else "any"
+
+class _Shape(NamedTuple):
+    """What a kernel is for; lanes and vectors are 0 for any number of elements."""
+
+    dtype: str
+    row_format: str
+    lanes: int
+    vectors: int
+
+    @property
+    def name(self) -> str:
+        """What is a part of the names of kernels."""
+        table = self.dtype if self.row_format == PLAIN else f"packed_{self.row_format}"
+        return f"{table}_{f'{self.vectors}x{self.lanes}' if self.lanes else 'any'}"
+
+
+def _shape(index: int) -> _Shape:
+    """What an index of tables and tile is for."""
+    table, tile = divmod(index, MOST_TILES)
+    dtype, row_format = "float32", PLAIN
+    if table < DTYPE_COUNT:
+        dtype = _NAMES[table + FIRST_FLOAT]
+    else:
+        row_format = PACKED_FORMATS[table - DTYPE_COUNT]
+    return _Shape(dtype, row_format, *((0, 0) if tile == 0 else tiles(dtype)[tile - 1]))
 
 
 def _gather_at(index: int) -> RowKernel:
-    shape, variant = divmod(index, GATHER_VARIANTS)
-    dtype, lanes, count, shape_name = _shape(shape)
+    shape_number, variant = divmod(index, GATHER_VARIANTS)
+    shape = _shape(shape_number)
     if variant >= FIRST_ORDERED:
-        return _ordered(dtype, lanes, count, shape_name, variant - FIRST_ORDERED)
+        return _ordered(shape, variant - FIRST_ORDERED)
     weighted, clipped = bool(variant & 1), bool(variant & 2)
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
-    name = f"gather_{dtype}_{shape_name}{extras}"
+    name = f"gather_{shape.name}{extras}"
 
     def compile_it() -> bytes:
         from fusion.cpu_ops import gather
         from fusion.runtime.native.compiler import compile_object
 
+        dtype, row_format, lanes, count = shape
         if lanes:
-            kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped)
+            kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped, row_format)
         else:
-            kernel = gather.any_kernel(dtype, weighted, clipped)
+            kernel = gather.any_kernel(dtype, weighted, clipped, row_format)
         return compile_object(kernel, 1, name)
 
     return RowKernel(name, compile_it)
 
 
-def _ordered(dtype: str, lanes: int, count: int, shape_name: str, variant: int) -> RowKernel:
+def _ordered(shape: _Shape, variant: int) -> RowKernel:
     """That of an order of sums other than the first."""
     (order, terms), takes_max = divmod(variant // 2, 3), bool(variant % 2)
     order += SEGMENT + 1
     extras = f"{('', '_weighted', '_less')[terms]}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
-    name = f"gather_{dtype}_{shape_name}{extras}"
+    name = f"gather_{shape.name}{extras}"
 
     def compile_it() -> bytes:
         from fusion.cpu_ops.dense import kernels
         from fusion.runtime.native.compiler import compile_object
 
-        how = terms, order, takes_max
+        (dtype, row_format, lanes, count), how = shape, (terms, order, takes_max)
         if lanes:
-            kernel = kernels.tile_kernel(dtype, lanes, count, *how)
+            kernel = kernels.tile_kernel(dtype, lanes, count, *how, row_format)
         else:
-            kernel = kernels.any_kernel(dtype, *how)
+            kernel = kernels.any_kernel(dtype, *how, row_format)
         return compile_object(kernel, 1, name)
 
     return RowKernel(name, compile_it)
 
 
 def _scatter_at(index: int) -> RowKernel:
-    shape, weighted = divmod(index, SCATTER_VARIANTS)
-    dtype, lanes, count, shape_name = _shape(shape)
-    name = f"scatter_{dtype}_{shape_name}{'_weighted' if weighted else ''}"
+    shape_number, weighted = divmod(index, SCATTER_VARIANTS)
+    shape = _shape(shape_number)
+    name = f"scatter_{shape.name}{'_weighted' if weighted else ''}"
 
     def compile_it() -> bytes:
         from fusion.cpu_ops import scatter
         from fusion.runtime.native.compiler import compile_object
 
+        dtype, _, lanes, count = shape
         if lanes:
             kernel = scatter.tile_kernel(dtype, lanes, count, bool(weighted))
         else:
@@ -90,10 +117,11 @@ def _scatter_at(index: int) -> RowKernel:
 
 
 def any_gathers() -> list[int]:
-    """The indices of those for any number of elements."""
+    """The indices of those for any number of elements; of packed rows, of the first order alone."""
     orders = (len(SUM_ORDERS) - 1) * 6
-    variants = range(FIRST_ORDERED + orders)
-    return [_any(dtype) * GATHER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
+    plain, packed = range(FIRST_ORDERED + orders), range(_UNCLIPPED)
+    variants = {table: plain if table < DTYPE_COUNT else packed for table in range(TABLE_COUNT)}
+    return [_any(table) * GATHER_VARIANTS + k for table, own in variants.items() for k in own]
 
 
 def any_scatters() -> list[int]:
@@ -102,9 +130,9 @@ def any_scatters() -> list[int]:
     return [_any(dtype) * SCATTER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
 
 
-def _any(dtype: int) -> int:
-    return shape_index(dtype + FIRST_FLOAT, 0)
+def _any(table: int) -> int:
+    return shape_index(table + FIRST_FLOAT, 0)
 
 
-GATHERS = RowKernels("gathers", DTYPE_COUNT * MOST_TILES * GATHER_VARIANTS, _gather_at)
+GATHERS = RowKernels("gathers", TABLE_COUNT * MOST_TILES * GATHER_VARIANTS, _gather_at)
 SCATTERS = RowKernels("scatters", DTYPE_COUNT * MOST_TILES * SCATTER_VARIANTS, _scatter_at)

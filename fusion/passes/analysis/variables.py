@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from fusion.passes.analysis.handles import VARIABLE_OPS, Handles, Place, shared_name
 from fusion.passes.analysis.order import Order
 from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
-from fusion.passes.graph.tensor import ARG_OP, VALUE_READS, Shape, Tensor
+from fusion.passes.graph.tensor import VALUE_READS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.names import GROUPED_GATHER, UPDATE
-
-VARIABLE_OPS = frozenset(["VarHandleOp", "VariableV2", "Variable"])
 
 
 class Variable(NamedTuple):
@@ -176,11 +175,6 @@ def writers(view: GraphView, source: Tensor) -> list[str]:
     return nodes
 
 
-def shared_name(view: GraphView, name: str) -> str:
-    """Returns the name by which the handles of one variable know it."""
-    return view.text_attr(name, "shared_name") or name
-
-
 def sinkable_reads(view: GraphView, ends: Mapping[str, frozenset[str | Tensor]]) -> frozenset[str]:
     """Returns the reads that give the same value just before the first of their ends is computed.
 
@@ -230,10 +224,6 @@ def writes_rows(view: GraphView, name: str) -> bool:
     return _WRITER.match(op) is not None and view.signatures.is_stateful(op)
 
 
-#: A function's argument or another tensor by its function and node; a variable as ("", name).
-_Key = tuple[str, str]
-
-
 class SparseWriters:
     """Follows handles from callers to callees, where they are all one variable.
 
@@ -245,27 +235,23 @@ class SparseWriters:
     def __init__(
         self, views: Iterable[GraphView], variables: Mapping[tuple[str, str], Variable]
     ) -> None:
-        self._views = {view.function: view for view in views}
-        self._parents: dict[_Key, _Key] = {}
+        views = list(views)
         writers = [
             (view, name)
-            for view in self._views.values()
+            for view in views
             for op in view.ops
             if _WRITER.match(op)
             for name in view.named(op)
             if writes_rows(view, name)
         ]
-        if writers:
-            for argument, variable in variables.items():
-                self._join(argument, ("", variable.name))
-            self._follow_calls()
+        names = {argument: variable.name for argument, variable in variables.items()}
+        self._handles = Handles(views, names) if writers else Handles((), {})
         #: The functions that write each variable.
-        self._written: dict[_Key, set[str]] = {}
+        self._written: dict[Place, set[str]] = {}
         for view, name in writers:
             for tensor in view.inputs(name):
-                self._written.setdefault(self._root(self._key(view, tensor)), set()).add(
-                    view.function
-                )
+                place = self._handles.first(view, tensor)
+                self._written.setdefault(place, set()).add(view.function)
         self._ignored: str | None = None
 
     def change(self, view: GraphView, table: Tensor) -> bool:
@@ -273,7 +259,7 @@ class SparseWriters:
         if not self._written:
             return False
         source = view.read_handle(table) or view.resolve(table)
-        written = self._written.get(self._root(self._key(view, source)), set())
+        written = self._written.get(self._handles.first(view, source), set())
         return bool(written - {self._ignored})
 
     def outside(self, view: GraphView) -> SparseWriters:
@@ -281,29 +267,3 @@ class SparseWriters:
         result = copy(self)
         result._ignored = view.function
         return result
-
-    def _follow_calls(self) -> None:
-        functions = self._views.keys() - {""}
-        for view in self._views.values():
-            for node in view.nodes.values():
-                for callee in callees(node, functions):
-                    arguments = (
-                        n.name for n in self._views[callee].nodes.values() if n.op == ARG_OP
-                    )
-                    inputs = view.inputs(node.name)[first_argument(node) :]
-                    for argument, tensor in zip(arguments, inputs, strict=False):
-                        self._join((callee, argument), self._key(view, tensor))
-
-    def _key(self, view: GraphView, tensor: Tensor) -> _Key:
-        node = view.nodes.get(view.origin(tensor).node)
-        if node is None or node.op not in VARIABLE_OPS:
-            return (view.function or "main", view.origin(tensor).node)
-        return ("", shared_name(view, node.name))
-
-    def _join(self, key: _Key, other: _Key) -> None:
-        self._parents[self._root(key)] = self._root(other)
-
-    def _root(self, key: _Key) -> _Key:
-        while (parent := self._parents.get(key, key)) != key:
-            key = parent
-        return key

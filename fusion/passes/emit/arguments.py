@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists
+from fusion.passes.emit.node_builder import (
+    AttrValue,
+    NodeBuilder,
+    set_attrs,
+    set_lists,
+    set_types,
+)
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
 from fusion.runtime.tensorflow.spec import Attr
+from fusion.schema.attributes import PACKED_ATTR
 from fusion.schema.columns import COLUMN_ATTRS, LATER_LISTS, column_name
+from fusion.schema.row_formats import PLAIN
 
 NONE = -1
 """Value of default_id, ignored_id and max_norm that means "none"."""
@@ -181,6 +189,7 @@ COPIED: dict[str, AttrValue] = {
     "mask_penalty": 0.0,
     "divisor_epsilon": 0.0,
     "epsilon_input": False,
+    "row_format": PLAIN,
 }
 """The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
 
@@ -243,6 +252,7 @@ def set_column_attrs(node: node_def_pb2.NodeDef, attrs: Mapping[str, AttrValue],
     later = {COLUMN_ATTRS[key].name: COLUMN_ATTRS[key].default for key in LATER_LISTS}
     needed = {key: value for key, value in attrs.items() if key not in later or value != later[key]}
     set_attrs(node, **needed, column_name=name)
+    _set_packed(node, [attrs["row_format"]])
 
 
 def set_columns(
@@ -256,6 +266,13 @@ def set_columns(
         if key not in LATER_LISTS or any(value != attrs[key].default for value in values)
     }
     set_lists(node, **needed)
+    _set_packed(node, lists.get("row_formats", ()))
+
+
+def _set_packed(node: node_def_pb2.NodeDef, row_formats: Iterable[AttrValue]) -> None:
+    """Says that tables do not tell how wide results are, if any has packed rows."""
+    if any(row_format != PLAIN for row_format in row_formats):
+        set_types(node, **{PACKED_ATTR.name: types_pb2.DT_UINT8})
 
 
 def set_names(node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments]) -> None:

@@ -9,6 +9,9 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 _FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
 _SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
+#: Those that give all their inputs to the functions that they call, but for the one that selects.
+CALLS = _SELECTING | {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}
+
 
 def called(node: node_def_pb2.NodeDef) -> Iterator[str]:
     """Yields the op's name, which may be a function's, and every function in an attribute."""

@@ -12,6 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.row_formats import PLAIN
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class FusedColumn:
     def is_copy(self) -> bool:
         """Whether it is a matrix that is taken over as it is."""
         return bool(self.attrs["form"] == "copy")
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the rows of its table are packed: then the attr `dim` tells D, not the table."""
+        return bool(self.attrs["row_format"] != PLAIN)
 
 
 def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:

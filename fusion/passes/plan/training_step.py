@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fusion.passes.analysis.handles import VARIABLE_OPS, shared_name
 from fusion.passes.analysis.order import Order
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
-from fusion.passes.analysis.variables import VARIABLE_OPS, shared_name, writers, writes_rows
+from fusion.passes.analysis.variables import writers, writes_rows
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView

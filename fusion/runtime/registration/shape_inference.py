@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import c_function, tf_get_code
 from fusion.runtime.tensorflow.layout import (
     EXTENDED,
@@ -37,6 +37,7 @@ _vector = c_function("TF_ShapeInferenceContextVectorFromSize", _i64, _i64, _i64)
 _concatenate = c_function(
     "TF_ShapeInferenceContextConcatenateShapes", types.void, _i64, _i64, _i64, _i64, _i64
 )
+_get_type = c_function("TF_ShapeInferenceContext_GetAttrType", types.void, _i64, _i64, _i64, _i64)
 _new_shape = c_function("TF_NewShapeHandle", _i64)
 _delete_shape = c_function("TF_DeleteShapeHandle", types.void, _i64)
 _new_dim = c_function("TF_NewDimensionHandle", _i64)
@@ -166,15 +167,28 @@ def _size(
 
 
 @jit
+def _is_resized(table: int, ctx: int, status: int) -> bool:
+    """Whether an attr says that the inputs do not tell the sizes of outputs."""
+    name, dtype = load(table, OpTable.resized), stack_words(1)
+    if name == 0:
+        return False
+    _get_type(ctx, name, dtype, status)
+    is_known = tf_get_code(status) == 0
+    return is_known and load_as(dtype, 0, np.int32) != load(table, OpTable.resized_default)
+
+
+@jit
 def _write_output(
     entry: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
-    status: int,
+    is_resized: bool, status: int,
 ) -> None:  # fmt: skip
     """Sets one output, of rank 1 or 2 or of the rank of an input and one more."""
     if load(entry, OutputEntry.rank) == EXTENDED:
         _extend_input(table, lengths, ctx, index, position, status)
         return
     rows, width = load(entry, OutputEntry.dims), load(entry, OutputEntry.dims + 1)
+    if is_resized:
+        rows = width = int64(UNKNOWN)
     shape = _vector(ctx, _size(rows, table, lengths, sizes, ctx, index, position, status))
     if load(entry, OutputEntry.rank) == 2:
         columns = _vector(ctx, _size(width, table, lengths, sizes, ctx, index, position, status))
@@ -225,12 +239,14 @@ def infer_shapes(table: int, ctx: int, status: int) -> None:
             if tf_get_code(status) != 0:
                 return
             index += 1
-    index = 0
+    index, is_resized = 0, _is_resized(table, ctx, status)
     for arg in range(load(table, OpTable.output_count)):
         entry = table + 8 * (OpTable.entries + n_inputs * InputEntry.SIZE + arg * OutputEntry.SIZE)
         for position in range(_length(entry, lengths)):
             number = int64(position)
-            _write_output(entry, table, lengths, sizes, ctx, int64(index), number, status)
+            _write_output(
+                entry, table, lengths, sizes, ctx, int64(index), number, is_resized, status
+            )
             if tf_get_code(status) != 0:
                 return
             index += 1

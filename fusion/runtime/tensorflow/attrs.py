@@ -13,6 +13,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.records import LiveMemory, Memory, Word
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr
 
@@ -146,4 +147,6 @@ def _word(attr: Attr, value: Any) -> int:
         if text not in attr.allowed:
             raise ValueError(f"{attr.name} must be one of {', '.join(attr.allowed)}, not {text!r}")
         return attr.allowed.index(text)
+    if attr.element == "type" and isinstance(value, str):
+        return DTYPES[value].enum
     return double_word(value) if attr.element == "float" else int(value)

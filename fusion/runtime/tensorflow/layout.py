@@ -11,6 +11,7 @@ from collections import Counter
 
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.runtime.records import Memory, Word
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 MAX_RANK = 2
@@ -63,6 +64,8 @@ class OpTable(Layout):
     list_counts: Fields = fields(MAX_LENGTHS)  # of inputs that are lists, by their length
     output_list_counts: Fields = fields(MAX_LENGTHS)
     is_mixed: Flag  # whether it cannot be told how long lists are: then no shapes are inferred
+    resized: Address  # of the name of the attr `OpSpec.resized`, a C string; 0 for none
+    resized_default: Int64  # its default, a number of `TF_DataType`
     entries: Fields = fields(0)
 
 
@@ -99,6 +102,10 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
         table += [counts[length] for length in range(1, MAX_LENGTHS + 1)]
     is_told = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
     table.append(int(not is_told or len(lengths) > MAX_LENGTHS + 1))
+    table += [0, 0]
+    if spec.resized is not None:
+        default = DTYPES[str(spec.types[spec.resized].default)].enum
+        table[OpTable.resized :] = [memory.text(spec.resized), default]
     for arg in spec.inputs:
         when = getattr(spec.slots, arg.when) if arg.when else -1
         table += [lengths.index(arg.length), _rank(arg), when, memory.text(arg.name)]

@@ -37,6 +37,7 @@ SYMBOLS = (
     "TF_ShapeInferenceContextSetOutput",
     "TF_ShapeInferenceContextSetUnknownShape",
     "TF_ShapeInferenceContextWithRank",
+    "TF_ShapeInferenceContext_GetAttrType",
     "TF_ShapeInferenceContextDim",
     "TF_ShapeInferenceContextVectorFromSize",
     "TF_ShapeInferenceContextConcatenateShapes",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
-from tensorflow.core.framework import attr_value_pb2, op_def_pb2
+from tensorflow.core.framework import attr_value_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 
 from fusion.runtime.records import Word
@@ -84,6 +84,8 @@ class Attr:
             text += f" >= {self.minimum}"
         if isinstance(self.default, bool):
             text += f" = {str(self.default).lower()}"
+        elif isinstance(self.default, str) and self.element == "type":
+            text += f" = {types_pb2.DataType.Name(as_dtype(self.default).as_datatype_enum)}"
         elif isinstance(self.default, str):
             text += f" = '{self.default}'"
         elif self.default == ():
@@ -112,6 +114,8 @@ def _attr_value(kind: str, value: Any) -> attr_value_pb2.AttrValue:
         return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue())
     if kind == "string":
         return attr_value_pb2.AttrValue(s=str(value).encode())
+    if kind == "type":
+        return attr_value_pb2.AttrValue(type=as_dtype(value).as_datatype_enum)
     return attr_value_pb2.AttrValue(**{{"int": "i", "float": "f", "bool": "b"}[kind]: value})
 
 
@@ -235,6 +239,8 @@ class OpSpec:
     results of a stateful op depend on more than its inputs, so that equal nodes are not the same.
 
     `names` is the string attr, or list of one for each column, by which its messages call columns.
+    `resized` is a type attr with a default: with another value the outputs have sizes that those of
+    the inputs do not tell. The shape functions of TensorFlow's C API see no attrs of other kinds.
     """
 
     name: str
@@ -248,6 +254,7 @@ class OpSpec:
     builder: Builder | None = None
     is_stateful: bool = False
     names: str | None = None
+    resized: str | None = None
 
     @cached_property
     def python_name(self) -> str:

@@ -19,7 +19,7 @@ from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.table_files.initial import init_op
+from fusion.saved_model.table_files.initial import count_reads, init_op
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles, total_bytes
 from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE
 from fusion.saved_model.table_files.kept_table import KeptTable
@@ -189,10 +189,8 @@ def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
     nodes = {node.name: node for node in lookup.graph_def.node}
     files = {node_name(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
     found = []
-    for index in range(len(lookup.asset_file_def)):
-        read = nodes.get(f"{KeptTable.scope(index)}/read")
-        if read is None:
-            break
+    for index in range(count_reads(lookup)):
+        read = nodes[f"{KeptTable.scope(index)}/read"]
         handle = node_name(nodes[f"{KeptTable.scope(index)}/assign"].input[0])
         path = PurePosixPath(files[node_name(read.input[0])])
         rows, width = read.attr["rows"].i, read.attr["width"].i

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -36,11 +36,13 @@ class Bundle:
         prefix: what the names of its files begin with.
         header: how many data files there are, and of what kind.
         entries: by the bytes of the name; those of parts of a tensor have names that are no text.
+        elsewhere: the bundles that have the bytes of some entries in its place.
     """
 
     prefix: Path
     header: BundleHeaderProto
     entries: Mapping[bytes, BundleEntryProto]
+    elsewhere: Mapping[bytes, Bundle] = field(default_factory=dict)
 
     def data_file(self, shard: int) -> Path:
         """Returns the path of a data file."""
@@ -53,6 +55,8 @@ class Bundle:
 
     def data(self, name: bytes) -> tuple[Path, int, int]:
         """Returns where the bytes of a tensor are: the file, the first, and how many."""
+        if name in self.elsewhere:
+            return self.elsewhere[name].data(name)
         entry = self.entries[name]
         return self.data_file(entry.shard_id), entry.offset, entry.size
 
@@ -140,6 +144,15 @@ def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
     whole = _varint(len(content)) + check + content
     entry.size, entry.crc32c = len(whole), _masked(crc32c(length + check + content))
     return whole
+
+
+def empty_entry(entry: BundleEntryProto) -> BundleEntryProto:
+    """Returns the entry of a tensor without rows that is like another one otherwise."""
+    found = BundleEntryProto()
+    found.CopyFrom(entry)
+    found.shape.dim[0].size = found.size = 0
+    found.crc32c = _masked(crc32c(b""))
+    return found
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -16,13 +16,14 @@ from typing import NamedTuple
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.analysis.variables import VariableSearch
-from fusion.passes.graph.fused_columns import output_columns
+from fusion.passes.graph.fused_columns import list_attr, output_columns
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.saved_model.variables import variable_search
 from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, SINGLE
+from fusion.schema.row_formats import PLAIN
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _MOST_PARTS = 1 << 16
@@ -92,8 +93,20 @@ def paired_columns(a: meta_graph_pb2.MetaGraphDef, b: meta_graph_pb2.MetaGraphDe
     )
 
 
+def packed_dim(view: GraphView, tensor: Tensor, part: int) -> int | None:
+    """Returns how wide a column in `tensor` is, if its table has packed rows."""
+    index = _columns_in(view, tensor)[part]
+    row_formats = list_attr(view, tensor.node, "row_formats").s
+    if not row_formats or row_formats[index].decode() == PLAIN:
+        return None
+    return list_attr(view, tensor.node, "dims").i[index]
+
+
 def widths_of(view: GraphView, tensor: Tensor) -> tuple[Tensor, ...]:
-    """Returns the matrices as wide as the columns in `tensor`, () if it is no op for many."""
+    """Returns the matrices as wide as the columns in `tensor`, () if it is no op for many.
+
+    A table of packed rows is not, see `packed_dim`.
+    """
     if view.op(tensor.node) not in _GROUPS:
         return ()
     return tuple(view.inputs(tensor.node)[index] for index in _columns_in(view, tensor))

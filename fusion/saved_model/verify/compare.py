@@ -22,8 +22,8 @@ from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.locate import locate
 from fusion.saved_model.verify.outcome import Outcome, read_outcomes
 from fusion.saved_model.verify.processes import run_models
-from fusion.saved_model.verify.result import Difference, Verification
-from fusion.saved_model.verify.values import difference_of
+from fusion.saved_model.verify.result import Deviation, Difference, Verification
+from fusion.saved_model.verify.values import deviation_of, difference_of
 
 DEFAULT_TIMEOUT = 1800.0
 
@@ -52,7 +52,7 @@ def compare_models(
         scratch: a folder for the outputs; a temporary one by default.
         tolerance: what the elements of a float output may differ by, as a share of its largest
             finite element, or four units in the last place where its dtype is coarser; 0 compares
-            bits.
+            bits; with infinity it is only seen by how much outputs deviate, whatever they are of.
         inputs: a file of recorded inputs, see `recorded_batches`; generated ones by default.
         batch_size: how many Examples of a TFRecord file are a batch.
         rounding: as `tolerance`, where all embedding columns are equal to the bit: then the
@@ -154,6 +154,7 @@ def compare_outcomes(
     alike: list[str] = []
     skipped: list[str] = []
     varying: dict[str, None] = {}
+    deviations: dict[tuple[str, str], Deviation] = {}
     ran = dict.fromkeys(titles, 0)
     compared = dict.fromkeys(titles, False)
     failed: dict[str, str] = {}
@@ -180,6 +181,9 @@ def compare_outcomes(
             compared[a.signature] |= bool(values_a[key].size)
             if difference := _different_values(a, key, values_a[key], values_b[key], tolerance):
                 differences.append(difference)
+            if deviation := _deviation(a, key, values_a[key], values_b[key]):
+                before = deviations.get((a.signature, key))
+                deviations[a.signature, key] = before.joined(deviation) if before else deviation
         ran[a.signature] += 1
     different = {difference.signature for difference in differences}
     unverified = [
@@ -196,6 +200,7 @@ def compare_outcomes(
         varying=tuple(varying),
         tolerance=tolerance,
         not_compared=tuple(skipped),
+        deviations=tuple(one for one in deviations.values() if one.differing),
     )
 
 
@@ -218,6 +223,13 @@ def _describe(outcome: Outcome) -> str:
 def _different_error(a: Outcome, b: Outcome) -> Difference:
     detail = f"the first model {_describe(a)}, the second {_describe(b)}"
     return Difference(a.signature, "", a.case, detail, a.loader)
+
+
+def _deviation(outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any]) -> Deviation | None:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return None
+    max_abs, largest, differing = deviation_of(a, b)
+    return Deviation(outcome.signature, key, max_abs, largest, differing, a.size)
 
 
 def _different_values(

@@ -24,7 +24,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.source import FINGERPRINT_FILE, MODEL_FILE
-from fusion.saved_model.verify.columns import widths_of
+from fusion.saved_model.verify.columns import packed_dim, widths_of
 from fusion.saved_model.verify.job import Observed
 from fusion.saved_model.verify.runner import SessionRunner
 
@@ -141,10 +141,16 @@ def _observer(
     dtype = _dtype(view, tensor)
     shapes: list[str] = []
     for number, matrix in enumerate(widths_of(view, tensor)):
-        node = node_def_pb2.NodeDef(name=f"{_PREFIX}_{index}_shape_{number}", op="Shape")
-        node.input.append(view.text(matrix))
-        node.attr["T"].type = dtype
-        node.attr["out_type"].type = tf.int64.as_datatype_enum
+        node = node_def_pb2.NodeDef(name=f"{_PREFIX}_{index}_shape_{number}")
+        if (dim := packed_dim(view, tensor, number)) is None:
+            node.op = "Shape"
+            node.input.append(view.text(matrix))
+            node.attr["T"].type = dtype
+            node.attr["out_type"].type = tf.int64.as_datatype_enum
+        else:
+            node.op = "Const"
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([-1, dim], tf.int64))
+            node.attr["dtype"].type = tf.int64.as_datatype_enum
         shapes.append(node.name + suffix)
         yield node
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fusion.printable import printable
+
+_EQUAL = "equal to the bit"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,42 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Deviation:
+    """By how much an output of two models differs at most, over all batches.
+
+    Attributes:
+        signature: the signature's title.
+        output: the output's key.
+        max_abs: the largest absolute difference of numbers that are finite in both; None if it has
+            none.
+        largest: the largest finite magnitude of the first model's output in the batch of that.
+        differing: how many elements differ.
+        elements: how many elements the output has.
+    """
+
+    signature: str
+    output: str
+    max_abs: float | None
+    largest: float | None
+    differing: int
+    elements: int
+
+    @property
+    def share(self) -> float | None:
+        """The largest difference as a share of the largest magnitude; None if that is none or 0."""
+        return self.max_abs / self.largest if self.max_abs is not None and self.largest else None
+
+    def joined(self, other: Deviation) -> Deviation:
+        """Returns what holds for the batches of both."""
+        worst = max(self, other, key=lambda one: one.max_abs or 0.0)
+        return replace(
+            worst,
+            differing=self.differing + other.differing,
+            elements=self.elements + other.elements,
+        )
+
+
+@dataclass(frozen=True)
 class Verification:
     """The result of comparing two models.
 
@@ -108,12 +147,13 @@ class Verification:
         errors_alike: batches on which both models raised the same error.
         varying: outputs that differ from run to run in the first model and so prove nothing.
         tolerance: what elements of an output may differ by, as a share of its largest one; 0 for
-            equal bits.
+            equal bits; infinity if it was only to be seen by how much they do.
         columns: where the first difference arises; None if no values differ, or all of them by no
             more than a tolerance that holds for columns as well.
         not_run: signatures that the recorded inputs are not for.
         not_compared: batches that prove nothing: the first model raises an error over them, or they
             are malformed, which the second alone finds out.
+        deviations: the outputs that are not equal to the bit on all batches.
     """
 
     signatures: tuple[str, ...]
@@ -126,6 +166,7 @@ class Verification:
     columns: Columns | None = None
     not_run: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -144,8 +185,7 @@ class Verification:
             return text if self.columns is None else f"{text}; {self.columns}"
         if self.unverified:
             return printable("could not verify: " + "; ".join(self.unverified))
-        equal = f"within {self.tolerance:g} of the largest" if self.tolerance else "to the bit"
-        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs equal {equal}"
+        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs {self._equality()}"
         if self.columns is not None:
             text += (
                 f", {self.columns.same} columns to the bit (the arithmetic behind them TensorFlow "
@@ -159,6 +199,12 @@ class Verification:
             text += f"; {len(self.not_compared)} runs not compared"
         return text
 
+    def _equality(self) -> str:
+        if self.tolerance == math.inf:
+            worst = max((one.share or 0.0 for one in self.deviations), default=0.0)
+            return f"deviate by at most {worst:.2g} of the largest"
+        return f"equal within {self.tolerance:g} of the largest" if self.tolerance else _EQUAL
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         return {
@@ -169,7 +215,8 @@ class Verification:
             "unverified": list(self.unverified),
             "errors_alike": list(self.errors_alike),
             "varying": list(self.varying),
-            "tolerance": self.tolerance,
+            "tolerance": self.tolerance if self.tolerance < math.inf else None,
+            "deviations": [asdict(deviation) for deviation in self.deviations],
             "columns": None if self.columns is None else str(self.columns),
             "not_run": list(self.not_run),
             "not_compared": list(self.not_compared),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDi
     Args:
         a: the expected array.
         b: the other one.
-        tolerance: see `nearly_same`; 0 compares bits.
+        tolerance: see `nearly_same`; 0 compares bits; with infinity, what are no floats may be any.
     """
     if a.dtype != b.dtype or a.shape != b.shape:
         detail = f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
@@ -38,17 +39,44 @@ def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDi
     same = same_bits(a, b)
     if tolerance and is_float(a):
         same |= nearly_same(a, b, tolerance)
-    if same.all():
+    if same.all() or (tolerance == math.inf and not is_float(a)):
         return None
     largest = None
     detail = f"{int(np.count_nonzero(~same))} of {a.size} elements differ"
     if a.dtype != object:
-        with np.errstate(all="ignore"):
-            gaps = np.abs(a.astype(np.complex128) - b.astype(np.complex128))
-        finite = gaps[np.isfinite(gaps)]
-        largest = float(finite.max()) if finite.size else None
+        largest = largest_finite(_gaps(a, b))
         detail += "" if largest is None else f", by at most {largest:.3g}"
     return ValueDifference(detail, ~same, largest)
+
+
+def deviation_of(a: NDArray[Any], b: NDArray[Any]) -> tuple[float | None, float | None, int]:
+    """Returns by how much two arrays of one dtype and shape differ.
+
+    Args:
+        a: the expected array.
+        b: the other one.
+
+    Returns:
+        The largest absolute difference of numbers that are finite in both and the largest finite
+        magnitude in `a`, None if there are none; and how many elements are not equal to the bit.
+    """
+    differing = int(np.count_nonzero(~same_bits(a, b)))
+    if a.dtype == object:
+        return None, None, differing
+    magnitudes = np.abs(a.astype(np.complex128))
+    return largest_finite(_gaps(a, b)), largest_finite(magnitudes), differing
+
+
+def _gaps(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        gaps: NDArray[np.float64] = np.abs(a.astype(np.complex128) - b.astype(np.complex128))
+    return gaps
+
+
+def largest_finite(values: NDArray[np.float64]) -> float | None:
+    """Returns the largest finite number, None if there is none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else None
 
 
 def unmatched(
@@ -106,15 +134,16 @@ def nearly_same(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> NDArray[n
     """Returns elementwise whether numbers agree but for rounding.
 
     They may differ by `tolerance` times the largest finite magnitude in `a`, or by four units in
-    the last place of that if their dtype is coarser. What is not finite has to be equal.
+    the last place of that if their dtype is coarser. What is not finite has to be equal, with a
+    `tolerance` of infinity as well.
     """
     with np.errstate(all="ignore"):
         wide_a, wide_b = (array.astype(np.complex128) for array in (a, b))
-        magnitudes = np.abs(wide_a)
-        finite = magnitudes[np.isfinite(magnitudes)]
-        largest = float(finite.max()) if finite.size else 0.0
-        limit = max(tolerance, 4 * _unit(a.dtype)) * largest
-        return np.asarray(np.abs(wide_a - wide_b) <= limit, dtype=bool)
+        largest = largest_finite(np.abs(wide_a)) or 0.0
+        gaps = np.abs(wide_a - wide_b)
+        if tolerance == math.inf:
+            return np.isfinite(gaps)
+        return np.asarray(gaps <= max(tolerance, 4 * _unit(a.dtype)) * largest, dtype=bool)
 
 
 def _unit(dtype: np.dtype[Any]) -> float:

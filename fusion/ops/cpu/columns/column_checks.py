@@ -13,8 +13,10 @@ from fusion.runtime.tensorflow.attrs import AttrEntry, Text
 from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64
 from fusion.schema.attributes import LAST_ROW
 from fusion.schema.columns import COLUMN_COMBINERS, GROUP_FORMS
+from fusion.schema.row_formats import PLAIN, ROW_FORMATS
 
 _INDICES, _ROW_IDS, _ROW_SPLITS, _DENSE, _EACH, _LENGTHS, _COPY = range(len(GROUP_FORMS))
+_PLAIN = ROW_FORMATS.index(PLAIN)
 _MEAN, _SQRTN, _MAX = (COLUMN_COMBINERS.index(name) for name in ("mean", "sqrtn", "max"))
 
 
@@ -79,7 +81,10 @@ def check_column(
       dtype: the code of that of tables or weights.
     """
     role = load(constants, ColumnsConstants.role)
-    if role == POST or is_copy(given, role):
+    if role == POST:
+        return
+    _check_row_format(creation, constants, index, given, dtype)
+    if is_copy(given, role):
         return
     form, ids = load(given, GivenColumn.form), load(given, GivenColumn.Tids)
     ends_at_last_row = load(given, GivenColumn.row_count) == LAST_ROW
@@ -120,6 +125,34 @@ def check_column(
         refuse(creation, INVALID_ARGUMENT, text, index, _form_name(creation, constants, form))
     _check_ascending(creation, constants, index, boundaries, first_boundary)
     _check_order(creation, constants, index, given, boundaries, dtype)
+
+
+@jit
+def _check_row_format(creation: int, constants: int, index: int, given: int, dtype: int) -> None:
+    """Refuses what does not go with packed rows."""
+    row_format = load(given, GivenColumn.row_format)
+    if row_format == _PLAIN:
+        return
+    sources = constants + 8 * ColumnsConstants.sources
+    name = _allowed(creation, sources + 8 * Source.SIZE * GivenColumn.row_format, row_format)
+    if load(load(creation, Creation.record), KernelsRecord.is_for_gpu) != 0:
+        text = "column %lld: row_format %s has no kernel on a GPU"
+        refuse(creation, INVALID_ARGUMENT, text, index, name)
+    if dtype != FLOAT32:
+        text = "column %lld: row_format %s needs tables of dtype float32"
+        refuse(creation, INVALID_ARGUMENT, text, index, name)
+    if load(given, GivenColumn.Tpacked) == FLOAT32:
+        text = "column %lld: row_format %s needs Tpacked uint8"
+        refuse(creation, INVALID_ARGUMENT, text, index, name)
+    if load(given, GivenColumn.form) == _COPY:
+        text = "column %lld: row_format %s does not go with form copy"
+        refuse(creation, INVALID_ARGUMENT, text, index, name)
+    if as_float(load(given, GivenColumn.max_norm)) >= 0.0:
+        text = "column %lld: row_format %s does not go with max_norm"
+        refuse(creation, INVALID_ARGUMENT, text, index, name)
+    if load(given, GivenColumn.dim) < 1:
+        text = "column %lld: row_format %s needs a dim of at least 1, not %lld"
+        refuse(creation, INVALID_ARGUMENT, text, index, name, load(given, GivenColumn.dim))
 
 
 @jit

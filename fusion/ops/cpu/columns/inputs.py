@@ -168,17 +168,24 @@ def _take_table(frame: int, ctx: int, state: int, index: int, source: int, statu
     table = _take(ctx, state, index, _TABLE_INPUT, source, status)
     if not _has_rank(frame, index, table, int64(2)):
         return False
-    dim = tf_dim(table, np.int32(1))
-    if load(column, ColumnAttrs.dim) >= 0 and load(column, ColumnAttrs.dim) != dim:
+    width, dim = tf_dim(table, np.int32(1)), load(column, ColumnAttrs.dim)
+    words = load(column, ColumnAttrs.row_words)
+    if words != 0:
+        if width != words:
+            if frame != 0:
+                text = ": the table has rows of %lld words, but packed ones of dim %lld have %lld"
+                fail_column(frame, INVALID_ARGUMENT, text, index, width, dim, words)
+            return False
+    elif dim >= 0 and dim != width:
         if frame != 0:
             text = ": the table has rows of %lld elements, but dim is %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, index, dim, load(column, ColumnAttrs.dim))
+            fail_column(frame, INVALID_ARGUMENT, text, index, width, dim)
         return False
     store(source, ColumnInputs.table, tf_tensor_data(table))
     store(source, ColumnInputs.table_rows, tf_dim(table, np.int32(0)))
-    store(source, ColumnInputs.table_dim, dim)
+    store(source, ColumnInputs.table_dim, width if words == 0 else dim)
     store(source, ColumnInputs.table_dtype, state_field(state, ColumnsState.dtype_code))
-    store(source, ColumnInputs.row_bytes, dim * state_field(state, ColumnsState.item_bytes))
+    store(source, ColumnInputs.row_bytes, width * state_field(state, ColumnsState.item_bytes))
     zeros = state_field(state, ColumnsState.zeros_offset)
     has_zeros = zeros != 0 and 0 <= load(column, ColumnAttrs.dim) <= MOST_ZEROS
     store(source, ColumnInputs.zeros, state + 8 * zeros if has_zeros else int64(0))

@@ -102,6 +102,10 @@ def _put_columns(creation: int, constants: int, state: int, columns: int) -> boo
             text = "column %lld: wrap_negative does not go with an embedding variable"
             refuse(creation, INVALID_ARGUMENT, text, index)
             return False
+        if load(column, ColumnAttrs.row_words) != 0:
+            text = "column %lld: an embedding variable has row_format plain"
+            refuse(creation, INVALID_ARGUMENT, text, index)
+            return False
         store(columns, KeyedColumn.index, index)
         if attr_count(creation, trained) != 0:
             store(columns, KeyedColumn.is_training, attr_item(creation, trained, index))

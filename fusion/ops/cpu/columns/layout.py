@@ -80,9 +80,11 @@ class GivenColumn(Layout):
     mask_penalty: Float64
     divisor_epsilon: Float64
     epsilon_input: Flag
-    Tids: Int64  # codes of dtypes
+    row_format: Int64
+    Tids: Int64  # codes of dtypes, -1 for those without
     Trows: Int64
     Tkeys: Int64
+    Tpacked: Int64
     sort_key: Flag
     copied: Flag
     offset: Int64

@@ -28,6 +28,7 @@ from fusion.ops.cpu.columns.kernel_indices import (
     SCATTER_VARIANTS,
     ordered,
     shape_index,
+    table_code,
 )
 from fusion.ops.cpu.columns.layout import (
     FULL,
@@ -53,14 +54,18 @@ from fusion.runtime.registration.states import (
     row_kernel,
 )
 from fusion.runtime.tensorflow.dtypes import BFLOAT16, DTYPES
+from fusion.schema.row_formats import PACKED_BITS, WORD_BITS
 
-_shape_index, _ordered = jit(shape_index), jit(ordered)
+_shape_index, _table_code, _ordered = jit(shape_index), jit(table_code), jit(ordered)
 _BFLOAT16 = BFLOAT16
 _SEGMENT = column_layout.SEGMENT
 _MOST_ZEROS = column_layout.MOST_ZEROS
 
 #: (code, number of TF_DataType, bytes of an element).
 _DTYPES = tuple((d.code, d.enum, d.item_bytes) for d in DTYPES.values() if d.code >= 0)
+
+#: (index of a row format, bits in front of elements, those of an element).
+_PACKED = tuple((index, *bits) for index, bits in enumerate(PACKED_BITS.values(), 1))
 
 
 def build_columns_state(creation: int) -> None:
@@ -170,6 +175,7 @@ def _put_column(given: int, column: int, role: int) -> None:
     store(column, ColumnAttrs.combiner, load(given, GivenColumn.combiner))
     store(column, ColumnAttrs.use_sparse_weights, load(given, GivenColumn.use_sparse_weights))
     store(column, ColumnAttrs.dim, load(given, GivenColumn.dim))
+    store(column, ColumnAttrs.row_words, _row_words(given))
     if role == GRAD:
         store(column, ColumnAttrs.top_grad_offset, load(given, GivenColumn.offset))
         return
@@ -217,14 +223,15 @@ def _put_kernels(creation: int, constants: int, given: int, column: int, dtype: 
     count = load(constants, ColumnsConstants.tile_counts + dtype - FIRST_FLOAT)
     last = tiles + 8 * Tile.SIZE * (count - 1)
     most = load(last, Tile.lanes) * load(last, Tile.vectors)
-    tail = _shape_index(dtype, _tile_for(tiles, count, max(dim - 1, int64(0)) % most + 1))
-    whole = _shape_index(dtype, _tile_for(tiles, count, most))
+    table = _table_code(dtype, load(given, GivenColumn.row_format))
+    tail = _shape_index(table, _tile_for(tiles, count, max(dim - 1, int64(0)) % most + 1))
+    whole = _shape_index(table, _tile_for(tiles, count, most))
     tail, whole = tail * variants + variant, whole * variants + variant
     is_there = may_have_row_kernel(creation, tail) and (
         dim <= most or may_have_row_kernel(creation, whole)
     )
     if dim <= 0 or not is_there:
-        index = _shape_index(dtype, int64(0)) * variants + variant
+        index = _shape_index(table, int64(0)) * variants + variant
         store(column, ColumnAttrs.tail_kernel, row_kernel(creation, index))
         return
     store(column, ColumnAttrs.tail_kernel, row_kernel(creation, tail))
@@ -283,7 +290,7 @@ def _item_bytes(dtype: int) -> int:
 
 @jit
 def _zero_words(creation: int, constants: int, count: int, dtype: int) -> int:
-    """The words of a row of zeros, of the most elements that one is for."""
+    """The words of a row of zeros, as long as the longest row that it is for."""
     role = load(constants, ColumnsConstants.role)
     if role == GRAD or load(load(creation, Creation.record), KernelsRecord.is_for_gpu) != 0:
         return int64(0)
@@ -293,8 +300,18 @@ def _zero_words(creation: int, constants: int, count: int, dtype: int) -> int:
             read_column(creation, constants, index, given)
             dim = load(given, GivenColumn.dim)
             if dim <= _MOST_ZEROS:
-                most = max(most, dim)
-    return (most * _item_bytes(dtype) + 7) // 8
+                most = max(most, dim * _item_bytes(dtype), _row_words(given) * (WORD_BITS // 8))
+    return (most + 7) // 8
+
+
+@jit
+def _row_words(given: int) -> int:
+    """The words of a packed row, see `row_formats.packed_words`; 0 of plain ones."""
+    for row_format, header, element in _PACKED:
+        if load(given, GivenColumn.row_format) == row_format:
+            bits = header + element * load(given, GivenColumn.dim)
+            return (bits + WORD_BITS - 1) // WORD_BITS
+    return int64(0)
 
 
 @jit

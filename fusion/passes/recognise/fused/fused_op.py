@@ -45,6 +45,8 @@ def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
     column = only_column(view, name)
     if column.boundaries:
         return NoMatch("its ids are made of values by boundaries", name)
+    if column.is_packed:
+        return NoMatch("the rows of its table are packed", name)
     spec = column_spec(view, name, column)
     if spec.addition is not None:
         return NoMatch("its rows are added as stock's dense sums do", name)
@@ -74,7 +76,7 @@ def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
         dtype=column.dtypes[0],
         buckets=BucketsSpec(count, attrs["bucket_default"]) if count else None,
         weights=weights,
-        table=_table(view, name, inputs[0], limit if limit >= 0 else None),
+        table=_table(view, name, column, limit if limit >= 0 else None),
         prune=attrs["prune"],
         fill=counts or fills,
         default_id=default if fills and default >= 0 else None,
@@ -107,9 +109,11 @@ def _ids(column: FusedColumn, counts: bool) -> IdsSpec:
     )
 
 
-def _table(view: GraphView, name: str, table: Tensor, max_norm: float | None) -> TableSpec:
+def _table(view: GraphView, name: str, column: FusedColumn, max_norm: float | None) -> TableSpec:
+    table = column.inputs[0]
     shape, node = view.shape(table), view.nodes[table.node]
     rows, dim = shape if shape is not None and len(shape) == 2 else (None, None)
+    dim = column.attrs["dim"] if column.is_packed else dim
     groups = node.attr["_class"].list.s if "_class" in node.attr else ()
     shard = ShardSpec(
         kind="tensor",

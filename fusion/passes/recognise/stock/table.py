@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fusion.passes.analysis.variables import shared_name
+from fusion.passes.analysis.handles import shared_name
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.tensor import ARG_OP, Shape, Tensor
 from fusion.passes.graph.view import GraphView

@@ -1,0 +1,333 @@
+"""Packs tables of a model: rows of fewer bits, which lookups read as they are.
+
+The result is another matrix of float32, and another model: whether it is among the variables or in
+a file is for others to say.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.passes.analysis.handles import Place
+from fusion.passes.pack_tables import Packing, TablePacker, shared_names
+from fusion.saved_model.errors import ModelError, reason_of
+from fusion.saved_model.meta_graph import node_name
+from fusion.saved_model.table_files.initial import init_op
+from fusion.saved_model.table_files.keep import find_tables, variable_numbers
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
+from fusion.saved_model.variables import bound_arguments
+from fusion.schema.row_formats import PACKED_FORMATS, pack_rows, unpack_rows
+
+FLOAT32 = "float32"
+TABLE_DTYPES = (FLOAT32, *PACKED_FORMATS)
+"""What the elements of a table can be stored as."""
+
+_BLOCK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class TableDtypes:
+    """What the elements of each table are stored as.
+
+    Attributes:
+        default: of tables of so many bytes.
+        least_bytes: smaller ones stay as they are.
+        named: (pattern, dtype) of tables by their names, whatever their sizes; the last one counts
+            that fits.
+    """
+
+    default: str = FLOAT32
+    least_bytes: int = 0
+    named: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every table stays as it is."""
+        return {self.default, *(dtype for _, dtype in self.named)} == {FLOAT32}
+
+    def of(self, name: str, size: int) -> str:
+        """Returns the dtype for a table of this name and so many bytes."""
+        for pattern, dtype in reversed(self.named):
+            if fnmatch.fnmatchcase(name, pattern):
+                return dtype
+        return self.default if size >= self.least_bytes else FLOAT32
+
+    def names(self, name: str) -> bool:
+        """Whether a table is chosen by its name."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern, _ in self.named)
+
+
+@dataclass(frozen=True)
+class PackedTable:
+    """A table that was packed, or why it was not.
+
+    Attributes:
+        name: for people.
+        dtype: one of `TABLE_DTYPES`.
+        rows, dimension: its shape.
+        stored_bytes: that it has now.
+        deviation: the largest absolute difference of an element from what it was.
+        largest: the largest absolute value of an element.
+        refusal: why it is float32, although another dtype was asked for; "" if it was packed.
+    """
+
+    name: str
+    dtype: str
+    rows: int
+    dimension: int
+    stored_bytes: int
+    deviation: float = 0.0
+    largest: float = 0.0
+    refusal: str = ""
+
+    @property
+    def plain_bytes(self) -> int:
+        """The bytes that it has as float32."""
+        return 4 * self.rows * self.dimension
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        found = {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": [self.rows, self.dimension],
+            "bytes": self.stored_bytes,
+            "float32_bytes": self.plain_bytes,
+        }
+        if self.refusal:
+            return {**found, "refusal": self.refusal}
+        return {**found, "deviation": self.deviation, "largest": self.largest}
+
+
+def pack_model(
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, dtypes: TableDtypes, scratch: Path
+) -> tuple[Bundle, list[PackedTable]]:
+    """Packs the tables of a model that can be.
+
+    Args:
+        meta: the model, which is changed.
+        bundle: its variables.
+        dtypes: what tables become.
+        scratch: a folder for packed tables, which has to stay until the result has been written.
+
+    Returns:
+        The variables with packed tables among them, and what became of each table that was asked
+        for.
+
+    Raises:
+        ModelError: a table that is chosen by name is none or cannot be packed; or the variables
+            cannot be read.
+        OSError: a file cannot be written.
+    """
+    tables = find_tables(meta, bundle, 1, in_memory=False)
+    for pattern, _ in dtypes.named:
+        if not any(fnmatch.fnmatchcase(table.name, pattern) for table in tables):
+            known = ", ".join(sorted(table.name for table in tables)) or "it has none"
+            raise ModelError(f"no table of the model is called {pattern!r}: {known}")
+    wanted = {
+        table.name: dtype
+        for table in tables
+        if (dtype := dtypes.of(table.name, _size(bundle, table))) != FLOAT32
+    }
+    packer, done = _packer(meta, bundle), list[PackedTable]()
+    packings: dict[Place, Packing] = {}
+    files, paths = dict[str, Path](), (scratch / f"packed-{number}" for number in count())
+    for place, alike in _by_place(packer, meta, tables).items():
+        asked = [table for table in alike if table.name in wanted]
+        if not asked:
+            continue
+        row_format = wanted[asked[0].name]
+        is_one = all(wanted.get(table.name) == row_format for table in alike)
+        why = _refusal(packer, place, alike, meta, is_one=is_one)
+        made = [] if why else list(_packed(bundle, alike, row_format, paths))
+        why = why or next((one.refusal for one, _ in made if one.refusal), "")
+        if why:
+            named = next((table.name for table in asked if dtypes.names(table.name)), None)
+            if named is not None:
+                raise ModelError(f"table {named!r} cannot be {wanted[named]}: {why}")
+            done += [_refused(bundle, table, why) for table in asked]
+            continue
+        done += [one for one, _ in made]
+        files.update({table.key: file for table, (_, file) in zip(alike, made, strict=True)})
+        packings[place] = Packing(row_format, alike[0].rows, alike[0].width)
+    if not packings:
+        return bundle, done
+    packer.pack(packings)
+    _set_object_shapes(meta, variable_numbers(meta, bundle), tables, files)
+    return _with_packed(bundle, tables, files, scratch), done
+
+
+def _size(bundle: Bundle, table: KeptTable) -> int:
+    return int(bundle.entries[table.key.encode()].size)
+
+
+def _packer(meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> TablePacker:
+    numbers, names = variable_numbers(meta, bundle), shared_names(meta.graph_def)
+    tables = find_tables(meta, bundle, 1, in_memory=False)
+    of_number = {numbers[t.key]: names[t.handle] for t in tables if t.key in numbers}
+    bound = {
+        (function, argument): of_number.get(number, f"object {number}")
+        for function, argument, number in bound_arguments(meta)
+    }
+    outputs = {
+        node_name(info.name)
+        for signature in meta.signature_def.values()
+        for info in signature.outputs.values()
+    }
+    return TablePacker(meta.graph_def, bound, {*outputs, init_op(meta)})
+
+
+def _by_place(
+    packer: TablePacker, meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]
+) -> dict[Place, list[KeptTable]]:
+    """Returns tables by what those have in common that some function reads in turn."""
+    names, found = shared_names(meta.graph_def), dict[Place, list[KeptTable]]()
+    for table in tables:
+        found.setdefault(packer.place(names[table.handle]), []).append(table)
+    return found
+
+
+def _refusal(
+    packer: TablePacker,
+    place: Place,
+    tables: Sequence[KeptTable],
+    meta: meta_graph_pb2.MetaGraphDef,
+    *,
+    is_one: bool,
+) -> str:
+    """Why tables of one place cannot be packed; "" if they can."""
+    names = shared_names(meta.graph_def)
+    others = packer.variables(place) - {names[table.handle] for table in tables}
+    if others:
+        return f"a function reads it and in its place {min(others)!r}, which is none"
+    if not is_one or len({(table.rows, table.width) for table in tables}) > 1:
+        return "a function reads it and others in its place, of which each is another one"
+    if any(table.dtype != types_pb2.DT_FLOAT for table in tables):
+        return "its elements are no float32"
+    return packer.refusal(place) or ""
+
+
+def _refused(bundle: Bundle, table: KeptTable, why: str) -> PackedTable:
+    size = _size(bundle, table)
+    return PackedTable(table.name, FLOAT32, table.rows, table.width, size, refusal=why)
+
+
+def _packed(
+    bundle: Bundle, tables: Sequence[KeptTable], row_format: str, files: Iterator[Path]
+) -> Iterator[tuple[PackedTable, Path]]:
+    """Yields what becomes of tables, and the files with their packed rows, none where refused."""
+    for table, file in zip(tables, files, strict=False):
+        deviation = largest = 0.0
+        refusal, row = "", 0
+        with open(file, "xb") as out:
+            for rows in _blocks(bundle, table):
+                try:
+                    packed = pack_rows(rows, row_format)
+                except ValueError as error:
+                    refusal = _with_row(str(error), row)
+                    break
+                back = unpack_rows(packed, row_format, table.width)
+                with np.errstate(invalid="ignore"):
+                    deviation = max(deviation, float(np.nanmax(np.abs(back - rows), initial=0)))
+                    largest = max(largest, float(np.nanmax(np.abs(rows), initial=0)))
+                out.write(packed.tobytes())
+                row += len(rows)
+            size = out.tell()
+        if refusal:
+            file.unlink()
+        shape = table.rows, table.width
+        yield PackedTable(table.name, row_format, *shape, size, deviation, largest, refusal), file
+
+
+def _with_row(message: str, first: int) -> str:
+    """A message of `pack_rows`, which counts rows from the first of a block, with the table's."""
+    number, colon, rest = message.removeprefix("row ").partition(":")
+    return f"row {int(number) + first}{colon}{rest}" if number.isdecimal() else message
+
+
+def _blocks(bundle: Bundle, table: KeptTable) -> Iterator[NDArray[np.float32]]:
+    """Yields the rows of a table, some at a time."""
+    file, offset, size = bundle.data(table.key.encode())
+    row_bytes = 4 * table.width
+    block = max(1, _BLOCK_BYTES // row_bytes) * row_bytes
+    try:
+        with open(file, "rb") as source:
+            source.seek(offset)
+            while size:
+                content = source.read(min(size, block))
+                if len(content) < min(size, block):
+                    raise ModelError(f"{file}: truncated or damaged")
+                size -= len(content)
+                yield np.frombuffer(content, np.float32).reshape(-1, table.width)
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read: {reason_of(error)}") from error
+
+
+def _set_object_shapes(
+    meta: meta_graph_pb2.MetaGraphDef,
+    numbers: Mapping[str, int],
+    tables: Sequence[KeptTable],
+    files: Mapping[str, Path],
+) -> None:
+    """Notes the shapes of packed tables among the objects of a model."""
+    for table in tables:
+        if table.key in files and table.key in numbers:
+            shape = meta.object_graph_def.nodes[numbers[table.key]].variable.shape
+            shape.Clear()
+            for size in (table.rows, _width(files[table.key], table)):
+                shape.dim.add(size=size)
+
+
+def _width(file: Path, table: KeptTable) -> int:
+    return os.path.getsize(file) // (4 * table.rows) if table.rows else 0
+
+
+def _with_packed(
+    bundle: Bundle, tables: Sequence[KeptTable], files: Mapping[str, Path], scratch: Path
+) -> Bundle:
+    """Returns a bundle with packed tables in the places of plain ones; their files are removed."""
+    import tensorflow as tf
+
+    from fusion import ops
+
+    # TensorFlow writes them, with its checksums, from memory that is the files.
+    prefix = scratch / "packed"
+    packed = [table for table in tables if table.key in files]
+    content = [
+        ops.read_table_file(
+            file=str(files[table.key]),
+            T=tf.float32,
+            rows=table.rows,
+            width=_width(files[table.key], table),
+        )
+        for table in packed
+    ]
+    names = [table.key for table in packed]
+    with tf.device("CPU"):
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=content,
+        )
+    for file in files.values():
+        file.unlink()
+    written = read_bundle(prefix)
+    moved = dict.fromkeys(written.entries, written)
+    return replace(
+        bundle,
+        entries={**bundle.entries, **written.entries},
+        elsewhere={**bundle.elsewhere, **moved},
+    )
