@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,10 +189,16 @@ def _show(name: str, copied: Transfer) -> None:
 
 @contextmanager
 def _closing(opened: Tables) -> Iterator[Tables]:
+    """A block after which tables are closed; its own errors are those that count."""
+    from fusion.stores.tier import TierError
+
     try:
         yield opened
-    finally:
-        opened.tier.close()
+    except BaseException:
+        with suppress(TierError):
+            opened.tier.close()
+        raise
+    opened.tier.close()
 
 
 @contextmanager

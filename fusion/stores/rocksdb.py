@@ -197,11 +197,16 @@ class RocksDB:
         return found
 
     def close(self) -> None:
-        """See `Tier.close`."""
-        for table in self._tables.values():
-            table.family.close()
-        self._tables.clear()
-        self._database.close()
+        """See `Tier.close`.
+
+        Raises:
+          TierError: what was put may not be on the disk.
+        """
+        with self._errors(""):
+            for table in self._tables.values():
+                table.family.close()
+            self._tables.clear()
+            self._database.close()
 
     def _family_options(self) -> Any:
         options = self._package.Options(raw_mode=True)

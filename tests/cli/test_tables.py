@@ -292,3 +292,55 @@ def test_a_push_that_was_killed_is_done_again(folder: Path, tmp_path: Path) -> N
     assert len(rows_in(RocksDB(RocksDBOptions(path)), name)) == 2
     assert main(["tables", "push", *arguments]) == 0
     assert rows_in(RocksDB(RocksDBOptions(path)), name) == EXPECTED
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A table of 13 MB."""
+    (tmp_path / "large").mkdir()
+    write_table(
+        tmp_path / "large" / "items", [(np.arange(50_000), np.ones((50_000, 64), np.float32))]
+    )
+    return tmp_path / "large"
+
+
+def test_a_redis_that_is_full(
+    large: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "redis").mkdir()
+    server = RedisServer(tmp_path / "redis", "--save", "", "--maxmemory", "8mb")
+    try:
+        assert (
+            main(["tables", "push", str(large), f"redis://{server.address}", "--batch", "999"]) == 2
+        )
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.match(f"fusion: error: redis at {server.address}, table items: .*maxmemory", line)
+        server.client().config_set("maxmemory", "100mb")
+        assert main(["tables", "push", str(large), f"redis://{server.address}"]) == 0
+        assert main(["tables", "compare", str(large), f"redis://{server.address}"]) == 0
+    finally:
+        server.kill()
+
+
+_FULL = """
+import resource, signal, sys
+from fusion.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+sys.exit(main(["tables", *sys.argv[1:]]))
+"""
+
+
+def test_files_that_cannot_grow(large: Path, tmp_path: Path) -> None:
+    database = f"rocksdb:{tmp_path / 'database'}"
+    for arguments, message in (
+        (["push", str(large), database], r"rocksdb at \S+, table items: .*too large"),
+        (["pull", str(large), str(tmp_path / "1")], "rows|written|too large"),
+    ):
+        command = [sys.executable, "-c", _FULL, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert re.search(f"fusion: error: .*({message})", done.stderr, re.IGNORECASE)
+    assert not (tmp_path / "1").exists()
+    assert main(["tables", "push", str(large), database]) == 0
+    assert main(["tables", "compare", str(large), database]) == 0
