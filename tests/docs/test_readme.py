@@ -100,6 +100,7 @@ def in_background(words, line_count, **options):
         ("docs/rewrite.md", 4),
         ("docs/savedmodel.md", 13),
         ("docs/split.md", 4),
+        ("docs/refresh.md", 1),
         ("docs/stores.md", 4),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
