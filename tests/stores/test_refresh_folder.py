@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +126,7 @@ class TestTakeOver:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(versioned_files.tempfile, "tempdir", str(root / "missing"))
+        monkeypatch.setattr(tempfile, "tempdir", str(root / "missing"))
         for number in range(2, 9):
             write(root, number, number - 1, keys=[2 * number])
             follower.look()
@@ -149,7 +151,7 @@ class TestTakeOver:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        checking, crc32 = threading.Event(), versions_module.zlib.crc32
+        checking, crc32 = threading.Event(), zlib.crc32
 
         def slow(content, checksum: int) -> int:
             checking.set()
@@ -159,7 +161,7 @@ class TestTakeOver:
         follower = store.follow(root, 0.01)
         write(tmp_path, 2)
         monkeypatch.setattr(versions_module, "_BYTES_AT_ONCE", 16)
-        monkeypatch.setattr(versions_module.zlib, "crc32", slow)
+        monkeypatch.setattr(zlib, "crc32", slow)
         os.rename(tmp_path / "2", root / "2")
         assert checking.wait(60)
         store.close()
@@ -211,7 +213,11 @@ class TestConsistency:
     """What lookups see meanwhile."""
 
     def test_rows_on_their_way_are_not_kept(
-        self, store: TableStore, root: Path, follower: FolderFollower
+        self,
+        store: TableStore,
+        root: Path,
+        follower: FolderFollower,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         (tier,) = store._tiers
         fetched, go_on, fetch = threading.Event(), threading.Event(), tier.fetch
@@ -222,10 +228,10 @@ class TestConsistency:
             assert go_on.wait(60)
             return found
 
-        tier.fetch = slow
+        monkeypatch.setattr(tier, "fetch", slow)
         thread = Thread(versions, store, [0, 2])
         assert fetched.wait(60)
-        tier.fetch = fetch
+        monkeypatch.undo()
         write(root, 2)
         follower.look()
         assert versions(store, [0, 4]) == [2, 2]  # it does not wait for the older row
