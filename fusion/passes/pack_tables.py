@@ -114,7 +114,7 @@ class TablePacker:
         """Returns why the variables of a place cannot be packed; None if they can."""
         for view, use in self._uses(place):
             if (why := self._refusal(view, use)) is not None:
-                where = f" of function {view.function}" if view.function else ""
+                where = f" in function {view.function}" if view.function else ""
                 return f"{why}{where}"
         return None
 
