@@ -3,7 +3,7 @@
 What a packed row is, `schema.row_formats` says. A table can be packed if all that reads it can be
 told so: ops for whole lookups get its format as an attr, and a plain gather becomes such an op:
 
-    ResourceGather  becomes  ReadVariableOp -> FusedEmbeddingLookup(form="each") -> Reshape
+    ResourceGather  becomes  ReadEmbeddingTables -> FusedEmbeddingLookup(form="each") -> Reshape
 """
 
 from __future__ import annotations
@@ -317,9 +317,11 @@ def _replace_gather(edit: GraphEdit, gather: str, packing: Packing) -> None:
     stock, (table, ids) = view.nodes[gather], view.inputs(gather)[:2]
     build = NodeBuilder(edit, gather, stock.device, ids.node)
     if stock.op == "ResourceGather":
-        read = build.node("read", "ReadVariableOp")
+        # ReadVariableOp would copy a table that others look up rows of.
+        read = build.node("read", READ_TABLES)
         build.inputs(read, table)
-        set_types(read, dtype=types_pb2.DT_FLOAT)
+        set_types(read, T=types_pb2.DT_FLOAT)
+        set_attrs(read, num_tables=1)
         table = Tensor(build.add(read))
         edit.wait(table.node, view.controls(gather))
     shape = view.shape(ids)

@@ -14,8 +14,10 @@ import tf_keras
 
 import fusion
 from fusion.saved_model import ModelError, Rewrite, RewriteOptions, rewrite_saved_model
+from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.tensor_bundle import read_bundle
+from fusion.schema.names import READ_TABLES
 
 v1 = tf.compat.v1
 
@@ -130,3 +132,28 @@ def test_optimizers_have_no_slots_of_packed_tables(tmp_path: Path) -> None:
     loaded = tf.saved_model.load(str(tmp_path / "packed"))
     (output,) = loaded.signatures["serving_default"](ids=tf.zeros([2, 3], tf.int64)).values()
     assert output.shape == (2, 1)
+
+
+def test_tables_of_plain_gathers_can_be_files(tmp_path: Path) -> None:
+    kinds = {"value", "handle"}
+
+    def lookup(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        tables = {kind: table(kind, 8) for kind in kinds}
+        return {
+            "value": tf.gather(tables["value"].read_value(), ids),
+            "handle": tf.gather(tables["handle"], ids),
+        }
+
+    source = v1_model(tmp_path / "source", lookup)
+    done = packed_model(source, tmp_path / "packed", tables="mapped")
+    assert {one.name: one.dtype for one in done.packed} == dict.fromkeys(kinds, "int8")
+    assert {one.name for one in done.tables} == kinds
+    (meta,) = read_saved_model(tmp_path / "packed").meta_graphs
+    # A read of the whole variable would be a copy once rows of it are looked up.
+    (read,) = (node for node in meta.graph_def.node if node.op == READ_TABLES)
+    assert read.input[0] == "handle"
+
+
+def test_a_bound_of_deviations_needs_the_comparison() -> None:
+    with pytest.raises(ValueError, match="max_deviation needs verify"):
+        RewriteOptions(dtype="int8", max_deviation=0.1, verify=False)
