@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -65,9 +67,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([values for values, _ in lists]), offsets
 
 
-def cut(
-    chunks: Iterable[Chunk], division: Division, start: int = 0
-) -> Iterator[tuple[Chunk, Array]]:
+def cut(chunks: Iterable[Chunk], division: Division, start: int = 0) -> Iterator[tuple[Chunk, int]]:
     """Cuts rows into batches.
 
     Args:
@@ -76,7 +76,7 @@ def cut(
         start: which batch is the first.
 
     Yields:
-        Chunks of whole batches, and where these begin and the last one ends, int64 [batches + 1].
+        Chunks of some batches, which all have the same number of rows, and how many batches.
     """
     left = division.batches - start
     position = begin = division.begin(start)
@@ -86,12 +86,13 @@ def cut(
         ends = division.ends(position, stop)[:left]
         left -= len(ends)
         if held and len(ends):
-            whole = joined([*held, chunk.slice(0, int(ends[0]) - position)])
-            yield whole, np.array([0, whole.rows])
-            held, begin, ends = [], int(ends[0]), ends[1:]
-        if len(ends):
-            end = int(ends[-1])
-            yield chunk.slice(begin - position, end - position), np.array([begin, *ends]) - begin
+            begin = int(ends[0])
+            yield joined([*held, chunk.slice(0, begin - position)]), 1
+            held, ends = [], ends[1:]
+        for rows, batches in groupby(np.diff(ends, prepend=begin).tolist()):
+            count = len([*batches])
+            end = begin + rows * count
+            yield chunk.slice(begin - position, end - position), count
             begin = end
         if not left:
             return
@@ -99,37 +100,73 @@ def cut(
             held.append(chunk.slice(begin - position, chunk.rows))
         position = stop
     if held and not division.drop_last:
-        whole = joined(held)
-        yield whole, np.array([0, whole.rows])
+        yield joined(held), 1
 
 
-def batches_of(
-    columns: Sequence[Column], tensors: Sequence[tf.Tensor], splits: tf.Tensor
-) -> tf.data.Dataset:
-    """In a graph: the batches of a chunk, dictionaries of tensors by name.
+@dataclass(frozen=True)
+class Layout:
+    """What batches are like.
 
-    Args:
-        columns: what the tensors are of.
-        tensors: of each column the rows, [rows, width], or of lists the values and the offsets.
-        splits: int64 [batches + 1], see `cut`.
+    Attributes:
+        columns: of the files.
+        label_names: those of them that are labels.
+        rows: of all batches; None where they vary.
     """
 
-    def batch(start: tf.Tensor, stop: tf.Tensor) -> dict[str, tf.Tensor]:
-        found: dict[str, tf.Tensor] = {}
-        rest = iter(tensors)
-        for column in columns:
-            if column.form is None:
-                found[column.name] = next(rest)[start:stop]
-            else:
-                found |= _lists(column, next(rest), next(rest)[start : stop + 1])
-        return found
+    columns: Sequence[Column]
+    label_names: Sequence[str]
+    rows: int | None
 
-    return tf.data.Dataset.from_tensor_slices((splits[:-1], splits[1:])).map(batch)
+    def chunk_spec(self) -> list[tf.TensorSpec]:
+        """The type specs of `Chunk.arrays`."""
+        specs = []
+        for column in self.columns:
+            is_list = column.form is not None
+            specs.append(tf.TensorSpec([None] if is_list else [None, column.width], column.dtype))
+            specs += [tf.TensorSpec([None], tf.int64)] * is_list
+        return specs
+
+    def batches(self, tensors: Sequence[tf.Tensor], count: tf.Tensor) -> tf.data.Dataset:
+        """In a graph: the batches of a chunk.
+
+        Args:
+            tensors: `Chunk.arrays`.
+            count: how many batches there are, of the same number of rows.
+        """
+        dense: dict[str, tf.Tensor] = {}
+        lists: dict[str, tuple[Column, tf.Tensor, tf.Tensor]] = {}
+        rest = iter(tensors)
+        for column in self.columns:
+            values = next(rest)
+            if column.form is None:
+                stacked = tf.reshape(values, [count, -1, column.width])
+                stacked.set_shape([None, self.rows, column.width])
+                dense[column.name] = stacked
+            else:
+                lists[column.name] = column, values, next(rest)
+        # It slices tensors without a call of a function, and mostly without a copy.
+        if not lists:
+            return tf.data.Dataset.from_tensor_slices(self._structure(dense))
+
+        def with_lists(batch: tf.Tensor, found: dict[str, tf.Tensor]) -> Any:
+            for column, values, offsets in lists.values():
+                size = (tf.size(offsets, tf.int64) - 1) // count
+                own = offsets[batch * size : (batch + 1) * size + 1]
+                own.set_shape([None if self.rows is None else self.rows + 1])
+                found |= _lists(column, values[own[0] : own[-1]], own - own[0])
+            return self._structure(found)
+
+        return tf.data.Dataset.from_tensor_slices((tf.range(count), dense)).map(with_lists)
+
+    def _structure(self, found: dict[str, tf.Tensor]) -> Any:
+        """Features and labels."""
+        labels = tuple(found.pop(name) for name in self.label_names)
+        if not labels:
+            return found
+        return found, labels[0] if len(labels) == 1 else labels
 
 
 def _lists(column: Column, values: tf.Tensor, offsets: tf.Tensor) -> dict[str, tf.Tensor]:
-    values = values[offsets[0] : offsets[-1]]
-    offsets -= offsets[0]
     name = column.name
     if column.form is Form.OFFSETS:
         return {f"{name}__values": values, f"{name}__offsets": offsets}

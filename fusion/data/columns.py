@@ -87,17 +87,18 @@ def in_order(column: Column, arrays: Sequence[pa.Array], order: Array | None) ->
         arrays: what `without_nulls` gave for each file.
         order: which row comes at each position; None for that of the files.
     """
+    # Arrow's memory is aligned as TensorFlow's has to be: no copy is made.
+    whole = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
     if column.form is None:
-        values = np.concatenate(found) if len(found := [*map(_numbers, arrays)]) > 1 else found[0]
-        values = values.reshape(-1, column.width)
-        if order is not None:
-            values = values.take(order, axis=0)
+        if column.width > 1:
+            rows = _numbers(whole).reshape(-1, column.width)
+            rows = rows if order is None else rows.take(order, axis=0)
+        else:
+            rows = _numbers(whole if order is None else whole.take(pa.array(order)))[:, np.newaxis]
         if column.dtype.is_floating and column.fill_value is not None:
-            values = np.where(np.isnan(values), np.asarray(column.fill_value, values.dtype), values)
-        return values
-    lists = pa.concat_arrays(arrays)
-    if order is not None:
-        lists = lists.take(pa.array(order))
+            rows = np.where(np.isnan(rows), np.asarray(column.fill_value, rows.dtype), rows)
+        return rows
+    lists = whole if order is None else whole.take(pa.array(order))
     offsets = lists.offsets.to_numpy()
     return _numbers(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0]
 

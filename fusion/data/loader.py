@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.data.batches import Chunk, batches_of, cut
+from fusion.data.batches import Chunk, Layout, cut
 from fusion.data.columns import Array
 from fusion.data.files import DataError, File, Location, Paths, find_files
 from fusion.data.plan import Division, chunks_of, parts_of
 from fusion.data.reader import Reader, Skipped
-from fusion.data.schema import Column, Form, Request, Role, signature
+from fusion.data.schema import Column, Form, Request, Role
 
 _FOOTERS_AT_ONCE = 8
 
@@ -214,31 +214,14 @@ class ParquetLoader(tf.data.Dataset):
 
     def _pipeline(self, at: Callable[[], tuple[int, int]]) -> tf.data.Dataset:
         """Batches of the epoch, from the batch on, that `at` gives to each iteration."""
-        specs: list[tf.TensorSpec] = []
-        for column in self.columns:
-            is_list = column.form is not None
-            specs.append(tf.TensorSpec([None] if is_list else [None, column.width], column.dtype))
-            specs += [tf.TensorSpec([None], tf.int64)] * is_list
+        rows = self._division.batch_size if self._division.drop_last else None
+        layout = Layout(self.columns, self._label_names, rows)
         chunks = tf.data.Dataset.from_generator(
             lambda: self._tensors(*at()),
-            output_signature=(*specs, tf.TensorSpec([None], tf.int64)),
+            output_signature=(*layout.chunk_spec(), tf.TensorSpec([], tf.int64)),
         )
-        rows = self._division.batch_size if self._division.drop_last else None
-        batch_spec = signature(self.columns, rows)
-
-        def batches(*tensors: tf.Tensor) -> tf.data.Dataset:
-            return batches_of(self.columns, tensors[:-1], tensors[-1])
-
-        def shaped(batch: dict[str, Any]) -> Any:
-            for name, spec in batch_spec.items():
-                if isinstance(spec, tf.TensorSpec):
-                    batch[name].set_shape(spec.shape)
-            labels = tuple(batch.pop(name) for name in self._label_names)
-            if not labels:
-                return batch
-            return batch, labels[0] if len(labels) == 1 else labels
-
-        dataset = chunks.prefetch(1).flat_map(batches).map(shaped)
+        batches = chunks.prefetch(1).flat_map(lambda *chunk: layout.batches(chunk[:-1], chunk[-1]))
+        dataset: tf.data.Dataset = batches
         if not self._may_lose_rows:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
         options = tf.data.Options()
@@ -250,14 +233,14 @@ class ParquetLoader(tf.data.Dataset):
             options.experimental_distribute.auto_shard_policy = policy
         return dataset.with_options(options)
 
-    def _tensors(self, epoch: int, start: int) -> Iterator[tuple[Array, ...]]:
-        """The tensors of chunks of whole batches, and where these end."""
+    def _tensors(self, epoch: int, start: int) -> Iterator[tuple[Array | int, ...]]:
+        """The tensors of chunks of whole batches, and how many batches."""
         begin = self._division.begin(start)
         if begin == self._division.rows and start < len(self):
-            yield (*self._reader.read(()).arrays(), np.zeros([2], np.int64))
+            yield (*self._reader.read(()).arrays(), 1)
             return
-        for chunk, splits in cut(self._chunks(epoch, begin), self._division, start):
-            yield (*chunk.arrays(), splits)
+        for chunk, count in cut(self._chunks(epoch, begin), self._division, start):
+            yield (*chunk.arrays(), count)
 
     def _chunks(self, epoch: int, begin: int) -> Iterator[Chunk]:
         """The chunks of an epoch, without rows before row `begin`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -144,23 +144,3 @@ def _dtype(kind: pa.DataType, role: Role, dtype: tf.DType | None) -> tf.DType | 
     if not is_integer:
         return "not numbers that it can have: ids are integers or strings, or dtypes= says which"
     return tf.int64 if kind.bit_width > 32 or kind == pa.uint32() else tf.int32
-
-
-def signature(columns: Sequence[Column], rows: int | None) -> dict[str, Any]:
-    """The type specs of a batch, by the names that tensors have in it."""
-    specs: dict[str, Any] = {}
-    for column in columns:
-        name, dtype, longest = column.name, column.dtype, column.longest
-        if column.form is None:
-            specs[name] = tf.TensorSpec([rows, column.width], dtype)
-        elif column.form is Form.OFFSETS:
-            specs[f"{name}__values"] = tf.TensorSpec([None], dtype)
-            offsets = None if rows is None else rows + 1
-            specs[f"{name}__offsets"] = tf.TensorSpec([offsets], tf.int64)
-        elif column.form is Form.RAGGED:
-            specs[name] = tf.RaggedTensorSpec([rows, None], dtype, row_splits_dtype=tf.int64)
-        elif column.form is Form.SPARSE:
-            specs[name] = tf.SparseTensorSpec([rows, longest], dtype)
-        else:
-            specs[name] = tf.TensorSpec([rows, longest], dtype)
-    return specs
