@@ -97,7 +97,7 @@ def cut(chunks: Iterable[Chunk], division: Division, start: int = 0) -> Iterator
         if not left:
             return
         if begin < stop:
-            held.append(chunk.slice(begin - position, chunk.rows))
+            held.append(chunk.slice(max(begin - position, 0), chunk.rows))
         position = stop
     if held and not division.drop_last:
         yield joined(held), 1

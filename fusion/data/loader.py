@@ -122,7 +122,6 @@ class ParquetLoader(tf.data.Dataset):
         # Replicas would have other numbers of batches if one of them left out rows.
         self._may_lose_rows = self._skips and size == 1
         self._progress = progress
-        self._start_batch = 0
         self._lock = Lock()
         self._label_names = tuple(label_names)
         request = Request(
@@ -160,25 +159,24 @@ class ParquetLoader(tf.data.Dataset):
 
     def peek(self) -> Any:
         """The first batch of the next iteration, which it gives again."""
-        at = self.epoch, self._start_batch
-        return next(iter(self._pipeline(lambda: at)))
+        epoch = self.epoch
+        return next(iter(self._pipeline(lambda: epoch)))
 
-    def resume(self, epoch: int, batch: int = 0) -> None:
-        """Has the next iteration be of an epoch, from a batch on; those behind it are whole.
+    def resume(self, epoch: int, batch: int = 0) -> tf.data.Dataset:
+        """The rest of an epoch, from a batch on; the loader goes on with the epoch behind it.
 
         Raises:
             ValueError: there is no such batch.
         """
         if epoch < 0 or not 0 <= batch <= len(self):
             raise ValueError(f"no batch {batch} of epoch {epoch}: an epoch has {len(self)}")
-        with self._lock:
-            self.epoch, self._start_batch = epoch, batch
+        self.epoch = epoch + 1
+        return self._pipeline(lambda: epoch, batch)
 
-    def _next_epoch(self) -> tuple[int, int]:
+    def _next_epoch(self) -> int:
         with self._lock:
-            at = self.epoch, self._start_batch
-            self.epoch, self._start_batch = self.epoch + 1, 0
-        return at
+            self.epoch += 1
+            return self.epoch - 1
 
     def _opened(
         self, locations: Sequence[Location], request: Request
@@ -212,18 +210,18 @@ class ParquetLoader(tf.data.Dataset):
             raise DataError(f"no file can be read: {self.skipped[0].reason}")
         return files, columns
 
-    def _pipeline(self, at: Callable[[], tuple[int, int]]) -> tf.data.Dataset:
-        """Batches of the epoch, from the batch on, that `at` gives to each iteration."""
+    def _pipeline(self, epoch: Callable[[], int], start: int = 0) -> tf.data.Dataset:
+        """Batches of the epoch that is given to each iteration, from batch `start` on."""
         rows = self._division.batch_size if self._division.drop_last else None
         layout = Layout(self.columns, self._label_names, rows)
         chunks = tf.data.Dataset.from_generator(
-            lambda: self._tensors(*at()),
+            lambda: self._tensors(epoch(), start),
             output_signature=(*layout.chunk_spec(), tf.TensorSpec([], tf.int64)),
         )
         batches = chunks.prefetch(1).flat_map(lambda *chunk: layout.batches(chunk[:-1], chunk[-1]))
         dataset: tf.data.Dataset = batches
         if not self._may_lose_rows:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self) - start))
         options = tf.data.Options()
         # There is nothing to tune, and an iterator may wait for the tuner when it ends.
         options.autotune.enabled = False
