@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +57,22 @@ class Layout:
         generator = np.random.default_rng(self.seed)
         rows = []
         for number, groups in enumerate(self.files):
-            tables = [self._table(size, generator, len(rows)) for size in (0, *groups)]
+            tables = [self._table(size, generator) for size in (0, *groups)]
             is_dictionary, version = self.encoding
             with pq.ParquetWriter(
                 folder / f"{number:02}.parquet", tables[0].schema, data_page_version=version,
                 use_dictionary=is_dictionary,
             ) as writer:  # fmt: skip
                 first = len(rows)
-                for table in tables[1:]:
-                    ids = pa.array(np.arange(len(rows), len(rows) + len(table)))
-                    table = table.set_column(0, "row", ids)
+                for made in tables[1:]:
+                    ids = pa.array(np.arange(len(rows), len(rows) + len(made)))
+                    table = made.set_column(0, "row", ids)
                     writer.write_table(table, row_group_size=max(len(table), 1))
                     rows += table.to_pylist()
                 assert first + sum(groups) == len(rows)
         return [filled(row) for row in rows]
 
-    def _table(self, size: int, generator: np.random.Generator, first: int) -> pa.Table:
+    def _table(self, size: int, generator: np.random.Generator) -> pa.Table:
         def some(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             nulls = generator.random(len(values)) < self.nulls
             return pa.array(
@@ -88,7 +89,7 @@ class Layout:
         words = [f"w{k}" for k in generator.integers(0, 9, lengths[1].sum())]
         return pa.table(
             {
-                "row": pa.array(np.arange(first, first + size)),
+                "row": pa.array(np.zeros(size, np.int64)),
                 "small": some(generator.integers(0, 99, size).tolist(), pa.int16()),
                 "word": some([f"w{k}" for k in generator.integers(0, 9, size)], pa.string()),
                 "list": some(lists(numbers, lengths[0]), pa.list_(pa.int64())),
@@ -153,7 +154,7 @@ def rows_of(batch: Any, form: str) -> list[dict[str, Any]]:
             offsets = features[f"{name}__offsets"].numpy()
             assert offsets[0] == 0
             assert offsets[-1] == len(values)
-            lists = [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+            lists = [values[a:b] for a, b in pairwise(offsets)]
         elif form == "dense":
             lists = features[name].numpy().tolist()
         elif form == "sparse":

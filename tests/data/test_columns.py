@@ -60,7 +60,7 @@ def test_single_values(tmp_path: Path, array: Any, role: str, dtype: Any, values
         (pa.array([decimal.Decimal(7)]), tf.int64, [7]),
         (pa.array([DAY]), tf.int64, [2]),
         (pa.array([7], pa.timestamp("ms")), tf.int64, [7]),
-        (pa.array([7], pa.time32("s")), tf.float32, [7]),
+        (pa.array([7], pa.time32("ms")), tf.float32, [7]),
     ],
 )
 def test_dtypes_that_are_asked_for(tmp_path: Path, array: Any, dtype: Any, values: Any) -> None:
