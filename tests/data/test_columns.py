@@ -20,10 +20,10 @@ DAY = datetime.date(1970, 1, 3)
 
 def load(folder: Path, array: pa.Array, role: str = "cat_names", **arguments: Any) -> Any:
     """The column as one batch of features."""
-    pq.write_table(pa.table({"c": array}), folder / "a.parquet")
-    return ParquetLoader(
-        folder / "a.parquet", 100, **{role: ["c"]}, shuffle=False, **arguments
-    ).peek()
+    path = folder / "a.parquet"
+    pq.write_table(pa.table({"c": array}), path)
+    told: dict[str, Any] = {role: ["c"], "shuffle": False, **arguments}
+    return ParquetLoader(path, 100, **told).peek()
 
 
 @pytest.mark.parametrize(
