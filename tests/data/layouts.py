@@ -55,7 +55,7 @@ class Layout:
     def write(self, folder: Path) -> list[dict[str, Any]]:
         """Writes the files; the rows as Python objects, as a batch has them."""
         generator = np.random.default_rng(self.seed)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number, groups in enumerate(self.files):
             tables = [self._table(size, generator) for size in (0, *groups)]
             is_dictionary, version = self.encoding

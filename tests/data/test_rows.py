@@ -72,7 +72,7 @@ def test_division_gives_each_row_to_one_batch_of_one_replica() -> None:
     for total in range(1, 40):
         for size in range(1, 6):
             for batch_size in (1, 2, 3, 7):
-                covered = []
+                covered: list[int] = []
                 for rank in range(size):
                     one = Division(total, batch_size, False, size, rank)
                     begins = [one.begin(batch) for batch in range(one.batches + 1)]

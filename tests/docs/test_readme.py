@@ -53,6 +53,7 @@ def without_trailing_spaces(text):
         ("README.md", 5),
         ("docs/cache.md", 4),
         ("docs/columns.md", 3),
+        ("docs/data.md", 1),
         ("docs/distribute.md", 5),
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
