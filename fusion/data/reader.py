@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fusion.data.batches import Chunk
 from fusion.data.columns import Array, in_order, no_rows, without_nulls
@@ -80,14 +81,30 @@ class Reader:
     def _read(self, run: Sequence[Slice]) -> list[list[pa.Array]]:
         """The columns of slices of a file, of which only the outer two may have fewer rows."""
         file = self.files[run[0].file]
+        groups = [one.group for one in run]
         with file.opened() as opened:
-            names = [column.name for column in self.columns]
-            table: Any = opened.read_row_groups([one.group for one in run], columns=names)
+            try:
+                names = [column.name for column in self.columns]
+                table: Any = opened.read_row_groups(groups, columns=names)
+            except (pa.ArrowException, OSError) as error:
+                broken = [name for name in names if not _is_readable(opened, groups, name)]
+                raise DataError(
+                    f"{file.path}: column {', '.join(broken)} cannot be read in row groups "
+                    f"{groups[0]} to {groups[-1]}: {error}"
+                ) from error
         wanted = sum(map(len, run))
         if len(table) < run[0].start + wanted:
             raise DataError(f"{file.path}: has {len(table)} rows where its footer says more")
         table = table.slice(run[0].start, wanted)
         return [without_nulls(column, table[column.name], file.path) for column in self.columns]
+
+
+def _is_readable(file: pq.ParquetFile, groups: Sequence[int], name: str) -> bool:
+    try:
+        file.read_row_groups(groups, columns=[name])
+    except (pa.ArrowException, OSError):
+        return False
+    return True
 
 
 def _runs(part: Part) -> Iterator[list[Slice]]:

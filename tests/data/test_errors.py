@@ -16,9 +16,9 @@ import tensorflow as tf
 from fusion.data import DataError, ParquetLoader
 
 
-def write(path: Path, first: int = 0, rows: int = 10, **columns: Any) -> Path:
-    """Rows with an `id`, in row groups of 5."""
-    table = pa.table({"id": np.arange(first, first + rows), **columns})
+def write(path: Path, first: int = 0, rows: int = 10) -> Path:
+    """Rows with an `id` and an `x`, in row groups of 5."""
+    table = pa.table({"id": np.arange(first, first + rows), "x": np.zeros(rows)})
     pq.write_table(table, path, row_group_size=5)
     return path
 
@@ -68,7 +68,8 @@ def test_a_row_group_that_is_broken(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet")
     break_data(write(tmp_path / "b.parquet", 10))
     write(tmp_path / "c.parquet", 20)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"b\.parquet: cannot be read"):
+    message = r"b\.parquet: column id cannot be read in row groups 0 to "
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ids(load(tmp_path))
     loader = load(tmp_path, on_error="skip", buffer_size=5)
     assert ids(loader) == [*range(10), *range(15, 30)]
@@ -76,7 +77,7 @@ def test_a_row_group_that_is_broken(tmp_path: Path) -> None:
     # Batches are counted among the rows that were read.
     assert ids(loader.resume(0, 3)) == [*range(17, 30)]
     # Replicas must have the same number of batches.
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"b\.parquet: cannot be read"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ids(load(tmp_path, on_error="skip", global_size=2))
 
 

@@ -68,6 +68,17 @@ def test_rows_come_from_several_parts_of_a_chunk(tmp_path: Path) -> None:
         assert len(groups) == 4
 
 
+def test_two_chunks_are_in_memory(tmp_path: Path) -> None:
+    layout = replace(PLAIN, files=((10,) * 30,), buffer_size=10, batch_size=10, parts_per_chunk=1)
+    layout.write(tmp_path)
+    loader = layout.loader(tmp_path)
+    read = []
+    for number, _ in enumerate(loader):
+        read.append(loader.num_rows_processed // layout.buffer_size - number)
+    assert min(read) >= 1
+    assert max(read) <= 2
+
+
 def test_division_gives_each_row_to_one_batch_of_one_replica() -> None:
     for total in range(1, 40):
         for size in range(1, 6):
