@@ -83,7 +83,7 @@ class ParquetLoader(tf.data.Dataset):
             cat_names: columns that are ids or strings.
             cont_names: columns that are numbers.
             shuffle: whether parts are in a random order, and rows of a chunk as well.
-            seed: of the order; None to draw one.
+            seed: of the order; None to draw one. Replicas must have the same.
             buffer_size: rows of a part, see above; no fraction of a GPU's memory.
             parts_per_chunk: parts whose rows are shuffled together.
             global_size: among how many replicas rows are divided: each row goes to one of them, and
@@ -112,6 +112,12 @@ class ParquetLoader(tf.data.Dataset):
         _check_numbers(batch_size, buffer_size, parts_per_chunk, size, rank)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        if shuffle and size > 1 and seed is None:
+            raise ValueError(
+                "seed must be given, the same for all replicas, where rows are shuffled"
+            )
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed must not be negative, got {seed}")
         self.seed = secrets.randbits(32) if seed is None else seed
         self.epoch = 0
         self.num_rows_processed = 0
