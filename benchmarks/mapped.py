@@ -10,23 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from benchmarks.control_groups import limited
+
 _TABLES, _DIM, _BATCH = 8, 64, 512
 _LIMIT = 2 << 30
-#: The groups of processes of Linux: the folder of the older version, and of the newer one.
-_GROUPS = (
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-    (Path("/sys/fs/cgroup"), "memory.max"),
-)
+_MOST_SECONDS = 90
 
 
 def measure(folder: Path, gigabytes: float, repeats: int) -> dict[str, Any]:
@@ -50,11 +49,6 @@ def measure(folder: Path, gigabytes: float, repeats: int) -> dict[str, Any]:
         "start": starts,
         "shared": _shared(folder / "mapped"),
     }
-    for file in (folder / "mapped" / "assets" / "tables").iterdir():
-        _forget(file)  # what is in memory already counts for whoever brought it there
-    with _limited(_LIMIT) as enter:
-        if enter is not None:
-            result["limited"] = _child("limited", folder / "mapped", before=enter)
     return result
 
 
@@ -68,6 +62,32 @@ def warm(folder: Path, gigabytes: float, seconds: float) -> dict[str, Any]:
     for way in _WAYS:
         _child("rewrite", folder / "stock", way, folder / way)
     return _child("warm", folder, seconds)
+
+
+def pages(folder: Path) -> dict[str, Any]:
+    """Measures lookups where no pages are in memory, with memory for all tables and for half.
+
+    And each as it is not chosen there.
+    """
+    size = 2 * _LIMIT
+    _child("make", folder / "stock", size // (4 * _DIM * _TABLES))
+    _child("rewrite", folder / "stock", "mapped", folder / "mapped")
+    shutil.rmtree(folder / "stock")
+    found: dict[str, Any] = {"tables_bytes": size, "limit_bytes": _LIMIT}
+    for reads, mapped_bytes in _READS.items():
+        model = folder / reads
+        _child("advise", folder / "mapped", model, mapped_bytes)
+        _forget_tables(model)
+        found[f"all, {reads}"] = _child("calls", model, 2000, _MOST_SECONDS)
+        _forget_tables(model)  # what is in memory already counts for whoever brought it there
+        with limited(_LIMIT) as enter:
+            if enter is not None:
+                found[f"half, {reads}"] = _child("calls", model, 800, _MOST_SECONDS, before=enter)
+    return found
+
+
+#: How the system reads, and what the model says of its size to have it.
+_READS = {"as chosen": "", "ahead": 0, "page by page": 1 << 60}
 
 
 def report(found: dict[str, Any]) -> str:
@@ -90,13 +110,18 @@ def report(found: dict[str, Any]) -> str:
     )
     peak = found["rewrite"]["mapped"]["peak_mb"] - found["rewrite"]["mapped"]["before_mb"]
     parts.append(f"`fusion rewrite --tables mapped`: {peak:,.0f} MB above TensorFlow's own.")
-    if "limited" in found:
-        limited = found["limited"]
-        parts.append(
-            f"With {_LIMIT >> 30} GiB for the process: {limited['per_s']:,.0f} calls of {_BATCH} "
-            f"uniform ids of {_TABLES} tables a second, {limited['p50_ms']:.1f} ms (p50) and "
-            f"{limited['p99_ms']:.1f} ms (p99)."
+    rows = [
+        (
+            way,
+            "page by page" if each["is_random"] else "ahead",
+            str(each["calls"]),
+            *(f"{each[name]:.1f}" for name in ("seconds", "p50_ms", "p99_ms")),
         )
+        for way, each in found["pages"].items()
+        if isinstance(each, dict)
+    ]
+    columns = ("memory for", "reads", "calls", "s", "ms, p50 of the second half", "p99")
+    parts.append(markdown(columns, rows))
     lines = [
         (batch, *(f"{times[way]:.3f}" for way in _WAYS))
         for batch, times in found["warm_ms"].items()
@@ -105,11 +130,13 @@ def report(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _forget(file: Path) -> None:
-    """Has the system keep nothing of a file in memory, if nobody maps it."""
-    descriptor = os.open(file, os.O_RDONLY)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
+def _forget_tables(model: Path) -> None:
+    """Has the system keep nothing of a model's tables in memory, if nobody maps them."""
+    for file in (model / "assets" / "tables").iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
 
 
 def _child(step: str, *arguments: Any, before: Any = None) -> dict[str, Any]:
@@ -136,24 +163,6 @@ def _shared(model: Path) -> dict[str, float]:
     for one in both:
         one.communicate("\n")
     return {key: statistics.mean(each[key] for each in found) for key in found[0]}
-
-
-@contextmanager
-def _limited(size: int) -> Iterator[Any]:
-    """Yields what lets a process begin with so much memory; None where there is no way."""
-    for root, name in _GROUPS:
-        group = root / f"fusion-{os.getpid()}"
-        try:
-            group.mkdir()
-            (group / name).write_text(str(size))
-        except OSError:
-            continue
-        try:
-            yield lambda group=group: (group / "cgroup.procs").write_text(str(os.getpid()))
-        finally:
-            group.rmdir()
-        return
-    yield None
 
 
 def _memory(*names: str) -> dict[str, float]:
@@ -251,19 +260,41 @@ def _share(path: str) -> dict[str, Any]:
     return {}
 
 
-def _limited_calls(path: str) -> dict[str, Any]:
+def _advise(source: str, path: str, mapped_bytes: str) -> dict[str, Any]:
+    """Makes a model with the same files that says otherwise how large all tables are, or not."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    shutil.copytree(source, path, copy_function=os.link)
+    if mapped_bytes:
+        file = Path(path, "saved_model.pb")
+        proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+        graph = proto.meta_graphs[0].graph_def
+        for node in chain(graph.node, *(f.node_def for f in graph.library.function)):
+            if node.op == "ReadTableFile":
+                node.attr["mapped_bytes"].i = int(mapped_bytes)
+        file.unlink()  # and not in the source
+        file.write_bytes(proto.SerializeToString())
+    return {}
+
+
+def _calls(path: str, count: str, most_seconds: str) -> dict[str, Any]:
+    """Calls a model so often, or so long; percentiles are those of the second half of the calls."""
     model, (call, _) = _signature(path, "mapped")
-    batches = _ids(model.tables[0].shape[0], 400)
-    times = []
+    batches = _ids(model.tables[0].shape[0], int(count))
+    times, end = list[float](), time.perf_counter() + float(most_seconds)
     for ids in batches:
+        if time.perf_counter() > end:
+            break
         start = time.perf_counter()
         call(ids=ids)["score"].numpy()
         times.append(time.perf_counter() - start)
-    times = sorted(times[100:])
+    ordered = sorted(times[len(times) // 2 :])
     return {
-        "per_s": len(times) / sum(times),
-        "p50_ms": 1e3 * times[len(times) // 2],
-        "p99_ms": 1e3 * times[len(times) * 99 // 100],
+        "calls": len(times),
+        "seconds": sum(times),
+        "p50_ms": 1e3 * ordered[len(ordered) // 2],
+        "p99_ms": 1e3 * ordered[len(ordered) * 99 // 100],
+        "is_random": " rr " in Path("/proc/self/smaps").read_text(),
         "memory_mb": _memory("VmRSS")["VmRSS"],
     }
 
@@ -310,7 +341,8 @@ _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "rewrite": _rewrite,
     "start": _start,
     "share": _share,
-    "limited": _limited_calls,
+    "advise": _advise,
+    "calls": _calls,
     "warm": _warm,
 }
 
@@ -334,6 +366,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         least = min(options.gigabytes, 1.0)
         numbers["warm_ms"] = warm(Path(folder), least, options.seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        numbers["pages"] = pages(Path(folder))
     numbers["machine"] = machine()
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

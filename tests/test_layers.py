@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
-        *("sharded", "slot_layers", "keras3", "tf_keras", "layers", "acceleration"),
+        *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
         *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
@@ -73,8 +73,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "fusion.stores": (
-        *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
-        *("hps_json", "config"),
+        *("tier", "open_file", "hash_index", "local_files", "versions", "versioned_files"),
+        *("row_bytes", "rocksdb", "redis", "redis_changes", "hps_json", "config", "counters"),
+        *("hot_rows", "fetching", "refresh", "open_stores", "table_store", "addresses", "transfer"),
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),
@@ -89,7 +90,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
         *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
-        *("pack_tables", "fuse_updates", "targets"),
+        *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),

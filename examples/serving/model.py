@@ -1,8 +1,13 @@
-"""One signature of a SavedModel, on NumPy arrays."""
+"""One signature of a SavedModel, or of a split model and its tables, on NumPy arrays."""
 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,61 +16,48 @@ from numpy.typing import NDArray
 
 import fusion  # noqa: F401, registers the ops of fused models
 from examples.serving.messages import Arrays
+from fusion.tables import (
+    TableConfig,
+    TableDescription,
+    TableStore,
+    serve_from_store,
+    split_tables,
+)
 
 v1 = tf.compat.v1
+
+Specs = Mapping[str, tf.TensorSpec]
 
 
 class BadRequest(ValueError):
     """What the client can act on: an input is missing, unknown, or of another dtype or shape."""
 
 
-class Model:
+class ServedModel(ABC):
     """A signature that is called with an array for each input; any number of threads may.
 
-    It runs in a Session, as in TensorFlow Serving: a call costs less than that of a function with
-    many arguments.
-
     Attributes:
-        directory: of the SavedModel.
+        directory: of the model.
         signature: the name of the signature.
-        inputs: what it takes, by name.
+        inputs, outputs: what it takes and gives, by name.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], signature: str = "serving_default"
-    ) -> None:
-        """Loads the model.
+    def __init__(self, directory: str, signature: str, inputs: Specs, outputs: Specs) -> None:
+        self.directory, self.signature = directory, signature
+        self.inputs, self.outputs = inputs, outputs
+        self._by_row = all(map(_has_rows, (*inputs.values(), *outputs.values())))
 
-        Raises:
-            ValueError: it has no such signature, or one with sparse tensors as they are.
-            OSError: there is no model.
-            tf.errors.OpError: TensorFlow cannot load it.
-        """
-        self.directory, self.signature = os.fspath(directory), signature
-        self._session = v1.Session(graph=tf.Graph())
-        with self._session.graph.as_default():
-            meta = v1.saved_model.load(self._session, [tf.saved_model.SERVING], self.directory)
-        if signature not in meta.signature_def:
-            have = ", ".join(sorted(meta.signature_def))
-            raise ValueError(f"{directory}: no signature {signature!r}, there are {have}")
-        found = meta.signature_def[signature]
-        self.inputs = {name: _spec(name, info) for name, info in sorted(found.inputs.items())}
-        outputs = {name: _spec(name, info) for name, info in sorted(found.outputs.items())}
-        self._outputs = tuple(outputs)
-        self._by_row = all(map(_has_rows, (*self.inputs.values(), *outputs.values())))
-        self._run = self._session.make_callable(
-            [found.outputs[name].name for name in outputs],
-            feed_list=[found.inputs[name].name for name in self.inputs],
-        )
-
+    @abstractmethod
     def __call__(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """Returns the outputs for inputs that `check` has seen.
 
         Raises:
             tf.errors.OpError: what the model raises.
         """
-        results = self._run(*(inputs[name] for name in self.inputs))
-        return dict(zip(self._outputs, results, strict=True))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the tables."""
 
     def check(self, inputs: Arrays) -> None:
         """Raises BadRequest unless `inputs` are those that the signature takes."""
@@ -94,9 +86,126 @@ class Model:
         """
         self({name: _zeros(spec) for name, spec in self.inputs.items()})
 
+
+class Model(ServedModel):
+    """A signature of a SavedModel.
+
+    It runs in a Session, as in TensorFlow Serving: a call costs less than that of a function with
+    many arguments.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], signature: str = "serving_default"
+    ) -> None:
+        """Loads the model.
+
+        Raises:
+            ValueError: it has no such signature, or one with sparse tensors as they are.
+            OSError: there is no model.
+            tf.errors.OpError: TensorFlow cannot load it.
+        """
+        self._session = v1.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            meta = v1.saved_model.load(
+                self._session, [tf.saved_model.SERVING], os.fspath(directory)
+            )
+        if signature not in meta.signature_def:
+            have = ", ".join(sorted(meta.signature_def))
+            raise ValueError(f"{directory}: no signature {signature!r}, there are {have}")
+        found = meta.signature_def[signature]
+        inputs, outputs = (
+            {name: _spec(name, info) for name, info in sorted(infos.items())}
+            for infos in (found.inputs, found.outputs)
+        )
+        super().__init__(os.fspath(directory), signature, inputs, outputs)
+        self._run = self._session.make_callable(
+            [found.outputs[name].name for name in outputs],
+            feed_list=[found.inputs[name].name for name in inputs],
+        )
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        """See `ServedModel`."""
+        results = self._run(*(inputs[name] for name in self.inputs))
+        return dict(zip(self.outputs, results, strict=True))
+
     def close(self) -> None:
-        """Frees the tables."""
+        """See `ServedModel`."""
         self._session.close()
+
+
+class SplitModel(ServedModel):
+    """A signature of what `fusion split` has made, with the rows of its tables from a store.
+
+    The lookups and the dense model behind them run one after the other, on the same inputs and
+    outputs as the model that was split, and with the same results. Ids that no tier has are no
+    error here: they have the default row.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        store: TableStore,
+        signature: str = "serving_default",
+    ) -> None:
+        """Loads the model.
+
+        Args:
+            directory: of the split model.
+            store: has its tables, by their names; it is closed with the model.
+            signature: the name of the signature.
+
+        Raises:
+            ValueError: the store has not these tables; and see `Model`.
+            ModelError: it is no split model, or has a table that cannot be in a store.
+            OSError, tf.errors.OpError: see `Model`.
+        """
+        check_tables(split_tables(directory), store.tables)
+        name = f"serving {id(self)}"
+        self._store = store.register(name)
+        with tempfile.TemporaryDirectory() as folder:
+            lookup = Path(folder) / "lookup"
+            serve_from_store(directory, lookup, name)
+            self._lookup = Model(lookup, signature)
+        self._dense = Model(Path(directory) / "dense", signature)
+        embeddings = self._lookup.outputs
+        others = {n: spec for n, spec in self._dense.inputs.items() if n not in embeddings}
+        inputs = dict(sorted({**self._lookup.inputs, **others}.items()))
+        super().__init__(os.fspath(directory), signature, inputs, self._dense.outputs)
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        """See `ServedModel`.
+
+        Raises:
+            tf.errors.UnavailableError: rows are waited for, and a tier does not answer.
+        """
+        try:
+            rows = self._lookup(inputs)
+        except tf.errors.InternalError as error:
+            # TensorFlow keeps this code for its own network, and puts another in its place.
+            if "originally returned UnavailableError" not in error.message:
+                raise
+            reason = re.search(r"Node: .*\n(.*)", error.message)
+            text = error.message if reason is None else reason[1]
+            raise tf.errors.UnavailableError(None, None, text) from error
+        return self._dense({**inputs, **rows})
+
+    def close(self) -> None:
+        """See `ServedModel`."""
+        self._lookup.close()
+        self._dense.close()
+        self._store.close()
+
+
+def check_tables(wanted: Iterable[TableConfig], there: Iterable[TableDescription]) -> None:
+    """Raises ValueError unless tables of a split model are in a store."""
+    have = {table.name: table.dimension for table in there}
+    for table in wanted:
+        if have.get(table.name) != table.dimension:
+            names = ", ".join(f"{name} of {dimension}" for name, dimension in have.items())
+            raise ValueError(
+                f"the store must have table {table.name} of dimension {table.dimension}; it has "
+                f"{names}"
+            )
 
 
 def _spec(name: str, info: Any) -> tf.TensorSpec:

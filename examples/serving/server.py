@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -12,7 +13,8 @@ import tensorflow as tf
 from examples.serving import messages
 from examples.serving.batching import Batcher, Results
 from examples.serving.messages import Arrays
-from examples.serving.model import Model
+from examples.serving.metrics import Requests
+from examples.serving.model import ServedModel
 
 _THREADS = 64
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
@@ -27,7 +29,12 @@ class Server:
     """
 
     def __init__(
-        self, model: Model, address: str, max_rows: int = 1, max_wait: float = 0.002
+        self,
+        model: ServedModel,
+        address: str,
+        max_rows: int = 1,
+        max_wait: float = 0.002,
+        requests: Requests | None = None,
     ) -> None:
         """Binds the address and begins to serve.
 
@@ -36,11 +43,12 @@ class Server:
             address: `host:port`; port 0 is any that is free.
             max_rows: of requests that are computed together; 1 computes each alone.
             max_wait: seconds that a request waits for others.
+            requests: counts them; None: nobody does.
 
         Raises:
             RuntimeError: the address cannot be had.
         """
-        self._model = model
+        self._model, self._requests = model, requests or Requests()
         self._stopping = threading.Event()
         self._batcher = Batcher(model, max_rows, max_wait) if max_rows > 1 else None
         self._server = grpc.server(
@@ -79,6 +87,21 @@ class Server:
         return grpc.method_handlers_generic_handler(messages.HEALTH_SERVICE, {"Check": check})
 
     def _predict(self, request: Any, context: grpc.ServicerContext) -> Any:
+        begun, code, rows = time.monotonic(), grpc.StatusCode.UNKNOWN, 0
+        try:
+            inputs = self._inputs(request, context)
+            rows = self._model.rows(inputs) or 0
+            response = messages.PredictResponse()
+            response.model_spec.signature_name = self._model.signature
+            messages.write_arrays(response.outputs, self._computed(inputs, context))
+            code = grpc.StatusCode.OK
+            return response
+        finally:
+            # Of a request that was refused the context has the status.
+            status = context.code() or code
+            self._requests.add(status.name, rows, time.monotonic() - begun)
+
+    def _inputs(self, request: Any, context: grpc.ServicerContext) -> Arrays:
         name = request.model_spec.signature_name or self._model.signature
         if name != self._model.signature:
             text = f"signature {name!r} is not served, but {self._model.signature!r}"
@@ -88,10 +111,7 @@ class Server:
             self._model.check(inputs)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        response = messages.PredictResponse()
-        response.model_spec.signature_name = name
-        messages.write_arrays(response.outputs, self._computed(inputs, context))
-        return response
+        return inputs
 
     def _computed(self, inputs: Arrays, context: grpc.ServicerContext) -> Results:
         rows = self._model.rows(inputs)

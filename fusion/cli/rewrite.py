@@ -183,8 +183,8 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
     if any(column.limit for column in distinct_columns(report)):
         out.print(refusal_table(report))
     if done.tables:
-        size = total_bytes(done.tables)
-        out.print(cell(f"tables in files: {len(done.tables)}, {size / 1e6:.1f} MB"))
+        size, count = total_bytes(done.tables), len({table.file for table in done.tables})
+        out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
     elif options.has_table_files:
         least = options.least_table_bytes
         out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from fusion.keras import slot_layers
+from fusion.keras import slot_layers, store_layers
 from fusion.keras.dynamic_embedding import DynamicEmbedding
 from fusion.keras.embedding import Embedding
 from fusion.keras.embedding_bag import EmbeddingBag
@@ -18,12 +18,14 @@ __all__ = [
     "DynamicEmbedding",
     "Embedding",
     "EmbeddingBag",
+    "LookupLayer",
     "SlotEmbedding",
+    "SparseLookupLayer",
 ]
 
 
 class _Layer(KeyedWeights, keras.layers.Layer):
-    """A layer of Keras 3, behind `slot_layers.SlotTable`."""
+    """A layer of Keras 3, behind `slot_layers.SlotTable` or `store_layers.StoreLookup`."""
 
     _keras = keras
 
@@ -41,3 +43,13 @@ class SlotEmbedding(slot_layers.SlotEmbedding, _Layer):
 @keras.saving.register_keras_serializable("fusion")
 class AllToAllDenseEmbedding(slot_layers.AllToAllDenseEmbedding, _Layer):
     """`slot_layers.AllToAllDenseEmbedding` for Keras 3."""
+
+
+@keras.saving.register_keras_serializable("fusion")
+class LookupLayer(store_layers.LookupLayer, _Layer):
+    """`store_layers.LookupLayer` for Keras 3."""
+
+
+@keras.saving.register_keras_serializable("fusion")
+class SparseLookupLayer(store_layers.SparseLookupLayer, _Layer):
+    """`store_layers.SparseLookupLayer` for Keras 3."""

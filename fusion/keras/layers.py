@@ -1,7 +1,8 @@
 """The layers, under their public names.
 
-`SlotEmbedding` and `AllToAllDenseEmbedding` are those of the Keras that `tf.keras` is: Keras 3, or
-tf_keras under `TF_USE_LEGACY_KERAS=1`. The others are for Keras 3. Each is also importable from the
+`SlotEmbedding`, `AllToAllDenseEmbedding`, `LookupLayer` and `SparseLookupLayer` are those of the
+Keras that `tf.keras` is: Keras 3, or tf_keras under `TF_USE_LEGACY_KERAS=1`. The others are for
+Keras 3. Each is also importable from the
 module of its Keras, `fusion.keras.keras3` and `fusion.keras.tf_keras`.
 """
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
         DynamicEmbedding,
         Embedding,
         EmbeddingBag,
+        LookupLayer,
         SlotEmbedding,
+        SparseLookupLayer,
     )
 
 __all__ = [
@@ -26,11 +29,13 @@ __all__ = [
     "DynamicEmbedding",
     "Embedding",
     "EmbeddingBag",
+    "LookupLayer",
     "SlotEmbedding",
+    "SparseLookupLayer",
 ]
 
 #: The layers that both Keras packages have.
-_OF_BOTH = ("AllToAllDenseEmbedding", "SlotEmbedding")
+_OF_BOTH = ("AllToAllDenseEmbedding", "LookupLayer", "SlotEmbedding", "SparseLookupLayer")
 
 
 def __getattr__(name: str) -> Any:

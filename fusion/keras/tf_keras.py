@@ -6,11 +6,11 @@ from typing import Any
 
 import tf_keras
 
-from fusion.keras import slot_layers
+from fusion.keras import slot_layers, store_layers
 
 
 class _Layer(tf_keras.layers.Layer):
-    """A layer of tf_keras, behind `slot_layers.SlotTable`."""
+    """A layer of tf_keras, behind `slot_layers.SlotTable` or `store_layers.StoreLookup`."""
 
     _keras = tf_keras
 
@@ -27,3 +27,13 @@ class SlotEmbedding(slot_layers.SlotEmbedding, _Layer):
 @tf_keras.saving.register_keras_serializable("fusion")
 class AllToAllDenseEmbedding(slot_layers.AllToAllDenseEmbedding, _Layer):
     """`slot_layers.AllToAllDenseEmbedding` for tf_keras."""
+
+
+@tf_keras.saving.register_keras_serializable("fusion")
+class LookupLayer(store_layers.LookupLayer, _Layer):
+    """`store_layers.LookupLayer` for tf_keras."""
+
+
+@tf_keras.saving.register_keras_serializable("fusion")
+class SparseLookupLayer(store_layers.SparseLookupLayer, _Layer):
+    """`store_layers.SparseLookupLayer` for tf_keras."""

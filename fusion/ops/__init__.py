@@ -26,6 +26,7 @@ from fusion.ops.tables.fill import SPEC as FILL_SLOT
 from fusion.ops.tables.gather import SPEC as KEYED_GATHER
 from fusion.ops.tables.memory import INDEX as KEY_INDEX
 from fusion.ops.tables.memory import ZEROS as ZEROS_ON_DEMAND
+from fusion.ops.tables.store import SPEC as TABLE_STORE_GATHER
 from fusion.ops.update import SPEC as UPDATE
 from fusion.ops.v1.post_lookup import SPEC as POST_V1
 from fusion.ops.v1.post_lookup_grad import SPEC as POST_V1_GRAD
@@ -72,6 +73,7 @@ SPECS: tuple[OpSpec, ...] = (
     ADD_KEYS,
     REMOVE_KEYS,
     READ_TABLE_FILE,
+    TABLE_STORE_GATHER,
 )
 
 _has_gpus = not probe.why_not()
@@ -119,3 +121,4 @@ embedding_key_entries = _functions["embedding_key_entries"]
 add_embedding_keys = _functions["add_embedding_keys"]
 remove_embedding_keys = _functions["remove_embedding_keys"]
 read_table_file = _functions["read_table_file"]
+table_store_gather = _functions["table_store_gather"]

@@ -6,6 +6,7 @@ alone is still what its definition by stock ops says.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ def expanded(
     graph_def: graph_pb2.GraphDef,
     preserved: frozenset[str] = frozenset(),
     runtime: Release = NEWEST,
+    ops: Collection[str] = OP_NAMES,
 ) -> Expansion:
     """Replaces each fused op by stock ones.
 
@@ -58,11 +60,12 @@ def expanded(
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
         runtime: the TensorFlow release that has to know the stock ops.
+        ops: the names of those that are replaced.
     """
     edits, held, unknown = dict[str, GraphEdit](), dict[str, dict[str, str]](), dict[str, str]()
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
-        names = [name for name, node in view.nodes.items() if node.op in OP_NAMES]
+        names = [name for name, node in view.nodes.items() if node.op in ops]
         if any(view.op(name) not in DEFINITIONS for name in names):
             continue
         if view.has_loops:  # in which constants would need the frame of their iteration

@@ -9,10 +9,12 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 
 from fusion.printable import printable
 from fusion.saved_model.errors import reason_of
+from fusion.schema.names import KEY_INDEX, READ_TABLE_FILE, ZEROS_ON_DEMAND
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 1 << 14
@@ -43,6 +45,16 @@ def be_a_safe_child() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def allow_to_reserve(ops: Collection[str]) -> None:
+    """Lets a model of these ops map more memory than the machine has, if it does not use it all.
+
+    Embedding variables do, whose pages are there on demand, and tables that are files.
+    """
+    if {KEY_INDEX, ZEROS_ON_DEMAND, READ_TABLE_FILE}.intersection(ops):
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def memory() -> int:

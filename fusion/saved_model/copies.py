@@ -113,6 +113,31 @@ def copy_range(src: Path, start: int, size: int, target: BinaryIO) -> None:
     target.seek(first + size)
 
 
+def same_range(one: Path, start: int, size: int, other: Path, other_start: int) -> bool:
+    """Returns whether so many bytes are the same in two places.
+
+    Args:
+        one, start: where they are: a file, and the first of them.
+        size: how many there are.
+        other, other_start: where else.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    try:
+        with open(one, "rb") as left, open(other, "rb") as right:
+            left.seek(start)
+            right.seek(other_start)
+            while size:
+                chunk = left.read(min(size, _READ))
+                if not chunk or chunk != right.read(min(size, _READ)):
+                    return False
+                size -= len(chunk)
+            return True
+    except OSError as error:
+        raise ModelError(f"{error.filename}: cannot be read: {reason_of(error)}") from error
+
+
 def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
     """Yields where the data lies; between are holes, which read as zeros and take no space."""
     end = 0

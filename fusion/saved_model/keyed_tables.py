@@ -11,6 +11,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.table_files.initial import count_reads
+from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.schema.names import KEY_ENTRIES
 from fusion.tables.checkpoint import TABLE_TENSORS
 from fusion.tables.statistics import TableStatistics
@@ -47,6 +49,7 @@ def _has_keyed_tables(meta: meta_graph_pb2.MetaGraphDef) -> bool:
 def _tables(
     reader: tf.train.CheckpointReader, meta: meta_graph_pb2.MetaGraphDef
 ) -> Iterator[TableStatistics]:
+    in_files = _rows_in_files(meta)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     suffix = f"/{TABLE_TENSORS[0]}"
     for key in shapes:
@@ -58,8 +61,21 @@ def _tables(
         if len(shapes[values]) != 2:
             continue
         name, capacity = _table(meta, prefix)
-        rows, dimension = shapes[values]
-        yield TableStatistics(name, dimension, dtypes[values].name, shapes[keys][0], rows, capacity)
+        (count,), (rows, dimension) = shapes[keys], shapes[values]
+        if name in in_files:  # which have room for their keys alone
+            count = rows = capacity = in_files[name]
+        yield TableStatistics(name, dimension, dtypes[values].name, count, rows, capacity)
+
+
+def _rows_in_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, int]:
+    """How many rows those tables have that a model reads from files, by name."""
+    nodes, found = {node.name: node for node in meta.graph_def.node}, dict[str, int]()
+    for index in range(count_reads(meta)):
+        scope = KeptTable.scope(index)
+        handle = nodes[nodes[f"{scope}/assign"].input[0]]
+        name = handle.attr["shared_name"].s.decode() or handle.name
+        found[name] = nodes[f"{scope}/read"].attr["rows"].i
+    return found
 
 
 def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | None]:

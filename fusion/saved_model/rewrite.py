@@ -47,9 +47,12 @@ from fusion.saved_model.table_files.keep import (
     VARIABLES,
     find_tables,
     keep_in_files,
+    share_files,
+    variable_numbers,
     write_tables,
 )
 from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.keyed import find_keyed
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable, pack_model
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
 from fusion.saved_model.verify import (
@@ -410,7 +413,11 @@ def _kept(
     in_memory = options.tables == "memory"
     files = model_files(source.path).files
     taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
-    tables = find_tables(meta, bundle, options.least_table_bytes, in_memory=in_memory, taken=taken)
+    least, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
+    plain = find_tables(meta, bundle, least, in_memory=in_memory, taken=taken)
+    tables = share_files(bundle, plain)
+    taken.update(table.file for table in tables)
+    tables += find_keyed(meta, bundle, numbers, least, in_memory=in_memory, taken=taken)
     if tables:
         keep_in_files(meta, bundle, tables)
     return tables

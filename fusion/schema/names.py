@@ -30,6 +30,7 @@ KEY_ENTRIES = "EmbeddingKeyEntries"
 ADD_KEYS = "AddEmbeddingKeys"
 REMOVE_KEYS = "RemoveEmbeddingKeys"
 READ_TABLE_FILE = "ReadTableFile"
+TABLE_STORE_GATHER = "TableStoreGather"
 
 #: Every op of this package.
 OP_NAMES: tuple[str, ...] = (
@@ -61,4 +62,5 @@ OP_NAMES: tuple[str, ...] = (
     ADD_KEYS,
     REMOVE_KEYS,
     READ_TABLE_FILE,
+    TABLE_STORE_GATHER,
 )

@@ -25,8 +25,8 @@ class TableConfig:
       folder: of its files, as `fusion split` writes them; "" if it has none.
       default: each element of the row of a key that no tier has.
       cache_share: of the table's rows, how many the cache of hot rows has, 0 to 1; 0: no cache.
-      hit_rate_threshold: if more of a call's keys than this share are in the cache, the others get
-        the default row and are fetched behind the call; else the call waits for them.
+      hit_rate_threshold: if this share of a call's keys or more are in the cache, the others get
+        the default row and are fetched behind the call; else, and with 1, the call waits for them.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TableConfig:
     folder: str = ""
     default: float = 0.0
     cache_share: float = 0.2
-    hit_rate_threshold: float = 0.9
+    hit_rate_threshold: float = 1.0
 
     def __post_init__(self) -> None:
         _ = self.description

@@ -220,6 +220,35 @@ class Redis:
             self._connected.close()
         self._connected = None
 
+    @property
+    def options(self) -> RedisOptions:
+        """How it is reached."""
+        return self._options
+
+    def dimensions(self) -> dict[str, int]:
+        """The dimensions of all tables that it has, by their names.
+
+        Raises:
+          TierError: no answer.
+        """
+        with self.connection("") as client:
+            names = sorted(
+                match[1].decode()
+                for key in client.scan_iter(match="fusion{*}", count=1000)
+                if (match := re.fullmatch(rb"fusion\{([^/]+)\}", key, re.DOTALL))
+            )
+            pipeline = client.pipeline(transaction=False)
+            for name in names:
+                pipeline.hget(f"fusion{{{name}}}", "dimension")
+            known = zip(names, pipeline.execute(), strict=True)
+            return {name: int(dimension) for name, dimension in known if dimension is not None}
+
+    @contextmanager
+    def connection(self, table: str) -> Iterator[Any]:
+        """A client of the package, in a block in which its errors become a `TierError`."""
+        with self._errors(table):
+            yield self._client()
+
     def _client(self) -> Any:
         """A client of the package, which threads share."""
         with self._connecting:

@@ -1,4 +1,12 @@
-"""Tables beyond a variable of so many rows: embedding variables, whose ids have no bound."""
+"""Tables beyond a variable of so many rows.
+
+Embedding variables, whose ids have no bound; and table stores, whose rows are in tiers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from fusion.tables.deeprec import get_embedding_variable as get_embedding_variable
 from fusion.tables.embedding_variable import EmbeddingVariable as EmbeddingVariable
@@ -17,4 +25,30 @@ from fusion.tables.partitioned import (
 from fusion.tables.saved_models import load_on_cpu
 from fusion.tables.statistics import TableStatistics as TableStatistics
 
+#: Names of table stores, and where they live: above this package.
+_LAZY = {
+    "LookupLayer": "fusion.keras.layers",
+    "SparseLookupLayer": "fusion.keras.layers",
+    "StoreConfig": "fusion.stores.config",
+    "StoreCounters": "fusion.stores.counters",
+    "TableConfig": "fusion.stores.config",
+    "TableDescription": "fusion.stores.tier",
+    "TableStore": "fusion.stores.table_store",
+    "TierError": "fusion.stores.tier",
+    "VersionedFiles": "fusion.stores.versioned_files",
+    "write_version": "fusion.stores.versions",
+    "serve_from_store": "fusion.saved_model.split.served",
+    "split_tables": "fusion.saved_model.split.served",
+}
+
 load_on_cpu()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

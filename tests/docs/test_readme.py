@@ -4,8 +4,10 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
 WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md"}
+
+#: Pages whose commands use the repository's examples.
+WITH_EXAMPLES = {"docs/hierarchical.md"}
+
+#: The ports of their servers, which free ones stand for.
+PORTS = r"\b850[01]\b"
+
+#: What varies in the output of a server, or with the release.
+VARYING = re.compile(r'loaded in [\d.]+ s|"version": "[^"]+"')
 
 #: Pages in whose commands it matters when fusion is imported: they set variables of the
 #: environment that it reads then, or are the first that a reader tries. The first of each page
@@ -44,7 +55,32 @@ def commands(page, languages):
 
 
 def without_trailing_spaces(text):
-    return [line.rstrip() for line in text.strip().splitlines()]
+    return [VARYING.sub("...", line.rstrip()) for line in text.strip().splitlines()]
+
+
+def with_free_ports(page):
+    """The page with other ports, the same where they were the same."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in {*re.findall(PORTS, page)}]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        free = dict(zip(sorted({*re.findall(PORTS, page)}), sockets, strict=True))
+        return re.sub(PORTS, lambda port: str(free[port[0]].getsockname()[1]), page)
+
+
+@contextmanager
+def in_background(words, line_count, **options):
+    """Runs a command until the block ends; yields so many lines of what it prints."""
+    pipe = subprocess.PIPE
+    with zygote.start(words, stdout=pipe, stderr=pipe, text=True, **options) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            lines = [process.stdout.readline() for _ in range(line_count)]
+            yield "".join(lines) if all(lines) else process.stderr.read()
+        finally:
+            process.terminate()
+            process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -57,6 +93,7 @@ def without_trailing_spaces(text):
         ("docs/distribute.md", 5),
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
+        ("docs/hierarchical.md", 9),
         ("docs/inference.md", 1),
         ("docs/keras.md", 7),
         ("docs/layers.md", 1),
@@ -64,13 +101,16 @@ def without_trailing_spaces(text):
         ("docs/rewrite.md", 4),
         ("docs/savedmodel.md", 13),
         ("docs/split.md", 4),
-        ("docs/stores.md", 2),
+        ("docs/refresh.md", 1),
+        ("docs/stores.md", 4),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
     ],
 )
 def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     page = (ROOT / path).read_text()
+    if path in WITH_EXAMPLES:
+        page = with_free_ports(page)
     for code in blocks(page, "python"):
         (tmp_path / code.split()[1]).write_text(code)  # the first line is "# name.py"
     binaries = Path(sys.executable).parent
@@ -80,24 +120,29 @@ def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "COLUMNS": "100",
     }
+    if path in WITH_EXAMPLES:
+        environment["PYTHONPATH"] = str(ROOT)
     shown = list(commands(page, ("", "text") if path in WITH_TEXT else ("",)))
     assert len(shown) >= at_least
     server = zygote.without_fusion() if path in IMPORTING_FUSION else None
-    for number, (command, expected) in enumerate(shown):
-        name, *arguments = shlex.split(command)
-        words = [shutil.which(name, path=environment["PATH"]) or name, *arguments]
-        is_forked = number or path not in IMPORTING_FUSION
-        run = partial(zygote.run, server=server) if is_forked else subprocess.run
-        result = run(
-            words,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, f"{command}: {result.stderr[-2000:]}"
-        if expected is None:
-            assert result.stdout
-            continue
-        assert without_trailing_spaces(result.stdout) == without_trailing_spaces(expected), command
+    options = {"cwd": tmp_path, "env": environment}
+    with ExitStack() as servers:
+        for number, (command, expected) in enumerate(shown):
+            name, *arguments = shlex.split(command)
+            words = [shutil.which(name, path=environment["PATH"]) or name, *arguments]
+            if words[-1] == "&":
+                count = expected.count("\n")
+                told = servers.enter_context(in_background(words[:-1], count, **options))
+                assert without_trailing_spaces(told) == without_trailing_spaces(expected), command
+                continue
+            if "|" in words:
+                words = ["/bin/sh", "-c", command]
+            is_forked = number or path not in IMPORTING_FUSION
+            run = partial(zygote.run, server=server) if is_forked else subprocess.run
+            result = run(words, capture_output=True, text=True, check=False, **options)
+            assert result.returncode == 0, f"{command}: {result.stderr[-2000:]}"
+            if expected is None:
+                assert result.stdout
+                continue
+            told = result.stdout
+            assert without_trailing_spaces(told) == without_trailing_spaces(expected), command

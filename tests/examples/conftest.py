@@ -12,8 +12,10 @@ import tensorflow as tf
 import fusion
 from fusion.ops import node_kernels
 from fusion.ops_library.build import build
+from fusion.saved_model import split_saved_model
 from fusion.saved_model.warm import nodes_of
 from tests import zygote
+from tests.examples import split_models
 from tests.examples.native import Process, Shop, make, running
 from tests.ops_library.conftest import HOST_LEVELS, any_rows
 
@@ -35,6 +37,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     build(folder / "library.so", HOST_LEVELS[-1:], kernels)
     build(folder / "library.a", HOST_LEVELS[-1:], kernels, is_static=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models of `split_models`, and what each is split into: "shop.split"."""
+    folder = tmp_path_factory.mktemp("splits")
+    for kind in (split_models.Tutorial, split_models.Shop, split_models.Bags):
+        module, name = kind(), kind.__name__.lower()
+        tf.saved_model.save(module, str(folder / name), module.serve)
+        split_saved_model(folder / name, folder / f"{name}.split", verify=False)
     return folder
 
 

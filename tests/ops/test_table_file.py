@@ -36,6 +36,26 @@ def test_rows(tmp_path: Path, dtype: str, in_memory: bool) -> None:
     assert not is_mapped(path)
 
 
+def advice(path: str) -> set[str]:
+    """The flags of the memory that a file is mapped to, as proc_pid_smaps(5) has them."""
+    _, _, behind = Path("/proc/self/smaps").read_text().partition(f" {path}\n")
+    return set(behind.partition("VmFlags:")[2].partition("\n")[0].split())
+
+
+@pytest.mark.parametrize(
+    ("mapped_bytes", "is_random"), [(0, False), (1 << 20, False), (1 << 50, True)]
+)
+def test_nothing_is_read_ahead_where_memory_is_short(
+    tmp_path: Path, mapped_bytes: int, is_random: bool
+) -> None:
+    path = written(tmp_path, np.ones([2, 4], "float32"))
+    sizes = {"rows": 2, "width": 4, "mapped_bytes": mapped_bytes}
+    table = ops.read_table_file(file=path, T="float32", **sizes)
+    assert "rd" in advice(path)
+    assert ("rr" in advice(path)) == is_random
+    assert table.numpy().all()
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_no_rows(tmp_path: Path, in_memory: bool) -> None:
     path = written(tmp_path, np.zeros(0))

@@ -116,6 +116,7 @@ def test_names_follow_tensorflows_generator():
         "AddEmbeddingKeys": "add_embedding_keys",
         "RemoveEmbeddingKeys": "remove_embedding_keys",
         "ReadTableFile": "read_table_file",
+        "TableStoreGather": "table_store_gather",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

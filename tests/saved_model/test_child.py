@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import textwrap
+from collections.abc import Sequence
 
 from tests import zygote
 
@@ -19,6 +20,7 @@ PROGRAM = textwrap.dedent("""
         resource.setrlimit(resource.RLIMIT_DATA, ({given}, hard))
     if {safe}:
         child.be_a_safe_child()
+    child.allow_to_reserve({ops})
     kept = []
     try:
         for _ in range(2):
@@ -29,9 +31,9 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def run(*, safe: bool, limit: int = 0) -> list[int]:
+def run(*, safe: bool, limit: int = 0, ops: Sequence[str] = ()) -> list[int]:
     """Returns how much of 1.2 times the machine's memory a process gets, in halves; its limits."""
-    program = PROGRAM.format(safe=safe, given=limit)
+    program = PROGRAM.format(safe=safe, given=limit, ops=ops)
     done = zygote.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
@@ -47,3 +49,11 @@ def test_a_child_gets_no_more_memory_than_there_is() -> None:
 
 def test_a_lower_limit_stays() -> None:
     assert run(safe=True, limit=8 << 30)[1] == 8 << 30
+
+
+def test_what_is_not_all_used_may_be_more() -> None:
+    """Embedding variables take memory as keys get rows, and mapped files as rows are read."""
+    for ops in (["EmbeddingKeyIndex"], ["ZerosOnDemand"], ["Add", "ReadTableFile"]):
+        got, limit, hard = run(safe=True, ops=ops)
+        assert (got, limit) == (2, hard), ops
+    assert run(safe=True, ops=["Add", "GatherV2"])[0] == 1

@@ -34,6 +34,14 @@ SPEC = OpSpec(
             doc="whether all of the file is read, into memory of this process's own; else it is "
             "mapped",
         ),
+        Attr(
+            "mapped_bytes",
+            "int",
+            default=0,
+            minimum=0,
+            doc="of all tables that are mapped with it, as far as it is known. Where there is less "
+            "memory the system reads what is looked up alone, and nothing ahead",
+        ),
     ),
     kernels={"CPU": cpu.kernel("tables.file_kernel")},
     kernel_types={"T": _DTYPES},

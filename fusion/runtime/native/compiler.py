@@ -32,6 +32,7 @@ LIBC = frozenset(
         "lseek",
         "pread",
         "strerror",
+        "sysconf",
         "__errno_location",
         "memcmp",
         "clock_gettime",

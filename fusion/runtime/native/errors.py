@@ -15,6 +15,7 @@ from fusion.runtime.tensorflow.layout import State
 
 UNKNOWN = 2
 INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
 NOT_FOUND = 5
 RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9

@@ -35,6 +35,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_expected_output_datatype,
     tf_forward_or_allocate,
     tf_get_code,
+    tf_num_dims,
     tf_num_inputs,
     tf_set_output,
     tf_tensor_data,
@@ -242,6 +243,34 @@ def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item:
         return int64(0)
     address = tf_tensor_data(tensor)
     tf_delete_tensor(tensor)  # the context holds the output
+    return address
+
+
+@jit
+def extended_output(frame: int, index: int, tensor: int, width: int, item: int) -> int:
+    """The address of a new tensor of another's shape and one dimension more, as of `new_output`."""
+    if failed(frame):
+        return int64(0)
+    rank, count = int64(tf_num_dims(tensor)), width
+    dims = stack_words(rank + 1)
+    for axis in range(rank):
+        store(dims, axis, tf_dim(tensor, np.int32(axis)))
+        if count > 0 and load(dims, axis) > _MAX_BYTES // (count * item):
+            text = "no memory for an output whose rows are %lld elements: it would be too large"
+            fail(frame, RESOURCE_EXHAUSTED, text, width)
+            return int64(0)
+        count *= load(dims, axis)
+    store(dims, rank, width)
+    number, status = np.int32(index), load(frame, Frame.status)
+    dtype = tf_expected_output_datatype(context(frame), number)
+    made = tf_allocate_output(
+        context(frame), number, dtype, dims, np.int32(rank + 1), count * item, status
+    )
+    check(frame)
+    if made == 0:
+        return int64(0)
+    address = tf_tensor_data(made)
+    tf_delete_tensor(made)
     return address
 
 

@@ -16,6 +16,7 @@ _mmap = types.ExternalFunction("mmap", _i64(_i64, _i64, _i32, _i32, _i32, _i64))
 _munmap = types.ExternalFunction("munmap", _i32(_i64, _i64))
 _madvise = types.ExternalFunction("madvise", _i32(_i64, _i64, _i32))
 _mincore = types.ExternalFunction("mincore", _i32(_i64, _i64, _i64))
+_sysconf = types.ExternalFunction("sysconf", _i64(_i32))
 _dlsym = types.ExternalFunction("dlsym", _i64(_i64, _i64))
 _open = types.ExternalFunction("open", _i32(_i64, _i32))
 _close = types.ExternalFunction("close", _i32(_i32))
@@ -30,8 +31,11 @@ LARGE_PAGE, PAGE = 1 << 21, 1 << 12
 #: PROT_READ | PROT_WRITE; MAP_PRIVATE | MAP_NORESERVE, and the same with MAP_ANONYMOUS.
 _READ_WRITE, _OF_FILE, _ON_DEMAND = 3, 0x4002, 0x4022
 
-#: MADV_DONTNEED and MADV_HUGEPAGE (asm-generic/mman-common.h).
-_DROP, _HUGE = 4, 14
+#: MADV_RANDOM, MADV_DONTNEED and MADV_HUGEPAGE (asm-generic/mman-common.h).
+_RANDOM, _DROP, _HUGE = 1, 4, 14
+
+#: _SC_PAGESIZE and _SC_PHYS_PAGES of the GNU C library.
+_PAGE_BYTES, _MACHINE_PAGES = 30, 85
 
 #: O_RDONLY | O_CLOEXEC, SEEK_END, EINTR.
 _FOR_READING, _TO_END, _INTERRUPTED = 0o2000000, 2, 4
@@ -64,6 +68,24 @@ def map_memory(size: int) -> int:
 def use_large_pages(address: int, size: int) -> None:
     """Asks for large pages."""
     _madvise(address, size, _i32(_HUGE))
+
+
+@jit
+def read_no_further(address: int, size: int) -> None:
+    """Has the system read a page of mapped memory when it is used, and none of those behind it."""
+    _madvise(address, size, _i32(_RANDOM))
+
+
+@jit
+def machine_bytes() -> int:
+    """The memory of the machine."""
+    return _sysconf(_i32(_MACHINE_PAGES)) * page_bytes()
+
+
+@jit
+def page_bytes() -> int:
+    """The size of the system's small pages."""
+    return _sysconf(_i32(_PAGE_BYTES))
 
 
 @jit
@@ -127,11 +149,17 @@ def map_file(file: int, size: int) -> int:
 
 
 @jit
+def read_at(file: int, address: int, size: int, offset: int) -> int:
+    """Reads into memory up to so many bytes of a file; how many, 0 at its end, -1 if it cannot."""
+    return _pread(_i32(file), address, size, offset)
+
+
+@jit
 def read_file(file: int, size: int) -> int:
     """The address of the content of a file, in mapped memory; 0 if it cannot be read."""
     address, done = map_memory(size), int64(0)
     while address != 0 and done < size:
-        count = _pread(_i32(file), address + done, min(size - done, int64(_READ_BYTES)), done)
+        count = read_at(file, address + done, min(size - done, int64(_READ_BYTES)), done)
         if count > 0:
             done += count
         elif count == 0 or error_number() != _INTERRUPTED:

@@ -12,6 +12,7 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import c_function, tf_get_code
 from fusion.runtime.tensorflow.layout import (
+    EXTENDED,
     FIRST_PEER,
     FIRST_SUM,
     FIRST_SYMBOL,
@@ -181,7 +182,10 @@ def _write_output(
     entry: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
     is_resized: bool, status: int,
 ) -> None:  # fmt: skip
-    """Sets one output of rank 1 or 2."""
+    """Sets one output, of rank 1 or 2 or of the rank of an input and one more."""
+    if load(entry, OutputEntry.rank) == EXTENDED:
+        _extend_input(table, lengths, ctx, index, position, status)
+        return
     rows, width = load(entry, OutputEntry.dims), load(entry, OutputEntry.dims + 1)
     if is_resized:
         rows = width = int64(UNKNOWN)
@@ -192,6 +196,26 @@ def _write_output(
         _delete_shape(columns)
     if tf_get_code(status) == 0:
         _set_output(ctx, np.int32(index), shape, status)
+    _delete_shape(shape)
+
+
+@jit
+def _extend_input(
+    table: int, lengths: int, ctx: int, index: int, position: int, status: int
+) -> None:
+    """Sets an output to the shape of an input, and one dimension more that is not known."""
+    owner = table + 8 * OpTable.entries
+    number = position
+    while load(owner, InputEntry.rank) >= 0:
+        number += _length(owner, lengths)
+        owner += 8 * InputEntry.SIZE
+    shape, last = _new_shape(), _vector(ctx, int64(UNKNOWN))
+    _get_input(ctx, np.int32(number), shape, status)
+    if tf_get_code(status) == 0:
+        _concatenate(ctx, shape, last, shape, status)
+    if tf_get_code(status) == 0:
+        _set_output(ctx, np.int32(index), shape, status)
+    _delete_shape(last)
     _delete_shape(shape)
 
 

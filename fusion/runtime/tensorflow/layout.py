@@ -42,14 +42,18 @@ FIRST_SYMBOL = -2
 FIRST_PEER = -1000
 FIRST_SUM = -2000
 
+#: The rank of an output, see `OpTable`.
+EXTENDED = -2
+
 
 class OpTable(Layout):
     """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
 
-    The rank is -1 for any shape. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol
-    k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list input
-    k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has: all
-    if there is one output, its own if there are as many; else that is not known.
+    The rank is -1 for any shape, and EXTENDED for that of the first input with any shape, at the
+    same position, and one dimension more. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for
+    symbol k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list
+    input k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has:
+    all if there is one output, its own if there are as many; else that is not known.
     """
 
     input_count: Int64  # a list counts once
@@ -107,7 +111,8 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
         table += [lengths.index(arg.length), _rank(arg), when, memory.text(arg.name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:
-        table += [lengths.index(arg.length), len(arg.dims), *_dimensions(spec, arg)]
+        rank = EXTENDED if arg.extends_input else len(arg.dims)
+        table += [lengths.index(arg.length), rank, *_dimensions(spec, arg)]
     return table
 
 

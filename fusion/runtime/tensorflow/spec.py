@@ -3,8 +3,9 @@
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
 per position in the lists, with `sum(D_p)` their sum (of several outputs, over the positions of each
-one); `[...]` is any shape. From these texts come the shape function, the checks before a kernel
-touches memory, the checks of the Python wrapper and the documentation.
+one); `[...]` is any shape, and `[..., ?]` of an output that of the first input of any shape (of a
+list, at the same position) and one dimension more. From these texts come the shape function, the
+checks before a kernel touches memory, the checks of the Python wrapper and the documentation.
 """
 
 from __future__ import annotations
@@ -152,6 +153,11 @@ class Arg:
     def dims(self) -> tuple[str, ...]:
         """The sizes of `shape`, as texts."""
         return tuple(re.findall(r"[\w?()]+", self.shape))
+
+    @cached_property
+    def extends_input(self) -> bool:
+        """Whether the shape is that of an input, and one dimension more."""
+        return self.shape == "[..., ?]"
 
     def add_to(self, args: Any, attrs: Mapping[str, Attr]) -> None:
         """Appends what TensorFlow's registry holds for this argument of an op with type attrs."""

@@ -25,9 +25,10 @@ from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, Side
 from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread
-from fusion.saved_model.child import be_a_safe_child, report_error
+from fusion.saved_model.child import allow_to_reserve, be_a_safe_child, report_error
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.inputs.signature import Signature
+from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.compare import compare_outcomes
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
@@ -68,6 +69,9 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
     """
     _limit_threads(request.threads)
     models = [read_saved_model(path) for path in request.models]
+    allow_to_reserve(
+        {op for model in models for meta in model.meta_graphs for op in used_ops(meta)}
+    )
     signatures = [choose_signature(model, request.tags, request.signature) for model in models]
     if request.inputs is None:
         feeds = generated_feeds(models[0], signatures[0], request.batches)

@@ -35,7 +35,7 @@ class Cut:
         dtype: its DataType.
         shape: as far as it is static.
         handles: the nodes that give the handles of the table's variables.
-        combiner: how the rows of a bag are combined.
+        combiner: how the rows of a bag are combined; None if each id gives a row of its own.
     """
 
     label: str
@@ -44,7 +44,7 @@ class Cut:
     dtype: int
     shape: Shape
     handles: tuple[str, ...]
-    combiner: str
+    combiner: str | None
 
 
 def find_cuts(
@@ -110,9 +110,14 @@ def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch) -> Cut | None:
     shape = _shape(inferred, spec)
     if shape is None:
         return None
-    return Cut(
-        match.name, match.name, spec.output, spec.table.dtype, shape, tuple(handles), spec.combiner
-    )
+    combiner = None if _is_each(spec) else spec.combiner
+    name, output, dtype = match.name, spec.output, spec.table.dtype
+    return Cut(name, name, output, dtype, shape, tuple(handles), combiner)
+
+
+def _is_each(spec: LookupSpec) -> bool:
+    """Whether each id gives a row of its own."""
+    return isinstance(spec.ids, DenseIds) and spec.ids.is_each
 
 
 def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:
@@ -122,8 +127,7 @@ def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:
     if tensor.shape.rank is not None and tensor.shape.rank > 0:
         *sizes, last = tensor.shape.as_list()
         return (*sizes, dim if last is None else last)
-    is_matrix = not (isinstance(spec.ids, DenseIds) and spec.ids.is_each)
-    return (None, dim) if is_matrix else None
+    return None if _is_each(spec) else (None, dim)
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -19,7 +19,7 @@ from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
 from fusion.saved_model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.table_files.initial import init_op
+from fusion.saved_model.table_files.initial import count_reads, init_op
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles, total_bytes
 from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE
 from fusion.saved_model.table_files.kept_table import KeptTable
@@ -87,7 +87,7 @@ def write_joined(folder: Path, model: Path, place: Callable[[Path, Path], object
 
 def _check_sizes(part: SourceModel) -> None:
     """Checks files of tables, which may be others than those that were written."""
-    for table in _tables(part.meta_graphs[0]):
+    for table in tables_in_files(part.meta_graphs[0]):
         file, size = part.path / "assets" / table.file, total_bytes([table])
         if file.is_file() and file.stat().st_size != size:
             raise ModelError(
@@ -134,7 +134,7 @@ def _joined(
     for name, signature in signatures.items():
         needed.signature_def[name].CopyFrom(signature)
     part = Part(reachable(graph, signature_nodes(needed)), signatures)
-    return assemble(_origin(lookup, dense), part, _tables(lookup))
+    return assemble(_origin(lookup, dense), part, tables_in_files(lookup))
 
 
 def _own_names(
@@ -184,15 +184,13 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
     return Origin(meta, graph, keys)
 
 
-def _tables(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
-    """The tables that a model reads from files."""
+def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
+    """Returns the tables that a model reads from files."""
     nodes = {node.name: node for node in lookup.graph_def.node}
     files = {node_name(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
     found = []
-    for index in range(len(lookup.asset_file_def)):
-        read = nodes.get(f"{KeptTable.scope(index)}/read")
-        if read is None:
-            break
+    for index in range(count_reads(lookup)):
+        read = nodes[f"{KeptTable.scope(index)}/read"]
         handle = node_name(nodes[f"{KeptTable.scope(index)}/assign"].input[0])
         path = PurePosixPath(files[node_name(read.input[0])])
         rows, width = read.attr["rows"].i, read.attr["width"].i

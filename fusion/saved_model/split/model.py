@@ -12,7 +12,13 @@ from tensorflow.python.framework import tensor_util
 from fusion.saved_model.meta_graph import node_name, update_op_list
 from fusion.saved_model.split.flat import reachable
 from fusion.saved_model.split.parts import Part
-from fusion.saved_model.table_files.initial import add_reads, assets_of, init_op, set_init_op
+from fusion.saved_model.table_files.initial import (
+    add_reads,
+    assets_of,
+    init_op,
+    set_init_op,
+    set_mapped_bytes,
+)
 from fusion.saved_model.table_files.kept_table import KeptTable
 
 _SAVE = "save"
@@ -69,10 +75,9 @@ def assemble(
     if definitions or tables:
         _add_saver(meta, len(definitions))
     if tables:
-        first = len(meta.asset_file_def)
         definitions += [_table_definition(meta, table, index) for index, table in enumerate(tables)]
         add_reads(meta, tables)
-        assert len(meta.asset_file_def) == first + len(tables)
+        set_mapped_bytes(meta)
     for collection in ("variables", "trainable_variables") if definitions else ():
         values = meta.collection_def[collection].bytes_list.value
         values.extend(definition.SerializeToString() for definition in definitions)

@@ -18,8 +18,7 @@ from fusion.saved_model.split.folder import DENSE, LOOKUP
 from fusion.saved_model.split.model import Origin, assemble, variables_of
 from fusion.saved_model.split.parts import Part, dense_part, lookup_part
 from fusion.saved_model.table_files.initial import assets_of
-from fusion.saved_model.table_files.keep import file_name
-from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.schema.names import OP_NAMES

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from pathlib import PurePosixPath
 
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable
+from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable, element_bytes
+from fusion.schema.names import READ_TABLE_FILE
 
 _SIGNATURE, _ASSETS = "__saved_model_init_op", "saved_model_assets"
 _MAIN_OP, _OLD_MAIN_OP = "saved_model_main_op", "legacy_init_op"
@@ -46,22 +49,20 @@ def add_reads(
     graph = meta.graph_def
     if not meta.asset_file_def:  # else nobody looks into the collection any more
         meta.asset_file_def.extend(assets_of(meta))
-    assigned = []
+    assigned, paths = [], dict[PurePosixPath, str]()
     for index, table in enumerate(tables, first):
         scope = KeptTable.scope(index)
-        path = graph.node.add(name=f"{scope}/path", op="Placeholder")
-        path.attr["dtype"].type = types_pb2.DT_STRING
-        path.attr["shape"].shape.SetInParent()
-        table.set_read(graph.node.add(name=f"{scope}/read", input=[path.name]))
+        if table.file not in paths:
+            paths[table.file] = f"{scope}/path"
+            _add_asset(meta, f"{scope}/path", table.file)
+        table.set_read(graph.node.add(name=f"{scope}/read", input=[paths[table.file]]))
         assign = graph.node.add(
             name=f"{scope}/assign", op="AssignVariableOp", input=[table.handle, f"{scope}/read"]
         )
         assign.attr["dtype"].type = table.dtype
+        if table.is_restored:
+            release(graph.node.add(name=f"{scope}/release", input=[table.handle]), assign)
         assigned.append(f"^{assign.name}")
-        asset = meta.asset_file_def.add(filename=str(table.file))
-        asset.tensor_info.name = f"{path.name}:0"
-        asset.tensor_info.dtype = types_pb2.DT_STRING
-        asset.tensor_info.tensor_shape.SetInParent()
     name = init_op(meta)
     init = next((node for node in graph.node if node.name == name), None)
     if init is not None and init.op == "NoOp":
@@ -70,6 +71,40 @@ def add_reads(
     after = [f"^{name}"] if init is not None else []
     graph.node.add(name=f"{SCOPE}/init", op="NoOp", input=[*after, *assigned])
     set_init_op(meta, f"{SCOPE}/init")
+
+
+def release(node: node_def_pb2.NodeDef, assign: node_def_pb2.NodeDef) -> None:
+    """Makes a node, which has its input, the one without which a variable would copy what it gets.
+
+    Rows have been written to it, or looked up in it, from when on it shares its memory with nobody.
+    """
+    node.op = "DisableCopyOnRead"
+    assign.input.append(f"^{node.name}")
+
+
+def _add_asset(meta: meta_graph_pb2.MetaGraphDef, node: str, file: PurePosixPath) -> None:
+    """Adds an asset, and the node that gives its path."""
+    path = meta.graph_def.node.add(name=node, op="Placeholder")
+    path.attr["dtype"].type = types_pb2.DT_STRING
+    path.attr["shape"].shape.SetInParent()
+    asset = meta.asset_file_def.add(filename=str(file))
+    asset.tensor_info.name = f"{node}:0"
+    asset.tensor_info.dtype = types_pb2.DT_STRING
+    asset.tensor_info.tensor_shape.SetInParent()
+
+
+def set_mapped_bytes(meta: meta_graph_pb2.MetaGraphDef) -> None:
+    """Notes at each table that is read from a file how large all of those are that are mapped."""
+    sizes = dict[str, int]()
+    for node in meta.graph_def.node:
+        in_memory = "in_memory" in node.attr and node.attr["in_memory"].b
+        if node.op == READ_TABLE_FILE and not in_memory:
+            size = node.attr["rows"].i * node.attr["width"].i * element_bytes(node.attr["T"].type)
+            sizes[node.input[0]] = size
+    functions = (function.node_def for function in meta.graph_def.library.function)
+    for node in chain(meta.graph_def.node, *functions):
+        if node.op == READ_TABLE_FILE:
+            node.attr["mapped_bytes"].i = sum(sizes.values())
 
 
 def init_op(meta: meta_graph_pb2.MetaGraphDef) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.handles import VARIABLE_OPS
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
-from fusion.saved_model.copies import copy_range
+from fusion.saved_model.copies import copy_range, same_range
 from fusion.saved_model.errors import ModelError
-from fusion.saved_model.table_files.initial import add_reads, count_reads
-from fusion.saved_model.table_files.kept_table import FOLDER, KeptTable
+from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
+from fusion.saved_model.table_files.kept_table import KeptTable, file_name
+from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys
 from fusion.saved_model.table_files.objects import (
     add_initializers,
     forget_values,
@@ -164,18 +165,23 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
         raise ModelError(f"{file}: truncated or damaged (its objects do not parse)") from error
 
 
-def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
-    """Returns a file for a table of this name, which no other has."""
-    folder = PurePosixPath(FOLDER)
-    while folder in taken:
-        folder = folder.with_name(f"{folder.name}_")
-    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
-    plain, number = plain or "table", 1
-    file = folder / plain
-    while file in taken:
-        number += 1
-        file = folder / f"{plain}.{number}"
-    return file
+def share_files(bundle: Bundle, tables: Sequence[KeptTable]) -> list[KeptTable]:
+    """Returns tables, of which those with the same bytes have one file.
+
+    Raises:
+        ModelError: the variables cannot be read.
+    """
+    found, alike = list[KeptTable](), dict[tuple[int, int], list[KeptTable]]()
+    for table in tables:
+        entry = bundle.entries[table.key.encode()]
+        others = alike.setdefault((entry.size, entry.crc32c), [])
+        place = bundle.data(table.key.encode())
+        same = (t for t in others if same_range(*place, *bundle.data(t.key.encode())[:2]))
+        first = next(same, table)
+        if first is table:
+            others.append(table)
+        found.append(replace(table, file=first.file))
+    return found
 
 
 def keep_in_files(
@@ -190,9 +196,16 @@ def keep_in_files(
     """
     numbers = variable_numbers(meta, bundle)
     first = count_reads(meta)
-    leave_out(meta, {table.key for table in tables})
+    leave_out(meta, _keys(tables))
     add_reads(meta, tables, first)
     add_initializers(meta, tables, numbers, first)
+    forget_sizes(meta, tables, numbers)
+    set_mapped_bytes(meta)
+
+
+def _keys(tables: Sequence[KeptTable]) -> set[str]:
+    """The names of variables that a checkpoint does not have when they are files."""
+    return {table.key for table in tables if not isinstance(table, KeyedFile)}
 
 
 def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
@@ -202,14 +215,18 @@ def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> No
         ModelError: a source cannot be read.
         OSError: a file cannot be written.
     """
-    for table in tables:
+    for table in {table.file: table for table in tables}.values():
         file = model / "assets" / table.file
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "xb") as out:
-            copy_range(*bundle.data(table.key.encode()), out)
+            if isinstance(table, KeyedFile) and table.is_index:
+                write_keys(bundle, table, out)
+            else:
+                copy_range(*bundle.data(table.key.encode()), out)
             out.flush()
             os.fsync(out.fileno())
-    write_rest(bundle, {table.key.encode() for table in tables}, model / VARIABLES)
+    rest = without_keys(bundle, tables)
+    write_rest(rest, {key.encode() for key in _keys(tables)}, model / VARIABLES)
 
 
 def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None:
@@ -273,5 +290,5 @@ def _write_bundle(
 
 
 def total_bytes(tables: Sequence[KeptTable]) -> int:
-    """The bytes of tables."""
-    return sum(t.rows * t.width * dtypes.as_dtype(t.dtype).size for t in tables)
+    """The bytes of the files of tables."""
+    return sum({table.file: table.size for table in tables}.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import dtypes
 
 from fusion.schema.names import READ_TABLE_FILE
 
@@ -26,7 +28,7 @@ class KeptTable:
         name: for people.
         rows, width: how many rows there are, and elements of one.
         dtype: their DataType.
-        file: its path below the folder of assets.
+        file: its path below the folder of assets; tables with the same bytes may share one.
         in_memory: whether all of it is read when the model is loaded.
     """
 
@@ -39,6 +41,16 @@ class KeptTable:
     file: PurePosixPath
     in_memory: bool = False
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether the variable has got another value before that of the file."""
+        return False
+
+    @property
+    def size(self) -> int:
+        """The bytes of the table."""
+        return self.rows * self.width * element_bytes(self.dtype)
+
     @staticmethod
     def scope(index: int) -> str:
         """Returns the scope of the nodes that read one of the tables of a model."""
@@ -50,3 +62,23 @@ class KeptTable:
         node.attr["T"].type = self.dtype
         node.attr["rows"].i, node.attr["width"].i = self.rows, self.width
         node.attr["in_memory"].b = self.in_memory
+
+
+def element_bytes(dtype: int) -> int:
+    """Returns the bytes of an element of this DataType."""
+    size: int = dtypes.as_dtype(dtype).size
+    return size
+
+
+def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
+    """Returns a file for a table of this name, which no other has."""
+    folder = PurePosixPath(FOLDER)
+    while folder in taken:
+        folder = folder.with_name(f"{folder.name}_")
+    plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
+    plain, number = plain or "table", 1
+    file = folder / plain
+    while file in taken:
+        number += 1
+        file = folder / f"{plain}.{number}"
+    return file

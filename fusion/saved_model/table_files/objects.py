@@ -12,11 +12,15 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
+from fusion.saved_model.table_files.initial import release
 from fusion.saved_model.table_files.kept_table import KeptTable
 
 #: What a loader calls once it has restored variables, and the function that is called.
 _INITIALIZE = "_initialize"
 _FUNCTION = "__inference_fusion_read_table_{}"
+
+#: The variables of an embedding variable, by the tensors that are saved in their place.
+_OF_KEYS = {"values": "table", "keys": "index"}
 
 
 def variables_by_key(
@@ -25,15 +29,21 @@ def variables_by_key(
 ) -> dict[str, int]:
     """Returns the numbers of variables among the objects of a model, by their checkpoint keys.
 
+    Those of the table and the index of an embedding variable by those of its rows and keys.
+
     Args:
         objects: those of the model.
         saved: those of its checkpoint, which have other numbers and the same names.
     """
     found: dict[str, int] = {}
     for number, node in _pairs(objects, saved):
-        if objects.nodes[number].WhichOneof("kind") == "variable":
-            for attribute in node.attributes:
+        is_variable = objects.nodes[number].WhichOneof("kind") == "variable"
+        children = {child.local_name: child.node_id for child in objects.nodes[number].children}
+        for attribute in node.attributes:
+            if is_variable:
                 found[attribute.checkpoint_key] = number
+            elif (name := _OF_KEYS.get(attribute.name)) in children:
+                found[attribute.checkpoint_key] = children[name]
     return found
 
 
@@ -73,20 +83,20 @@ def add_initializers(
     """Adds the objects by which a loader of TensorFlow 2 gives variables their tables.
 
     Args:
-        meta: the model; the assets of the tables are its last ones, in their order.
+        meta: the model, the files of tables among its assets.
         tables: those of the variables.
         numbers: of these, by their checkpoint keys.
         first: how many tables are in files already.
     """
     objects = meta.object_graph_def
-    first_asset = len(meta.asset_file_def) - len(tables)
+    assets = {asset.filename: number for number, asset in enumerate(meta.asset_file_def)}
     for index, table in enumerate(tables):
         if table.key not in numbers:
             continue
         function = _function(_FUNCTION.format(first + index), table)
         meta.graph_def.library.function.append(function)
         asset = len(objects.nodes)
-        objects.nodes.add().asset.asset_file_def_index = first_asset + index
+        objects.nodes.add().asset.asset_file_def_index = assets[str(table.file)]
         objects.nodes.add().bare_concrete_function.concrete_function_name = function.signature.name
         # Nothing refers to it: what a checkpoint restores are the objects that the root leads to.
         initializer = objects.nodes.add()
@@ -119,4 +129,6 @@ def _function(name: str, table: KeptTable) -> function_pb2.FunctionDef:
         name="assign", op="AssignVariableOp", input=["handle", "read:table:0"]
     )
     assign.attr["dtype"].type = table.dtype
+    if table.is_restored:
+        release(definition.node_def.add(name="release", input=["handle"]), assign)
     return definition

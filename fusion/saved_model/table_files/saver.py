@@ -12,6 +12,7 @@ from tensorflow.python.framework import tensor_util
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.schema.names import ADD_KEYS
 
 Nodes = MutableSequence[node_def_pb2.NodeDef]
 
@@ -45,6 +46,24 @@ def restored_variables(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[Restored]:
                 if value.node == restore and value.index < len(names):
                     name = arguments.get(handle.node, handle.node)
                     yield Restored(names[value.index], name, parts[value.index])
+
+
+def restored_keys(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, str]]:
+    """Yields the embedding variables that the restore op of a model gives keys and rows.
+
+    What the names of their tensors in the checkpoint begin with, and the nodes of the main graph
+    that give the handles of table and index.
+    """
+    for body in _bodies(meta):
+        view, arguments = body.view, body.arguments
+        for add in view.named(ADD_KEYS):
+            table, index, *_, values = (view.resolve(tensor) for tensor in view.inputs(add)[:6])
+            if view.op(values.node) == _RESTORE:
+                names, _ = _names(view, values.node)
+                prefix, _, name = names[values.index].rpartition("/") if names else ("", "", "")
+                if name == "values":
+                    handles = [arguments.get(handle.node, handle.node) for handle in (table, index)]
+                    yield prefix, handles[0], handles[1]
 
 
 def leave_out(meta: meta_graph_pb2.MetaGraphDef, keys: Collection[str]) -> None:

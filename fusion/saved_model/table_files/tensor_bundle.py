@@ -146,6 +146,15 @@ def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
     return whole
 
 
+def empty_entry(entry: BundleEntryProto) -> BundleEntryProto:
+    """Returns the entry of a tensor without rows that is like another one otherwise."""
+    found = BundleEntryProto()
+    found.CopyFrom(entry)
+    found.shape.dim[0].size = found.size = 0
+    found.crc32c = _masked(crc32c(b""))
+    return found
+
+
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields the keys and values of a sorted table."""
     footer = content[-_FOOTER_BYTES:]

@@ -20,10 +20,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
-from fusion.saved_model.child import be_a_safe_child, report_error
+from fusion.saved_model.child import allow_to_reserve, be_a_safe_child, report_error
 from fusion.saved_model.errors import reason_of
 from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature, signatures
+from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.batches import Batches
 from fusion.saved_model.verify.job import Job, Run
@@ -83,6 +84,7 @@ def _run(job: Job, run: Run) -> int:
     """Runs the signatures of a model on the batches; returns the exit status."""
     batches = Batches(job)
     proto = read_saved_model(run.model).proto
+    allow_to_reserve({op for meta in proto.meta_graphs for op in used_ops(meta)})
     # What one of two models is not meant for is no difference of the two.
     others = [loaders(read_saved_model(one.model).proto) for one in job.runs]
     ways = {k: load for k, load in loaders(proto).items() if all(k in other for other in others)}

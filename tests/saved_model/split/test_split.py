@@ -159,6 +159,8 @@ def test_outputs_that_are_embeddings_and_tables_that_are_read_whole(tmp_path: Pa
     _, inputs = dense.signatures["serving_default"].structured_input_signature
     assert {"price", "idle"} < inputs.keys()
     assert "ids" not in inputs
+    facts = json.loads((tmp_path / "split" / "fusion.json").read_text())
+    assert [lookup["combiner"] for lookup in facts["lookups"]] == ["sum", None]
     halves = next(table for table in done.tables if table.width == 4)
     floats = (tmp_path / "split" / "tables" / halves.file.name / "emb_vector").read_bytes()
     assert floats == module.halves.numpy().astype("float32").tobytes()

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion
 from fusion.cli.app import main
-from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
+from fusion.saved_model import (
+    ModelError,
+    RewriteOptions,
+    compare_models,
+    rewrite,
+    rewrite_saved_model,
+)
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
-from fusion.saved_model.table_files.tensor_bundle import read_bundle
+from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
 from tests.saved_model import frozen_graphs
 
 v1 = tf.compat.v1
@@ -231,18 +240,94 @@ def test_tables_of_one_name_and_words(tmp_path: Path) -> None:
     assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
 
 
+def reads(model: Path) -> list[Any]:
+    """The nodes of a model that read tables from files."""
+    (meta,) = read_saved_model(model).meta_graphs
+    functions = (function.node_def for function in meta.graph_def.library.function)
+    nodes = chain(meta.graph_def.node, *functions)
+    return [node for node in nodes if node.op == "ReadTableFile"]
+
+
+def test_tables_know_how_much_is_mapped(
+    models: Path, mapped: dict[str, Path], tmp_path: Path
+) -> None:
+    for kind, folder in mapped.items():
+        files = (folder / "assets/tables").iterdir()
+        size = sum(file.stat().st_size for file in files)
+        assert {node.attr["mapped_bytes"].i for node in reads(folder)} == {size}, kind
+    least = 2 * 40 * 8 * 4  # the larger of two
+    some = RewriteOptions(tables="memory", least_table_bytes=least)
+    rewrite_saved_model(models / "tf2", tmp_path / "one", some)
+    rewrite_saved_model(tmp_path / "one", tmp_path / "both", MAPPED)
+    size = (tmp_path / "both/assets/tables/items").stat().st_size
+    assert {node.attr["mapped_bytes"].i for node in reads(tmp_path / "both")} == {size}
+
+
+@pytest.mark.parametrize("kind", ["tf2", "v1_resource"])
+def test_models_without_optional_attributes(
+    models: Path, mapped: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    """As TensorFlow leaves out those that have their default value."""
+    model = shutil.copytree(mapped[kind], tmp_path / "model")
+    proto = saved_model_pb2.SavedModel.FromString((model / "saved_model.pb").read_bytes())
+    graph = proto.meta_graphs[0].graph_def
+    for node in chain(graph.node, *(function.node_def for function in graph.library.function)):
+        if node.op == "ReadTableFile":
+            del node.attr["mapped_bytes"], node.attr["in_memory"]
+    (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    assert compare_models(models / kind, model).same
+    rewrite_saved_model(model, tmp_path / "again", MAPPED)
+    assert compare_models(models / kind, tmp_path / "again").same
+
+
 def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
-    """The one that sessions read is another one than that of who loads objects."""
+    """The one that sessions read is not that of who loads objects; they share a file."""
     ids = keras.Input([3], dtype="int64", name="ids")
     rows = keras.layers.Embedding(40, 4)(ids)
     model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
     model.export(tmp_path / "source", verbose=False)
-    rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    assert len(done.tables) == 2
+    (file,) = (tmp_path / "model/assets/tables").iterdir()
+    assert file.stat().st_size == 40 * 4 * 4
     left = tf.train.list_variables(str(tmp_path / "model" / VARIABLES))
     assert not [name for name, shape in left if shape == [40, 4]]
     some = tf.constant([[1, 2, 3], [39, 0, 4]], tf.int64)
     source, loaded = (tf.saved_model.load(str(tmp_path / m)) for m in ("source", "model"))
     assert np.array_equal(loaded.serve(some), source.serve(some))
+
+
+def test_equal_tables_share_a_file_and_not_what_is_trained(tmp_path: Path) -> None:
+    module, ids = Twins(), tf.constant([[1, 2, 3], [8, 0, 4]])
+    module.tables[2].assign(module.tables[0])
+    tf.saved_model.save(module, str(tmp_path / "source"), module.serve)
+    done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    assert [table.file for table in done.tables].count(done.tables[0].file) == 2
+    assert len(list((tmp_path / "model/assets/tables").iterdir())) == 2
+    shutil.copytree(tmp_path / "model", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "model")
+    loaded = tf.saved_model.load(str(tmp_path / "copy"))
+    assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
+    for model in (module, loaded):
+        model.tables[0].scatter_add(tf.IndexedSlices(tf.ones([1, 2]), [3]))
+    assert not np.array_equal(loaded.tables[0], loaded.tables[2])
+    assert np.array_equal(module.serve(ids)["y"], loaded.serve(ids)["y"])
+
+
+def test_tables_of_one_checksum_that_differ_have_two_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def read_without_checksums(prefix: Path) -> Bundle:
+        bundle = read_bundle(prefix)
+        for entry in bundle.entries.values():
+            entry.crc32c = 0 if entry.size == 9 * 2 * 4 else entry.crc32c
+        return bundle
+
+    monkeypatch.setattr(rewrite, "read_bundle", read_without_checksums)
+    module = Twins()
+    tf.saved_model.save(module, str(tmp_path / "source"), module.serve)
+    done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)
+    assert len({table.file for table in done.tables}) == 3
 
 
 class Trained(tf.Module):

@@ -18,6 +18,7 @@ from fusion.runtime.native.errors import (
 from fusion.runtime.native.frame import attr, data, failed, output_matrix
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
+from fusion.runtime.native.memory_limit import fits_into_memory
 from fusion.runtime.native.system import (
     close_file,
     error_number,
@@ -26,6 +27,7 @@ from fusion.runtime.native.system import (
     map_file,
     open_file,
     read_file,
+    read_no_further,
 )
 from fusion.runtime.native.text import string_at
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -63,9 +65,9 @@ def _has_size(frame: int, path: int, file: int, rows: int, width: int, size: int
 
 
 @jit
-def _content(frame: int, path: int, rows: int, width: int, row_bytes: int, in_memory: bool) -> int:
+def _content(frame: int, path: int, rows: int, width: int, size: int, in_memory: bool) -> int:
     """The address of the content of a file, mapped memory; 0 if there is none, or an error."""
-    file, size, address = open_file(path), rows * row_bytes, int64(0)
+    file, address = open_file(path), int64(0)
     if file < 0:
         _fail_system(frame, path)
         return address
@@ -86,9 +88,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     @jit
     def read_table(frame: int, path: int) -> None:
         rows, width = attr(frame, slot.rows), attr(frame, slot.width)
-        address = _content(frame, path, rows, width, width * item, attr(frame, slot.in_memory) != 0)
+        in_memory, size = attr(frame, slot.in_memory) != 0, rows * width * item
+        address = _content(frame, path, rows, width, size, in_memory)
         if address != 0:
-            size = rows * width * item
+            # Reading ahead fills memory with many rows for one, sooner where there is room for
+            # all, and in place of others where there is not.
+            if not in_memory and not fits_into_memory(max(size, attr(frame, slot.mapped_bytes))):
+                read_no_further(address, size)
             if not give_mapped(frame, int64(2), rows, width, address, size, True):
                 fail(frame, RESOURCE_EXHAUSTED, "no memory for a tensor")
         elif not failed(frame):

@@ -1,0 +1,303 @@
+"""`serve_from_store`: the lookups of a split model with their rows from a table store.
+
+variable -> gather(ids)      becomes  TableStoreGather(ids), one for all tables
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from fusion.ops import DEVICES
+from fusion.passes.gather_lookups import GatherLookups
+from fusion.passes.graph.idioms import is_row_gather
+from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.view import GraphView
+from fusion.saved_model.copies import copy_file
+from fusion.saved_model.errors import ModelError
+from fusion.saved_model.meta_graph import node_name
+from fusion.saved_model.rewrite import graph_errors
+from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
+from fusion.saved_model.split.flat import (
+    inside_control_flow,
+    reachable,
+    signature_nodes,
+    tensor_names,
+)
+from fusion.saved_model.split.folder import LOOKUP, TABLES, is_split
+from fusion.saved_model.split.join import tables_in_files
+from fusion.saved_model.split.model import Origin, assemble
+from fusion.saved_model.split.parts import SCOPE, Part, shape_proto
+from fusion.saved_model.staging import check_destination, staged_directory, write_file
+from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.saver import restored_variables
+from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
+from fusion.schema.names import TABLE_STORE_GATHER
+from fusion.stores.config import TableConfig
+
+_GATHERS = ("ResourceGather", "GatherV2")
+
+#: Whose values float32 has, too, as the files of tables do.
+_EXACT = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
+
+
+def serve_from_store(
+    src: str | os.PathLike[str], dst: str | os.PathLike[str], store: str = "default"
+) -> None:
+    """Writes the lookups of a split model as a SavedModel whose rows come from a table store.
+
+    It has the signatures of `src/lookup`. Whoever loads it runs `import fusion` before, and opens a
+    `fusion.tables.TableStore` under that name before it runs, whose tables have the names of the
+    folders in `src/tables`: `split_tables` gives them. All rows that a signature needs are asked
+    for together. With the rows of these folders results are those of `src/lookup`, to the bit; ids
+    that no table has are no error here: they have the default value.
+
+    Args:
+        src: what `split_saved_model` has made.
+        dst: the directory to create.
+        store: the name of the store.
+
+    Raises:
+        ModelError: `src` is something else, a table is float64, or is needed as a whole, or `dst`
+            cannot be written. Nothing is left behind.
+    """
+    folder = Path(os.path.abspath(src))
+    facts = _facts(folder)
+    destination = check_destination(folder, dst)
+    lookup = read_saved_model(folder / LOOKUP)
+    with graph_errors(folder):
+        meta = _served(folder, lookup.meta_graphs[0], facts, store)
+    with staged_directory(destination) as staging:
+        for asset in meta.asset_file_def:
+            target = staging / "assets" / asset.filename
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(lookup.path / "assets" / asset.filename, target)
+        if meta.HasField("saver_def") and index_file(lookup.path / VARIABLES).is_file():
+            merge_bundles([read_bundle(lookup.path / VARIABLES)], staging / VARIABLES)
+        proto = saved_model_pb2.SavedModel(saved_model_schema_version=1)
+        proto.meta_graphs.add().CopyFrom(meta)
+        write_file(staging / MODEL_FILE, proto.SerializeToString(deterministic=True))
+
+
+def split_tables(src: str | os.PathLike[str], **options: Any) -> tuple[TableConfig, ...]:
+    """Returns the tables of a split model, as a `fusion.tables.StoreConfig` has them.
+
+    Args:
+        src: what `split_saved_model` has made.
+        **options: of each `TableConfig`.
+
+    Raises:
+        ModelError: `src` is something else.
+    """
+    folder = Path(os.path.abspath(src))
+    return tuple(
+        TableConfig(
+            table["name"], table["dimension"], str(folder / TABLES / table["name"]), **options
+        )
+        for table in _facts(folder)
+    )
+
+
+def _facts(folder: Path) -> list[dict[str, Any]]:
+    """What the manifest of a split model says of its tables."""
+    if not is_split(folder):
+        raise ModelError(f"{folder}: not what `fusion split` has made: it has no {MANIFEST_FILE}")
+    tables: list[dict[str, Any]] = json.loads((folder / MANIFEST_FILE).read_text())["tables"]
+    return tables
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """A gather of rows of a table.
+
+    Attributes:
+        node: its name.
+        ids: its input.
+        ids_dtype: the DataType of that.
+        table: the table.
+        group: gathers of one group can be one op.
+    """
+
+    node: str
+    ids: str
+    ids_dtype: int
+    table: KeptTable
+    group: tuple[Any, ...]
+
+
+def _served(
+    folder: Path,
+    lookup: meta_graph_pb2.MetaGraphDef,
+    facts: Iterable[Mapping[str, Any]],
+    store: str,
+) -> meta_graph_pb2.MetaGraphDef:
+    """The model whose rows come from a store."""
+    named = {fact["name"] for fact in facts}
+    tables = {table.handle: table for table in tables_in_files(lookup)}
+    for table in tables.values():
+        if table.file.name not in named or table.dtype not in _EXACT:
+            why = "is float64, of which a store has no rows"
+            if table.file.name in named:
+                raise ModelError(f"{folder}: table {table.file.name} {why}")
+            raise ModelError(f"{folder}: {MANIFEST_FILE} has no table {table.file.name}")
+    outputs = frozenset(signature_nodes(lookup))
+    before = reachable(lookup.graph_def, outputs)
+    graph = graph_pb2.GraphDef()
+    graph.CopyFrom(GatherLookups(outputs, devices=DEVICES).apply(before).graph_def)
+    view = GraphView(graph.node, OpSignatures(graph.library.function), outputs)
+    gathers = list(_gathers(view, graph, lookup.signature_def, tables))
+    _replace(graph, gathers, _ranks(graph, gathers), store)
+    signatures = dict(lookup.signature_def.items())
+    for name in [name for name in signatures if name.startswith("__")]:
+        del signatures[name]
+    graph = reachable(graph, outputs)
+    _check_handles(folder, graph, tables)
+    keys = {one.handle: one.key for one in restored_variables(lookup)}
+    return assemble(Origin(lookup, lookup.graph_def, keys), Part(graph, signatures), ())
+
+
+def _gathers(
+    view: GraphView,
+    graph: graph_pb2.GraphDef,
+    signatures: Mapping[str, meta_graph_pb2.SignatureDef],
+    tables: Mapping[str, KeptTable],
+) -> Iterator[_Gather]:
+    """Yields the gathers of rows of tables."""
+    found: dict[str, KeptTable] = {}
+    for name, node in view.nodes.items():
+        if node.op in _GATHERS and (table := _table_of(view, name, tables)) is not None:
+            found[name] = table
+    levels, inside = _levels(graph, found), inside_control_flow(graph)
+    reached = {
+        name: {
+            node.name
+            for node in reachable(
+                graph,
+                [node_name(t) for one in signature.outputs.values() for t in tensor_names(one)],
+            ).node
+        }
+        for name, signature in signatures.items()
+    }
+    for name, table in found.items():
+        users = tuple(sorted(user for user, nodes in reached.items() if name in nodes))
+        group = (users, levels[name], name if name in inside else "")
+        ids, dtype = view.nodes[name].input[1], view.nodes[name].attr["Tindices"].type
+        yield _Gather(name, ids, dtype, table, group)
+
+
+def _table_of(view: GraphView, name: str, tables: Mapping[str, KeptTable]) -> KeptTable | None:
+    """The table that a node gathers rows of, None if it does something else."""
+    source = view.inputs(name)[0]
+    if view.op(name) == "GatherV2":
+        read = view.resolve(source).node
+        if view.op(read) != "ReadVariableOp" or not is_row_gather(view, name):
+            return None
+        source = view.inputs(read)[0]
+    elif view.nodes[name].attr["batch_dims"].i:
+        return None
+    return tables.get(view.origin(source).node)
+
+
+def _levels(graph: graph_pb2.GraphDef, gathers: Mapping[str, object]) -> dict[str, int]:
+    """How many gathers are one behind the other in front of each."""
+    nodes, levels = {node.name: node for node in graph.node}, dict[str, int]()
+    for first in gathers:
+        stack = [(first, False)]
+        while stack:
+            name, is_back = stack.pop()
+            inputs = [node_name(text) for text in nodes[name].input]
+            if is_back:
+                levels[name] = max((_behind(one, levels, gathers) for one in inputs), default=0)
+            elif name not in levels:
+                levels[name] = 0  # also what is in a circle with it
+                stack.append((name, True))
+                stack += [(one, False) for one in inputs]
+    return levels
+
+
+def _behind(name: str, levels: Mapping[str, int], gathers: Mapping[str, object]) -> int:
+    return levels[name] + (name in gathers)
+
+
+def _ranks(graph: graph_pb2.GraphDef, gathers: Iterable[_Gather]) -> dict[str, int | None]:
+    """The rank of the ids of each gather, None if it is not known."""
+    with tf.Graph().as_default() as imported:
+        tf.graph_util.import_graph_def(graph, name="")
+    found = {}
+    for gather in gathers:
+        node, _, index = gather.ids.partition(":")
+        shape = imported.get_operation_by_name(node).outputs[int(index or 0)].shape
+        found[gather.node] = shape.rank
+    return found
+
+
+def _replace(
+    graph: graph_pb2.GraphDef,
+    gathers: Iterable[_Gather],
+    ranks: Mapping[str, int | None],
+    store: str,
+) -> None:
+    """Puts ops of a store in the place of gathers."""
+    groups: dict[tuple[Any, ...], list[_Gather]] = {}
+    for gather in gathers:
+        groups.setdefault(gather.group, []).append(gather)
+    nodes = {node.name: node for node in graph.node}
+    for number, group in enumerate(groups.values()):
+        op = graph.node.add(name=f"{SCOPE}/store/{number}", op=TABLE_STORE_GATHER)
+        op.attr["num_tables"].i, op.attr["store"].s = len(group), store.encode()
+        op.attr["tables"].list.s.extend(one.table.file.name.encode() for one in group)
+        op.attr["dims"].list.i.extend(one.table.width for one in group)
+        for index, one in enumerate(group):
+            op.input.append(_wide(graph, one, f"{op.name}/keys_{index}"))
+            rows = f"{op.name}:{index}" if index else op.name
+            rows = _cast(graph, one, f"{op.name}/rows_{index}", rows)
+            node = nodes[one.node]
+            waits = [text for text in node.input if text.startswith("^")]
+            node.ClearField("attr")
+            node.op, node.input[:] = "Identity", [rows, *waits]
+            node.attr["T"].type = one.table.dtype
+            rank = ranks[one.node]
+            if rank is not None:
+                node.op = "EnsureShape"
+                node.attr["shape"].shape.CopyFrom(shape_proto((*[None] * rank, one.table.width)))
+
+
+def _wide(graph: graph_pb2.GraphDef, gather: _Gather, name: str) -> str:
+    """The ids as int64."""
+    if gather.ids_dtype == types_pb2.DT_INT64:
+        return gather.ids
+    cast = graph.node.add(name=name, op="Cast", input=[gather.ids])
+    cast.attr["SrcT"].type, cast.attr["DstT"].type = gather.ids_dtype, types_pb2.DT_INT64
+    return cast.name
+
+
+def _cast(graph: graph_pb2.GraphDef, gather: _Gather, name: str, rows: str) -> str:
+    """Rows of the table's dtype."""
+    if gather.table.dtype == types_pb2.DT_FLOAT:
+        return rows
+    cast = graph.node.add(name=name, op="Cast", input=[rows])
+    cast.attr["SrcT"].type, cast.attr["DstT"].type = types_pb2.DT_FLOAT, gather.table.dtype
+    return cast.name
+
+
+def _check_handles(
+    folder: Path, graph: graph_pb2.GraphDef, tables: Mapping[str, KeptTable]
+) -> None:
+    """Refuses what reads a table otherwise."""
+    for node in graph.node:
+        for text in node.input:
+            table = tables.get(node_name(text))
+            if table is not None and not text.startswith("^"):
+                raise ModelError(
+                    f"{folder}: table {table.file.name} cannot be in a store: {node.name} "
+                    f"({node.op}) needs all of it"
+                )
