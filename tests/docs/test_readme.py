@@ -89,6 +89,7 @@ def in_background(words, line_count, **options):
         ("README.md", 5),
         ("docs/cache.md", 4),
         ("docs/columns.md", 3),
+        ("docs/data.md", 1),
         ("docs/distribute.md", 5),
         ("docs/enable.md", 2),
         ("docs/explain.md", 4),
