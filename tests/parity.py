@@ -135,6 +135,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "Keras 3 DenseFeatures in a functional model",
         "Keras 3 DenseFeatures in a sequential model",
         "Keras 3 DenseFeatures in a subclassed model",
+        "Keras 3 LinearFeatures",
+        "tf_keras LinearFeatures",
         "Keras 3 models trained",
         "Keras 3 models saved and loaded",
         "Keras 3 models exported",

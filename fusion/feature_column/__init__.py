@@ -1,7 +1,8 @@
-"""Feature columns that look up with fused ops, and a layer for them.
+"""Feature columns that look up with fused ops, and layers for them.
 
-The columns are drop-ins for those of `tf.feature_column`. `DenseFeatures` is the layer of the Keras
-that `tf.keras` is in this process: ours for Keras 3; tf_keras has one that takes our columns.
+The columns are drop-ins for those of `tf.feature_column`. `DenseFeatures` and `LinearFeatures` are
+the layers of the Keras that `tf.keras` is in this process; tf_keras has a `DenseFeatures` of its
+own, which takes our columns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusion.feature_column.embedding import FusedEmbeddingColumn as FusedEmbeddingColumn
 from fusion.feature_column.embedding import embedding_column as embedding_column
+from fusion.feature_column.embedding_sizes import embedding_sizes as embedding_sizes
 from fusion.feature_column.keys import (
     categorical_column_with_embedding as categorical_column_with_embedding,
 )
@@ -21,25 +23,37 @@ from fusion.feature_column.shared import (
 )
 from fusion.feature_column.shared import shared_embedding_columns as shared_embedding_columns
 from fusion.feature_column.shared import shared_embeddings as shared_embeddings
+from fusion.runtime.tensorflow.keras_package import keras_package
 
 if TYPE_CHECKING:
     from fusion.feature_column.dense_features import DenseFeatures as DenseFeatures
+    from fusion.feature_column.linear_features import LinearFeatures as LinearFeatures
 
-# Keras finds a layer in a file only if its class has been imported. Where Keras 3 is in use,
+#: The layers, and the modules of each Keras that has its own.
+_LAYERS = {
+    "DenseFeatures": {"keras": "dense_features"},
+    "LinearFeatures": {"keras": "linear_features", "tf_keras": "linear_features_tf_keras"},
+}
+
+# Keras finds a layer in a file only if its class has been imported. Where one is in use,
 # TensorFlow has imported it by now; nobody else pays for it.
-if "keras" in sys.modules:
-    importlib.import_module("fusion.feature_column.dense_features")
+for _modules in _LAYERS.values():
+    for _package, _module in _modules.items():
+        if _package in sys.modules:
+            importlib.import_module(f"fusion.feature_column.{_module}")
 
 
 def __getattr__(name: str) -> Any:
-    if name != "DenseFeatures":
+    if name not in _LAYERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import tensorflow as tf
 
-    if hasattr(tf.keras.layers, name):
-        return tf.keras.layers.DenseFeatures
-    return importlib.import_module("fusion.feature_column.dense_features").DenseFeatures
+    package = keras_package()
+    if package not in _LAYERS[name]:
+        return getattr(tf.keras.layers, name)
+    module = importlib.import_module(f"fusion.feature_column.{_LAYERS[name][package]}")
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "DenseFeatures"})
+    return sorted({*globals(), *_LAYERS})

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.ops import control_flow_util
 
+from fusion.feature_column.column_state import scope_name, without_checkpoint
 from fusion.feature_column.config import from_configs, to_configs
 from fusion.feature_column.embedding import FusedEmbeddingColumn
 from fusion.feature_column.fused import FusedColumn
@@ -19,22 +19,14 @@ from fusion.feature_column.inputs import (
     as_tensors,
     batch_size,
     check_names,
+    check_not_compiled,
     feature_names,
 )
-from fusion.feature_column.layer_state import LayerState, scope_name, without_checkpoint
+from fusion.feature_column.layer_state import LayerState, in_symbolic_scope
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
-from fusion.feature_column.single_ids import dense_ids, embed, ragged_ids, single_ids
+from fusion.feature_column.single_ids import embed, matrix_of_ids, single_ids
 from fusion.lookup import VERSIONS, Lookup, grouped_lookup, trained_lookup
 from fusion.tables.keras_store import KeyedWeights
-
-try:
-    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
-except ImportError:  # no public name, so it may move
-
-    def in_symbolic_scope() -> bool:
-        """Whether Keras is after the shape of results only."""
-        return False
-
 
 _AGGREGATIONS = ("concat", "stack")
 _EMBEDDING = (stock.EmbeddingColumn, stock.SharedEmbeddingColumn)
@@ -153,11 +145,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         if in_symbolic_scope():
             # Keras wants to know the shape, and does not tell the dtypes of the features.
             return tf.compat.v1.placeholder(tf.float32, self._output_shape(features))
-        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-            raise ValueError(
-                f"layer {self.name!r} cannot be compiled by XLA: its ops have results of unknown "
-                "shape. Leave out jit_compile=True"
-            )
+        check_not_compiled(self.name)
         tensors = as_tensors(features, self._columns.names)
         cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
         # What is known in the graph alone does not count.
@@ -188,8 +176,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
             return None
         categorical, ids, weights = column.categorical_column, None, None
         if column.use_safe_embedding_lookup:
-            ids = ragged_ids(categorical, tensors, self._state)
-            ids = dense_ids(categorical, features, self._state) if ids is None else ids
+            ids = matrix_of_ids(categorical, tensors, features, self._state)
         if ids is None:
             sparse = categorical.get_sparse_tensors(features, self._state)
             ids, weights = sparse.id_tensor, sparse.weight_tensor
@@ -205,7 +192,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
             if ids is not None:
                 fused = isinstance(column, FusedColumn)
                 return embed(self._state.table(column), ids, column.max_norm, fused)
-        return self._state.bound(column).get_dense_tensor(features, self._state)
+        return self._state.dense_tensor(column, features)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
         """The result's shape, from the shapes of the features."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
+from tensorflow.python.ops import control_flow_util
 
 #: Suffixes of the two tensors that a list feature may be given as.
 VALUES, OFFSETS = "__values", "__offsets"
@@ -48,6 +49,19 @@ def check_names(features: Any, names: Iterable[str]) -> None:
             (missing,) = set(pair) - set(parts)
             raise ValueError(f"feature {name!r} has {parts[0]!r} but no {missing!r}, given: {have}")
         raise ValueError(f"feature {name!r} is missing, given: {have}")
+
+
+def check_not_compiled(layer_name: str) -> None:
+    """Checks that no layer is called where XLA compiles it.
+
+    Raises:
+      ValueError: it is.
+    """
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ValueError(
+            f"layer {layer_name!r} cannot be compiled by XLA: its ops have results of unknown "
+            "shape. Leave out jit_compile=True"
+        )
 
 
 def batch_size(shapes: Mapping[str, Any], names: Iterable[str]) -> int | None:

@@ -10,10 +10,24 @@ import keras
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column_v2 as stock
 
-from fusion.feature_column.inputs import walk
+from fusion.feature_column.column_state import (
+    create_vocabularies,
+    scope_name,
+    without_checkpoint,
+)
 from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn, KeyedTableCreator
 from fusion.feature_column.keys import key_column
-from fusion.feature_column.single_ids import VOCABULARIES
+
+try:
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+except ImportError:  # no public name, so it may move
+
+    def in_symbolic_scope() -> bool:
+        """Whether Keras is after the shape of results only."""
+        return False
+
+
+__all__ = ["LayerState", "in_symbolic_scope"]
 
 
 class LayerState(stock.StateManager):
@@ -40,9 +54,7 @@ class LayerState(stock.StateManager):
             else:
                 with keras.name_scope(scope_name(column.name)):
                     (without_checkpoint(column) if restored else column).create_state(self)
-            for part in walk(column):
-                if isinstance(part, VOCABULARIES):
-                    self._create_table(part)
+            create_vocabularies(column, self)
 
     def table(self, column: Any) -> Any:
         """The variable [rows, D] of an embedding column, TensorFlow's or an embedding variable."""
@@ -53,12 +65,15 @@ class LayerState(stock.StateManager):
             return self._shared[owner].value
         return self.get_variable(column, "embedding_weights")
 
-    def bound(self, column: Any) -> Any:
-        """The column itself, or one with its shared table; stock's would create one per graph."""
-        if not isinstance(column, stock.SharedEmbeddingColumn):
-            return column
-        table = _SharedTable(self.table(column), column.shared_embedding_column_creator.dimension)
-        return column._replace(shared_embedding_column_creator=table)
+    def dense_tensor(self, column: Any, features: Any) -> tf.Tensor:
+        """The tensor of a dense column, of stock's transformation cache of features."""
+        column = without_checkpoint(column)  # the table has been read when it was created
+        if isinstance(column, stock.SharedEmbeddingColumn):
+            # Stock's would create a table for each graph.
+            dimension = column.shared_embedding_column_creator.dimension
+            table = _SharedTable(self.table(column), dimension)
+            column = column._replace(shared_embedding_column_creator=table)
+        return column.get_dense_tensor(features, self)
 
     def create_variable(
         self,
@@ -129,13 +144,6 @@ class LayerState(stock.StateManager):
         if not self._layer.trainable:
             variable.trainable = False
 
-    def _create_table(self, column: Any) -> None:
-        """Lets a vocabulary column create its table now, not inside the first graph."""
-        with tf.init_scope():
-            values = tf.zeros([0], column.dtype)
-            nothing = tf.SparseTensor(tf.zeros([0, 2], tf.int64), values, [0, 0])
-            column._transform_input_tensor(nothing, self)
-
 
 @dataclass(frozen=True)
 class _SharedTable:
@@ -148,19 +156,6 @@ class _SharedTable:
 def _key(column: Any) -> Any:
     """What resources of a column are found by: one with `do_fusion` has those of the given one."""
     return column.name if isinstance(column, KeyedEmbeddingColumn) else column
-
-
-def scope_name(name: str) -> str:
-    """A column's name as part of a variable's name."""
-    sanitized: str = stock._sanitize_column_name_for_variable_scope(name)
-    return sanitized
-
-
-def without_checkpoint(column: Any) -> Any:
-    """The column, without the checkpoint that stock restores its table from in each lookup."""
-    if getattr(column, "ckpt_to_load_from", None) is None:
-        return column
-    return column._replace(ckpt_to_load_from=None, tensor_name_in_ckpt=None)
 
 
 def _variable(

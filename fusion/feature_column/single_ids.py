@@ -86,6 +86,23 @@ def ragged_ids(column: Any, features: Mapping[str, Any], state: Any) -> tf.Ragge
     return feature.with_values(_transformed(column, feature.values, state))
 
 
+def matrix_of_ids(
+    column: Any, tensors: Mapping[str, Any], features: Any, state: Any
+) -> tf.Tensor | tf.RaggedTensor | None:
+    """The ids of a categorical column, of one kind or the other.
+
+    Args:
+      column: the categorical column.
+      tensors: by name.
+      features: stock's transformation cache of them.
+      state: what holds the column's lookup table.
+
+    Returns, Raises: as `ragged_ids` and `dense_ids`.
+    """
+    ids = ragged_ids(column, tensors, state)
+    return dense_ids(column, features, state) if ids is None else ids
+
+
 def _buckets(column: Any, buckets: tf.Tensor) -> tf.Tensor | None:
     """Ids of buckets: those of each number of a row come after those of the number before."""
     shape = column.source_column.shape

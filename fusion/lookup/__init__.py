@@ -7,7 +7,7 @@ from fusion.lookup.functions import (
     fused_safe_embedding_lookup_sparse,
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
-from fusion.lookup.many import lookup_sparse
+from fusion.lookup.many import lookup_sparse, lookups_beside
 from fusion.lookup.options import VERSIONS, LookupOptions
 from fusion.lookup.slots import (
     slots_lookup,
@@ -28,6 +28,7 @@ __all__ = [
     "grouped_lookup",
     "lookup",
     "lookup_sparse",
+    "lookups_beside",
     "single_lookup",
     "slots_lookup",
     "slots_lookup_coo",

@@ -102,14 +102,24 @@ def _with_rows_here(
 
 
 def lookups_apart(columns: list[Lookup]) -> list[tf.Tensor]:
-    """The result of each column: where nothing trains tables, by an op that reads these whole."""
-    alone = [1] * len(columns)
+    """The result of each column, see `lookups_beside`."""
+    return lookups_beside(columns, [1] * len(columns))
+
+
+def lookups_beside(
+    columns: Sequence[Lookup | tf.Tensor], output_columns: Sequence[int]
+) -> list[tf.Tensor]:
+    """Columns side by side: where nothing trains tables, by an op that reads these whole.
+
+    Args, Returns: as `grouped_lookups`.
+    """
     # A graph of TensorFlow 1 has no tape: gradients are asked for later, if at all.
     is_graph = not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
     if is_graph or record.could_possibly_record():
-        return trained_lookups(columns, alone)
-    is_read = all(column.reads_table_well for column in columns)
-    return grouped_lookups(columns, alone) if is_read else trained_lookups(columns, alone)
+        return trained_lookups(columns, output_columns)
+    is_read = all(column.reads_table_well for column in columns if isinstance(column, Lookup))
+    look_up = grouped_lookups if is_read else trained_lookups
+    return look_up(columns, output_columns)
 
 
 def _options(combiner: str | None) -> LookupOptions:
