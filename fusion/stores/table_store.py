@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -101,6 +101,7 @@ class TableStore:
         self._fetcher = Fetcher(self._tables, self._tiers, self._caches, promote)
         self._queue, self._background_errors = Queue(queue_keys), 0
         self._closing, self._state = threading.Lock(), "open"
+        self._open_tiers = list(self._tiers)
         self._record = Record(open_stores().server, upcalls().address, PATIENCE_NS)
         self._record.open(self._words, len(self._tables), self._queue)
         self._thread = threading.Thread(target=self._fetch_queue, name="fusion-store", daemon=True)
@@ -333,9 +334,12 @@ class TableStore:
             store_names.names().set("default", before)
 
     def close(self) -> None:
-        """Ends lookups, once those are done that have begun, and closes the tiers."""
+        """Ends lookups, once those are done that have begun, and closes the tiers.
+
+        If an interrupt ends it before, it may be called again.
+        """
         with self._closing:
-            if self._state != "open":
+            if self._state == "forked" or not self._open_tiers:
                 return
             self._state = "closed"
             self._record.close()
@@ -347,8 +351,9 @@ class TableStore:
             open_stores().remove(self._record.address)
             for cache in self._caches:
                 cache.release()
-            for tier in self._tiers:
-                tier.close()
+            with ExitStack() as closing:  # all of them, also where one fails
+                while self._open_tiers:
+                    closing.callback(self._open_tiers.pop().close)
 
     def __enter__(self) -> TableStore:
         return self

@@ -467,6 +467,27 @@ class TestLife:
         closing.result()
         assert tier.is_closed
 
+    def test_close_again_after_an_interrupt(self, store: TableStore, tier: DictionaryTier) -> None:
+        tier.gate.clear()
+        lookup = Thread(store.lookup, "a", [1])
+        tier.asked.acquire()
+        with pytest.raises(KeyboardInterrupt):
+            _call_until_interrupted(lambda *_: store.close(), 0.05)
+        assert not tier.is_closed
+        tier.gate.set()
+        assert np.array_equal(lookup.result(), rows([1]))
+        store.close()
+        assert tier.is_closed
+        assert not store._thread.is_alive()
+
+    def test_all_tiers_are_closed_where_one_fails(self, monkeypatch) -> None:
+        tiers = tier_of([1]), tier_of([2])
+        store = TableStore([A, B], tiers, cache_rows=5)
+        monkeypatch.setattr(tiers[0], "close", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.close()
+        assert tiers[1].is_closed
+
     def test_interrupts_end_lookups(self) -> None:
         """An interrupt leaves nothing that `close` would wait for, whenever it comes."""
         table, rng = TableDescription("a", 256), np.random.default_rng(0)
