@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.cpu_ops.hot_rows.layout import HotTable
 from fusion.stores.counters import TierCounters, TierMeter
 from fusion.stores.hot_rows import HotRows
 from fusion.stores.tier import Found, Keys, Rows, TableDescription, Tier, TierError
@@ -209,7 +208,7 @@ class Fetcher:
             if unknown:
                 flight.rows[~flight.found] = self._tables[number].default
                 with self._lock:
-                    self._caches[number].count(HotTable.unknown_count, unknown)
+                    self._caches[number].add_unknown(unknown)
 
     def _ask(self, level: int, tier: Tier, own: Mapping[int, _Flight]) -> None:
         """Asks a tier for all rows that were not found so far."""

@@ -104,7 +104,8 @@ class Redis:
             raise ImportError(
                 "Redis needs the redis package: pip install tf-embedding-fusion[store]"
             ) from error
-        self._errors_of_redis = redis.exceptions.RedisError, OSError
+        errors = redis.exceptions
+        self._errors_of_redis = errors.RedisError, errors.RedisClusterException, OSError
         self._options = options or RedisOptions()
         self.address = self._options.address
         self._connected: Any = None
