@@ -21,7 +21,7 @@ Columns = Callable[[], list[Any]]
 v1 = tf.compat.v1
 
 #: The layer of each Keras.
-LAYERS = {"keras": LinearFeatures, "tf_keras": LegacyLinearFeatures}
+LAYERS: dict[str, Any] = {"keras": LinearFeatures, "tf_keras": LegacyLinearFeatures}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -425,7 +426,8 @@ class TestLife:
             TableStore(**{"tables": [A, B], "tiers": [tier], "cache_rows": 5} | change)
 
     def test_a_share_of_another_type(self, tier: DictionaryTier) -> None:
-        with TableStore([A], [tier], cache_rows=np.float32(0.25)) as store:
+        share: Any = np.float32(0.25)
+        with TableStore([A], [tier], cache_rows=share) as store:
             assert store.warm("a", range(100)) == 25
         with pytest.raises(TypeError, match="cache_rows must be an int or a float, got '5'"):
             TableStore([A], [tier], cache_rows="5")  # type: ignore[arg-type]
