@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 # The lower bounds of setup.cfg, and the Keras of TensorFlow 2.18's days.
 OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==1.26.0 \
 	networkx==3.2 click==8.1.0 rich==13.0.0 matplotlib==3.8.0 \
-	pyarrow==17.0.0 tensorboard==2.18.0 redis==5.0.0 rocksdict==0.3.24
+	pyarrow==17.0.0 tensorboard==2.18.0 redis==5.0.0 rocksdict==0.3.24 fsspec==2023.1.0
 
 # Tests run side by side, one process per core; each needs about a gigabyte.
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal

@@ -1,9 +1,11 @@
-"""Fetching rows of distinct keys from each tier, beside a plain MGET of Redis.
+"""Fetching rows of distinct keys from each tier, alone and below a cache, beside Redis's MGET.
 
 python -m benchmarks.stores [--rows 1000000] [--seconds 5] [--out FOLDER]
 
 Each call is of 13,312 keys, a batch of 512 with 26 ids each, drawn uniformly from the rows of a
-table of dimension 16. What each side answers is compared before it is measured; then they take
+table of dimension 16. Stores with a cache have about 95 % of them there. "2,000 keys" is what the
+profiler of NVIDIA's Hierarchical Parameter Server measures: keys of a power law (1.2), nine tenths
+of the rows in the cache. What each side answers is compared before it is measured; then they take
 turns. A `redis-server` is started on a free port.
 """
 
@@ -27,10 +29,16 @@ from benchmarks.measure import in_turns
 from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.rocksdb import RocksDB, RocksDBOptions
+from fusion.stores.table_store import TableStore
 from fusion.stores.tier import Block, TableDescription, Tier
 
 _KEYS, _DIM, _BLOCK, _BATCHES = 512 * 26, 16, 1 << 17, 64
 _TABLE = TableDescription("table", _DIM)
+
+#: One row of so many is looked up again and again; the cache has room for half as many more.
+_HOT = 50
+
+_FEW, _EXPONENT = 2000, 1.2
 
 
 def measure(folder: Path, rows: int, seconds: float) -> dict[str, Any]:
@@ -59,18 +67,51 @@ def measure(folder: Path, rows: int, seconds: float) -> dict[str, Any]:
             tier.name: _fetches(tier) for tier in tiers
         }
         sides["Redis MGET"] = _mget(port, rows)
-        expected = _rows_of(batches[0])
-        for name, side in sides.items():
-            if not np.array_equal(side(batches[0]), expected):
-                raise AssertionError(f"{name} has other rows")
-        calls = [_Calls(side, batches) for side in sides.values()]
-        times = in_turns(calls, seconds * len(sides))
-        for tier in tiers:
-            tier.close()
+        calls = {name: _Calls(side, batches) for name, side in sides.items()}
+        stores = {
+            f"cache over {tier.name}": TableStore([_TABLE], [tier], _cached(rows)) for tier in tiers
+        }
+        for name, store in stores.items():
+            store.warm(_TABLE.name, _key_of(np.arange(rows // _HOT)))
+            own = [_mostly_hot(generator, rows) for _ in range(8 * _BATCHES)]
+            calls[name] = _Calls(_looks_up(store), own)
+        stores["2,000 keys"] = store = TableStore([_TABLE], [LocalFiles(folder)], 0.9)
+        store.warm(_TABLE.name, _key_of(np.arange(rows * 9 // 10)))
+        few = [_power_law(generator, rows) for _ in range(_BATCHES)]
+        calls["2,000 keys"] = _Calls(_looks_up(store), few)
+        for name, call in calls.items():
+            call.check(name)
+        times = in_turns([*calls.values()], seconds * len(calls))
+        for name, store in stores.items():
+            counters = store.counters().tables[_TABLE.name]
+            print(f"{name}: {counters.hits / (counters.hits + counters.misses):.3f} in the cache")
+            store.close()
     return {
         name: {f"p{p}_ms": float(1e3 * np.percentile(each, p)) for p in (50, 99)}
-        for name, each in zip(sides, times, strict=True)
+        for name, each in zip(calls, times, strict=True)
     }
+
+
+def _cached(rows: int) -> int:
+    return max(1, rows // _HOT * 3 // 2)
+
+
+def _mostly_hot(generator: np.random.Generator, rows: int) -> np.ndarray:
+    """Keys of which 5 % are hardly ever looked up."""
+    hot = generator.integers(0, rows // _HOT, _KEYS)
+    others = generator.integers(rows // _HOT, rows, _KEYS)
+    return _key_of(np.where(generator.random(_KEYS) < 0.05, others, hot))
+
+
+def _power_law(generator: np.random.Generator, rows: int) -> np.ndarray:
+    """Keys of a bounded power law, the inverse of its integral."""
+    power, share = 1 - _EXPONENT, generator.random(_FEW)
+    ranks = (1 + share * ((rows + 1.0) ** power - 1)) ** (1 / power)
+    return _key_of(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
+
+
+def _looks_up(store: TableStore) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda keys: store.lookup(_TABLE.name, keys)
 
 
 def _key_of(rows: np.ndarray) -> np.ndarray:
@@ -119,6 +160,11 @@ class _Calls:
 
     def __init__(self, call: Callable[[np.ndarray], np.ndarray], batches: list[np.ndarray]) -> None:
         self._call, self._batches, self._number = call, batches, 0
+
+    def check(self, name: str) -> None:
+        """Compares what the first batch gives with what it should."""
+        if not np.array_equal(self._call(self._batches[0]), _rows_of(self._batches[0])):
+            raise AssertionError(f"{name} has other rows")
 
     def __call__(self) -> None:
         self._number = (self._number + 1) % len(self._batches)

@@ -25,7 +25,7 @@ from fusion.tables import EmbeddingVariable, get_embedding_variable
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import distribute, optimizers
+    from fusion import data, distribute, optimizers
     from fusion.explanation import explain
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EmbeddingVariable",
     "build_ops",
+    "data",
     "disable",
     "distribute",
     "enable",
@@ -73,6 +74,7 @@ __all__ = [
 #: Public names that cost something to import, and where they live.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "build_ops": ("fusion.saved_model", "build_ops"),
+    "data": ("fusion.data", None),
     "disable": ("fusion.grappler", "disable"),
     "distribute": ("fusion.distribute", None),
     "enable": ("fusion.grappler", "enable"),

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 #: For each package its parts, the lowest layer first; a part is a module or a package.
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
-        *("version", "printable", "arguments", "runtime", "schema", "stock_ops", "cpu_ops"),
+        *("version", "printable", "arguments", "data", "runtime", "schema", "stock_ops", "cpu_ops"),
         *("gpu_ops", "ops", "ops_library", "passes", "tables", "stores"),
         *(
             "distribute",
@@ -33,6 +33,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.runtime": (
         *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),
         *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
+    ),
+    "fusion.data": (
+        *("files", "schema", "columns", "plan", "batches", "reader", "loader"),
+        *("statistics", "validater"),
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
@@ -69,8 +73,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "fusion.stores": (
-        *("tier", "open_file", "hash_index", "local_files", "row_bytes", "rocksdb", "redis"),
-        *("hps_json", "config", "counters", "hot_rows", "fetching", "open_stores", "table_store"),
+        *("tier", "open_file", "hash_index", "local_files", "versions", "versioned_files"),
+        *("row_bytes", "rocksdb", "redis", "redis_changes", "hps_json", "config", "counters"),
+        *("hot_rows", "fetching", "refresh", "open_stores", "table_store", "addresses", "transfer"),
     ),
     "fusion.distribute": (
         *("text", "tables", "traffic", "placement", "planning"),

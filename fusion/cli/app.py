@@ -20,6 +20,7 @@ from fusion.cli.inspect import inspect
 from fusion.cli.plan import plan
 from fusion.cli.rewrite import rewrite
 from fusion.cli.split import join, split
+from fusion.cli.tables import tables
 from fusion.cli.verify import verify
 from fusion.cli.warm import warm
 from fusion.printable import printable, printable_lines
@@ -43,7 +44,12 @@ def cli(verbose: bool) -> None:
     """Make the embedding lookups of TensorFlow models fast, and see what was done."""
 
 
-for _command in (inspect, rewrite, split, join, verify, bench, warm, build_ops, plan, doctor):
+_COMMANDS = (
+    *(inspect, rewrite, split, join, verify, bench, warm),
+    *(tables, build_ops, plan, doctor),
+)
+
+for _command in _COMMANDS:
     cli.add_command(_command)
 
 

@@ -121,7 +121,7 @@ def rewrite(
         )
     except ValueError as error:  # of the other options click knows what they may be
         message = str(error).removeprefix("fuse_saved_model: ")
-        hints = {"tables": "--tables", "dtype": "--dtype"}
+        hints = {"tables": "--tables", "dtype": "--dtype", "max_deviation": "--max-deviation"}
         hint = hints.get(message.partition(" ")[0], "--runtime")
         raise click.BadParameter(message, param_hint=hint) from None
     with _copying() as progress:

@@ -3,7 +3,7 @@
 What a packed row is, `schema.row_formats` says. A table can be packed if all that reads it can be
 told so: ops for whole lookups get its format as an attr, and a plain gather becomes such an op:
 
-    ResourceGather  becomes  ReadVariableOp -> FusedEmbeddingLookup(form="each") -> Reshape
+    ResourceGather  becomes  ReadEmbeddingTables -> FusedEmbeddingLookup(form="each") -> Reshape
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class TablePacker:
         self._graph_def = graph_def
         self._views = [main, *(GraphView.of_function(f, signatures) for f in functions)]
         self._handles = Handles(self._views, bound)
+        self._outputs = frozenset(outputs)
         self._run = _reached(main, outputs)
         self._sources: dict[Place, list[tuple[GraphView, str]]] = {}
         self._variables: dict[Place, set[str]] = {}
@@ -113,7 +114,7 @@ class TablePacker:
         """Returns why the variables of a place cannot be packed; None if they can."""
         for view, use in self._uses(place):
             if (why := self._refusal(view, use)) is not None:
-                where = f" of function {view.function}" if view.function else ""
+                where = f" in function {view.function}" if view.function else ""
                 return f"{why}{where}"
         return None
 
@@ -137,13 +138,17 @@ class TablePacker:
     def _uses(self, place: Place) -> Iterator[tuple[GraphView, Use]]:
         """Yields what is given the handle of a variable, but for what hands it on."""
         for view, source in self._sources.get(place, ()):
-            stack = [source]
+            stack, seen = [source], {source}
             while stack:
                 for use in view.uses(stack.pop()):
-                    if use.position >= 0 and view.origin(Tensor(use.node)) == Tensor(source):
-                        stack.append(use.node)
-                    else:
+                    if view.origin(use.tensor) != Tensor(source):
+                        continue  # it has another output of an IdentityN
+                    handed_on = view.origin(Tensor(use.node, use.position)) == Tensor(source)
+                    if use.position < 0 or not handed_on:
                         yield view, use
+                    elif use.node not in seen:
+                        seen.add(use.node)
+                        stack.append(use.node)
 
     def _refusal(self, view: GraphView, use: Use) -> str | None:
         """Why a use of a handle does not allow that its variable is packed."""
@@ -160,6 +165,8 @@ class TablePacker:
             return _gather_refusal(view, name) if op == "ResourceGather" else None
         if op in ("ReadVariableOp", READ_TABLES):
             value = Tensor(name, use.position)
+            if not view.function and not self._outputs.isdisjoint((name, *_aliases(view, value))):
+                return "its value is an output"
             others = (self._value_refusal(view, other) for other in _value_uses(view, value))
             return next((why for why in others if why is not None), None)
         if op == "AssignVariableOp" and use.position == 0:
@@ -252,8 +259,8 @@ def _value_uses(view: GraphView, value: Tensor) -> Iterator[Use]:
     stack = [value]
     while stack:
         for use in view.tensor_uses(stack.pop()):
-            if use.position >= 0 and view.resolve(Tensor(use.node)) == value:
-                stack.append(Tensor(use.node))
+            if use.position >= 0 and view.resolve(Tensor(use.node, use.position)) == value:
+                stack.append(Tensor(use.node, use.position))
             else:
                 yield use
 
@@ -263,8 +270,8 @@ def _aliases(view: GraphView, value: Tensor) -> Iterator[str]:
     stack = [value]
     while stack:
         for use in view.tensor_uses(stack.pop()):
-            if use.position >= 0 and view.resolve(Tensor(use.node)) == value:
-                stack.append(Tensor(use.node))
+            if use.position >= 0 and view.resolve(Tensor(use.node, use.position)) == value:
+                stack.append(Tensor(use.node, use.position))
                 yield use.node
 
 
@@ -310,9 +317,11 @@ def _replace_gather(edit: GraphEdit, gather: str, packing: Packing) -> None:
     stock, (table, ids) = view.nodes[gather], view.inputs(gather)[:2]
     build = NodeBuilder(edit, gather, stock.device, ids.node)
     if stock.op == "ResourceGather":
-        read = build.node("read", "ReadVariableOp")
+        # ReadVariableOp would copy a table that others look up rows of.
+        read = build.node("read", READ_TABLES)
         build.inputs(read, table)
-        set_types(read, dtype=types_pb2.DT_FLOAT)
+        set_types(read, T=types_pb2.DT_FLOAT)
+        set_attrs(read, num_tables=1)
         table = Tensor(build.add(read))
         edit.wait(table.node, view.controls(gather))
     shape = view.shape(ids)

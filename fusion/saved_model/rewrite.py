@@ -171,7 +171,8 @@ def fuse_saved_model(
         dtype: what elements of float32 tables are stored as, wherever these are: "float32",
             "float16", "bfloat16", or "int8" or "int4" with a scale and an offset a row
             (`schema.row_formats`). Lookups go on computing in float32. A table that is read in
-            another way than by lookups, or that has rows which cannot be stored so, stays.
+            another way than by lookups, or that has rows which cannot be stored so or would be no
+            smaller, stays.
         table_dtypes: the dtypes of tables by name, or by patterns of these such as "user_*", of
             which the last counts that fits; whatever the sizes.
         max_deviation: what the elements of an output may differ by where tables are stored in fewer
@@ -187,7 +188,8 @@ def fuse_saved_model(
             source (`VerificationError`), fused ops of `src` cannot become stock ones, or a table
             that `table_dtypes` names is none or cannot be stored so. Nothing is left behind.
         ValueError: an unknown target, runtime or dtype, a runtime with target "fused", or tables
-            that are not known, or that are files or packed with target "stock".
+            that are not known, or that are files or packed with target "stock"; or a
+            `max_deviation` that is negative, or without `verify`.
     """
     return rewrite_saved_model(
         src,

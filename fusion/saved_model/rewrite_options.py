@@ -68,6 +68,9 @@ class RewriteOptions:
                 f"{_FUNCTION}: max_deviation must not be negative, not {self.max_deviation!r}"
             )
 
+        if self.max_deviation is not None and not self.verify:
+            raise ValueError(f"{_FUNCTION}: max_deviation needs verify: it bounds what that finds")
+
     @property
     def has_table_files(self) -> bool:
         """Whether tables become files."""

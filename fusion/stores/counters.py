@@ -100,6 +100,40 @@ class TierCounters:
 
 
 @dataclass(frozen=True)
+class RefreshCounters:
+    """What a store has taken over from the folder and from the Redis that it follows.
+
+    Attributes:
+      version: the number of the version that is read; None: there is none.
+      taken_versions, refused_versions: how many were taken over, and how many were broken; one that
+        is broken in another way later counts again.
+      refusals: why those are refused that are newer than `version`, by their numbers.
+      rows: in the cache, which were replaced.
+      gaps: how often changes in Redis were dropped before they were read, and all rows replaced.
+      errors: how often a folder or a tier did not answer.
+    """
+
+    version: int | None = None
+    taken_versions: int = 0
+    refused_versions: int = 0
+    refusals: dict[int, str] = field(default_factory=dict)
+    rows: int = 0
+    gaps: int = 0
+    errors: int = 0
+
+    def __add__(self, other: RefreshCounters) -> RefreshCounters:
+        return RefreshCounters(
+            self.version if other.version is None else other.version,
+            self.taken_versions + other.taken_versions,
+            self.refused_versions + other.refused_versions,
+            {**self.refusals, **other.refusals},
+            self.rows + other.rows,
+            self.gaps + other.gaps,
+            self.errors + other.errors,
+        )
+
+
+@dataclass(frozen=True)
 class StoreCounters:
     """What a store has counted since it was opened.
 
@@ -110,6 +144,7 @@ class StoreCounters:
       dropped: keys whose rows would have been fetched without a wait, had there been room in the
         queue.
       background_errors: fetches that nobody waited for, and that failed.
+      refresh: what was taken over.
     """
 
     tables: dict[str, TableCounters]
@@ -117,6 +152,7 @@ class StoreCounters:
     latency: Latency
     dropped: int
     background_errors: int
+    refresh: RefreshCounters = RefreshCounters()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -132,6 +168,7 @@ class StoreCounters:
             "latency": self.latency.to_dict(),
             "dropped": self.dropped,
             "background_errors": self.background_errors,
+            "refresh": dict(vars(self.refresh)),
         }
 
 

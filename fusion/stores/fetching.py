@@ -11,12 +11,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.cpu_ops.hot_rows.layout import HotTable
 from fusion.stores.counters import TierCounters, TierMeter
 from fusion.stores.hot_rows import HotRows
 from fusion.stores.tier import Found, Keys, Rows, TableDescription, Tier, TierError
 
 _logger = logging.getLogger("fusion")
+
+#: Rows in the cache that are replaced at once.
+_BLOCK = 1 << 14
 
 #: (table, keys, rows), as arguments of `Tier.fetch`.
 Request = tuple[str, Keys, Rows]
@@ -206,7 +208,7 @@ class Fetcher:
             if unknown:
                 flight.rows[~flight.found] = self._tables[number].default
                 with self._lock:
-                    self._caches[number].count(HotTable.unknown_count, unknown)
+                    self._caches[number].add_unknown(unknown)
 
     def _ask(self, level: int, tier: Tier, own: Mapping[int, _Flight]) -> None:
         """Asks a tier for all rows that were not found so far."""
@@ -291,6 +293,49 @@ class Fetcher:
         with self._writing, self._lock:
             self._mark_stale(number, keys)
             self._caches[number].remove(keys)
+
+    def refresh(self, number: int, keys: Keys | None) -> int:
+        """Replaces rows in the cache by those that the tiers have now.
+
+        When it returns lookups that begin have no older rows; until then they have some.
+
+        Args:
+          number: of a table.
+          keys: distinct ones; None: all that are in the cache.
+
+        Returns:
+          How many rows were in the cache.
+
+        Raises:
+          TierError: a tier fails; the keys whose rows it was asked for have left the cache.
+        """
+        cache, count = self._caches[number], 0
+        with self._lock:
+            self._mark_stale(number, keys)
+            known = cache.keys() if keys is None else keys
+        for start in range(0, len(known), _BLOCK):
+            block = np.unique(known[start : start + _BLOCK])
+            with self._writing:  # `update` does not come between
+                block = block[cache.has(block)]
+                try:
+                    flight = self._asked(number, block)
+                except BaseException:
+                    self.invalidate(number, known[start:])
+                    raise
+                with self._lock:
+                    cache.replace(block[flight.found], flight.rows[flight.found])
+                    cache.remove(block[~flight.found])
+            count += len(block)
+        return count
+
+    def _asked(self, number: int, keys: Keys) -> _Flight:
+        """What the tiers have, the cache aside."""
+        flight = _Flight(keys, self._tables[number].dimension, threading.Event())
+        for level, tier in enumerate(self._tiers):
+            if flight.found.all():
+                break
+            self._ask(level, tier, {number: flight})
+        return flight
 
     def _mark_stale(self, number: int, keys: Keys | None) -> None:
         """Notes that rows which are on their way may be old ones."""

@@ -22,7 +22,7 @@ from fusion.cpu_ops.hot_rows.layout import (
     StoreRecord,
     hash_of_name,
 )
-from fusion.cpu_ops.keys.layout import index_bytes
+from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever
 from fusion.runtime.threads import pool
@@ -36,7 +36,11 @@ _MOST_ROWS = 2**31 - 2
 
 
 class _Function:
-    """A function of a module of `fusion.cpu_ops`, compiled; a call releases Python's lock."""
+    """A function of a module of `fusion.cpu_ops`, compiled; a call releases Python's lock.
+
+    Attributes:
+      call: the function itself. No code in Python comes before it, which an interrupt could end.
+    """
 
     def __init__(self, name: str, module: str, arguments: int) -> None:
         def compile_it() -> bytes:
@@ -46,11 +50,11 @@ class _Function:
             return compile_object(getattr(function, "py_func", function), arguments, f"hot_{name}")
 
         self.address = objects.address(f"hot_{name}", compile_it, f"fusion.cpu_ops.{module}")
-        self._call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address)
+        self.call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address)
 
     def __call__(self, *arguments: int) -> None:
         """Calls it with int64s."""
-        self._call(*arguments)
+        self.call(*arguments)
 
 
 class Native:
@@ -155,6 +159,14 @@ class HotRows:
         """Which of keys [n] have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
+    def keys(self) -> Keys:
+        """All keys that have a row, and maybe some that had one, which may be there several times.
+
+        Nobody may insert meanwhile.
+        """
+        count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
+        return self._owners[:count].copy()
+
     def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
         """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
         self._insert(keys, rows, 1, chosen)
@@ -182,10 +194,13 @@ class HotRows:
         self._index = self._rows = self._marks = _lines(0)
         self._owners = np.zeros(0, np.int64)
 
-    def count(self, field: int, added: int = 0) -> int:
+    def count(self, field: int) -> int:
         """A counter of `HotTable`."""
-        self._words[field] += added
         return int(self._words[field])
+
+    def add_unknown(self, added: int) -> None:
+        """Counts keys that no tier has. Other counters are the lookups', which write any time."""
+        self._words[HotTable.unknown_count] += added
 
 
 class Queue:
@@ -250,11 +265,13 @@ class Record:
         self.words[StoreRecord.table_count], self.words[StoreRecord.queue] = count, queue.address
         self.words[StoreRecord.is_open] = 1
 
-    def enter(self) -> bool:
-        """Whether the store is open, which it stays until `end_lookup`."""
-        result = np.zeros(1, np.int64)
-        native().enter(self.address, address_of(result))
-        return bool(result[0])
+    def enter(self, is_open: NDArray[np.int64]) -> None:
+        """Writes whether the store is open; then it stays so until `end_lookup`.
+
+        Args:
+          is_open: out: [1]. It is written in the call, which an interrupt may come right behind.
+        """
+        native().enter(self.address, address_of(is_open))
 
     def close(self) -> None:
         """Lets no lookup begin any more; those that have begun go on."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -38,45 +40,72 @@ class OpenStores:
     def __init__(self) -> None:
         self.server = upcalls().add(self)
         self._stores: dict[int, Store] = {}
-        self._lock = threading.Lock()
+        self._requests = Counter[int]()  # under way, of each store
+        self._changing = threading.Condition()
         os.register_at_fork(after_in_child=self._forget_all)
 
     def add(self, record: int, store: Store) -> None:
         """Adds a store by the address of its record; it lives until it is removed."""
-        with self._lock:
+        with self._changing:
             self._stores[record] = store
 
     def remove(self, record: int) -> None:
-        """Removes a store, and its names."""
+        """Removes a store and its names, and waits until nothing is asked of it any more.
+
+        That may be when all its lookups are over: an op may have given up waiting for an answer.
+        """
         store_names.names().clear(record)
-        with self._lock:
+        with self._changing:
             self._stores.pop(record, None)
+            self._changing.wait_for(lambda: not self._requests[record])
+            del self._requests[record]
 
     def serve(self, request: Request) -> None:
         """Answers an op with the rows that it waits for."""
         try:
             words = np.frombuffer(request.input(), np.int64)
-            store = self._stores.get(int(words[Waiting.store]))
-            if store is None:
-                request.answer(b"the table store was closed\0", _FAILED_PRECONDITION)
-                return
-            rows = store.rows_of(list(_wanted(words)))
+            with self._asked(int(words[Waiting.store])) as store:
+                if store is None:
+                    request.answer(b"the table store was closed\0", _FAILED_PRECONDITION)
+                    return
+                rows = store.rows_of(_wanted(words))
             request.answer(b"".join(one.tobytes() for one in rows))
         except TierError as error:
-            request.answer(f"{error}".encode() + b"\0", _UNAVAILABLE)
+            request.answer(_text(f"{error}"), _UNAVAILABLE)
         except BaseException as error:  # nothing may be raised into C
-            request.answer(f"{type(error).__name__}: {error}".encode() + b"\0", _INTERNAL)
+            request.answer(_text(f"{type(error).__name__}: {error}"), _INTERNAL)
+
+    @contextmanager
+    def _asked(self, record: int) -> Iterator[Store | None]:
+        """A block in which the store at a record is not closed; None if it was before."""
+        with self._changing:
+            store = self._stores.get(record)
+            if store is not None:
+                self._requests[record] += 1
+        try:
+            yield store
+        finally:
+            if store is not None:
+                with self._changing:
+                    self._requests[record] -= 1
+                    self._changing.notify_all()
 
     def too_late(self) -> None:
         """The op has failed already."""
 
     def _forget_all(self) -> None:
-        self._lock = threading.Lock()
+        self._changing = threading.Condition()
+        self._requests.clear()
         store_names.names().renew_lock()
         for record, store in self._stores.items():
             store_names.names().clear(record)
             store.forget()
         self._stores.clear()
+
+
+def _text(message: str) -> bytes:
+    """A C string; a name of a file may have characters that cannot be encoded."""
+    return message.encode(errors="replace") + b"\0"
 
 
 def _wanted(words: np.ndarray) -> list[tuple[int, Keys]]:

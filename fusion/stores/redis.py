@@ -104,7 +104,8 @@ class Redis:
             raise ImportError(
                 "Redis needs the redis package: pip install tf-embedding-fusion[store]"
             ) from error
-        self._errors_of_redis = redis.exceptions.RedisError, OSError
+        errors = redis.exceptions
+        self._errors_of_redis = errors.RedisError, errors.RedisClusterException, OSError
         self._options = options or RedisOptions()
         self.address = self._options.address
         self._connected: Any = None
@@ -219,6 +220,35 @@ class Redis:
         if self._connected is not None:
             self._connected.close()
         self._connected = None
+
+    @property
+    def options(self) -> RedisOptions:
+        """How it is reached."""
+        return self._options
+
+    def dimensions(self) -> dict[str, int]:
+        """The dimensions of all tables that it has, by their names.
+
+        Raises:
+          TierError: no answer.
+        """
+        with self.connection("") as client:
+            names = sorted(
+                match[1].decode()
+                for key in client.scan_iter(match="fusion{*}", count=1000)
+                if (match := re.fullmatch(rb"fusion\{([^/]+)\}", key, re.DOTALL))
+            )
+            pipeline = client.pipeline(transaction=False)
+            for name in names:
+                pipeline.hget(f"fusion{{{name}}}", "dimension")
+            known = zip(names, pipeline.execute(), strict=True)
+            return {name: int(dimension) for name, dimension in known if dimension is not None}
+
+    @contextmanager
+    def connection(self, table: str) -> Iterator[Any]:
+        """A client of the package, in a block in which its errors become a `TierError`."""
+        with self._errors(table):
+            yield self._client()
 
     def _client(self) -> Any:
         """A client of the package, which threads share."""

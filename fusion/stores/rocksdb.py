@@ -181,12 +181,32 @@ class RocksDB:
         with self._errors(table):
             return sum(1 for _ in family.keys())  # noqa: SIM118, no dict
 
+    def dimensions(self) -> dict[str, int]:
+        """The dimensions of all tables that have rows, by their names.
+
+        Raises:
+          TierError: a row is not of float32.
+        """
+        found = {}
+        for name in sorted(self._families - {"default"}):
+            with self._errors(name):
+                for row in islice(self._database.get_column_family(name).values(), 1):
+                    found[name], rest = divmod(len(row), 4)
+                    if rest or not row:
+                        raise ValueError(f"has a row of {len(row)} bytes")
+        return found
+
     def close(self) -> None:
-        """See `Tier.close`."""
-        for table in self._tables.values():
-            table.family.close()
-        self._tables.clear()
-        self._database.close()
+        """See `Tier.close`.
+
+        Raises:
+          TierError: what was put may not be on the disk.
+        """
+        with self._errors(""):
+            for table in self._tables.values():
+                table.family.close()
+            self._tables.clear()
+            self._database.close()
 
     def _family_options(self) -> Any:
         options = self._package.Options(raw_mode=True)

@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from fusion.stores.counters import Latency, StoreCounters, TableCounters
 from fusion.stores.fetching import Fetcher
 from fusion.stores.hot_rows import HotRows, Queue, Record, address_of, native, new_tables
 from fusion.stores.open_stores import PATIENCE_NS, open_stores
+from fusion.stores.redis import Redis
+from fusion.stores.refresh import FolderFollower, Followers, RedisFollower
 from fusion.stores.tier import Keys, Rows, TableDescription, Tier
 
 #: So many keys are asked for at once where all rows of a table may be.
@@ -62,7 +65,7 @@ class TableStore:
         asked for again when they are looked up again.
 
     Raises:
-      ValueError: an argument that cannot be.
+      ValueError, TypeError: an argument that cannot be.
       TierError: a tier cannot open a table.
     """
 
@@ -98,8 +101,10 @@ class TableStore:
             for own, table, threshold in zip(words, self._tables, thresholds, strict=True)
         ]
         self._fetcher = Fetcher(self._tables, self._tiers, self._caches, promote)
+        self._followers = Followers(self._tables, self._tiers, self._fetcher, promote)
         self._queue, self._background_errors = Queue(queue_keys), 0
         self._closing, self._state = threading.Lock(), "open"
+        self._open_tiers = list(self._tiers)
         self._record = Record(open_stores().server, upcalls().address, PATIENCE_NS)
         self._record.open(self._words, len(self._tables), self._queue)
         self._thread = threading.Thread(target=self._fetch_queue, name="fusion-store", daemon=True)
@@ -107,8 +112,10 @@ class TableStore:
         open_stores().add(self._record.address, self)
 
     def _capacity(self, table: TableDescription, rows: int | float) -> int:
-        if not isinstance(rows, float):
+        if isinstance(rows, Integral):
             return int(rows)
+        if not isinstance(rows, Real):
+            raise TypeError(f"cache_rows must be an int or a float, got {rows!r}")
         if not 0 <= rows <= 1:
             raise ValueError(f"cache_rows as a share must be 0 to 1, got {rows}")
         if rows == 0:
@@ -177,20 +184,22 @@ class TableStore:
         call[TableCall.table], call[TableCall.key_count] = self._caches[number].address, own.size
         call[TableCall.keys], call[TableCall.out] = address_of(own), address_of(rows)
         call[TableCall.missing] = address_of(missing)
-        job[StoreCall.store], job[StoreCall.calls] = self._record.address, address_of(call)
+        address = self._record.address
+        job[StoreCall.store], job[StoreCall.calls] = address, address_of(call)
         job[StoreCall.call_count] = 1
-        begun = time.monotonic_ns()
-        native().look_up_open(address_of(job))
-        waiting = int(job[StoreCall.waiting_count])
-        if waiting < 0:
-            raise self._not_open()
-        if waiting > 0:
-            try:
+        begun, end = time.monotonic_ns(), native().end_lookup.call
+        try:  # an interrupt may come as soon as the lookup has begun
+            native().look_up_open(address_of(job))
+            waiting = int(job[StoreCall.waiting_count])
+            if waiting < 0:
+                raise self._not_open()
+            if waiting > 0:
                 at = missing[:waiting]
                 (fetched,) = self.rows_of([(number, own.reshape(-1)[at])])
                 rows.reshape(own.size, -1)[at] = fetched
-            finally:
-                native().end_lookup(self._record.address, time.monotonic_ns() - begun)
+        finally:
+            if job[StoreCall.waiting_count] > 0:
+                end(address, begun)  # nothing is called before, where an interrupt would come
         return rows
 
     def rows_of(self, wanted: Sequence[tuple[int, Keys]]) -> list[Rows]:
@@ -277,6 +286,47 @@ class TableStore:
         with self._using():
             self._fetcher.invalidate(number, None if keys is None else np.unique(_keys(keys)))
 
+    def follow(self, root: str | os.PathLike[str], seconds: float = 1.0) -> FolderFollower:
+        """Takes over versions of the tables while lookups go on, those that are there at once.
+
+        The newest version replaces the files of the store. One that is broken is refused, and the
+        one before it stays. See `fusion.stores.versions`.
+
+        Args:
+          root: the folder in which they appear.
+          seconds: between looks whether there are any.
+
+        Returns:
+          What follows, until the store is closed; its `look` looks now.
+
+        Raises:
+          ValueError: the store has no files, follows others, or an upper tier has copies of rows.
+          tf.errors.FailedPreconditionError: the store is closed.
+        """
+        with self._using():
+            return self._followers.follow_folder(root, seconds)
+
+    def follow_redis(self, redis: Redis | None = None, seconds: float = 1.0) -> RedisFollower:
+        """Takes over rows that others write to Redis and announce, by `fusion tables push`.
+
+        Only rows that the cache has are fetched. When announcements may have been lost, as after a
+        new connection, these are all of its rows.
+
+        Args:
+          redis: a tier of the store; None: the only one.
+          seconds: how long a request waits for changes at most, and until a server is asked again
+            that did not answer.
+
+        Returns:
+          What follows, until the store is closed.
+
+        Raises:
+          ValueError: the store has no such tier, follows it already, or an upper tier has copies.
+          tf.errors.FailedPreconditionError: the store is closed.
+        """
+        with self._using():
+            return self._followers.follow_redis(redis, seconds)
+
     def counters(self) -> StoreCounters:
         """What was counted since the store was opened."""
         names = [table.name for table in self._tables]
@@ -300,7 +350,8 @@ class TableStore:
         }
         latency = Latency.of(self._record.latency_ns, self._record.latencies)
         dropped = self._queue.dropped_count
-        return StoreCounters(tables, tiers, latency, dropped, self._background_errors)
+        background_errors, refresh = self._background_errors, self._followers.counters()
+        return StoreCounters(tables, tiers, latency, dropped, background_errors, refresh)
 
     def register(self, name: str = "default") -> TableStore:
         """Lets ops and layers find the store by a name, in place of another that has it.
@@ -328,22 +379,27 @@ class TableStore:
             store_names.names().set("default", before)
 
     def close(self) -> None:
-        """Ends lookups, once those are done that have begun, and closes the tiers."""
+        """Ends lookups, once those are done that have begun, and closes the tiers.
+
+        If an interrupt ends it before, it may be called again.
+        """
         with self._closing:
-            if self._state != "open":
+            if self._state == "forked" or not self._open_tiers:
                 return
             self._state = "closed"
             self._record.close()
             time.sleep(_PAUSE_S)  # by then other processors have seen that it is closed
             while self._record.user_count:
                 time.sleep(_PAUSE_S)
+            self._followers.close()
             self._queue.wake()
             self._thread.join()
             open_stores().remove(self._record.address)
             for cache in self._caches:
                 cache.release()
-            for tier in self._tiers:
-                tier.close()
+            with ExitStack() as closing:  # all of them, also where one fails
+                while self._open_tiers:
+                    closing.callback(self._open_tiers.pop().close)
 
     def __enter__(self) -> TableStore:
         return self
@@ -376,12 +432,16 @@ class TableStore:
         Raises:
           tf.errors.FailedPreconditionError: it is closed.
         """
-        if not self._record.enter():
-            raise self._not_open()
-        try:
+        is_open, end = np.zeros(1, np.int64), native().end_lookup.call
+        address = self._record.address
+        try:  # an interrupt may come as soon as it has entered
+            self._record.enter(is_open)
+            if not is_open[0]:
+                raise self._not_open()
             yield
         finally:
-            native().end_lookup(self._record.address, 0)
+            if is_open[0]:
+                end(address, 0)
 
     def _fetch_queue(self) -> None:
         """What the store's thread does: fetches rows that nobody waits for."""

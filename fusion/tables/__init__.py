@@ -35,6 +35,8 @@ _LAZY = {
     "TableDescription": "fusion.stores.tier",
     "TableStore": "fusion.stores.table_store",
     "TierError": "fusion.stores.tier",
+    "VersionedFiles": "fusion.stores.versioned_files",
+    "write_version": "fusion.stores.versions",
     "serve_from_store": "fusion.saved_model.split.served",
     "split_tables": "fusion.saved_model.split.served",
 }

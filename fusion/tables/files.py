@@ -200,11 +200,40 @@ def read_table(path: str | os.PathLike[str], dimension: int) -> Iterator[tuple[A
     yield from zip(keys.blocks(), rows.blocks(), strict=True)
 
 
-def _check_manifest(folder: Path, count: int, dimension: int) -> None:
+def dimension_of(path: str | os.PathLike[str]) -> int:
+    """The dimension of a folder's rows, by its manifest, or by the sizes of its files.
+
+    Raises:
+      FileNotFoundError: there are no such files.
+      ValueError: files that do not belong together, or neither rows nor a manifest.
+    """
+    folder = Path(path)
+    manifest = _manifest(folder)
+    if manifest is not None:
+        dimension = int(manifest.get("dimension", 0))
+    else:
+        key_bytes, size = os.path.getsize(folder / KEYS), os.path.getsize(folder / ROWS)
+        dimension = 2 * size // key_bytes if key_bytes else 0
+    if dimension < 1:
+        raise ValueError(
+            f"{path}: has no rows, and no manifest that says which dimension they have"
+        )
+    open_table(folder, dimension)
+    return dimension
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
     path = folder / _MANIFEST
     if not path.exists():
+        return None
+    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return manifest
+
+
+def _check_manifest(folder: Path, count: int, dimension: int) -> None:
+    path, manifest = folder / _MANIFEST, _manifest(folder)
+    if manifest is None:
         return
-    manifest = json.loads(path.read_text(encoding="utf-8"))
     if (manifest.get("rows"), manifest.get("dimension")) != (count, dimension):
         raise ValueError(
             f"{path}: is of {manifest.get('rows')} rows of dimension {manifest.get('dimension')}, "

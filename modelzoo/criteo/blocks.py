@@ -5,8 +5,8 @@ Python runs once for a block of some ten thousand samples; TensorFlow cuts it in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,46 +26,29 @@ class Block:
     Attributes:
         labels: float32 [n].
         counts: float32 [n, 13].
-        ids: int64 [n, features that have one id each].
-        lists: the features that have any number of ids: the ids of all samples, int64, and where
-            those of each begin, int64 [n + 1].
+        ids: int64 [n, 26].
     """
 
     labels: npt.NDArray[np.float32]
     counts: npt.NDArray[np.float32]
     ids: npt.NDArray[np.int64]
-    lists: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(
-        default_factory=dict
-    )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def part(self, start: int, end: int) -> Block:
         """Samples `start` to `end`."""
-        lists = {}
-        for name, (ids, splits) in self.lists.items():
-            own = splits[start : end + 1]
-            lists[name] = ids[own[0] : own[-1]], own - own[0]
-        return Block(self.labels[start:end], self.counts[start:end], self.ids[start:end], lists)
+        return Block(self.labels[start:end], self.counts[start:end], self.ids[start:end])
 
 
 def joined(blocks: Sequence[Block]) -> Block:
     """One block of all samples."""
     if len(blocks) == 1:
         return blocks[0]
-    lists = {}
-    for name in blocks[0].lists:
-        parts = [block.lists[name] for block in blocks]
-        ends = np.cumsum([0, *(len(ids) for ids, _ in parts)])
-        splits = [splits[:-1] + end for (_, splits), end in zip(parts, ends, strict=False)]
-        ids = np.concatenate([ids for ids, _ in parts])
-        lists[name] = ids, np.concatenate([*splits, ends[-1:]])
     return Block(
         np.concatenate([block.labels for block in blocks]),
         np.concatenate([block.counts for block in blocks]),
         np.concatenate([block.ids for block in blocks]),
-        lists,
     )
 
 
@@ -93,46 +76,32 @@ def without_first(blocks: Iterable[Block], count: int) -> Iterator[Block]:
         count = max(count - len(block), 0)
 
 
-def dataset_of(
-    make: Callable[[], Iterator[Block]], batch_size: int, lists: Sequence[str] = ()
-) -> tf.data.Dataset:
+def dataset_of(make: Callable[[], Iterator[Block]], batch_size: int) -> tf.data.Dataset:
     """Batches (features, labels) of blocks.
 
     Args:
         make: () -> the blocks, again from the first on with each call.
         batch_size: samples of a batch; the last one may have fewer.
-        lists: the features that have any number of ids, whose tensors are sparse.
     """
-    single = [name for name in CATEGORICAL if name not in lists]
 
     def tensors() -> Iterator[tuple[Any, ...]]:
         for block in in_whole(make(), batch_size):
-            flat = [array for name in lists for array in block.lists[name]]
-            yield block.labels, block.counts, block.ids, *flat
+            yield block.labels, block.counts, block.ids
 
     signature = (
         tf.TensorSpec([None], tf.float32),
         tf.TensorSpec([None, len(NUMERIC)], tf.float32),
-        tf.TensorSpec([None, len(single)], tf.int64),
-        *(tf.TensorSpec([None], tf.int64) for _ in range(2 * len(lists))),
+        tf.TensorSpec([None, len(CATEGORICAL)], tf.int64),
     )
 
-    def batches(labels: Any, counts: Any, ids: Any, *flat: Any) -> tf.data.Dataset:
+    def batches(labels: Any, counts: Any, ids: Any) -> tf.data.Dataset:
         size = tf.shape(labels, tf.int64)[0]
 
         def batch(start: Any) -> Any:
             end = tf.minimum(start + batch_size, size)
             features = dict(zip(NUMERIC, tf.split(counts[start:end], len(NUMERIC), 1), strict=True))
-            if single:
-                columns = tf.split(ids[start:end], len(single), 1)
-                features |= dict(zip(single, columns, strict=True))
-            for place, name in enumerate(lists):
-                values, splits = flat[2 * place], flat[2 * place + 1]
-                own = splits[start : end + 1]
-                ragged = tf.RaggedTensor.from_row_splits(
-                    values[own[0] : own[-1]], own - own[0], validate=False
-                )
-                features[name] = ragged.to_sparse()
+            columns = tf.split(ids[start:end], len(CATEGORICAL), 1)
+            features |= dict(zip(CATEGORICAL, columns, strict=True))
             return features, labels[start:end, tf.newaxis]
 
         return tf.data.Dataset.range(0, size, batch_size).map(batch)

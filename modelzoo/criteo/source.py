@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from modelzoo.criteo.blocks import BLOCK, Block, dataset_of, without_first
 from modelzoo.criteo.encoding import hashing
-from modelzoo.criteo.parquet import list_columns, read_parquet, rows_of, to_block
+from modelzoo.criteo.parquet import list_columns, parquet_loader, rows_of, to_block
 from modelzoo.criteo.schema import CATEGORICAL, NUMERIC, DataError, cardinalities
 from modelzoo.criteo.synthetic import CriteoData
 from modelzoo.criteo.tfrecord import counts_are_floats, read_tfrecord
@@ -158,8 +158,8 @@ class ParquetFiles(_Files):
 
     def dataset(self, batch_size: int, skip_batches: int = 0) -> tf.data.Dataset:
         """See `Source`."""
-        skip = skip_batches * batch_size
-        return dataset_of(lambda: read_parquet(self.files, skip), batch_size, self.lists)
+        loader = parquet_loader(self.files, batch_size, self.lists)
+        return loader.resume(0, min(skip_batches, len(loader)))
 
 
 class TsvFiles(_Files):
@@ -219,7 +219,7 @@ def open_source(
         raise DataError(
             f"{path}: beside no {INFO}, TFRecord files do not tell how many ids there are (--rows)"
         )
-    lists = tuple(list_columns(files[0])) if kind == "parquet" else ()
+    lists = tuple(list_columns(files)) if kind == "parquet" else ()
     if info is None:
         info = Info(given or rows_of(files), "ids", False, 0)
     if kind == "parquet":

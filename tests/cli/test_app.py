@@ -32,7 +32,17 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_help_and_version(capsys: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for name in ("inspect", "rewrite", "verify", "bench", "warm", "build-ops", "plan", "doctor"):
+    for name in (
+        "inspect",
+        "rewrite",
+        "verify",
+        "bench",
+        "warm",
+        "tables",
+        "build-ops",
+        "plan",
+        "doctor",
+    ):
         assert name in text
     assert main(["--version"]) == 0
     assert re.search(r"fusion, version \d", capsys.readouterr().out)

@@ -58,7 +58,7 @@ def test_every_kind_of_categorical_column(
     package: str, kind: str, combiner: str, units: int, do_fusion: str | None
 ) -> None:
     features = Batch().features()
-    options = {"units": units, "sparse_combiner": combiner}
+    options: dict[str, Any] = {"units": units, "sparse_combiner": combiner}
     layer = LAYERS[package](KINDS[kind]("x"), do_fusion=do_fusion, **options)
     ours = run(built(layer, as_tensors(features)), as_tensors(features))
     stock = linear_model(lambda: [KINDS[kind]("x")], features, **options)

@@ -13,6 +13,8 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
+from fusion.stores import table_store
+from fusion.stores.open_stores import open_stores
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import TableDescription
 from tests.stores.dictionary_tier import DictionaryTier, ManyTablesTier
@@ -167,6 +169,24 @@ class TestErrors:
             gather([1], tables=["b"], dims=[16])
         tier.error = None
         assert np.array_equal(gather([1], tables=["b"], dims=[16])[0], rows([1], B))
+
+    def test_a_store_closes_after_what_nobody_waits_for(
+        self, tier: ManyTablesTier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An op that has given up leaves a request, which goes on with the store's memory."""
+        monkeypatch.setattr(table_store, "PATIENCE_NS", 1)
+        store = TableStore([A, B], [tier], cache_rows=200)
+        tier.gate.clear()
+        with store.as_default(), pytest.raises(tf.errors.DeadlineExceededError, match="in time"):
+            gather([1], [2])
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        while store._record.address in open_stores()._stores:
+            threading.Event().wait(0.001)
+        assert not tier.is_closed
+        tier.gate.set()
+        closing.join(60)
+        assert tier.is_closed
 
     @pytest.mark.usefixtures("store")
     def test_what_should_not_happen(

@@ -87,8 +87,8 @@ def test_packed_tables_rank_as_plain_ones(name: str, tmp_path: Path) -> None:
     for dtype, most in (("float16", 1e-4), ("bfloat16", 1e-3), ("int8", 1e-3)):
         chosen = RewriteOptions(dtype=dtype, least_table_bytes=1)
         done = rewrite_saved_model(tmp_path / "float32", tmp_path / dtype, chosen)
-        assert len(done.packed) >= 52
-        assert not any(table.refusal for table in done.packed)
+        assert sum(not table.refusal for table in done.packed) >= 52
+        assert {table.dimension for table in done.packed if table.refusal} <= {1}
         assert abs(area(dtype) - plain) <= most
 
 

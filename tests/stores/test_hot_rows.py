@@ -33,7 +33,7 @@ class Cache(HotRows):
         values = keys if values is None else np.asarray(values)
         self.insert(keys, np.repeat(values[:, np.newaxis], self.dimension, 1).astype(np.float32))
 
-    def keys(self, candidates) -> list[int]:
+    def keys_of(self, candidates) -> list[int]:
         found, rows = self.rows_of(candidates)
         there = [key for key, has in zip(candidates, found, strict=True) if has]
         assert (rows[found] == np.array(there, np.float32).reshape(-1, 1)).all()
@@ -44,9 +44,9 @@ class Cache(HotRows):
 def test_rows_that_are_there_and_others() -> None:
     cache = Cache(100)
     assert cache.rows_of([])[0] == []
-    assert cache.keys([0, 1, -1]) == []
+    assert cache.keys_of([0, 1, -1]) == []
     cache.put([3, -7, 2**62, 0])
-    assert cache.keys([1, -7, 0, 0, 2**62, 3, 4]) == [-7, 0, 0, 2**62, 3]
+    assert cache.keys_of([1, -7, 0, 0, 2**62, 3, 4]) == [-7, 0, 0, 2**62, 3]
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 500])
@@ -54,21 +54,21 @@ def test_any_number_of_keys(count: int) -> None:
     cache = Cache(1000, 3)
     cache.put(range(0, 1000, 2))
     keys = np.random.default_rng(count).integers(0, 1000, count).tolist()
-    assert cache.keys(keys) == [key for key in keys if key % 2 == 0]
+    assert cache.keys_of(keys) == [key for key in keys if key % 2 == 0]
 
 
 @pytest.mark.parametrize("dimension", [1, 16, 33, 200])
 def test_dimensions(dimension: int) -> None:
     cache = Cache(64, dimension)
     cache.put(range(64))
-    assert cache.keys(range(80)) == [*range(64)]
+    assert cache.keys_of(range(80)) == [*range(64)]
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 1000])
 def test_there_are_never_more_rows(capacity: int) -> None:
     cache = Cache(capacity)
     cache.put(range(5 * capacity + 3))
-    left = cache.keys(range(5 * capacity + 3))
+    left = cache.keys_of(range(5 * capacity + 3))
     assert len(left) == capacity
     assert left == [*range(4 * capacity + 3, 5 * capacity + 3)]  # none was read: the oldest go
     assert cache.count(HotTable.evict_count) == 4 * capacity + 3
@@ -81,10 +81,10 @@ def test_rows_that_are_read_stay() -> None:
     cache.put(range(100))
     cache.rows_of(range(0, 100, 3))
     cache.put(range(1000, 1066))
-    assert cache.keys(range(100)) == [*range(0, 100, 3)]
+    assert cache.keys_of(range(100)) == [*range(0, 100, 3)]
     # They were read now, but the hand came by those of the others that are older.
     cache.put([2000])
-    assert len(cache.keys([*range(100), *range(1000, 1066), 2000])) == 100
+    assert len(cache.keys_of([*range(100), *range(1000, 1066), 2000])) == 100
 
 
 def test_hot_rows_survive_a_scan() -> None:
@@ -127,13 +127,13 @@ def test_rows_are_removed() -> None:
     cache = Cache(50)
     cache.put(range(50))
     cache.remove(np.array([3, 4, 99]))
-    assert cache.keys(range(50)) == [0, 1, 2, *range(5, 50)]
+    assert cache.keys_of(range(50)) == [0, 1, 2, *range(5, 50)]
     cache.put([3, 100])  # they take the rows that are free
     assert cache.count(HotTable.evict_count) == 0
     cache.remove(None)
-    assert cache.keys([*range(50), 100]) == []
+    assert cache.keys_of([*range(50), 100]) == []
     cache.put(range(7, 80))
-    assert len(cache.keys(range(7, 80))) == 50
+    assert len(cache.keys_of(range(7, 80))) == 50
 
 
 @pytest.mark.parametrize("capacity", [-1, 2**31 - 1])
@@ -145,7 +145,7 @@ def test_capacities_that_cannot_be(capacity: int) -> None:
 def test_no_rows_at_all() -> None:
     cache = Cache(0)
     cache.put(range(5))
-    assert cache.keys(range(5)) == []
+    assert cache.keys_of(range(5)) == []
 
 
 def test_random_changes_against_a_model() -> None:

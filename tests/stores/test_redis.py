@@ -107,6 +107,24 @@ def test_a_node_of_a_cluster_that_is_killed(tmp_path):
         np.testing.assert_array_equal(fetched(tier), ROWS)
 
 
+def test_a_cluster_that_is_killed(tmp_path):
+    table = TableDescription("b", 4)
+    with running_cluster(tmp_path) as nodes:
+        tier = filled(",".join(node.address for node in nodes), timeout=0.3)
+        for node in nodes:
+            node.kill()
+        for call in (
+            lambda: fetched(tier),
+            lambda: tier.put("a", KEYS, ROWS),
+            lambda: tier.count("a"),
+            lambda: tier.open_table(table),
+            lambda: [*tier.blocks("a", 10)],
+        ):
+            for _ in range(2):  # the client knows its nodes by then, or does not any more
+                with pytest.raises(TierError, match=f"redis at {nodes[0].address}"):
+                    call()
+
+
 def test_several_addresses_of_no_cluster(redis_server):
     tier = Redis(RedisOptions(f"127.0.0.1:1,{redis_server.address}"))
     with pytest.raises(TierError, match="is no node of a cluster"):

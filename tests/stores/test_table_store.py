@@ -9,13 +9,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fusion.stores.table_store import TableStore
-from fusion.stores.tier import TableDescription, TierError
+from fusion.stores.tier import Found, Keys, Rows, TableDescription, TierError
 from tests.stores.dictionary_tier import DictionaryTier, ManyTablesTier
 
 DIM = 3
@@ -44,6 +45,14 @@ def tier() -> DictionaryTier:
 def store(tier: DictionaryTier) -> Iterator[TableStore]:
     with TableStore([A, B], [tier], cache_rows=50) as opened:
         yield opened
+
+
+class OnesTier(DictionaryTier):
+    """One that has all rows, at once."""
+
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+        rows[:] = 1
+        return np.ones(len(keys), np.bool_)
 
 
 class Thread(threading.Thread):
@@ -416,6 +425,13 @@ class TestLife:
         with pytest.raises(ValueError, match=text):
             TableStore(**{"tables": [A, B], "tiers": [tier], "cache_rows": 5} | change)
 
+    def test_a_share_of_another_type(self, tier: DictionaryTier) -> None:
+        share: Any = np.float32(0.25)
+        with TableStore([A], [tier], cache_rows=share) as store:
+            assert store.warm("a", range(100)) == 25
+        with pytest.raises(TypeError, match="cache_rows must be an int or a float, got '5'"):
+            TableStore([A], [tier], cache_rows="5")  # type: ignore[arg-type]
+
     def test_a_share_of_rows(self, tier: DictionaryTier) -> None:
         with TableStore([A, B], [tier], cache_rows={"a": 0.25, "b": 7}) as store:
             store.warm("a", range(100))
@@ -453,6 +469,37 @@ class TestLife:
         closing.result()
         assert tier.is_closed
 
+    def test_close_again_after_an_interrupt(self, store: TableStore, tier: DictionaryTier) -> None:
+        tier.gate.clear()
+        lookup = Thread(store.lookup, "a", [1])
+        tier.asked.acquire()
+        with pytest.raises(KeyboardInterrupt):
+            _call_until_interrupted(lambda *_: store.close(), 0.05)
+        assert not tier.is_closed
+        tier.gate.set()
+        assert np.array_equal(lookup.result(), rows([1]))
+        store.close()
+        assert tier.is_closed
+        assert not store._thread.is_alive()
+
+    def test_all_tiers_are_closed_where_one_fails(self, monkeypatch) -> None:
+        tiers = tier_of([1]), tier_of([2])
+        store = TableStore([A, B], tiers, cache_rows=5)
+        monkeypatch.setattr(tiers[0], "close", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.close()
+        assert tiers[1].is_closed
+
+    def test_interrupts_end_lookups(self) -> None:
+        """An interrupt leaves nothing that `close` would wait for, whenever it comes."""
+        table, rng = TableDescription("a", 256), np.random.default_rng(0)
+        store = TableStore([table], [OnesTier()], cache_rows=10)
+        for call in (store.lookup, store.lookup, store.warm, store.invalidate) * 10:
+            with pytest.raises(KeyboardInterrupt):
+                _call_until_interrupted(call, rng.uniform(1e-3, 4e-2))
+        assert store._record.user_count == 0
+        Thread(store.close).result()
+
     def test_after_a_fork(self, store: TableStore, tier: DictionaryTier) -> None:
         """The child is told, whatever threads of its parent were at, and opens its own."""
         tier.gate.clear()
@@ -474,6 +521,16 @@ class TestLife:
         assert store.byte_count == before < 2 * (150_000 + 50 * 150)
 
 
+def _call_until_interrupted(call, seconds: float) -> None:
+    keys, before = np.arange(20_000), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        while True:
+            call("a", keys)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def _in_child(store: TableStore) -> None:
     with pytest.raises(tf.errors.FailedPreconditionError, match="before this process was forked"):
         store.lookup("a", [1])
@@ -481,6 +538,15 @@ def _in_child(store: TableStore) -> None:
     with TableStore([A], [tier_of([7])], cache_rows=5) as own:
         assert np.array_equal(own.lookup("a", [7]), rows([7]))
     os._exit(0)
+
+
+def test_counters_are_only_read(store: TableStore) -> None:
+    """Lookups of other threads count meanwhile: what was written back would undo that."""
+    store.lookup("a", [1, 2])
+    store._words.flags.writeable = False
+    for cache in store._caches:
+        cache._words.flags.writeable = False
+    assert store.counters().tables["a"].misses == 2
 
 
 def test_counters_for_json(store: TableStore) -> None:

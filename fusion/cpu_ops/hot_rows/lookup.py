@@ -222,8 +222,8 @@ def enter_open(record: int, result: int) -> None:
     store(result, int64(0), int64(enter(record)))
 
 
-def end_lookup(record: int, nanoseconds: int) -> None:
-    """Ends a lookup that waited for rows, for so long; none is counted that took no time."""
-    if nanoseconds > 0:
-        count_latency(record, nanoseconds)
+def end_lookup(record: int, begun: int) -> None:
+    """Ends a lookup that waited for rows, and began at some `now`; with 0 none is counted."""
+    if begun > 0:
+        count_latency(record, now() - begun)
     leave(record)

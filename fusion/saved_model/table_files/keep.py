@@ -36,13 +36,14 @@ from fusion.saved_model.table_files.tensor_bundle import (
 )
 from fusion.saved_model.variables import bound_arguments
 from fusion.schema.attributes import TABLE_TYPES
-from fusion.schema.names import GROUPED_GATHER, READ_TABLES
+from fusion.schema.names import GROUPED, GROUPED_GATHER, READ_TABLES, SINGLE
 
 #: The bundle of a model's variables.
 VARIABLES = Path("variables", "variables")
 
 _OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"
-_GATHERS = ("GatherV2", "Gather")
+#: What reads rows of values.
+_READERS = ("GatherV2", "Gather", SINGLE, GROUPED)
 
 
 def find_tables(
@@ -129,11 +130,13 @@ def _tables(view: GraphView) -> Iterator[Tensor]:
         yield from view.inputs(name)
     for name in view.named(GROUPED_GATHER):
         yield from view.inputs(name)[: view.int_attr(name, "num_columns")]
-    for op in _GATHERS:
+    for op in _READERS:
         for name in view.named(op):
-            handle = view.read_handle(view.resolve(view.inputs(name)[0]))
-            if handle is not None:
-                yield handle
+            count = view.int_attr(name, "num_columns") if op == GROUPED else 1
+            for table in view.inputs(name)[:count]:
+                handle = view.read_handle(table)
+                if handle is not None:
+                    yield handle
 
 
 def _bound(

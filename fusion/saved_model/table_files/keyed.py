@@ -162,10 +162,11 @@ def write_keys(bundle: Bundle, index: KeyedFile, out: BinaryIO) -> None:
 def _empty_head(capacity: int) -> NDArray[np.int64]:
     """The head of an index without keys. Training would be told that there is no room for more."""
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
     from fusion import ops
 
-    with tf.device("CPU"):
+    with context.eager_mode(), tf.device("CPU"):  # whatever the caller is building
         sizes = tf.constant([capacity], tf.int64)
         index = ops.embedding_key_index(capacity=sizes, admission=1, seed=0, waits=False)
         head: NDArray[np.int64] = index[: KeyIndex.SIZE].numpy().view(np.int64)

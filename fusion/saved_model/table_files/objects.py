@@ -74,6 +74,19 @@ def forget_values(
             node.attributes.extend(copies)
 
 
+def forget_slots(meta: meta_graph_pb2.MetaGraphDef, variables: Collection[int]) -> None:
+    """Has optimizers have no slots of variables, by their numbers.
+
+    A loader makes slots in the shape of their variables, whatever it restores then.
+    """
+    for node in meta.object_graph_def.nodes:
+        kept = [s for s in node.slot_variables if s.original_variable_node_id not in variables]
+        if len(kept) < len(node.slot_variables):
+            copies = [type(s).FromString(s.SerializeToString()) for s in kept]
+            del node.slot_variables[:]
+            node.slot_variables.extend(copies)
+
+
 def add_initializers(
     meta: meta_graph_pb2.MetaGraphDef,
     tables: Sequence[KeptTable],

@@ -26,9 +26,10 @@ from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.table_files.initial import init_op
 from fusion.saved_model.table_files.keep import find_tables, variable_numbers
 from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.objects import forget_slots
 from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
 from fusion.saved_model.variables import bound_arguments
-from fusion.schema.row_formats import PACKED_FORMATS, pack_rows, unpack_rows
+from fusion.schema.row_formats import PACKED_FORMATS, pack_rows, packed_words, unpack_rows
 
 FLOAT32 = "float32"
 TABLE_DTYPES = (FLOAT32, *PACKED_FORMATS)
@@ -78,8 +79,8 @@ class PackedTable:
         dtype: one of `TABLE_DTYPES`.
         rows, dimension: its shape.
         stored_bytes: that it has now.
-        deviation: the largest absolute difference of an element from what it was.
-        largest: the largest absolute value of an element.
+        deviation: the largest absolute difference of a finite element from what it was.
+        largest: the largest absolute value of a finite element.
         refusal: why it is float32, although another dtype was asked for; "" if it was packed.
     """
 
@@ -150,13 +151,15 @@ def pack_model(
             continue
         row_format = wanted[asked[0].name]
         is_one = all(wanted.get(table.name) == row_format for table in alike)
-        why = _refusal(packer, place, alike, meta, is_one=is_one)
+        why = _refusal(packer, place, alike, meta, row_format, is_one=is_one)
         made = [] if why else list(_packed(bundle, alike, row_format, paths))
         why = why or next((one.refusal for one, _ in made if one.refusal), "")
         if why:
             named = next((table.name for table in asked if dtypes.names(table.name)), None)
             if named is not None:
                 raise ModelError(f"table {named!r} cannot be {wanted[named]}: {why}")
+            for _, file in made:
+                file.unlink(missing_ok=True)
             done += [_refused(bundle, table, why) for table in asked]
             continue
         done += [one for one, _ in made]
@@ -165,7 +168,9 @@ def pack_model(
     if not packings:
         return bundle, done
     packer.pack(packings)
-    _set_object_shapes(meta, variable_numbers(meta, bundle), tables, files)
+    numbers = variable_numbers(meta, bundle)
+    _set_object_shapes(meta, numbers, tables, files)
+    forget_slots(meta, {numbers[key] for key in files if key in numbers})
     return _with_packed(bundle, tables, files, scratch), done
 
 
@@ -204,6 +209,7 @@ def _refusal(
     place: Place,
     tables: Sequence[KeptTable],
     meta: meta_graph_pb2.MetaGraphDef,
+    row_format: str,
     *,
     is_one: bool,
 ) -> str:
@@ -216,6 +222,8 @@ def _refusal(
         return "a function reads it and others in its place, of which each is another one"
     if any(table.dtype != types_pb2.DT_FLOAT for table in tables):
         return "its elements are no float32"
+    if packed_words(row_format, tables[0].width) >= tables[0].width:
+        return "its rows would be no smaller"
     return packer.refusal(place) or ""
 
 
@@ -239,9 +247,8 @@ def _packed(
                     refusal = _with_row(str(error), row)
                     break
                 back = unpack_rows(packed, row_format, table.width)
-                with np.errstate(invalid="ignore"):
-                    deviation = max(deviation, float(np.nanmax(np.abs(back - rows), initial=0)))
-                    largest = max(largest, float(np.nanmax(np.abs(rows), initial=0)))
+                deviation = max(deviation, _largest(back, rows))
+                largest = max(largest, _largest(rows))
                 out.write(packed.tobytes())
                 row += len(rows)
             size = out.tell()
@@ -249,6 +256,13 @@ def _packed(
             file.unlink()
         shape = table.rows, table.width
         yield PackedTable(table.name, row_format, *shape, size, deviation, largest, refusal), file
+
+
+def _largest(rows: NDArray[np.float32], *subtracted: NDArray[np.float32]) -> float:
+    """The largest absolute value, or difference, of what is finite; 0 if nothing is."""
+    with np.errstate(invalid="ignore"):
+        values = np.abs(np.subtract(rows, *subtracted)) if subtracted else np.abs(rows)
+    return float(np.max(values, initial=0, where=np.isfinite(values)))
 
 
 def _with_row(message: str, first: int) -> str:
@@ -299,28 +313,28 @@ def _with_packed(
 ) -> Bundle:
     """Returns a bundle with packed tables in the places of plain ones; their files are removed."""
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
     from fusion import ops
 
     # TensorFlow writes them, with its checksums, from memory that is the files.
     prefix = scratch / "packed"
     packed = [table for table in tables if table.key in files]
-    content = [
-        ops.read_table_file(
-            file=str(files[table.key]),
-            T=tf.float32,
-            rows=table.rows,
-            width=_width(files[table.key], table),
-        )
-        for table in packed
-    ]
     names = [table.key for table in packed]
-    with tf.device("CPU"):
+    with context.eager_mode(), tf.device("CPU"):  # whatever the caller is building
         tf.raw_ops.SaveV2(
             prefix=str(prefix),
             tensor_names=names,
             shape_and_slices=[""] * len(names),
-            tensors=content,
+            tensors=[
+                ops.read_table_file(
+                    file=str(files[table.key]),
+                    T=tf.float32,
+                    rows=table.rows,
+                    width=_width(files[table.key], table),
+                )
+                for table in packed
+            ],
         )
     for file in files.values():
         file.unlink()

@@ -229,7 +229,8 @@ def _deviation(outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any]) -> 
     if a.dtype != b.dtype or a.shape != b.shape:
         return None
     max_abs, largest, differing = deviation_of(a, b)
-    return Deviation(outcome.signature, key, max_abs, largest, differing, a.size)
+    share = max_abs / largest if max_abs is not None and largest else None
+    return Deviation(outcome.signature, key, max_abs, share, differing, a.size)
 
 
 def _different_values(

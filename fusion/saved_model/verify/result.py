@@ -108,7 +108,8 @@ class Deviation:
         output: the output's key.
         max_abs: the largest absolute difference of numbers that are finite in both; None if it has
             none.
-        largest: the largest finite magnitude of the first model's output in the batch of that.
+        share: the same as a share of the largest finite magnitude of the first model's output in
+            the batch, of the batch where that is most; None if it is 0 or none in all of them.
         differing: how many elements differ.
         elements: how many elements the output has.
     """
@@ -116,23 +117,23 @@ class Deviation:
     signature: str
     output: str
     max_abs: float | None
-    largest: float | None
+    share: float | None
     differing: int
     elements: int
 
-    @property
-    def share(self) -> float | None:
-        """The largest difference as a share of the largest magnitude; None if that is none or 0."""
-        return self.max_abs / self.largest if self.max_abs is not None and self.largest else None
-
     def joined(self, other: Deviation) -> Deviation:
         """Returns what holds for the batches of both."""
-        worst = max(self, other, key=lambda one: one.max_abs or 0.0)
         return replace(
-            worst,
+            self,
+            max_abs=_larger(self.max_abs, other.max_abs),
+            share=_larger(self.share, other.share),
             differing=self.differing + other.differing,
             elements=self.elements + other.elements,
         )
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return max((one for one in (a, b) if one is not None), default=None)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,14 @@ def test_a_difference_names_signature_output_batch_size_and_count(tmp_path: Path
     assert "by at most 2" in text
 
 
+def test_deviations_are_the_largest_of_all_batches(tmp_path: Path):
+    """Shares are of batches: small differences of small outputs are large ones."""
+    a = [_run("batch 1", 100.0, 0.0), _run("batch 2", 0.5, 0.25), _run("batch 3", 0.0, 0.0)]
+    b = [_run("batch 1", 101.0, 0.0), _run("batch 2", 0.5, 0.5), _run("batch 3", 0.0, 0.125)]
+    (found,) = _compare(tmp_path, a, b).deviations
+    assert (found.max_abs, found.share, found.differing, found.elements) == (1.0, 0.5, 3, 6)
+
+
 def test_another_shape_is_a_difference(tmp_path: Path):
     result = _compare(tmp_path, [_run("batch 1", 1.0)], [_run("batch 1", 1.0, 2.0)])
     assert "float32 [1] against float32 [2]" in result.summary()

@@ -1,0 +1,167 @@
+"""Parquet files by paths, globs, folders and URLs."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_BUFFER = 1 << 20
+
+
+class DataError(ValueError):
+    """Data that cannot be read as asked; the message names the file and the column."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A Parquet file, as it was when its footer was read.
+
+    Attributes:
+        path: for messages.
+        filesystem: the `pyarrow.fs.FileSystem` that has it.
+        name: its name there.
+        size: bytes.
+        metadata: its footer, a `pyarrow.parquet.FileMetaData`.
+        schema: the Arrow schema.
+    """
+
+    path: str
+    filesystem: Any = field(repr=False)
+    name: str = field(repr=False)
+    size: int
+    metadata: Any = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """How many rows each row group has."""
+        groups = range(self.metadata.num_row_groups)
+        return tuple(self.metadata.row_group(group).num_rows for group in groups)
+
+    @contextmanager
+    def opened(self) -> Iterator[pq.ParquetFile]:
+        """The file, open.
+
+        Raises:
+            DataError: it has changed since its footer was read, or cannot be read.
+        """
+        with _errors_of(self.path), self.filesystem.open_input_file(self.name) as source:
+            if (size := source.size()) != self.size:
+                raise DataError(
+                    f"{self.path}: has changed while it was read: {size} bytes, not {self.size}"
+                )
+            # Without pre_buffer, else all that was read of a file stays in memory until its end.
+            yield pq.ParquetFile(
+                source, metadata=self.metadata, pre_buffer=False, buffer_size=_BUFFER
+            )
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a file is: the path for messages, its filesystem and its name there."""
+
+    path: str
+    filesystem: Any = field(repr=False)
+    name: str = field(repr=False)
+
+    def read_footer(self) -> File:
+        """Opens the file and reads its footer.
+
+        Raises:
+            DataError: it is not there, or no Parquet file.
+        """
+        with _errors_of(self.path), self.filesystem.open_input_file(self.name) as source:
+            opened = pq.ParquetFile(source)
+            size, metadata = source.size(), opened.metadata
+            return File(self.path, self.filesystem, self.name, size, metadata, opened.schema_arrow)
+
+
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file or folder") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
+
+
+def find_files(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[Location]:
+    """The files of paths, in the order given; those of a glob or folder in that of their names.
+
+    Args:
+        paths: files, globs, folders (of which the files that end in .parquet are taken), or URLs of
+            any of them, for which fsspec is needed.
+        storage_options: for fsspec's filesystem.
+
+    Raises:
+        DataError: a path is no file, or there is none in a folder or of a glob.
+        ImportError: a path is a URL, and fsspec is not installed.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+    if not given:
+        raise DataError("paths: there is none")
+    found = []
+    for path in [os.fspath(one) for one in given]:
+        if "://" in path and not path.startswith("file://"):
+            found += _in_url(path, storage_options or {})
+        else:
+            found += _in_path(path.removeprefix("file://"))
+    return found
+
+
+def _in_path(path: str) -> list[Location]:
+    filesystem = pafs.LocalFileSystem()
+    if os.path.isdir(path):
+        names = _of_folder(filesystem, path, path)
+    elif glob.has_magic(path) and not os.path.exists(path):
+        names = _of_glob(path, glob.glob(path, recursive=True))
+    else:
+        names = [path]
+    return [Location(name, filesystem, os.path.abspath(name)) for name in names]
+
+
+def _in_url(url: str, storage_options: Mapping[str, Any]) -> list[Location]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ImportError(f"{url}: URLs need fsspec: pip install fsspec") from error
+    filesystem, name = url_to_fs(url, **storage_options)
+    scheme = url.partition("://")[0]
+    wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    if filesystem.isdir(name):
+        names = _of_folder(wrapped, name, url)
+    elif glob.has_magic(name):
+        names = _of_glob(url, filesystem.glob(name))
+    else:
+        names = [name]
+    return [Location(f"{scheme}://{name.lstrip('/')}", wrapped, name) for name in names]
+
+
+def _of_folder(filesystem: Any, folder: str, path: str) -> list[str]:
+    names = [
+        found.path
+        for found in filesystem.get_file_info(pafs.FileSelector(folder))
+        if found.type != pafs.FileType.Directory
+        and found.base_name.endswith(".parquet")
+        and not found.base_name.startswith((".", "_"))
+    ]
+    if not names:
+        raise DataError(f"{path}: no file in it ends in .parquet")
+    return sorted(names)
+
+
+def _of_glob(pattern: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        raise DataError(f"{pattern}: there is no such file")
+    return sorted(names)
