@@ -47,6 +47,15 @@ def test_of_a_workflow(tmp_path: Path) -> None:
     assert embedding_sizes(str(categories)) == expected
 
 
+def test_of_the_statistics_of_files(tmp_path: Path) -> None:
+    from fusion.data import cardinalities
+
+    write(tmp_path / "a.parquet", C1=[3, 999], C2=[[1, 2], []])
+    write(tmp_path / "b.parquet", C1=[7, 0], C2=[[], [40]])
+    rows = cardinalities(tmp_path, ["C1", "C2"])
+    assert embedding_sizes(rows) == {"C1": (1000, 77), "C2": (41, 16)}
+
+
 def test_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="column 'a' must have at least one row, got 0"):
         embedding_sizes({"a": 0})
