@@ -10,6 +10,7 @@ except ImportError as error:
 
 from fusion.data.files import DataError as DataError
 from fusion.data.loader import ParquetLoader as ParquetLoader
+from fusion.data.opening import columns_of as columns_of
 from fusion.data.statistics import cardinalities as cardinalities
 from fusion.data.validater import KerasSequenceValidater as KerasSequenceValidater
 from fusion.data.validater import ValidationCallback as ValidationCallback
@@ -20,4 +21,5 @@ __all__ = [
     "ParquetLoader",
     "ValidationCallback",
     "cardinalities",
+    "columns_of",
 ]

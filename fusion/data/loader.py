@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
@@ -13,12 +12,11 @@ import tensorflow as tf
 
 from fusion.data.batches import Chunk, Layout, cut
 from fusion.data.columns import Array
-from fusion.data.files import DataError, File, Location, Paths, find_files
+from fusion.data.files import DataError, Paths, find_files
+from fusion.data.opening import open_files, roles_of, tensor_dtypes
 from fusion.data.plan import Division, chunks_of, parts_of
 from fusion.data.reader import Reader, Skipped
-from fusion.data.schema import Column, Form, Request, Role
-
-_FOOTERS_AT_ONCE = 8
+from fusion.data.schema import Form, Request
 
 
 class ParquetLoader(tf.data.Dataset):
@@ -131,14 +129,17 @@ class ParquetLoader(tf.data.Dataset):
         self._lock = Lock()
         self._label_names = tuple(label_names)
         request = Request(
-            _roles(label_names, cat_names, cont_names),
+            roles_of(label_names, cat_names, cont_names),
             dict.fromkeys(ragged_names, Form.RAGGED)
             | dict.fromkeys(sparse_names, Form.DENSE if sparse_as_dense else Form.SPARSE),
             sparse_max or {},
-            {name: tf.as_dtype(dtype) for name, dtype in (dtypes or {}).items()},
+            tensor_dtypes(dtypes),
             fill_values or {},
         )
-        files, self.columns = self._opened(find_files(paths, storage_options), request)
+        locations = find_files(paths, storage_options)
+        files, self.columns = open_files(
+            locations, request, self.skipped.append if self._skips else None
+        )
         self._reader = Reader(
             files, self.columns, self.skipped.append if self._may_lose_rows else None
         )
@@ -183,38 +184,6 @@ class ParquetLoader(tf.data.Dataset):
         with self._lock:
             self.epoch += 1
             return self.epoch - 1
-
-    def _opened(
-        self, locations: Sequence[Location], request: Request
-    ) -> tuple[list[File], tuple[Column, ...]]:
-        """The files that have the columns asked for, and these."""
-
-        def footer(location: Location) -> File | DataError:
-            try:
-                return location.read_footer()
-            except DataError as error:
-                return error
-
-        files: list[File] = []
-        columns: tuple[Column, ...] = ()
-        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            for location, found in zip(locations, pool.map(footer, locations), strict=True):
-                try:
-                    if isinstance(found, DataError):
-                        raise found
-                    own = request.columns_of(found.path, found.schema)
-                    _check_alike(found, own, files[0] if files else found, columns or own)
-                except DataError as error:
-                    if not self._skips:
-                        raise
-                    rows = None if isinstance(found, DataError) else sum(found.rows)
-                    self.skipped.append(Skipped(location.path, rows, str(error)))
-                    continue
-                files.append(found)
-                columns = own
-        if not files:
-            raise DataError(f"no file can be read: {self.skipped[0].reason}")
-        return files, columns
 
     def _pipeline(self, epoch: Callable[[], int], start: int = 0) -> tf.data.Dataset:
         """Batches of the epoch that is given to each iteration, from batch `start` on."""
@@ -273,27 +242,6 @@ class ParquetLoader(tf.data.Dataset):
         return np.random.default_rng([self.seed, *key]).permutation
 
 
-def _roles(
-    label_names: Sequence[str], cat_names: Sequence[str], cont_names: Sequence[str]
-) -> dict[str, Role]:
-    roles: dict[str, Role] = {}
-    given = (
-        (Role.CATEGORICAL, cat_names),
-        (Role.CONTINUOUS, cont_names),
-        (Role.LABEL, label_names),
-    )
-    for role, names in given:
-        if isinstance(names, str):
-            raise ValueError(f"{role.value} must be a list of names, got {names!r}")
-        for name in names:
-            if name in roles:
-                raise ValueError(f"column {name} is twice among label_names, cat_names, cont_names")
-            roles[name] = role
-    if not roles:
-        raise ValueError("no columns: label_names, cat_names and cont_names are empty")
-    return roles
-
-
 def _check_numbers(
     batch_size: int, buffer_size: int, parts_per_chunk: int, size: int, rank: int
 ) -> None:
@@ -308,16 +256,3 @@ def _check_numbers(
             raise ValueError(f"{name} must be an integer and positive, got {number!r}")
     if not 0 <= rank < size:
         raise ValueError(f"global_rank must be in [0, {size}), got {rank}")
-
-
-def _check_alike(
-    file: File, columns: Sequence[Column], first: File, expected: Sequence[Column]
-) -> None:
-    for column, wanted in zip(columns, expected, strict=True):
-        if column != wanted:
-            kinds = (one.schema.field(column.name).type for one in (file, first))
-            raise DataError(
-                "{}: column {} has {}, but {} in {}".format(
-                    file.path, column.name, *kinds, first.path
-                )
-            )

@@ -31,6 +31,8 @@ from modelzoo.criteo.schema import (
 if TYPE_CHECKING:
     from fusion.data import ParquetLoader
 
+_DTYPES = dict.fromkeys(CATEGORICAL, tf.int64)
+
 
 def parquet_loader(
     files: Sequence[Path], batch_size: int, lists: Sequence[str] = ()
@@ -58,7 +60,7 @@ def parquet_loader(
             shuffle=False,
             buffer_size=BLOCK,
             sparse_names=lists,
-            dtypes=dict.fromkeys(CATEGORICAL, tf.int64),
+            dtypes=_DTYPES,
             fill_values={LABEL: 0, **missing},
         )
 
@@ -69,7 +71,11 @@ def list_columns(files: Sequence[Path]) -> list[str]:
     Raises:
         DataError: a file cannot be read, or has other columns than a label, counts and categories.
     """
-    return [column.name for column in parquet_loader(files, 1).columns if column.form]
+    from fusion.data import columns_of
+
+    with _errors_of_the_zoo():
+        columns = columns_of(files, [LABEL], CATEGORICAL, NUMERIC, dtypes=_DTYPES)
+    return [column.name for column in columns if column.form]
 
 
 def rows_of(files: Sequence[Path]) -> Mapping[str, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from fusion.data import DataError, ParquetLoader, cardinalities
+from fusion.data import DataError, ParquetLoader, cardinalities, columns_of
 
 DAY = datetime.date(1970, 1, 3)
 
@@ -191,3 +193,21 @@ def test_cardinalities(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "c.parquet", write_statistics=False)
     with pytest.raises(DataError, match=r"c\.parquet: no statistics of id"):
         cardinalities(tmp_path, ["id"])
+
+
+def test_columns_without_a_dataset(tmp_path: Path) -> None:
+    """Those of the loader; TensorFlow's runtime has not begun, which strategies have to see."""
+    path = tmp_path / "a.parquet"
+    lists = pa.array([[1], [], [2, 3]])
+    pq.write_table(pa.table({"y": [0, 1, 0], "c": lists, "x": [1.5, 2.5, 3.5]}), path)
+    given: Any = (["y"], ["c"], ["x"])
+    columns = columns_of(path, *given, dtypes={"c": tf.int64})
+    assert columns == ParquetLoader(path, 2, *given, dtypes={"c": tf.int64}).columns
+    assert [column.name for column in columns if column.form] == ["c"]
+    program = (
+        "import sys; from fusion.data import columns_of; columns_of(sys.argv[1], ['y']);"
+        "from tensorflow.python.eager import context; sys.exit(context.context()._initialized)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+    with pytest.raises(DataError, match="column z"):
+        columns_of(path, ["z"])

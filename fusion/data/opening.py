@@ -1,0 +1,124 @@
+"""Opens files that have the columns asked for; nothing of TensorFlow runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tensorflow as tf
+
+from fusion.data.files import DataError, File, Location, Paths, find_files
+from fusion.data.reader import Skipped
+from fusion.data.schema import Column, Request, Role
+
+_FOOTERS_AT_ONCE = 8
+
+
+def columns_of(
+    paths: Paths,
+    label_names: Sequence[str] = (),
+    cat_names: Sequence[str] = (),
+    cont_names: Sequence[str] = (),
+    *,
+    dtypes: Mapping[str, tf.DType] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Column, ...]:
+    """The columns of files, as a `ParquetLoader` of these arguments has them, without a dataset.
+
+    A dataset begins TensorFlow's runtime, before which strategies of several processes are made.
+
+    Raises:
+        DataError: a file is not there or cannot be read, has no such columns, or others than the
+            first one.
+        ImportError, ValueError: see `ParquetLoader`.
+    """
+    request = Request(
+        roles_of(label_names, cat_names, cont_names), {}, {}, tensor_dtypes(dtypes), {}
+    )
+    return open_files(find_files(paths, storage_options), request)[1]
+
+
+def tensor_dtypes(dtypes: Mapping[str, tf.DType] | None) -> dict[str, tf.DType]:
+    """The dtypes that are asked for, by column, of whatever TensorFlow takes for one."""
+    return {name: tf.as_dtype(dtype) for name, dtype in (dtypes or {}).items()}
+
+
+def open_files(
+    locations: Sequence[Location],
+    request: Request,
+    skip: Callable[[Skipped], None] | None = None,
+) -> tuple[list[File], tuple[Column, ...]]:
+    """The files that have the columns asked for, and these.
+
+    Args:
+        locations: of files.
+        request: the columns.
+        skip: is told of files that are left out since they cannot be read; None to raise.
+
+    Raises:
+        DataError: a file cannot be read or has other columns, or there is none that can.
+    """
+
+    def footer(location: Location) -> File | DataError:
+        try:
+            return location.read_footer()
+        except DataError as error:
+            return error
+
+    files, reason = list[File](), ""
+    columns: tuple[Column, ...] = ()
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        for location, found in zip(locations, pool.map(footer, locations), strict=True):
+            try:
+                if isinstance(found, DataError):
+                    raise found
+                own = request.columns_of(found.path, found.schema)
+                _check_alike(found, own, files[0] if files else found, columns or own)
+            except DataError as error:
+                reason = reason or str(error)
+                if skip is None:
+                    raise
+                rows = None if isinstance(found, DataError) else sum(found.rows)
+                skip(Skipped(location.path, rows, str(error)))
+                continue
+            files.append(found)
+            columns = own
+    if not files:
+        raise DataError(f"no file can be read: {reason}")
+    return files, columns
+
+
+def roles_of(
+    label_names: Sequence[str], cat_names: Sequence[str], cont_names: Sequence[str]
+) -> dict[str, Role]:
+    """What columns are, by their names."""
+    roles: dict[str, Role] = {}
+    given = (
+        (Role.CATEGORICAL, cat_names),
+        (Role.CONTINUOUS, cont_names),
+        (Role.LABEL, label_names),
+    )
+    for role, names in given:
+        if isinstance(names, str):
+            raise ValueError(f"{role.value} must be a list of names, got {names!r}")
+        for name in names:
+            if name in roles:
+                raise ValueError(f"column {name} is twice among label_names, cat_names, cont_names")
+            roles[name] = role
+    if not roles:
+        raise ValueError("no columns: label_names, cat_names and cont_names are empty")
+    return roles
+
+
+def _check_alike(
+    file: File, columns: Sequence[Column], first: File, expected: Sequence[Column]
+) -> None:
+    for column, wanted in zip(columns, expected, strict=True):
+        if column != wanted:
+            kinds = (one.schema.field(column.name).type for one in (file, first))
+            raise DataError(
+                "{}: column {} has {}, but {} in {}".format(
+                    file.path, column.name, *kinds, first.path
+                )
+            )
