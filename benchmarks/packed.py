@@ -3,7 +3,7 @@
 python -m benchmarks.packed [--megabytes 1024] [--seconds 5] [--dims 16 64 128] [--out FOLDER]
 
 All formats are in one process and take turns. Ids are uniform, so that most rows are not in the
-caches; a call is one op, of several columns that have the table in common.
+caches; a lookup is one op, of several columns that have the table in common.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _measure(rows: int, dim: int, seconds: float) -> dict[str, Any]:
         for call in calls.values():
             call.check()
         times = in_turns([*calls.values()], seconds)
-        result["seconds"][str(batch)] = dict(zip(calls, times, strict=True))
+        result["seconds"][str(batch)] = {
+            name: [each / _CALLS for each in own] for name, own in zip(calls, times, strict=True)
+        }
     return result
 
 
@@ -72,18 +74,20 @@ def _tables(rows: int, dim: int) -> dict[str, Any]:
 
 
 class _Calls:
-    """Looks up one batch of ids after the other in a table."""
+    """Looks up batches of ids in a table, one after the other in one function.
+
+    What a call of a function costs is no part of a lookup in a model.
+    """
 
     def __init__(self, table: Any, row_format: str, dim: int, batch: int) -> None:
         self._table, self._format, self._dim = table, row_format, dim
         random, rows = _random(batch), int(table.shape[0])
         self._batches = [_ids(random, rows, batch) for _ in range(_CALLS)]
         self._function = _lookup(row_format, dim)
-        self._number = 0
+        self._all = _in_order(self._function, table, self._batches)
 
     def __call__(self) -> None:
-        self._number = (self._number + 1) % _CALLS
-        self._function(self._table, *self._batches[self._number])
+        self._all()
 
     def check(self) -> None:
         """Compares the first batch with that of the plain rows that a table stands for.
@@ -107,6 +111,21 @@ class _Calls:
         wanted = _lookup(PLAIN, self._dim)(tf.constant(rows), own, splits)
         got = self._function(self._table, ids, splits)
         assert got.numpy().tobytes() == wanted.numpy().tobytes(), self._format
+
+
+def _in_order(function: Callable[..., Any], table: Any, batches: Sequence[Any]) -> Any:
+    """A function that looks up each batch when the one before is done."""
+    import tensorflow as tf
+
+    @tf.function
+    def run() -> Any:
+        firsts: list[Any] = []
+        for batch in batches:
+            with tf.control_dependencies(firsts[-1:]):
+                firsts.append(function(table, *batch)[0, 0])
+        return tf.add_n(firsts)
+
+    return run.get_concrete_function()
 
 
 def _random(seed: int) -> Any:
