@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fusion.printable import printable
@@ -40,3 +43,18 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return root_cause(str(error)) or type(error).__name__
+
+
+@contextmanager
+def graph_errors(model: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{model}: its graph makes no sense to fusion "
+            f"({type(error).__name__}: {reason_of(error)}); the file is damaged, or else, if "
+            "TensorFlow can load it, please report a defect"
+        ) from error

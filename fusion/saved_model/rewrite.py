@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -17,7 +16,7 @@ from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.targets import Target
 from fusion.saved_model.copies import Progress, copy_file, copy_files
-from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, reason_of
+from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, graph_errors
 from fusion.saved_model.fingerprint import compute_fingerprint
 from fusion.saved_model.frozen import write_loadable
 from fusion.saved_model.manifest import manifest
@@ -25,7 +24,6 @@ from fusion.saved_model.meta_graph import (
     apply_pass,
     lookup_pass,
     release_of,
-    update_op_list,
     used_ops,
 )
 from fusion.saved_model.rewrite_options import (
@@ -43,18 +41,11 @@ from fusion.saved_model.source import (
     read_saved_model,
 )
 from fusion.saved_model.staging import check_destination, staged_directory, staged_files, write_file
-from fusion.saved_model.table_files.keep import (
-    VARIABLES,
-    find_tables,
-    keep_in_files,
-    share_files,
-    variable_numbers,
-    write_tables,
-)
+from fusion.saved_model.stored_tables import store_tables
+from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.kept_table import KeptTable
-from fusion.saved_model.table_files.keyed import find_keyed
-from fusion.saved_model.table_files.packed import FLOAT32, PackedTable, pack_model
-from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
+from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
+from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.saved_model.verify import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_TIMEOUT,
@@ -291,21 +282,6 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     return FusionReport.merge(reports)
 
 
-@contextmanager
-def graph_errors(model: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{model}: its graph makes no sense to fusion "
-            f"({type(error).__name__}: {reason_of(error)}); the file is damaged, or else, if "
-            "TensorFlow can load it, please report a defect"
-        ) from error
-
-
 def rewrite_meta_graph(
     meta: meta_graph_pb2.MetaGraphDef,
     target: Target,
@@ -354,7 +330,7 @@ def _rewritten(source: SourceModel, options: RewriteOptions, scratch: Path) -> _
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
-    bundle, packed, tables = _stored(source, proto, options, scratch)
+    bundle, packed, tables = store_tables(source, proto, options, scratch)
     is_modified, runtimes = any(result.modified for result in results) or bundle is not None, None
     if _custom_ops(proto):
         runtimes = FUSED_RUNTIMES
@@ -364,65 +340,6 @@ def _rewritten(source: SourceModel, options: RewriteOptions, scratch: Path) -> _
         runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
     done = Rewrite(report, None, runtimes=runtimes, tables=tuple(tables), packed=tuple(packed))
     return _Rewritten(proto, done, is_modified, bundle)
-
-
-def _stored(
-    source: SourceModel,
-    proto: saved_model_pb2.SavedModel,
-    options: RewriteOptions,
-    scratch: Path,
-) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[KeptTable]]:
-    """Has a model read packed tables, and tables in files.
-
-    Returns:
-        Its variables, None if they are those of the source, and what became of tables.
-
-    Raises:
-        ModelError: it cannot.
-    """
-    nothing = None, (), ()
-    if not options.changes_tables:
-        return nothing
-    if source.is_frozen:
-        raise ModelError(
-            f"{source.path}: a frozen graph has no variables that could be stored otherwise: "
-            "rewrite the SavedModel that it is from"
-        )
-    if len(proto.meta_graphs) > 1:
-        raise ModelError(
-            f"{source.path}: {len(proto.meta_graphs)} graphs share its variables, which cannot be "
-            "stored otherwise then: export the one that serves alone"
-        )
-    if not index_file(source.path / VARIABLES).is_file():
-        return nothing
-    (meta,), plain = proto.meta_graphs, read_bundle(source.path / VARIABLES)
-    with graph_errors(source.path):
-        bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch)
-        tables = _kept(source, meta, bundle, options) if options.has_table_files else []
-        if bundle is plain and not tables:
-            return None, packed, ()
-        update_op_list(meta)
-    return bundle, packed, tables
-
-
-def _kept(
-    source: SourceModel,
-    meta: meta_graph_pb2.MetaGraphDef,
-    bundle: Bundle,
-    options: RewriteOptions,
-) -> list[KeptTable]:
-    """Has a model read its tables from files; returns these."""
-    in_memory = options.tables == "memory"
-    files = model_files(source.path).files
-    taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
-    least, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
-    plain = find_tables(meta, bundle, least, in_memory=in_memory, taken=taken)
-    tables = share_files(bundle, plain)
-    taken.update(table.file for table in tables)
-    tables += find_keyed(meta, bundle, numbers, least, in_memory=in_memory, taken=taken)
-    if tables:
-        keep_in_files(meta, bundle, tables)
-    return tables
 
 
 def _was_rewritten(source: SourceModel) -> bool:

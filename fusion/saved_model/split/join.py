@@ -10,9 +10,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.copies import copy_file, link_file
-from fusion.saved_model.errors import ModelError
+from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.meta_graph import node_name
-from fusion.saved_model.rewrite import graph_errors
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
 from fusion.saved_model.split.flat import reachable, signature_nodes, tensor_names
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split

@@ -22,9 +22,8 @@ from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.copies import copy_file
-from fusion.saved_model.errors import ModelError
+from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.meta_graph import node_name
-from fusion.saved_model.rewrite import graph_errors
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
 from fusion.saved_model.split.flat import (
     inside_control_flow,

@@ -15,10 +15,9 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.passes.recognise.spec import dtype_name
 from fusion.saved_model.copies import copy_file, copy_range, link_file
-from fusion.saved_model.errors import ModelError, VerificationError
+from fusion.saved_model.errors import ModelError, VerificationError, graph_errors
 from fusion.saved_model.rewrite import (
     ROUNDING,
-    graph_errors,
     tolerance_of,
     verify_models,
 )

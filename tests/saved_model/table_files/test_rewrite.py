@@ -21,8 +21,8 @@ from fusion.saved_model import (
     ModelError,
     RewriteOptions,
     compare_models,
-    rewrite,
     rewrite_saved_model,
+    stored_tables,
 )
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
@@ -323,7 +323,7 @@ def test_tables_of_one_checksum_that_differ_have_two_files(
             entry.crc32c = 0 if entry.size == 9 * 2 * 4 else entry.crc32c
         return bundle
 
-    monkeypatch.setattr(rewrite, "read_bundle", read_without_checksums)
+    monkeypatch.setattr(stored_tables, "read_bundle", read_without_checksums)
     module = Twins()
     tf.saved_model.save(module, str(tmp_path / "source"), module.serve)
     done = rewrite_saved_model(tmp_path / "source", tmp_path / "model", MAPPED)

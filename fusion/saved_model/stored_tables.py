@@ -1,0 +1,89 @@
+"""Stores the tables of a model as its rewrite asks for: packed, in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from fusion.saved_model.errors import ModelError, graph_errors
+from fusion.saved_model.meta_graph import update_op_list
+from fusion.saved_model.rewrite_options import RewriteOptions
+from fusion.saved_model.source import SourceModel, model_files
+from fusion.saved_model.table_files.keep import (
+    VARIABLES,
+    find_tables,
+    keep_in_files,
+    share_files,
+    variable_numbers,
+)
+from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.keyed import find_keyed
+from fusion.saved_model.table_files.packed import PackedTable, pack_model
+from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
+
+
+def store_tables(
+    source: SourceModel,
+    proto: saved_model_pb2.SavedModel,
+    options: RewriteOptions,
+    scratch: Path,
+) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[KeptTable]]:
+    """Has a model read packed tables, and tables in files.
+
+    Args:
+        source: where the model is from.
+        proto: the model, which is changed.
+        options: how it is rewritten.
+        scratch: a folder for packed tables, which has to stay until the result has been written.
+
+    Returns:
+        Its variables, None if they are those of the source, and what became of tables.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    nothing = None, (), ()
+    if not options.changes_tables:
+        return nothing
+    if source.is_frozen:
+        raise ModelError(
+            f"{source.path}: a frozen graph has no variables that could be stored otherwise: "
+            "rewrite the SavedModel that it is from"
+        )
+    if len(proto.meta_graphs) > 1:
+        raise ModelError(
+            f"{source.path}: {len(proto.meta_graphs)} graphs share its variables, which cannot be "
+            "stored otherwise then: export the one that serves alone"
+        )
+    if not index_file(source.path / VARIABLES).is_file():
+        return nothing
+    (meta,), plain = proto.meta_graphs, read_bundle(source.path / VARIABLES)
+    with graph_errors(source.path):
+        bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch)
+        tables = _kept(source, meta, bundle, options) if options.has_table_files else []
+        if bundle is plain and not tables:
+            return None, packed, ()
+        update_op_list(meta)
+    return bundle, packed, tables
+
+
+def _kept(
+    source: SourceModel,
+    meta: meta_graph_pb2.MetaGraphDef,
+    bundle: Bundle,
+    options: RewriteOptions,
+) -> list[KeptTable]:
+    """Has a model read its tables from files; returns these."""
+    in_memory = options.tables == "memory"
+    files = model_files(source.path).files
+    taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
+    least, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
+    plain = find_tables(meta, bundle, least, in_memory=in_memory, taken=taken)
+    tables = share_files(bundle, plain)
+    taken.update(table.file for table in tables)
+    tables += find_keyed(meta, bundle, numbers, least, in_memory=in_memory, taken=taken)
+    if tables:
+        keep_in_files(meta, bundle, tables)
+    return tables
