@@ -411,7 +411,8 @@ def _become(program: _Program, files: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(program.environment)
     for path in reversed(program.environment.get("PYTHONPATH", "").split(os.pathsep)):
-        if path and path not in sys.path:
+        # The first one, the server's directory, is replaced below.
+        if path and path not in sys.path[1:]:
             sys.path.insert(1, path)
     import numpy as np
 
