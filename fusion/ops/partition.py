@@ -33,6 +33,7 @@ SPEC = OpSpec(
             doc="how rows are split",
         ),
     ),
+    rows="input",
     kernels={"CPU": cpu.kernel("partition"), "GPU": gpu.kernel("partition")},
     kernel_types={"Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,

@@ -16,6 +16,7 @@ from fusion.runtime.registration import op_functions, op_kernels, registry
 from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, KernelsRecord
 from fusion.runtime.registration.library.manifest import SECTION
 from fusion.runtime.registration.library.record import (
+    EXPORTED,
     LEVELS,
     AccessEntry,
     LibraryRecord,
@@ -188,6 +189,7 @@ class Contents:
                 library=self._library().name,
                 forget=forget.name,
                 pool=self._pool.name,
+                exported=EXPORTED,
                 manifest=_bytes(manifest.encode()),
                 manifest_bytes=len(manifest.encode()),
                 section=SECTION,
@@ -201,7 +203,7 @@ class Contents:
         """The address of the `LibraryRecord`."""
         image = self.image
         ops = [
-            registry.op_record(one.spec, Reference(f"shape_{name}"), image)
+            registry.op_record(one.spec, Reference(f"shape_{name}"), one.table, image)
             for name, one in self._ops.items()
         ]
         kernels = [
@@ -237,6 +239,7 @@ _ENTRY = """
 declare void @{load}(i64, i64)
 declare void @{forget}(i64)
 
+@{exported} = constant i64 ptrtoint (ptr @{library} to i64)
 @manifest = internal constant [{manifest_bytes} x i8] c"{manifest}", section "{section}"
 ; LLVM's own list of constructors would be in .ctors, which not every linker takes.
 @start = internal constant ptr @load_fusion_ops, section ".init_array"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fusion.runtime.llvm import binding
+from fusion.runtime.registration.library.record import EXPORTED
 
 #: The library of TensorFlow that every program with TensorFlow has loaded.
 _TENSORFLOW = "libtensorflow_framework.so.2"
@@ -70,7 +71,7 @@ def link(objects: Mapping[str, bytes], output: Path, tools: Tools) -> None:
         (folder / "empty.o").write_bytes(emit(""))
         stub = ["-shared", "-soname", _TENSORFLOW, "-o", _TENSORFLOW, "empty.o"]
         _run([*tools.linker, *stub], folder)
-        (folder / "exported").write_text("{ local: *; };\n")  # nobody calls anything in it
+        (folder / "exported").write_text(f"{{ global: {EXPORTED}; local: *; }};\n")
         flags = ["-shared", "--no-as-needed", "--build-id=none", "--hash-style=gnu", "-s"]
         flags += ["-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "nodelete"]
         flags += ["-Bsymbolic", "--version-script=exported", "-soname", output.name]

@@ -17,6 +17,7 @@ from fusion.cpu_ops.hot_rows.layout import (
 from fusion.cpu_ops.hot_rows.table import read_rows
 from fusion.cpu_ops.keys.buckets import hash_of
 from fusion.runtime.native.atomic import atomic_add, atomic_load
+from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     as_float,
@@ -29,7 +30,6 @@ from fusion.runtime.native.memory import (
 )
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
-from fusion.runtime.upcalls.native import now
 
 #: Fewer keys are looked up before another thread has woken up.
 _PARALLEL_KEYS = 2048

@@ -8,7 +8,15 @@ from typing import Any
 from fusion.cpu_ops.row_rules import updater
 from fusion.cpu_ops.rules import MOST_SLOTS, RULES
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
+from fusion.runtime.native.frame import (
+    attr,
+    count_rows,
+    data,
+    failed,
+    list_length,
+    new_output,
+    size,
+)
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load_as, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -38,6 +46,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             return
         count, rows = list_length(frame), size(frame, arg.updates, 0, 0)
         dim = size(frame, arg.updates, 0, 1)
+        count_rows(frame, rows)
         words = stack_words(words_of_call)
         store(words, 0, data(frame, arg.updates, 0))
         for index in range(count):

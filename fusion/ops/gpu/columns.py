@@ -8,10 +8,10 @@ import numpy as np
 
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
-from fusion.ops.cpu.columns.inputs import column_at, release, take_source
+from fusion.ops.cpu.columns.inputs import SharedInputs, column_at, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
-from fusion.runtime.native.frame import context, failed, kernel_state, status_of
+from fusion.runtime.native.frame import context, count_rows, failed, kernel_state, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.tensorflow.dtypes import INT64
@@ -52,6 +52,8 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
       limits: where the boundaries are for the GPU.
     """
     ctx, state, status = context(frame), kernel_state(frame), status_of(frame)
+    if shared != 0:
+        count_rows(frame, load(shared, SharedInputs.entry_count))
     batch, source, count = int64(-1), target, load(state, ColumnsState.column_count)
     for index in range(count):
         sound = take_source(frame, ctx, state, int64(index), source, status, shared)
@@ -60,6 +62,8 @@ def put_sources(frame: int, target: int, limits: int, shared: int) -> int:
             if not failed(frame):
                 fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(index))
             return batch
+        if shared == 0:
+            count_rows(frame, load(source, ColumnInputs.id_count))
         rows = load(source, ColumnInputs.batch_size)
         if batch < 0:
             batch = rows

@@ -9,7 +9,15 @@ from fusion.cpu_ops.rules import MOST_SLOTS
 from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps.row_update import Slots, update_rows
 from fusion.ops.cpu.row_update import count_checker
-from fusion.runtime.native.frame import attr, data, failed, list_length, new_output, size
+from fusion.runtime.native.frame import (
+    attr,
+    count_rows,
+    data,
+    failed,
+    list_length,
+    new_output,
+    size,
+)
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -28,6 +36,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         if failed(frame):
             return
         rows, dim = size(frame, arg.updates, 0, 0), size(frame, arg.updates, 0, 1)
+        count_rows(frame, rows)
         old, new = stack_words(MOST_SLOTS), stack_words(MOST_SLOTS)
         for index in range(MOST_SLOTS):
             store(old, index, 0)

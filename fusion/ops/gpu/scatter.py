@@ -20,7 +20,7 @@ from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
 from fusion.ops.cpu.columns.inputs import SharedInputs, column_at, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import context, failed, kernel_state
+from fusion.runtime.native.frame import context, count_rows, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
 from fusion.runtime.tensorflow.dtypes import FLOAT64
@@ -74,6 +74,7 @@ def _add_up(frame: int, device: Any, job: int, shared: int, call: Array) -> None
     unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
     keys, starts = _numbers(device, number, unique), device.reserve(8 * (unique + 1))
     call[GradientCall.entry_count] = number
+    count_rows(frame, number)
     unique_idxs = load(shared, SharedInputs.unique_idxs)
     row_splits = load(shared, SharedInputs.row_splits)
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits

@@ -53,6 +53,7 @@ SPEC = OpSpec(
     ),
     outputs=BAG_OUTPUTS,
     attrs=(*ATTRS, IDS_ATTR),
+    rows="partitioned_indices",
     kernels={"CPU": cpu.kernel("post_lookup_v1"), "GPU": gpu.kernel("post_lookup_v1")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,

@@ -59,6 +59,7 @@ SPEC = OpSpec(
         ),
     ),
     attrs=ATTRS,
+    rows="partitioned_indices",
     kernels={"CPU": cpu.kernel("post_lookup_v1_grad"), "GPU": gpu.kernel("post_lookup_v1_grad")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,

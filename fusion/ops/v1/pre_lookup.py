@@ -125,6 +125,7 @@ SPEC = OpSpec(
             doc="order of entries in a shard: that of the input with fillers last, or by row",
         ),
     ),
+    rows="sp_values",
     kernels={"CPU": cpu.kernel("pre_lookup"), "GPU": gpu.kernel("pre_lookup")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,

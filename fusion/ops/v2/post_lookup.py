@@ -62,6 +62,7 @@ SPEC = OpSpec(
     ),
     outputs=BAG_OUTPUTS,
     attrs=(*ATTRS, NO_NAN_ATTR),
+    rows="unique_idxs",
     kernels={"CPU": cpu.kernel("post_lookup"), "GPU": gpu.kernel("post_lookup")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,

@@ -69,6 +69,7 @@ SPEC = OpSpec(
         Arg("grad_weights", "Tw", "[?]", doc="of each entry; empty without weights"),
     ),
     attrs=ATTRS,
+    rows="unique_idxs",
     kernels={"CPU": cpu.kernel("post_lookup_grad"), "GPU": gpu.kernel("post_lookup_grad")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,

@@ -75,6 +75,7 @@ SPEC = OpSpec(
         DEFAULT_WEIGHT_ATTR,
         *BUCKET_ATTRS,
     ),
+    rows="sp_values",
     kernels={"CPU": cpu.kernel("prune"), "GPU": gpu.kernel("prune")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,

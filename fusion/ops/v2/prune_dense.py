@@ -33,6 +33,7 @@ SPEC = OpSpec(
         Attr("column_stride", "int", default=0, doc="what each column adds to the ids behind it"),
         *BUCKET_ATTRS,
     ),
+    rows="dense_ids",
     kernels={"CPU": cpu.kernel("prune_dense"), "GPU": gpu.kernel("prune_dense")},
     kernel_types={"Tdense": IDS, "Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,

@@ -18,6 +18,7 @@ SPEC = OpSpec(
         Arg("unique_counts", "int32", "[u]", doc="occurrences of each key"),
     ),
     attrs=(IDS_ATTR,),
+    rows="input",
     kernels={"CPU": cpu.kernel("unique"), "GPU": gpu.kernel("unique")},
     kernel_types={"Tid": IDS},
     gradient=NOT_DIFFERENTIABLE,

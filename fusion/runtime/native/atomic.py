@@ -34,6 +34,12 @@ def atomic_add(builder: Any, address: Any, index: Any, value: Any) -> Any:
 
 
 @instruction(_i64(_i64, _i64, _i64))
+def atomic_max(builder: Any, address: Any, index: Any, value: Any) -> Any:
+    """Sets a word to `value` if that is more; the result is what it was before."""
+    return builder.atomic_rmw("max", word_pointer(builder, address, index), value, _ORDER)
+
+
+@instruction(_i64(_i64, _i64, _i64))
 def atomic_swap(builder: Any, address: Any, index: Any, value: Any) -> Any:
     """Sets a word; the result is what it was before."""
     return builder.atomic_rmw("xchg", word_pointer(builder, address, index), value, _ORDER)

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fusion.runtime.native.atomic import atomic_add
+from fusion.runtime.native.clock import now
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
     attr,
     check,
+    count_rows,
     failed,
     first_tensor,
     list_length,
@@ -37,6 +40,7 @@ from fusion.runtime.tensorflow.layout import (
     FIRST_PEER,
     FIRST_SYMBOL,
     MAX_RANK,
+    Counters,
     InputEntry,
     OpTable,
     OutputEntry,
@@ -180,6 +184,7 @@ def _open(frame: int, words: int, state: int, ctx: int) -> None:
     store(frame, Frame.context, ctx)
     store(frame, Frame.state, state)
     store(frame, Frame.status, tf_new_status())
+    store(frame, Frame.started, now())
     store(frame, Frame.tensor_capacity, words - first_tensor(frame))
     table = load(state, State.op_table)
     for symbol in range(load(table, OpTable.symbol_count)):
@@ -203,6 +208,36 @@ def _close(frame: int) -> None:
         if tensor != 0:
             tf_delete_tensor(tensor)
     tf_delete_status(load(frame, Frame.status))
+    _count(frame)
+
+
+@jit
+def _count(frame: int) -> None:
+    """Counts the call."""
+    counters = load(table_of(frame), OpTable.counters)
+    atomic_add(counters, Counters.calls, int64(1))
+    atomic_add(counters, Counters.nanoseconds, now() - load(frame, Frame.started))
+    if load(frame, Frame.row_count) != 0:
+        atomic_add(counters, Counters.rows, load(frame, Frame.row_count))
+    if load(frame, Frame.helper_count) != 0:
+        atomic_add(counters, Counters.helpers, load(frame, Frame.helper_count))
+
+
+@jit
+def _count_rows(frame: int) -> None:
+    """Counts the rows of the call by its input `OpSpec.rows`."""
+    table = table_of(frame)
+    arg = load(table, OpTable.rows_input)
+    if arg < 0:
+        return
+    entry = table + 8 * (OpTable.entries + arg * InputEntry.SIZE)
+    count = list_length(frame) if load(entry, InputEntry.length) != 0 else int64(1)
+    for position in range(count):
+        rows = int64(1)
+        for axis in range(load(entry, InputEntry.rank)):
+            if load(entry, InputEntry.dims + axis) < 0:
+                rows *= size(frame, arg, int64(position), int64(axis))
+        count_rows(frame, rows)
 
 
 def make_entry(body: Any) -> Any:
@@ -219,6 +254,7 @@ def make_entry(body: Any) -> Any:
         store(frame, Frame.tensor_count, int64(tf_num_inputs(ctx)))
         _take_inputs(frame)
         if not failed(frame):
+            _count_rows(frame)
             body(frame)
         _close(frame)
 

@@ -76,6 +76,12 @@ def attr_float(frame: int, index: int) -> float:
 
 
 @jit
+def count_rows(frame: int, count: int) -> None:
+    """Adds to the rows that the call is counted by, see `Counters`."""
+    store(frame, Frame.row_count, load(frame, Frame.row_count) + count)
+
+
+@jit
 def context(frame: int) -> int:
     """The op's context."""
     return load(frame, Frame.context)

@@ -18,6 +18,9 @@ class Frame(Layout):
     state: Address  # of the kernel, see `State`
     tensor_count: Int64  # tensors held
     tensor_capacity: Int64
+    started: Int64  # nanoseconds, of `clock.now`
+    row_count: Int64  # for `Counters`
+    helper_count: Int64
     starts: Fields = fields(0)
 
 

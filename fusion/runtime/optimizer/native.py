@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load
+from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
@@ -29,7 +30,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_set_status,
 )
 from fusion.runtime.tensorflow.layout import Buffer
-from fusion.runtime.upcalls.native import free_request, new_request, now, upcall
+from fusion.runtime.upcalls.native import free_request, new_request, upcall
 from fusion.runtime.upcalls.service import NameList, RequestRecord
 
 _OK, _ABORTED = 0, 10

@@ -317,6 +317,11 @@ def add(kernels_of: Kernels) -> None:
     _kernels[kernels_of.spec.name, kernels_of.label or kernels_of.device] = kernels_of
 
 
+def op_tables() -> list[tuple[str, int]]:
+    """The name and the address of the `OpTable` of each op that has kernels."""
+    return sorted({(one.spec.name, one.table) for one in _kernels.values()})
+
+
 def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
     """The kernels of an op for a type of device, or of a label, if there are any."""
     return _kernels.get((op, device))

@@ -120,7 +120,10 @@ def _register(
     functions = dict(zip(symbols, objects.load_ir(module, symbols), strict=True))
     free = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value
     address = registry.registry(
-        [registry.op_record(spec, functions[f"shape_{spec.name}"], memory) for spec in new],
+        [
+            registry.op_record(spec, functions[f"shape_{spec.name}"], tables[spec.name], memory)
+            for spec in new
+        ],
         [
             registry.kernel_entries(one.spec, one.device, one.label, functions[create], memory)
             for create, one in zip(records, made, strict=True)

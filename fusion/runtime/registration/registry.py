@@ -26,6 +26,7 @@ class OpRecord(Layout):
     infer_shapes: Address  # void (*)(TF_ShapeInferenceContext*, TF_Status*)
     content: Address  # the OpDef in TensorFlow's registry, serialized
     content_bytes: Int64
+    table: Address  # `OpTable`
 
 
 class KernelEntry(Layout):
@@ -62,7 +63,7 @@ class Registry(Layout):
     message: Fields = fields(MESSAGE_BYTES // 8)
 
 
-def op_record(spec: OpSpec, infer_shapes: Word, memory: Memory) -> list[Word]:
+def op_record(spec: OpSpec, infer_shapes: Word, table: Word, memory: Memory) -> list[Word]:
     """The words of `OpRecord`."""
 
     def texts(items: Sequence[str]) -> list[Word]:
@@ -78,6 +79,7 @@ def op_record(spec: OpSpec, infer_shapes: Word, memory: Memory) -> list[Word]:
         infer_shapes,
         memory.bytes(content),
         len(content),
+        table,
     ]
 
 

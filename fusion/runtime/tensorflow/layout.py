@@ -66,7 +66,19 @@ class OpTable(Layout):
     is_mixed: Flag  # whether it cannot be told how long lists are: then no shapes are inferred
     resized: Address  # of the name of the attr `OpSpec.resized`, a C string; 0 for none
     resized_default: Int64  # its default, a number of `TF_DataType`
+    rows_input: Int64  # the number of the input `OpSpec.rows`, -1 for none
+    counters: Address  # `Counters`
     entries: Fields = fields(0)
+
+
+class Counters(Layout):
+    """What the calls of an op's kernels add up to, on all devices."""
+
+    calls: Int64
+    rows: Int64  # ids that were looked up, padding included, or rows that were combined or updated
+    helpers: Int64  # of each call the most threads that helped at the same time
+    nanoseconds: Int64  # from the first instruction of a kernel to its last
+    padding: Fields = fields(4)  # a cache line
 
 
 class InputEntry(Layout):
@@ -106,6 +118,8 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
     if spec.resized is not None:
         default = DTYPES[str(spec.types[spec.resized].default)].enum
         table[OpTable.resized :] = [memory.text(spec.resized), default]
+    table.append(-1 if spec.rows is None else getattr(spec.input_indices, spec.rows))
+    table.append(memory.words([0] * Counters.SIZE))
     for arg in spec.inputs:
         when = getattr(spec.slots, arg.when) if arg.when else -1
         table += [lengths.index(arg.length), _rank(arg), when, memory.text(arg.name)]

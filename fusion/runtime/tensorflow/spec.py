@@ -241,6 +241,8 @@ class OpSpec:
     `names` is the string attr, or list of one for each column, by which its messages call columns.
     `resized` is a type attr with a default: with another value the outputs have sizes that those of
     the inputs do not tell. The shape functions of TensorFlow's C API see no attrs of other kinds.
+    `rows` is the input whose elements a call is counted by, dimensions of fixed size left out; a
+    kernel that takes its inputs itself counts them itself.
     """
 
     name: str
@@ -255,6 +257,7 @@ class OpSpec:
     is_stateful: bool = False
     names: str | None = None
     resized: str | None = None
+    rows: str | None = None
 
     @cached_property
     def python_name(self) -> str:

@@ -15,12 +15,14 @@ from numba import types
 from fusion.runtime.native.atomic import (
     atomic_add,
     atomic_load,
+    atomic_max,
     atomic_store,
     atomic_swap_if,
     read_float_modes,
     set_float_modes,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load, store
 from fusion.runtime.threads.layout import SLOT_COUNT, Job, Pool, Slot
 
@@ -116,6 +118,7 @@ def withdraw(pool: int, slot: int) -> None:
 @jit
 def open_job(pool: int, job: int) -> int:
     """Offers a job to a pool, 0 for none; returns what `close_job` needs. Between them, work."""
+    store(job, Job.most_helpers, 0)
     if pool == 0:
         return int64(-1)
     atomic_add(pool, Pool.active_count, int64(1))
@@ -134,6 +137,13 @@ def close_job(pool: int, slot: int) -> None:
     atomic_add(pool, Pool.active_count, int64(-1))
     if _left_processors(pool) > 0 and _is_any_offered(pool):
         _wake(pool, int64(1))
+
+
+@jit
+def count_helpers(frame: int, job: int) -> None:
+    """Notes for `Counters` how many threads have helped with a job of a call that is done."""
+    most = max(load(frame, Frame.helper_count), load(job, Job.most_helpers))
+    store(frame, Frame.helper_count, most)
 
 
 @jit
@@ -166,6 +176,7 @@ def _help(pool: int, slot: int) -> None:
     if job != 0 and _is_wanted(job):
         if _begins_to_help(pool):
             atomic_add(pool, Pool.helper_count, int64(1))
+            atomic_max(job, Job.most_helpers, atomic_load(job, Job.helper_count))
             set_float_modes(job + 8 * Job.float_modes)
             call_at(load(job, Job.kernel), job, int64(0))
             atomic_add(pool, Pool.helper_count, int64(-1))

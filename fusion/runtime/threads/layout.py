@@ -45,4 +45,5 @@ class Job(Layout):
     pool: Address  # that it is offered to
     helper_count: Int64
     helper_limit: Int64
+    most_helpers: Int64  # that were at work at the same time
     float_modes: Int64  # of the thread that offers it

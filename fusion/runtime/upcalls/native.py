@@ -5,6 +5,7 @@ from __future__ import annotations
 from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
+from fusion.runtime.native.clock import now, processor_time
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
@@ -30,9 +31,6 @@ from fusion.runtime.upcalls.service import (
 #: Nanoseconds from one look at the lock to the next.
 _SLICE_NS = 100_000_000
 
-#: CLOCK_MONOTONIC and CLOCK_PROCESS_CPUTIME_ID of clock_gettime(2).
-_MONOTONIC, _PROCESS_CPU_TIME = 1, 2
-
 #: A process is idle that computes for less than one part in so many of the time.
 _IDLE = 20
 
@@ -41,24 +39,10 @@ _IDLE = 20
 _BUSY = 10
 
 _i32, _i64 = types.int32, types.int64
-_c_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
 _c_syscall = types.ExternalFunction("syscall", _i64(_i64, _i64, _i64, _i64, _i64))
 _c_pthread_create = types.ExternalFunction("pthread_create", _i32(_i64, _i64, _i64, _i64))
 _c_pthread_self = types.ExternalFunction("pthread_self", _i64())
 _c_pthread_detach = types.ExternalFunction("pthread_detach", _i32(_i64))
-
-
-@jit
-def now() -> int:
-    """Nanoseconds since some time."""
-    return _clock(_MONOTONIC)
-
-
-@jit
-def _clock(number: int) -> int:
-    spec = stack_words(2)
-    _c_clock_gettime(_i32(number), spec)
-    return load(spec, 0) * 1_000_000_000 + load(spec, 1)
 
 
 @jit
@@ -123,10 +107,10 @@ def _wait(record: int, request: int, patience: int) -> bool:
     store(slice_spec, 0, int64(0))
     store(slice_spec, 1, int64(_SLICE_NS))
     probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
-    last, last_cpu = now(), _clock(_PROCESS_CPU_TIME)
+    last, last_cpu = now(), processor_time()
     while atomic_load(request, RequestRecord.state) == WAITING:
         _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
-        time, cpu = now(), _clock(_PROCESS_CPU_TIME)
+        time, cpu = now(), processor_time()
         # A process that was stopped for an hour has not been without the lock for an hour.
         passed = min(time - last, 2 * _SLICE_NS)
         without += passed if (cpu - last_cpu) * _IDLE < passed else passed // _BUSY

@@ -29,6 +29,7 @@ from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import (
     check,
     context,
+    count_rows,
     failed,
     kernel_state,
     reused_output,
@@ -327,6 +328,8 @@ def _compute(frame: int, job: int, shared: int) -> None:
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job, int64(0))
     jobs.close_job(helpers, slot_of_job)
+    jobs.count_helpers(frame, job)
+    count_rows(frame, entries)
     for index in range(count):
         error = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)
         if error != _NO_ERROR:

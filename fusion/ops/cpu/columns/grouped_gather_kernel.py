@@ -22,6 +22,7 @@ from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
 from fusion.runtime.native.frame import (
     check,
     context,
+    count_rows,
     failed,
     kernel_state,
     new_output,
@@ -179,6 +180,7 @@ def _gather_all(frame: int, job: int, shared: int, count: int) -> None:
         total += _open_column(frame, job, shared, int64(index))
         if failed(frame):
             return
+    count_rows(frame, total)
     pool = state_field(kernel_state(frame), GatherState.pool)
     helpers = pool if total >= _PARALLEL_KEYS else int64(0)
     threads = load(pool, Pool.thread_count) + 1 if helpers != 0 else int64(1)
@@ -194,6 +196,7 @@ def _gather_all(frame: int, job: int, shared: int, count: int) -> None:
     slot = jobs.open_job(helpers, job)
     work(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
     for index in range(count):
         call = _call_at(job, int64(index))
         if load(call, GatherCall.has_wrong) != 0:

@@ -115,7 +115,7 @@ def work(job: int, helps: int) -> None:
 
 
 @jit
-def _do_all(job: int, phase: int, tasks: int, helpers: int) -> None:
+def _do_all(frame: int, job: int, phase: int, tasks: int, helpers: int) -> None:
     """Does the tasks of a phase."""
     store(job, KeyedJob.phase, phase)
     store(job, Job.next_task, 0)
@@ -123,6 +123,7 @@ def _do_all(job: int, phase: int, tasks: int, helpers: int) -> None:
     slot = jobs.open_job(helpers, job)
     work(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
 
 
 @jit
@@ -193,7 +194,7 @@ def _count_entries(job: int, column: int, counts: int) -> None:
 
 
 @jit
-def _gather_all(job: int, count: int, total: int, pool: int) -> None:
+def _gather_all(frame: int, job: int, count: int, total: int, pool: int) -> None:
     """Gathers the rows of all keys, by all threads that there are where that pays."""
     helpers = pool if total >= PARALLEL_KEYS else int64(0)
     size, tasks = total, int64(0)
@@ -207,7 +208,7 @@ def _gather_all(job: int, count: int, total: int, pool: int) -> None:
         tasks += (load(_call_at(job, k), KeyedCall.key_count) + size - 1) // size
     store(firsts, count, tasks)
     store(job, KeyedJob.task_keys, size)
-    _do_all(job, int64(_GATHERING), tasks, helpers)
+    _do_all(frame, job, int64(_GATHERING), tasks, helpers)
 
 
 @jit
@@ -224,7 +225,7 @@ def _add_all(frame: int, job: int, count: int, pool: int) -> None:
         if load(_call_at(job, k), KeyedCall.missing_count) != 0:
             list_missing(_call_at(job, k), missing)
             missing += 8 * load(_call_at(job, k), KeyedCall.missing_count)
-    _do_all(job, int64(_ADDING), count, pool if total >= TASK_KEYS else int64(0))
+    _do_all(frame, job, int64(_ADDING), count, pool if total >= TASK_KEYS else int64(0))
     for k in range(count):
         check_room(frame, _call_at(job, k), load(_column_of(job, k), KeyedColumn.index))
 
@@ -243,7 +244,7 @@ def _prepare_shared(frame: int, job: int, shared: int, count: int, steps: int) -
     if failed(frame):
         return
     pool = state_field(kernel_state(frame), ColumnsState.pool)
-    _gather_all(job, count, total, pool)
+    _gather_all(frame, job, count, total, pool)
     _add_all(frame, job, count, pool)
 
 

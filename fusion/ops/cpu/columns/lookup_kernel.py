@@ -32,6 +32,7 @@ from fusion.ops.cpu.columns.slow_path import finish_column
 from fusion.ops.cpu.columns.tasks import ColumnResult, LookupJob
 from fusion.runtime.native.frame import (
     context,
+    count_rows,
     failed,
     kernel_state,
     new_output,
@@ -206,12 +207,16 @@ def look_up(frame: int, shared: int, gathers: int) -> None:
     store(job, LookupJob.column_count, count)
     store(job, LookupJob.marks, marks)
     store(job, LookupJob.mark_count, 0)
+    store(job, LookupJob.id_count, 0)
     store(job, LookupJob.shared, shared)
     store(job, LookupJob.gathers, gathers)
     helpers = pool if parallel else int64(0)
     slot = jobs.open_job(helpers, job)
     tasks.work(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
+    ids = load(job, LookupJob.id_count)
+    count_rows(frame, ids if shared == 0 else load(shared, SharedInputs.entry_count))
     if load(job, LookupJob.mark_count) == 0:
         return
     for index in range(count):

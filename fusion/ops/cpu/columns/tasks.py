@@ -40,6 +40,7 @@ class LookupJob(Job):
     column_count: Int64
     marks: Address  # of columns that need the slow path, int64 [columns]
     mark_count: Int64
+    id_count: Int64  # of all columns, those that are shared in each
     shared: Address  # `SharedInputs`, or 0
     gathers: Address  # a `KeyedGather` for each column, zeros of a plain table; or 0
 
@@ -296,18 +297,21 @@ def work(job: int, helps: int) -> None:
     span = load(job, LookupJob.block_columns)
     columns = load(job, LookupJob.column_count)
     spans = (columns + span - 1) // span
-    task = next_task(job, helps)
+    task, ids = next_task(job, helps), int64(0)
     while task >= 0:
         first, start = (task // spans) * load(job, LookupJob.block_rows), (task % spans) * span
         for index in range(start, min(start + span, columns)):
             done = take_source(
                 int64(0), ctx, state, index, source, status, load(job, LookupJob.shared)
             )
+            if done and first == 0:
+                ids += load(source, ColumnInputs.id_count)
             done = done and _do_column(job, index, first, source, workspace, arguments)
             release(source)
             if not done:
                 atomic_store(load(job, LookupJob.marks), index, int64(1))
                 atomic_add(job, LookupJob.mark_count, int64(1))
         task = next_task(job, helps)
+    atomic_add(job, LookupJob.id_count, ids)
     free_workspace(workspace)
     tf_delete_status(status)

@@ -37,6 +37,7 @@ from fusion.runtime.native.atomic import atomic_add, atomic_store
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
 from fusion.runtime.native.frame import (
     context,
+    count_rows,
     failed,
     kernel_state,
     new_output,
@@ -94,6 +95,7 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
                 fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
+            count_rows(frame, ids)
             if load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0:
                 total += rows
             if rows != batch:
@@ -259,6 +261,7 @@ def _put_keys(frame: int, job: int, pool: int) -> None:
     slot = jobs.open_job(helpers, job)
     do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
     for index in range(count):
         key = load(load(job, UniqueJob.marks), index)
         if key != 0:
@@ -327,6 +330,7 @@ def find_keys(frame: int, job: int) -> None:
     slot = jobs.open_job(helpers, job)
     do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
     if load(job, UniqueJob.mark_count) != 0:
         _finish(frame, job, source)
     if not failed(frame):

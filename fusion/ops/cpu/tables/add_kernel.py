@@ -13,7 +13,7 @@ from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_rows, share, share_index, unshare
 from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import failed, kernel_state, new_output
+from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
@@ -49,6 +49,7 @@ def _add(frame: int, table: int, index: int, tensors: int) -> None:
     state = kernel_state(frame)
     dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
     count = element_count(load(tensors, 0))
+    count_rows(frame, count)
     rows = new_output(frame, int64(0), int64(1), count, int64(1), int64(8))
     if failed(frame):
         return

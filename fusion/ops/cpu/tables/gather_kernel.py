@@ -26,7 +26,7 @@ from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, GatherJob, KeyedCall, SharedVariable
 from fusion.ops.cpu.tables.sharing import share, share_all, unshare, unshare_all
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import failed, kernel_state, new_output, scratch_bytes
+from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as, stack_words, store, store_as
 from fusion.runtime.tensorflow.c_api import tf_num_dims, tf_tensor_data
@@ -53,6 +53,7 @@ def _take_keys(frame: int, job: int, tensors: int) -> None:
         fail(frame, INVALID_ARGUMENT, text, int64(tf_num_dims(keys)))
         return
     count = element_count(keys)
+    count_rows(frame, count)
     store(call, KeyedCall.key_count, count)
     store(args, KeyedGather.keys, tf_tensor_data(keys))
     if load(kernel_state(frame), AccessState.has_int32_keys) != 0:
@@ -131,6 +132,7 @@ def _gather_all(frame: int, job: int) -> None:
     slot = jobs.open_job(helpers, job)
     work(job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
 
 
 @jit

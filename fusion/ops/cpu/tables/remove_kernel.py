@@ -10,7 +10,7 @@ from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import failed, new_output
+from fusion.runtime.native.frame import count_rows, failed, new_output
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
@@ -29,6 +29,7 @@ def _remove(frame: int, index: int, tensors: int) -> None:
         text = "release must have one element, but has %lld"
         fail(frame, INVALID_ARGUMENT, text, element_count(load(tensors, 1)))
         return
+    count_rows(frame, count)
     rows = new_output(frame, int64(0), int64(1), count, int64(1), int64(8))
     if failed(frame):
         return

@@ -24,6 +24,7 @@ from fusion.cpu_ops.hot_rows.store import find_store, find_table
 from fusion.ops.cpu.columns.inputs import input_tensor
 from fusion.ops.cpu.tables.inputs import element_count
 from fusion.ops.cpu.tables.store_layout import StoreColumn, StoreGatherState
+from fusion.runtime.native.clock import now
 from fusion.runtime.native.errors import (
     DEADLINE_EXCEEDED,
     FAILED_PRECONDITION,
@@ -36,6 +37,7 @@ from fusion.runtime.native.errors import (
 from fusion.runtime.native.frame import (
     check,
     context,
+    count_rows,
     extended_output,
     failed,
     kernel_state,
@@ -46,7 +48,8 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, c_memset, call_at, load, stack_words, store
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.runtime.upcalls.native import free_request, new_request, now, upcall
+from fusion.runtime.threads.jobs import count_helpers
+from fusion.runtime.upcalls.native import free_request, new_request, upcall
 from fusion.runtime.upcalls.service import RequestRecord
 
 #: Of an element of a row, float32.
@@ -94,6 +97,7 @@ def _open_columns(frame: int, record: int, job: int) -> None:
         if failed(frame):
             return
         total += load(call_at_index(job, int64(index)), TableCall.key_count)
+    count_rows(frame, total)
     missing = scratch_bytes(frame, 8 * total)
     for index in range(load(job, StoreCall.call_count)):
         call = call_at_index(job, int64(index))
@@ -194,6 +198,7 @@ def _gather(frame: int, record: int) -> None:
     if failed(frame):
         return
     call_at(load(record, StoreRecord.lookup), job)
+    count_helpers(frame, job)
     if load(job, StoreCall.waiting_count) > 0:
         _fetch(frame, job)
     count_latency(record, now() - begun)

@@ -7,7 +7,7 @@ import numpy as np
 from fusion.cpu_ops.updates.layout import ValueSource
 from fusion.ops.cpu.updates.layout import UpdateJob, UpdateState
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import check, context, failed, new_output, status_of
+from fusion.runtime.native.frame import check, context, count_rows, failed, new_output, status_of
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, store
 from fusion.runtime.tensorflow.c_api import (
@@ -57,6 +57,7 @@ def take_inputs(frame: int, job: int, tensors: int) -> int:
         return int64(0)
     count = _elements(ids)
     store(job, UpdateJob.id_count, count)
+    count_rows(frame, count)
     values = load(state, UpdateState.value_count)
     for index in range(values):
         if not failed(frame):

@@ -370,6 +370,7 @@ def _run(frame: int, job: int) -> None:
     slot = jobs.open_job(helpers, job)
     do_tasks(worker, job, int64(0))
     jobs.close_job(helpers, slot)
+    jobs.count_helpers(frame, job)
     close_worker(worker)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 import tensorflow as tf
 
+from fusion.runtime.layout import Layout
 from fusion.runtime.registration.library.manifest import read_manifest
+from fusion.runtime.registration.library.record import EXPORTED, LibraryRecord
+from fusion.runtime.registration.registry import OpRecord, Registry
 from fusion.version import __version__
 
 #: Names the library, or none if it is empty; unset, it is the one beside the package, if there is
@@ -41,6 +45,26 @@ def load_library(path: Path) -> None:
         tf.load_op_library(str(path.absolute()))
     except tf.errors.OpError as error:
         raise unusable(path, error.message) from error
+
+
+def op_tables() -> dict[str, int]:
+    """The addresses of the `OpTable` of each op in the chosen library, if it is loaded, by name."""
+    path = chosen_library()
+    if path is None:
+        return {}
+    try:
+        loaded = ctypes.CDLL(str(path.absolute()), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        record = ctypes.c_int64.in_dll(loaded, EXPORTED).value
+    except (OSError, ValueError):  # not loaded, or of another kind
+        return {}
+    registry = _words(_words(record, LibraryRecord)[LibraryRecord.registry], Registry)
+    start, step = registry[Registry.ops], 8 * OpRecord.SIZE
+    ops = [_words(start + step * k, OpRecord) for k in range(registry[Registry.op_count])]
+    return {ctypes.string_at(op[OpRecord.name]).decode(): op[OpRecord.table] for op in ops}
+
+
+def _words(address: int, layout: type[Layout]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * layout.SIZE).from_address(address)
 
 
 def unusable(path: Path, why: str) -> ImportError:

@@ -7,6 +7,9 @@ from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 #: The levels of the x86-64 psABI, and what a processor is called that has none of a library's.
 LEVELS = {1: "x86-64", 2: "x86-64-v2", 3: "x86-64-v3", 4: "x86-64-v4"}
 
+#: The word that a library exports, by which Python finds its `LibraryRecord`.
+EXPORTED = "fusion_library"
+
 
 class LibraryRecord(Layout):
     """A library of ops and their kernels."""

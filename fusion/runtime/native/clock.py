@@ -1,0 +1,33 @@
+"""The clocks of the system, in compiled code."""
+
+from __future__ import annotations
+
+from numba import types
+
+from fusion.runtime.native.jit import jit
+from fusion.runtime.native.memory import load, stack_words
+
+#: CLOCK_MONOTONIC and CLOCK_PROCESS_CPUTIME_ID of clock_gettime(2).
+_MONOTONIC, _PROCESS_CPU_TIME = 1, 2
+
+_i32, _i64 = types.int32, types.int64
+_c_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
+
+
+@jit
+def now() -> int:
+    """Nanoseconds since some time."""
+    return _clock(_MONOTONIC)
+
+
+@jit
+def processor_time() -> int:
+    """Nanoseconds that all threads of the process have run."""
+    return _clock(_PROCESS_CPU_TIME)
+
+
+@jit
+def _clock(number: int) -> int:
+    spec = stack_words(2)
+    _c_clock_gettime(_i32(number), spec)
+    return load(spec, 0) * 1_000_000_000 + load(spec, 1)
