@@ -17,9 +17,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
@@ -32,7 +31,8 @@ from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult
-from fusion.printable import printable_lines
+from fusion.printable import printable, printable_lines
+from fusion.process_stats import FusionStats, op_stats
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.optimizer.prefilter import Rule
@@ -46,43 +46,6 @@ LOOKUPS: Rule = tuple(form.ops for form in FORMS)
 #: And those that may have updates of tables.
 UPDATES: Rule = fuse_updates.RULE
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
-
-
-@dataclass(frozen=True)
-class FusionStats:
-    """What happened in this process so far.
-
-    Attributes:
-        enabled: whether graphs are fused now.
-        graphs_seen: how often TensorFlow showed a graph: two times and more for each of them.
-        columns_fused: how many lookups were replaced.
-        milliseconds: the time spent in all of this, summed over threads.
-        failures: how often something went wrong, and the graph stayed as it was.
-        timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
-            GIL): for a second in which the process did nothing, or for ten.
-        last_report: on the last graph with segment reductions; None when there was none yet.
-    """
-
-    enabled: bool
-    graphs_seen: int
-    columns_fused: int
-    milliseconds: float
-    failures: int
-    timeouts: int
-    last_report: FusionReport | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain dicts, lists, strings and numbers, ready for JSON."""
-        report = self.last_report
-        return {**self.__dict__, "last_report": None if report is None else report.to_dict()}
-
-    def __str__(self) -> str:
-        head = (
-            f"fusion is {'on' if self.enabled else 'off'}: {self.graphs_seen} graphs seen, "
-            f"{self.columns_fused} columns fused, {self.milliseconds:.1f} ms, "
-            f"{self.failures} failures, {self.timeouts} timeouts"
-        )
-        return head if self.last_report is None else f"{head}\nlast graph: {self.last_report}"
 
 
 Observer = Callable[[graph_pb2.GraphDef, FusionReport], None]
@@ -238,6 +201,7 @@ def stats() -> FusionStats:
             failures=_state.failures,
             timeouts=counts.timeouts,
             last_report=_state.last_report,
+            ops=op_stats(),
         )
 
 
@@ -271,6 +235,8 @@ def _optimize(item: plugin.Item) -> bytes | None:
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
+    if report is not None and shown is report:
+        _log(report)
     if failure is not None and first:
         _logger.warning(
             "fusion left a graph as it was, because of an error of its own; more of them will be "
@@ -278,6 +244,17 @@ def _optimize(item: plugin.Item) -> bytes | None:
             printable_lines("".join(traceback.format_exception(failure))),
         )
     return graph
+
+
+def _log(report: FusionReport) -> None:
+    """Has the log tell what became of a graph with lookups."""
+    left = [one for one in report.columns if not one.fused and not one.fused_before]
+    for column in left:
+        where = printable(column.name), printable(column.reason), printable(column.node)
+        _logger.info("left alone: %s: %s, at %s", *where)
+    if report.fused_count:
+        counts = report.fused_count, len(report.columns), report.nodes_before, report.nodes_after
+        _logger.info("fused %d of %d columns of a graph, %d -> %d nodes", *counts)
 
 
 def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -> None:

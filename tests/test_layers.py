@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("version", "printable", "arguments", "data", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "ops_library", "passes", "tables", "stores"),
+        *("gpu_ops", "ops", "ops_library", "passes", "process_stats", "tables", "stores"),
         *(
             "distribute",
             "lookup",

@@ -128,7 +128,7 @@ def test_stats_count_and_show_the_last_report():
     assert json.loads(json.dumps(after.to_dict()))["last_report"]["fused"] == 1
     assert f"{after.columns_fused} columns fused" in str(after)
     assert "embedding_lookup" in str(after)
-    assert str(after).startswith("fusion is off")
+    assert str(after).startswith("enable() is off")
 
 
 def test_nothing_is_counted_while_it_is_off():

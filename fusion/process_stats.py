@@ -1,0 +1,137 @@
+"""What fusion has done in a process, for people, for JSON and for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fusion.passes.report.report import FusionReport
+from fusion.runtime.registration.op_counters import op_counts
+
+#: (op, or "" for the process; value)
+_Sample = tuple[str, float]
+
+#: Fields of `OpStats`, what they are multiplied by, and the metrics that they become.
+_OP_METRICS = (
+    ("calls", 1, "calls_total", "calls of fused ops"),
+    ("rows", 1, "rows_total", "rows of fused ops"),
+    ("threads", 1, "threads_total", "threads at work on a call at the same time, of all calls"),
+    ("milliseconds", 1e-3, "seconds_total", "time in the kernels of fused ops"),
+)
+
+#: Fields of `FusionStats`, likewise.
+_PROCESS_METRICS = (
+    ("enabled", 1, "enabled", "gauge", "whether graphs are fused as TensorFlow optimizes them"),
+    ("graphs_seen", 1, "graphs_seen_total", "counter", "graphs that TensorFlow showed"),
+    ("columns_fused", 1, "columns_fused", "gauge", "lookups replaced in these graphs"),
+    ("milliseconds", 1e-3, "optimizer_seconds_total", "counter", "time spent on these graphs"),
+    ("failures", 1, "failures_total", "counter", "graphs left alone because of an error"),
+    ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for want of Python's lock"),
+)
+
+
+@dataclass(frozen=True)
+class OpStats:
+    """What the calls of a fused op add up to, in whatever model it is.
+
+    Attributes:
+        op: its type.
+        calls: how many there were, those that failed included.
+        rows: the ids that were looked up, padding included; of ops without ids the rows that were
+            combined, gathered or updated.
+        threads: the threads that worked on a call at the same time, at most, that which ran the op
+            included, summed over the calls: as many as there are calls if each had one.
+        milliseconds: the time in its kernels; on a GPU, what the host takes to launch them.
+    """
+
+    op: str
+    calls: int
+    rows: int
+    threads: int
+    milliseconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.op}: {self.calls:,} calls, {self.rows:,} rows, "
+            f"{self.threads / self.calls:.1f} threads, {self.milliseconds:,.1f} ms"
+        )
+
+
+def op_stats() -> tuple[OpStats, ...]:
+    """Returns the stats of the fused ops that were called in this process so far, by name."""
+    return tuple(
+        OpStats(
+            op, counts.calls, counts.rows, counts.calls + counts.helpers, counts.nanoseconds / 1e6
+        )
+        for op, counts in op_counts().items()
+        if counts.calls
+    )
+
+
+@dataclass(frozen=True)
+class FusionStats:
+    """What happened in this process so far.
+
+    Attributes:
+        enabled: whether graphs are fused now.
+        graphs_seen: how often TensorFlow showed a graph: two times and more for each of them.
+        columns_fused: how many lookups were replaced in these graphs.
+        milliseconds: the time spent in all of this, summed over threads.
+        failures: how often something went wrong, and the graph stayed as it was.
+        timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
+            GIL): for a second in which the process did nothing, or for ten.
+        last_report: on the last graph with segment reductions; None when there was none yet.
+        ops: the fused ops that were called, those of models that were rewritten before included.
+    """
+
+    enabled: bool
+    graphs_seen: int
+    columns_fused: int
+    milliseconds: float
+    failures: int
+    timeouts: int
+    last_report: FusionReport | None
+    ops: tuple[OpStats, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain dicts, lists, strings and numbers, ready for JSON."""
+        report = self.last_report
+        return {
+            **self.__dict__,
+            "last_report": None if report is None else report.to_dict(),
+            "ops": [asdict(op) for op in self.ops],
+        }
+
+    def prometheus(self) -> str:
+        """Returns metrics in the text format of Prometheus, version 0.0.4."""
+        return "".join(f"{line}\n" for line in self._metrics())
+
+    def _metrics(self) -> Iterator[str]:
+        """Yields the lines of all metrics."""
+        for field, unit, name, help_text in _OP_METRICS:
+            samples = [(op.op, getattr(op, field) * unit) for op in self.ops]
+            yield from _family(f"op_{name}", "counter", help_text, samples)
+        for field, unit, name, kind, help_text in _PROCESS_METRICS:
+            yield from _family(name, kind, help_text, [("", getattr(self, field) * unit)])
+
+    def __str__(self) -> str:
+        head = (
+            f"enable() is {'on' if self.enabled else 'off'}: {self.graphs_seen} graphs seen, "
+            f"{self.columns_fused} columns fused, {self.milliseconds:.1f} ms, "
+            f"{self.failures} failures, {self.timeouts} timeouts"
+        )
+        called = [f"  {op}" for op in self.ops]
+        lines = [head, "fused ops called:" if called else "no fused op was called", *called]
+        if self.last_report is not None:
+            lines.append(f"last graph: {self.last_report}")
+        return "\n".join(lines)
+
+
+def _family(name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Iterator[str]:
+    """Yields the lines of a metric."""
+    yield f"# HELP fusion_{name} {help_text}"
+    yield f"# TYPE fusion_{name} {kind}"
+    for op, value in samples:
+        label = f'{{op="{op}"}}' if op else ""
+        yield f"fusion_{name}{label} {value:.15g}"
