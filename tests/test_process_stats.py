@@ -105,19 +105,19 @@ def test_a_dimension_of_fixed_size_is_no_row() -> None:
 
 def test_training_is_counted_in_each_of_its_ops() -> None:
     tables = [tf.Variable(tf.ones([10, 4])) for _ in range(3)]
-    ids = tf.SparseTensor(INDICES, IDS, SHAPE)
+    batch = [tf.SparseTensor(INDICES, IDS, SHAPE) for _ in tables]
 
     @tf.function
-    def step(ids: tf.SparseTensor) -> None:
+    def step(batch: list[tf.SparseTensor]) -> None:
         with tf.GradientTape() as tape:
-            bags = [tf.nn.safe_embedding_lookup_sparse(table, ids) for table in tables]
+            bags = [*map(tf.nn.safe_embedding_lookup_sparse, tables, batch)]
             loss = tf.reduce_sum(tf.concat(bags, 1))
         for table, grad in zip(tables, tape.gradient(loss, tables), strict=True):
             table.scatter_sub(grad)
 
     with fusion.fused():
-        step(ids)
-    rows = {op: (one.calls, one.rows) for op, one in counted(lambda: step(ids)).items()}
+        step(batch)
+    rows = {op: (one.calls, one.rows) for op, one in counted(lambda: step(batch)).items()}
     assert rows["GroupedEmbeddingPreLookUp"] == (1, 3 * 4)
     assert rows["GroupedEmbeddingPostLookUp"] == (1, 3 * 4)
     assert rows["GroupedEmbeddingPostLookUpGrad"] == (1, 3 * 4)

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.control_groups import limited
 from fusion.runtime.native import memory_limit
 from fusion.runtime.native.jit import callable_from_python
+from tests.runtime.group_files import write_groups
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -39,11 +40,7 @@ def resident(root: str | Path) -> int:
 
 def limit_of(root: Path, groups: str, **limits: str) -> int:
     """The limit where the files have this content, `limits` by the paths of the groups."""
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(groups)
-    for path, text in limits.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
+    write_groups(root, groups, limits)
     return limit(root)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fusion import ops
 from fusion.runtime.threads import pool
-from fusion.runtime.threads.layout import SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
+from fusion.runtime.threads.layout import MOST_THREADS, SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
 from tests import zygote
 from tests.ops.embedding_columns import NO_IDS, attrs
 
@@ -64,11 +64,81 @@ def test_a_pool_has_the_threads_that_it_is_to_have_besides_the_caller(
     assert not pool.is_ready()
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", ""])
-def test_a_number_of_threads_that_is_none(monkeypatch, text):
+@pytest.mark.parametrize("text", ["0", "-1", "many", "", "1.5", " 2", "\u0663"])
+def test_a_number_of_threads_that_is_none(monkeypatch, caplog, text):
+    """It is told, and there are as many as without it."""
+    monkeypatch.delenv(THREADS_VARIABLE, raising=False)
+    default = pool.thread_count()
     monkeypatch.setenv(THREADS_VARIABLE, text)
-    with pytest.raises(ValueError, match="FUSION_NUM_THREADS must be a positive number"):
-        pool.thread_count()
+    pool.warn_of_setting()
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("fusion", "WARNING")
+    assert f"FUSION_NUM_THREADS is {text!r}, which is not a positive number" in record.message
+    assert pool.thread_count() == default
+
+
+@pytest.mark.parametrize("text", ["1", "64", "999999999999999999999", None])
+def test_of_a_number_of_threads_nothing_is_told(monkeypatch, caplog, text):
+    if text is None:
+        monkeypatch.delenv(THREADS_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(THREADS_VARIABLE, text)
+    pool.warn_of_setting()
+    assert not caplog.records
+    assert 1 <= pool.thread_count() <= MOST_THREADS
+
+
+def test_it_is_told_at_import():
+    server = zygote.without_fusion()
+    done = run_with({THREADS_VARIABLE: "0"}, "import fusion", server=server)
+    assert "FUSION_NUM_THREADS is '0', which is not a positive number" in done.stderr
+
+
+COUNT = "from fusion.runtime.threads import pool; print(pool.thread_count())"
+SESSIONS = """
+import tensorflow as tf
+v1 = tf.compat.v1
+session = v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=1), graph=tf.Graph())
+other = v1.Session(graph=tf.Graph())
+"""
+SETTING = "import tensorflow as tf; tf.config.threading.set_intra_op_parallelism_threads({})\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "variables", "count"),
+    [
+        ("", {"TF_NUM_INTRAOP_THREADS": "1"}, 1),
+        ("", {"TF_NUM_INTRAOP_THREADS": "64"}, None),
+        ("", {"TF_NUM_INTRAOP_THREADS": "0"}, None),
+        ("", {"TF_NUM_INTRAOP_THREADS": "many"}, None),
+        (SESSIONS, {}, 1),
+        (SESSIONS, {"TF_NUM_INTRAOP_THREADS": "2"}, 1),
+        (SETTING.format(1), {}, 1),
+        (SETTING.format(64), {"TF_NUM_INTRAOP_THREADS": "1"}, None),
+        (SETTING.format(1) + SESSIONS, {THREADS_VARIABLE: "3"}, 3),
+        ("", {"TF_NUM_INTRAOP_THREADS": "1", THREADS_VARIABLE: "3"}, 3),
+    ],
+)
+def test_the_settings_of_tensorflow_are_read(program, variables, count):
+    """None stands for the number of processors."""
+    done = run_with(variables, program + COUNT)
+    most = len(os.sched_getaffinity(0))
+    assert done.stdout.split() == [str(most if count is None else count)], done.stderr
+
+
+def run_with(variables, program, **options):
+    """Runs a program with these settings and no others."""
+    names = ("TF_NUM_INTRAOP_THREADS", THREADS_VARIABLE)
+    environment = {name: text for name, text in os.environ.items() if name not in names}
+    return zygote.run(
+        [sys.executable, "-c", program],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
 
 
 def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeypatch):

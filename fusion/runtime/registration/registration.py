@@ -25,6 +25,7 @@ from fusion.runtime.registration.registry import Registry
 from fusion.runtime.registration.thunks import COMPUTE, thunks
 from fusion.runtime.tensorflow import layout, library
 from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.threads import pool
 
 
 def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
@@ -42,6 +43,8 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     if chosen is not None:
         _load(chosen, specs)
         gpus = None
+    else:
+        pool.warn_of_setting()
     new = [spec for spec in specs if not _is_registered(spec)]
     known = {spec.name for spec in specs} - {spec.name for spec in new}
     # TensorFlow looks through all of its kernels for those of an op; one that is new has none.

@@ -7,8 +7,11 @@ from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 SLOT_COUNT = 16
 
 #: How many threads may work on one op, that which runs it included. Unset, it is TensorFlow's
-#: intra-op setting where Python starts them, or the number of processors.
+#: intra-op setting, or the number of processors that the process may keep busy if that is less.
 THREADS_VARIABLE = "FUSION_NUM_THREADS"
+
+#: TensorFlow's own, for processes that set no number by its API.
+INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 #: More would only wait for the memory.
 MOST_THREADS = 64

@@ -1,26 +1,29 @@
-"""The start of a library's pool of threads, in native code; see `pool` for that of Python."""
+"""How many threads there are, and the start of those of a library; see `pool` for Python's."""
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 
 from fusion.runtime.native.atomic import atomic_load, atomic_store, atomic_swap_if
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store
-from fusion.runtime.native.text import literal
-from fusion.runtime.threads.layout import MOST_THREADS, THREADS_VARIABLE, Pool
+from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.processor_limit import processor_limit
+from fusion.runtime.native.text import byte, literal
+from fusion.runtime.threads.layout import (
+    INTRA_OP_VARIABLE,
+    MOST_THREADS,
+    THREADS_VARIABLE,
+    Pool,
+)
 
 _i32, _i64 = types.int32, types.int64
 _c_getenv = types.ExternalFunction("getenv", _i64(_i64))
-_c_sched_getaffinity = types.ExternalFunction("sched_getaffinity", _i32(_i32, _i64, _i64))
 _c_sched_yield = types.ExternalFunction("sched_yield", _i32())
 _c_sem_init = types.ExternalFunction("sem_init", _i32(_i64, _i32, _i32))
 _c_pthread_create = types.ExternalFunction("pthread_create", _i32(_i64, _i64, _i64, _i64))
 _c_pthread_detach = types.ExternalFunction("pthread_detach", _i32(_i64))
 
-#: Words of a set of processors, for 8,192 of them.
-_SET_WORDS = 128
+_DIGIT_0 = ord("0")
 
 
 @jit
@@ -30,32 +33,39 @@ def threads_setting() -> int:
 
 
 @jit
-def thread_count() -> int:
-    """How many threads may work on one op; 0 if `FUSION_NUM_THREADS` is no positive number."""
-    setting, count = threads_setting(), int64(0)
-    if setting == 0:
-        return min(_processor_count(), int64(MOST_THREADS))
-    index = int64(0)
-    while load_as(setting, index, np.uint8) != 0:
-        digit = int64(load_as(setting, index, np.uint8)) - 48
+def positive_number(text: int) -> int:
+    """The number that a C string at an address is, at most MOST_THREADS; 0 if it is none."""
+    count = int64(0)
+    if text == 0:
+        return count
+    while byte(text) != 0:
+        digit = byte(text) - _DIGIT_0
         if digit < 0 or digit > 9:
             return int64(0)
         count = min(10 * count + digit, int64(MOST_THREADS))
-        index += 1
+        text += 1
     return count
 
 
 @jit
-def _processor_count() -> int:
-    processors, count = stack_words(_SET_WORDS), int64(0)
-    for k in range(_SET_WORDS):
-        store(processors, k, 0)
-    _c_sched_getaffinity(_i32(0), int64(8 * _SET_WORDS), processors)
-    for k in range(_SET_WORDS):
-        word = load(processors, k)
-        for bit in range(64):
-            count += word >> bit & 1
-    return max(count, int64(1))
+def thread_count(chosen: int) -> int:
+    """How many threads may work on one op.
+
+    Args:
+      chosen: TensorFlow's intra-op setting; 0 leaves it to the environment.
+    """
+    count = positive_number(threads_setting())
+    if count > 0:
+        return count
+    limit = min(processor_limit(literal("")), int64(MOST_THREADS))
+    if chosen <= 0:
+        chosen = positive_number(_c_getenv(literal(INTRA_OP_VARIABLE)))
+    return min(chosen, limit) if chosen > 0 else limit
+
+
+def tell_thread_count(chosen: int, count: int) -> None:
+    """Sets the word at `count` to `thread_count(chosen)`."""
+    store(count, 0, thread_count(chosen))
 
 
 @jit

@@ -7,15 +7,21 @@ such a kernel is made in it.
 from __future__ import annotations
 
 import ctypes
+import gc
+import logging
 import os
 import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
 
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
-from fusion.runtime.threads.layout import MOST_THREADS, THREADS_VARIABLE, Pool
+from fusion.runtime.threads.layout import THREADS_VARIABLE, Pool
+
+_logger = logging.getLogger("fusion")
 
 
 class _Pool:
@@ -65,11 +71,7 @@ def is_ready() -> bool:
 
 
 def start_pool() -> None:
-    """Lets the pool have all its threads; none where one thread is all there is.
-
-    Raises:
-      ValueError: `FUSION_NUM_THREADS` is no positive number.
-    """
+    """Lets the pool have all its threads; none where one thread is all there is."""
     helpers = thread_count() - 1
     address = serve_address() if helpers > 0 else 0
     with _pool.lock:
@@ -80,19 +82,45 @@ def start_pool() -> None:
 
 
 def thread_count() -> int:
-    """How many threads may work on one op.
+    """How many threads may work on one op."""
+    count = ctypes.c_int64()
+    tell = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(
+        objects.recipe_address("thread_count", Recipe(_compile_thread_count))
+    )
+    tell(tensorflow_threads(), ctypes.addressof(count))
+    return count.value
 
-    Raises:
-      ValueError: `FUSION_NUM_THREADS` is no positive number.
+
+def tensorflow_threads() -> int:
+    """The number that TensorFlow's API was given for its own threads within an op, 0 for none.
+
+    That is tf.config's, or the least of the ConfigProtos of the v1 Sessions that there are.
     """
+    chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
+    return chosen or min(filter(None, map(_session_threads, _sessions())), default=0)
+
+
+def _sessions() -> Iterator[BaseSession]:
+    # By their type: what stands in for another object may make that when asked for its class.
+    return (one for one in gc.get_objects() if issubclass(type(one), BaseSession))
+
+
+def _session_threads(session: BaseSession) -> int:
+    config = session._config
+    return 0 if config is None else max(config.intra_op_parallelism_threads, 0)
+
+
+def warn_of_setting() -> None:
+    """Has the log tell if `FUSION_NUM_THREADS` makes no sense."""
     setting = os.environ.get(THREADS_VARIABLE)
-    if setting is not None:
-        if not setting.isdecimal() or int(setting) < 1:
-            raise ValueError(f"{THREADS_VARIABLE} must be a positive number, not {setting!r}")
-        return min(int(setting), MOST_THREADS)
-    processors = len(os.sched_getaffinity(0))
-    chosen = tf.config.threading.get_intra_op_parallelism_threads() or processors
-    return min(chosen, processors, MOST_THREADS)
+    is_number = setting is None or (setting.isascii() and setting.isdecimal() and int(setting) > 0)
+    if not is_number:
+        _logger.warning(
+            "%s is %r, which is not a positive number, and ignored: there are as many threads as "
+            "without it",
+            THREADS_VARIABLE,
+            setting,
+        )
 
 
 def serve_address() -> int:
@@ -122,3 +150,10 @@ def _compile_forget() -> bytes:
     from fusion.runtime.threads.native_start import forget_threads
 
     return compile_object(forget_threads, 1, "forget_threads")
+
+
+def _compile_thread_count() -> bytes:
+    from fusion.runtime.native.compiler import compile_object
+    from fusion.runtime.threads.native_start import tell_thread_count
+
+    return compile_object(tell_thread_count, 2, "thread_count")

@@ -18,6 +18,7 @@ from fusion.runtime.registration.native_registry import register_all
 from fusion.runtime.registration.registry import OpRecord, Registry
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer
 from fusion.runtime.tensorflow.layout import Buffer
+from fusion.runtime.threads import native_start
 
 _i32, _i64 = types.int32, types.int64
 _c_register_atfork = types.ExternalFunction("__register_atfork", _i32(_i64, _i64, _i64, _i64))
@@ -46,7 +47,13 @@ def load_library(library: int, level: int) -> None:
     append_literal(message, literal("fusion ops "))
     append_literal(message, load(library, LibraryRecord.version))
     append_literal(message, literal(": "))
+    length = load(message, Message.length)
     registry = load(library, LibraryRecord.registry)
+    setting = native_start.threads_setting()
+    if setting != 0 and native_start.positive_number(setting) == 0:
+        append_literal(message, literal("FUSION_NUM_THREADS is not a positive number, and ignored"))
+        _say(message)
+        store(message, Message.length, length)
     if not _take_level(library, level):
         append_literal(message, literal("not registered, for this processor has less than all of "))
         append_literal(message, load(library, LibraryRecord.level_names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusion.runtime.native.atomic import atomic_store
-from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load
 from fusion.runtime.registration.creation import (
     CONSTANTS,
@@ -13,7 +13,7 @@ from fusion.runtime.registration.creation import (
     KernelsRecord,
 )
 from fusion.runtime.registration.library.access import find_accesses
-from fusion.runtime.registration.refusal import INVALID_ARGUMENT, UNIMPLEMENTED, refuse
+from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
 from fusion.runtime.threads import native_start
 
 
@@ -26,7 +26,9 @@ def provide(creation: int) -> None:
     for k in range(load(creation, Creation.missing_count)):
         what = load(creation, Creation.missing + k)
         if what == POOL:
-            _start_pool(creation, record)
+            native_start.start(
+                load(record, KernelsRecord.pool), native_start.thread_count(int64(0))
+            )
         elif what == CONSTANTS:
             entries, count = KernelsRecord.accesses, KernelsRecord.access_count
             find_accesses(load(record, entries), load(record, count))
@@ -37,13 +39,3 @@ def provide(creation: int) -> None:
         else:
             text = "the library of ops was built without the kernel for the dtypes of this node"
             refuse(creation, UNIMPLEMENTED, text)
-
-
-@jit
-def _start_pool(creation: int, record: int) -> None:
-    threads = native_start.thread_count()
-    if threads == 0:
-        text = "FUSION_NUM_THREADS must be a positive number, not '%s'"
-        refuse(creation, INVALID_ARGUMENT, text, native_start.threads_setting())
-        return
-    native_start.start(load(record, KernelsRecord.pool), int64(threads))

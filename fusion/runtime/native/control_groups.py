@@ -1,0 +1,154 @@
+"""The limits of the process's control groups (cgroups), as /proc and /sys tell, in compiled code.
+
+All groups above that of a process may have limits, of which a container with a namespace of its
+own sees the lowest alone, as the root. Each version of control groups has files of its own.
+
+This module is imported only when something is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import load, stack_words, store, store_as
+from fusion.runtime.native.system import close_file, open_file, read_at
+from fusion.runtime.native.text import (
+    Message,
+    append_byte,
+    append_literal,
+    begin,
+    byte,
+    literal,
+)
+
+#: Of a path, and of a file that is read.
+PATH_WORDS, NUMBER_WORDS = 1 << 9, 1 << 3
+_TEXT_WORDS = 1 << 11
+
+NO_LIMIT = 2**63 - 1
+
+_LINE_FEED, _COLON, _COMMA, _SLASH, _DIGIT_0, _DIGIT_9 = map(ord, "\n:,/09")
+
+
+def least_limit(controller: str, limit_of: Any) -> Any:
+    """A jitted function (root) that gives the least limit of the process's groups.
+
+    The root is the path below which /proc and /sys are, a C string.
+
+    Args:
+      controller: what it is that is limited, as version 1 calls it and the folder of its groups.
+      limit_of: a jitted function (the path of the folder of a group, a `Message`; whether that is
+        of version 1) that gives its limit, NO_LIMIT for none.
+    """
+    folder = f"/sys/fs/cgroup/{controller}"
+
+    @jit
+    def least_of(message: int, group: int, end: int, is_old: bool) -> int:
+        """The least limit of a group and those above it.
+
+        Args:
+          message: the path of the folder of all groups, a `Message`.
+          group, end: where the path of the group below it begins and ends.
+        """
+        limit, mount_bytes = int64(NO_LIMIT), load(message, Message.length)
+        while True:
+            store(message, Message.length, mount_bytes)
+            for at in range(group, end):
+                append_byte(message, byte(at))
+            limit = min(limit, limit_of(message, is_old))
+            if end <= group:
+                return limit
+            end -= 1
+            while end > group and byte(end) != _SLASH:
+                end -= 1
+
+    @jit
+    def least(root: int) -> int:
+        limit, line = int64(NO_LIMIT), stack_words(_TEXT_WORDS)
+        path, message = stack_words(PATH_WORDS), stack_words(Message.SIZE)
+        begin(message, path, int64(8 * PATH_WORDS))
+        append_literal(message, root)
+        append_literal(message, literal("/proc/self/cgroup"))
+        read_text(path, line, int64(8 * _TEXT_WORDS))
+        while byte(line) != 0:  # ID:CONTROLLERS:GROUP; those of version 2 have no controllers
+            controllers = behind(line, _COLON)
+            group = behind(controllers, _COLON)
+            line = behind(group, _LINE_FEED)
+            end = line - int64(byte(line - 1) == _LINE_FEED)
+            is_old = byte(controllers) != _COLON
+            if is_old and not _is_in(literal(controller), controllers):
+                continue
+            begin(message, path, int64(8 * PATH_WORDS))
+            append_literal(message, root)
+            append_literal(message, literal(folder) if is_old else literal("/sys/fs/cgroup"))
+            limit = min(limit, least_of(message, group, end, is_old))
+        return limit
+
+    return least
+
+
+@jit
+def _is_in(name: int, controllers: int) -> bool:
+    """Whether a C string is one of those that stand before a colon, with commas between them."""
+    while True:
+        at = name
+        while byte(at) != 0 and byte(at) == byte(controllers):
+            at += 1
+            controllers += 1
+        if byte(at) == 0 and (byte(controllers) == _COMMA or byte(controllers) == _COLON):
+            return True
+        while byte(controllers) != _COMMA:
+            if byte(controllers) == _COLON or byte(controllers) == 0:
+                return False
+            controllers += 1
+        controllers += 1
+
+
+@jit
+def first_number(message: int, name: int) -> int:
+    """The number that the file of a name in a folder begins with; NO_LIMIT if there is none.
+
+    Args:
+      message: the path of the folder, a `Message`.
+      name: of the file, with a slash before, a C string.
+    """
+    text, length = stack_words(NUMBER_WORDS), load(message, Message.length)
+    append_literal(message, name)
+    read_text(load(message, Message.start), text, int64(8 * NUMBER_WORDS))
+    store(message, Message.length, length)
+    return number_at(text) if _DIGIT_0 <= byte(text) <= _DIGIT_9 else int64(NO_LIMIT)
+
+
+@jit
+def read_text(path: int, text: int, size: int) -> None:
+    """Reads a file, what is in memory of so many bytes, as a C string; it is "" if it cannot."""
+    file, length = open_file(path), int64(0)
+    if file >= 0:
+        # The system gives a page of such a file at a time.
+        count = read_at(file, text, size - 1, int64(0))
+        while count > 0:
+            length += count
+            count = read_at(file, text + length, size - 1 - length, length)
+        close_file(file)
+    store_as(text, length, np.uint8(0), np.uint8)
+
+
+@jit
+def behind(text: int, value: int) -> int:
+    """The address behind the next byte of a value, or of the end of a C string."""
+    while byte(text) != value and byte(text) != 0:
+        text += 1
+    return text + int64(byte(text) != 0)
+
+
+@jit
+def number_at(text: int) -> int:
+    """The number that a text begins with."""
+    number = int64(0)
+    while _DIGIT_0 <= byte(text) <= _DIGIT_9:
+        number = 10 * number + byte(text) - _DIGIT_0
+        text += 1
+    return number
