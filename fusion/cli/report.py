@@ -11,11 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fusion.passes.report.columns import distinct_columns
+from fusion.passes.report.report import already_fused
 from fusion.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fusion.passes.report.columns import Column
     from fusion.passes.report.report import ColumnReport, FusionReport
     from fusion.tables.statistics import TableStatistics
 
@@ -40,18 +42,26 @@ def cell(text: object) -> Text:
 
 
 def totals(report: FusionReport, verb: str) -> str:
-    """Returns the line with the counts; `verb` is e.g. "fused" or "can be fused"."""
+    """Returns the line with the counts; `verb` is e.g. "fused" or "can be fused".
+
+    Columns that have fused ops already are counted apart.
+    """
     columns = distinct_columns(report)
     if not columns:
         return "no embedding column found: nothing to fuse"
-    fused = sum(column.refusal is None for column in columns)
-    text = f"{fused} of {len(columns)} columns {verb}"
-    if len(report.columns) > len(columns):
-        functions = len({column.function for column in report.columns})
-        text += f" ({report.fused_count} of {len(report.columns)} lookups in {functions} functions)"
-    if report.nodes_after == report.nodes_before:
-        return f"{text}, {report.nodes_before} nodes"
-    return f"{text}, {report.nodes_before} -> {report.nodes_after} nodes"
+    others = [column for column in columns if not column.is_fused_already]
+    already = already_fused([column.copies[0] for column in columns if column.is_fused_already])
+    parts = [] if already is None else [already]
+    if others:
+        fused = sum(column.refusal is None for column in others)
+        text = f"{fused} of {len(others)} {'columns' if already is None else 'others'} {verb}"
+        lookups = [copy for column in others for copy in column.copies]
+        if len(lookups) > len(others):
+            functions = len({lookup.function for lookup in lookups})
+            text += f" ({report.fused_count} of {len(lookups)} lookups in {functions} functions)"
+        parts.append(text)
+    after = "" if report.nodes_after == report.nodes_before else f" -> {report.nodes_after}"
+    return f"{'; '.join(parts)}, {report.nodes_before}{after} nodes"
 
 
 def column_table(report: FusionReport) -> Table:
@@ -70,7 +80,7 @@ def column_table(report: FusionReport) -> Table:
                     "" if spec is None else spec.combiner,
                     "" if spec is None else spec.source,
                     "" if spec is None or spec.weights is None else "yes",
-                    "yes" if limit is None else "forward" if limit.fused else "no",
+                    _extent(column),
                     "" if limit is None else limit.reason or "",
                     "" if limit is None else _node(limit),
                 ),
@@ -79,11 +89,20 @@ def column_table(report: FusionReport) -> Table:
     return table
 
 
+def _extent(column: Column) -> str:
+    """Returns how much of a column is fused, or can be."""
+    if column.is_fused_already:
+        return "already"
+    if column.limit is None:
+        return "yes"
+    return "forward" if column.limit.fused else "no"
+
+
 def refusal_table(report: FusionReport) -> Table:
     """Returns a table of the columns not fused, or not all of them: a row for each reason."""
     groups: dict[str, list[tuple[str, ColumnReport]]] = defaultdict(list)
     for column in distinct_columns(report):
-        if (limit := column.limit) is not None:
+        if (limit := column.limit) is not None and not column.is_fused_already:
             reason = f"{'forward alone: ' if limit.fused else ''}{limit.reason or ''}"
             groups[reason].append((column.name, limit))
     table = plain_table("not fused", "because", "at node")

@@ -14,7 +14,6 @@ from fusion.cli.output_file import check_output_file
 from fusion.cli.packed import deviation_table, packed_table
 from fusion.cli.report import cell, console, refusal_table, totals
 from fusion.cli.run_options import recorded_inputs, timeout
-from fusion.passes.report.columns import distinct_columns
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -180,8 +179,8 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
     out = console()
     report, is_stock = done.report, options.target == "stock"
     out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
-    if any(column.limit for column in distinct_columns(report)):
-        out.print(refusal_table(report))
+    if (refusals := refusal_table(report)).row_count:
+        out.print(refusals)
     if done.tables:
         size, count = total_bytes(done.tables), len({table.file for table in done.tables})
         out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))

@@ -30,6 +30,11 @@ class Column:
         return next((copy for copy in self.copies if not copy.fused), None)
 
     @property
+    def is_fused_already(self) -> bool:
+        """Whether all copies have fused ops already, and keep them."""
+        return all(copy.is_fused_already for copy in self.copies)
+
+    @property
     def spec(self) -> LookupSpec | None:
         """What it computes, if that was understood of any copy."""
         return next((copy.spec for copy in self.copies if copy.spec is not None), None)

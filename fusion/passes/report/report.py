@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any
@@ -58,6 +58,11 @@ class ColumnReport:
     form: str | None = None
     op: str | None = None
     fused_before: bool = False
+
+    @property
+    def is_fused_already(self) -> bool:
+        """Whether it has fused ops before the pass, and keeps them."""
+        return self.fused_before and not self.fused
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, truth values and lists, ready for JSON; the spec as it prints.
@@ -167,11 +172,12 @@ class FusionReport:
 
     def __str__(self) -> str:
         after = "" if self.nodes_after == self.nodes_before else f" -> {self.nodes_after}"
-        head = (
-            f"{self.fused_count} of {len(self.columns)} columns fused, "
-            f"{self.nodes_before}{after} nodes"
-        )
+        already, nodes = already_fused(self.columns), f"{self.nodes_before}{after} nodes"
+        head = f"{self.fused_count} of {len(self.columns)} columns fused, {nodes}"
+        if all(column.is_fused_already for column in self.columns) and already is not None:
+            head, already = f"{already}, {nodes}", None
         sections = (
+            () if already is None else (f"  {already}",),
             _lines(self.columns),
             _group_lines(self.columns),
             _update_lines(self.updates),
@@ -205,6 +211,23 @@ class FusionResult:
     graph_def: graph_pb2.GraphDef
     report: FusionReport
     modified: bool
+
+
+def already_fused(columns: Collection[ColumnReport]) -> str | None:
+    """Returns how many columns have fused ops already, and how many such ops; None if none has.
+
+    Of a column with several fused ops that with its result counts.
+    """
+    before = [column for column in columns if column.is_fused_already]
+    if not before:
+        return None
+    ops = {(column.function, column.anchor) for column in before}
+    return f"already fused: {counted(len(before), 'column')} in {counted(len(ops), 'op')}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a number of things, as "1 op" or "2 ops"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
@@ -248,6 +271,8 @@ def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
 
 
 def _verdict(column: ColumnReport) -> str:
+    if column.is_fused_already:
+        return "already fused"
     return "fused" if column.fused else "stock"
 
 
