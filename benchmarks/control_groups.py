@@ -1,27 +1,52 @@
-"""Processes with less memory than the machine has, by the control groups (cgroups) of Linux."""
+"""Processes with less than the machine has, by the control groups (cgroups) of Linux."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-#: The folder of all groups and the name of the limit, in the older version and in the newer one.
-_VERSIONS = (
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-    (Path("/sys/fs/cgroup"), "memory.max"),
-)
+_ROOT = Path("/sys/fs/cgroup")
+
+#: Microseconds of the period of a quota.
+_PERIOD = 100_000
+
+#: What lets a process begin in a group, as `preexec_fn` of `subprocess`; None where there is no
+#: right to make one.
+Begin = Callable[[], object] | None
+
+
+def limited(size: int) -> AbstractContextManager[Begin]:
+    """Yields what lets a process begin with so many bytes of memory."""
+    return _group(
+        {
+            _ROOT / "memory": {"memory.limit_in_bytes": str(size)},
+            _ROOT: {"memory.max": str(size)},
+        }
+    )
+
+
+def limited_processors(count: float) -> AbstractContextManager[Begin]:
+    """Yields what lets a process begin that may keep so many processors busy."""
+    quota = str(round(count * _PERIOD))
+    return _group(
+        {
+            _ROOT / "cpu": {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota},
+            _ROOT: {"cpu.max": f"{quota} {_PERIOD}"},
+        }
+    )
 
 
 @contextmanager
-def limited(size: int) -> Iterator[Callable[[], object] | None]:
-    """Yields what lets a process begin with so much memory, as `preexec_fn` of `subprocess`.
+def _group(versions: Mapping[Path, Mapping[str, str]]) -> Iterator[Begin]:
+    """Yields what lets a process begin in a group of the first version that there is.
 
-    None where there is no right to make a group.
+    Args:
+        versions: the folder of all groups, and what is written into the files of the group.
     """
-    for root, name in _VERSIONS:
+    for root, files in versions.items():
         group = root / f"fusion-{os.getpid()}"
         try:
             group.mkdir()
@@ -29,7 +54,8 @@ def limited(size: int) -> Iterator[Callable[[], object] | None]:
             continue
         try:
             try:
-                (group / name).write_text(str(size))
+                for name, text in files.items():
+                    (group / name).write_text(text)
             except OSError:
                 continue
             yield partial((group / "cgroup.procs").write_text, "0")  # the one that writes

@@ -39,7 +39,7 @@ class OpStats:
         op: its type.
         calls: how many there were, those that failed included.
         rows: the ids that were looked up, padding included; of ops without ids the rows that were
-            combined, gathered or updated.
+            combined (also those that may fill bags), gathered or updated.
         threads: the threads that worked on a call at the same time, at most, that which ran the op
             included, summed over the calls: as many as there are calls if each had one.
         milliseconds: the time in its kernels; on a GPU, what the host takes to launch them.

@@ -119,8 +119,9 @@ def test_training_is_counted_in_each_of_its_ops() -> None:
         step(batch)
     rows = {op: (one.calls, one.rows) for op, one in counted(lambda: step(batch)).items()}
     assert rows["GroupedEmbeddingPreLookUp"] == (1, 3 * 4)
-    assert rows["GroupedEmbeddingPostLookUp"] == (1, 3 * 4)
-    assert rows["GroupedEmbeddingPostLookUpGrad"] == (1, 3 * 4)
+    # Behind the gathers each of the two bags may have one row more, which fills it.
+    assert rows["GroupedEmbeddingPostLookUp"] == (1, 3 * (4 + 2))
+    assert rows["GroupedEmbeddingPostLookUpGrad"] == (1, 3 * (4 + 2))
 
 
 def test_a_model_that_was_rewritten_before(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import fusion
 from examples.serving.metrics import CONTENT_TYPE, Requests, store_lines
 from examples.serving.store import Store
 from fusion.version import __version__
@@ -45,7 +46,7 @@ class Status:
         lines = [*self.requests.lines()]
         if self.store is not None:
             lines += store_lines(self.store.counters())
-        return "".join(f"{line}\n" for line in lines)
+        return "".join(f"{line}\n" for line in lines) + fusion.stats().prometheus()
 
 
 class Endpoints:

@@ -66,6 +66,22 @@ def test_json_is_complete(models: Path, tmp_path: Path, capsys: Capture) -> None
     assert svg.is_file()
 
 
+def test_a_model_that_is_fused_already(models: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The names and tables of its columns are those of the stock model."""
+    fused = tmp_path / "fused"
+    report = fusion.fuse_saved_model(models / "tf2", fused, verify=False)
+    assert main(["inspect", str(models / "tf2")]) == 0
+    stock_rows = capsys.readouterr().out.splitlines()
+    assert "already" not in "".join(stock_rows)
+    assert main(["inspect", str(fused)]) == 0
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(f"already fused: {report.fused_count} columns in 1 op, ")
+    named = [sorted(tuple(row.split()[:3]) for row in some) for some in (rows, stock_rows[:-2])]
+    assert named[0] == named[1]
+    assert all(row.split().count("already") == 2 for row in rows[1:])
+    assert all(column.is_fused_already for column in fusion.explain(fused).columns)
+
+
 def test_a_drawing(models: Path, tmp_path: Path) -> None:
     svg = tmp_path / "column.svg"
     done = command("inspect", models / "tf2", "--column", "shops", "--svg", svg)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fusion.cli.report import column_table, console, refusal_table, totals
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import WeightsSpec
@@ -81,3 +83,51 @@ def test_equal_reasons_share_a_row():
 def test_an_empty_report():
     assert distinct_columns(FusionReport()) == ()
     assert totals(FusionReport(), "fused") == "no embedding column found: nothing to fuse"
+
+
+def _already(name: str, op: str, function: str = "f") -> ColumnReport:
+    reason = "it is a part of one fused op already"
+    return ColumnReport(name, function, op, False, reason, op, SPEC, fused_before=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "in_terminal", "in_python"),
+    [
+        (
+            [_already("a", "x"), _already("b", "x"), _already("c", "y")],
+            "already fused: 3 columns in 2 ops, 9 nodes",
+            "already fused: 3 columns in 2 ops, 9 nodes",
+        ),
+        (
+            [_already("a", "x"), _already("a", "x", "g")],
+            "already fused: 1 column in 1 op, 9 nodes",
+            "already fused: 2 columns in 2 ops, 9 nodes",
+        ),
+        (
+            [_already("a", "x"), _column("b", reason="odd"), _column("c")],
+            "already fused: 1 column in 1 op; 1 of 2 others can be fused, 9 nodes",
+            "1 of 3 columns fused, 9 nodes\n  already fused: 1 column in 1 op",
+        ),
+        (
+            [_column("a"), _column("b", reason="odd")],
+            "1 of 2 columns can be fused, 9 nodes",
+            "1 of 2 columns fused, 9 nodes\n  fused  a",
+        ),
+        ([], "no embedding column found: nothing to fuse", "0 of 0 columns fused, 9 nodes"),
+    ],
+)
+def test_what_is_fused_already_is_counted_apart(
+    columns: list[ColumnReport], in_terminal: str, in_python: str
+) -> None:
+    report = FusionReport(tuple(columns), 9, 9)
+    assert totals(report, "can be fused") == in_terminal
+    assert str(report).startswith(in_python)
+
+
+def test_a_column_that_is_fused_already_is_no_refusal() -> None:
+    report = FusionReport((_already("a", "x"), _column("b", reason="odd")), 9, 9)
+    _, first, second = _text(column_table(report))
+    assert (first[len(UNDERSTOOD) + 1], second[len(UNDERSTOOD) + 1]) == ("already", "no")
+    _, refused = _text(refusal_table(report))
+    assert refused[0] == "b"
+    assert str(report.columns[0]).startswith("already fused a\n")

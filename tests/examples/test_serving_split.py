@@ -25,6 +25,7 @@ from examples.serving.metrics import Requests
 from examples.serving.model import Model, SplitModel
 from examples.serving.server import Server
 from examples.serving.store import Store, open_store, read_config
+from fusion import ops
 from fusion.saved_model import split_saved_model
 from fusion.tables import StoreConfig, split_tables
 from tests import zygote
@@ -211,6 +212,7 @@ def test_a_server_of_a_split_model(splits: Path, tmp_path: Path) -> None:
     assert found[f"fusion_serving_store_tier_misses_total{{{tier}}}"] == 0
     assert found[f"fusion_serving_store_tier_hits_total{{{tier}}}"] >= 10
     assert found["fusion_serving_store_lookup_seconds_count"] == 7
+    assert found["fusion_enabled"] == 0
 
 
 def test_the_server_says_when_a_tier_does_not_answer(splits: Path, tmp_path: Path) -> None:
@@ -277,6 +279,13 @@ def test_health_while_it_loads() -> None:
         assert get(f"{url}/health")[0] == 200
         with pytest.raises(OSError, match="in use"):
             Endpoints("127.0.0.1", endpoints.port, status)
+
+
+def test_fused_ops_are_counted() -> None:
+    ops.unique_with_counts_v3(np.array([3, 1, 3]))
+    found = metrics(Status("a model").metrics())
+    assert found['fusion_op_calls_total{op="UniqueWithCountsV3"}'] >= 1
+    assert found['fusion_op_rows_total{op="UniqueWithCountsV3"}'] >= 3
 
 
 def test_requests_are_counted_in_buckets() -> None:

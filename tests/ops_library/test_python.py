@@ -36,6 +36,7 @@ ids = {name: tf.constant(np.random.default_rng(1).integers(-3, 50, (9, 5))) for 
 given, wanted = (one.signatures["serving_default"](**ids) for one in (fused, model))
 np.testing.assert_array_equal(given["embeddings"], wanted["embeddings"])
 print(fusion.fuse_saved_model(sys.argv[1], sys.argv[3]).fused_count)
+print({one.op: (one.calls, one.rows) for one in fusion.stats().ops if "Lookup" in one.op})
 table = tf.Variable(np.ones([4, 8], np.float32))
 ids = tf.sparse.from_dense([[1, 2], [3, 0]])
 try:
@@ -54,8 +55,9 @@ def test_what_needs_no_compiler_works_and_the_rest_says_so(models, library, tmp_
     arguments = ["-c", _LOOKUPS, *map(str, models), str(tmp_path / "fused")]
     done = run(arguments, FUSION_OPS_LIBRARY=str(library))
     assert done.returncode == 0, done.stderr
-    count, lookup, enabled = done.stdout.splitlines()
+    count, counted, lookup, enabled = done.stdout.splitlines()
     assert count == "3"
+    assert counted == "{'GroupedEmbeddingLookup': (1, 135)}"
     assert "the library of ops was built without the kernel for the dtypes" in lookup
     assert "needs a compiler, the packages numba and llvmlite" in enabled
 

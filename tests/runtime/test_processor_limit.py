@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.control_groups import limited_processors
 from fusion.runtime.native import processor_limit
 from fusion.runtime.native.jit import callable_from_python
 from tests.runtime.group_files import write_groups
@@ -96,3 +99,16 @@ def test_the_least_of_all_groups_counts(tmp_path: Path) -> None:
 def test_without_a_quota_it_is_where_it_may_run(tmp_path: Path, files: dict[str, str]) -> None:
     here = len(os.sched_getaffinity(0))
     assert limits(tmp_path, V1.format("cpu") + V2, files) == (NO_LIMIT, here)
+
+
+def here() -> int:
+    """What this process may use."""
+    return int(_LIMIT(ctypes.addressof(ctypes.create_string_buffer(b""))))
+
+
+def test_a_process_in_a_group() -> None:
+    """Where there is the right to make one; else in that of the tests."""
+    child = "from tests.runtime.test_processor_limit import here; print(here())"
+    with limited_processors(0.5) as enter:
+        output = subprocess.check_output([sys.executable, "-c", child], preexec_fn=enter)
+    assert int(output) == (1 if enter is not None else here())
