@@ -11,9 +11,8 @@ import subprocess
 import sys
 import time
 from statistics import quantiles
-from typing import IO
 
-from benchmarks.control_groups import limited_processors
+from benchmarks.control_groups import Begin, limited_processors
 
 QUOTAS = (1, 2)
 BATCHES = (512, 4096)
@@ -38,8 +37,8 @@ def main() -> int:
             for batch in BATCHES:
                 times: list[list[float]] = [[], []]
                 for number in range(2 * ROUNDS):
-                    side = (number + number // 2) % 2  # neither is always the first of two
-                    times[side] += _measured(sides[side], batch)
+                    turn = (number + number // 2) % 2  # neither is always the first of two
+                    times[turn] += _measured(sides[turn], batch)
                 for count, some in zip(threads, times, strict=True):
                     cuts = quantiles(some, n=100)
                     print(f"{quota:5}  {batch:5}  {count:>7}  {cuts[49]:6.2f}  {cuts[98]:6.2f}")
@@ -83,7 +82,7 @@ def work() -> None:
         print(*times, flush=True)
 
 
-def _start(settings: dict[str, str], enter: object) -> subprocess.Popen[str]:
+def _start(settings: dict[str, str], enter: Begin) -> subprocess.Popen[str]:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **settings}
     if not settings:
         environment.pop("FUSION_NUM_THREADS", None)
@@ -93,14 +92,13 @@ def _start(settings: dict[str, str], enter: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-        preexec_fn=enter,  # type: ignore[call-overload]
+        preexec_fn=enter,  # noqa: PLW1509, this process has one thread
     )
 
 
 def _answer(side: subprocess.Popen[str]) -> str:
-    stream: IO[str] | None = side.stdout
-    assert stream is not None
-    return stream.readline().strip()
+    assert side.stdout is not None
+    return side.stdout.readline().strip()
 
 
 def _measured(side: subprocess.Popen[str], batch: int) -> list[float]:
