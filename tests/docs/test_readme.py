@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
-WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md"}
+WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md", "docs/watch.md"}
 
 #: Pages whose commands use the repository's examples.
 WITH_EXAMPLES = {"docs/hierarchical.md"}
@@ -105,6 +105,7 @@ def in_background(words, line_count, **options):
         ("docs/stores.md", 4),
         ("docs/training.md", 1),
         ("docs/verify.md", 5),
+        ("docs/watch.md", 8),
     ],
 )
 def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
