@@ -36,7 +36,8 @@ ids = {name: tf.constant(np.random.default_rng(1).integers(-3, 50, (9, 5))) for 
 given, wanted = (one.signatures["serving_default"](**ids) for one in (fused, model))
 np.testing.assert_array_equal(given["embeddings"], wanted["embeddings"])
 print(fusion.fuse_saved_model(sys.argv[1], sys.argv[3]).fused_count)
-print({one.op: (one.calls, one.rows) for one in fusion.stats().ops if "Lookup" in one.op})
+(grouped,) = (one for one in fusion.stats().ops if one.op == "GroupedEmbeddingLookup")
+print(grouped.calls, grouped.rows == sum(map(np.count_nonzero, ids.values())))
 table = tf.Variable(np.ones([4, 8], np.float32))
 ids = tf.sparse.from_dense([[1, 2], [3, 0]])
 try:
@@ -57,7 +58,7 @@ def test_what_needs_no_compiler_works_and_the_rest_says_so(models, library, tmp_
     assert done.returncode == 0, done.stderr
     count, counted, lookup, enabled = done.stdout.splitlines()
     assert count == "3"
-    assert counted == "{'GroupedEmbeddingLookup': (1, 135)}"
+    assert counted == "1 True"
     assert "the library of ops was built without the kernel for the dtypes" in lookup
     assert "needs a compiler, the packages numba and llvmlite" in enabled
 

@@ -26,9 +26,8 @@ V2, V1 = "0::/shop/pod\n", "4:memory:/\n1:{}:/shop/pod\n0::/\n"
 def limits(root: Path, groups: str, files: dict[str, str]) -> tuple[int, int]:
     """The quota of the groups, and what the process may use after all."""
     write_groups(root, groups, files)
-    address = ctypes.addressof(text := ctypes.create_string_buffer(os.fsencode(root)))
-    assert text.value
-    return _OF_GROUPS(address), _LIMIT(address)
+    text = ctypes.create_string_buffer(os.fsencode(root))
+    return _OF_GROUPS(ctypes.addressof(text)), _LIMIT(ctypes.addressof(text))
 
 
 def of_old(quota: str, period: str = "100000", group: str = "/shop/pod") -> dict[str, str]:
@@ -103,7 +102,8 @@ def test_without_a_quota_it_is_where_it_may_run(tmp_path: Path, files: dict[str,
 
 def here() -> int:
     """What this process may use."""
-    return int(_LIMIT(ctypes.addressof(ctypes.create_string_buffer(b""))))
+    text = ctypes.create_string_buffer(b"")
+    return int(_LIMIT(ctypes.addressof(text)))
 
 
 def test_a_process_in_a_group() -> None:

@@ -13,7 +13,7 @@ from fusion.ops import SPECS
 from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration.wrapper import check_static
 from fusion.runtime.tensorflow import layout
-from fusion.runtime.tensorflow.layout import InputEntry, OpTable, OutputEntry
+from fusion.runtime.tensorflow.layout import Counters, InputEntry, OpTable, OutputEntry
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 EXAMPLE = OpSpec(
@@ -131,7 +131,9 @@ def test_inferred_attrs_and_symbols():
 def test_table_for_native_code():
     memory = LiveMemory()
     words = layout.words(EXAMPLE, memory)
-    assert words[: OpTable.entries] == [3, 2, 2, 2, 2, 1, 0, 0, 0, 0, 0, 0]
+    assert words[: OpTable.counters] == [3, 2, 2, 2, 2, 1, 0, 0, 0, 0, 0, 0, -1]
+    counters = (ctypes.c_int64 * Counters.SIZE).from_address(words[OpTable.counters])
+    assert not any(counters)
     n, dim = layout.FIRST_SYMBOL, layout.FIRST_SYMBOL - 1
     ids = words[OpTable.entries : OpTable.entries + InputEntry.SIZE]
     assert ids[:3] == [0, 1, -1]
