@@ -112,6 +112,7 @@ def _common() -> dict[str, Recipe]:
         op_functions.registrar()
         op_functions.provider()
         plugin.native_optimizer()
+        pool.counter_address()
         pool.serve_address()
     return wanted
 

@@ -74,11 +74,12 @@ class OpTable(Layout):
 class Counters(Layout):
     """What the calls of an op's kernels add up to, on all devices."""
 
+    apart: Fields = fields(8)  # nothing else is in their cache lines, which all threads write
     calls: Int64
     rows: Int64  # ids that were looked up, padding included, or rows that were combined or updated
     helpers: Int64  # of each call the most threads that helped at the same time
     nanoseconds: Int64  # from the first instruction of a kernel to its last
-    padding: Fields = fields(4)  # a cache line
+    behind: Fields = fields(8)
 
 
 class InputEntry(Layout):

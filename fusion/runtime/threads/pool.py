@@ -10,6 +10,7 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 
@@ -84,9 +85,9 @@ def start_pool() -> None:
 def thread_count() -> int:
     """How many threads may work on one op."""
     count = ctypes.c_int64()
-    tell = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(
-        objects.recipe_address("thread_count", Recipe(_compile_thread_count))
-    )
+    with objects.loading():
+        address = counter_address()
+    tell = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
     tell(tensorflow_threads(), ctypes.addressof(count))
     return count.value
 
@@ -113,14 +114,18 @@ def _session_threads(session: BaseSession) -> int:
 def warn_of_setting() -> None:
     """Has the log tell if `FUSION_NUM_THREADS` makes no sense."""
     setting = os.environ.get(THREADS_VARIABLE)
-    is_number = setting is None or (setting.isascii() and setting.isdecimal() and int(setting) > 0)
-    if not is_number:
+    if setting is not None and not re.fullmatch("0*[1-9][0-9]*", setting):
         _logger.warning(
             "%s is %r, which is not a positive number, and ignored: there are as many threads as "
             "without it",
             THREADS_VARIABLE,
             setting,
         )
+
+
+def counter_address() -> int:
+    """The address of what tells how many threads there are to be."""
+    return objects.recipe_address("thread_count", Recipe(_compile_thread_count))
 
 
 def serve_address() -> int:
