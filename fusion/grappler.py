@@ -254,7 +254,7 @@ def _log(report: FusionReport) -> None:
         _logger.info("left alone: %s: %s, at %s", *where)
     if report.fused_count:
         counts = report.fused_count, len(report.columns), report.nodes_before, report.nodes_after
-        _logger.info("fused %d of %d columns of a graph, %d -> %d nodes", *counts)
+        _logger.debug("fused %d of %d columns of a graph, %d -> %d nodes", *counts)
 
 
 def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -> None:

@@ -157,3 +157,22 @@ def test_the_last_report_is_on_all_columns_and_says_why_one_was_left():
     (left,) = [column for column in report.columns if not column.fused]
     assert left.reason
     assert report.nodes_before > report.nodes_after > 20
+
+
+def test_the_log_tells_what_is_fused_and_what_is_left_alone(caplog):
+    table, uses = tf.Variable(tf.ones([20, 4])), tf.Variable(tf.zeros([20]))
+
+    @tf.function
+    def left(batch):
+        filled, _ = tf.sparse.fill_empty_rows(batch, tf.argmax(uses))
+        return tf.nn.embedding_lookup_sparse(table, filled, None, combiner="mean")
+
+    caplog.set_level("DEBUG", "fusion")
+    with fusion.fused():
+        new_function()(ids())
+        left(tf.sparse.from_dense(tf.constant([[1, 2, 0], [0, 0, 0]], tf.int64)))
+    told = [(record.levelname, record.message) for record in caplog.records]
+    (fused,) = (text for level, text in told if level == "DEBUG" and text.startswith("fused"))
+    assert fused.startswith("fused 1 of 1 columns of a graph, ")
+    (alone,) = (text for level, text in told if level == "INFO" and text.startswith("left alone"))
+    assert alone.endswith(": the id for empty rows is not a constant, at ArgMax")
