@@ -10,6 +10,8 @@ import contextlib
 import ctypes
 import faulthandler
 import logging
+import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -282,6 +284,40 @@ def busy_for_long() -> None:
     assert fusion.stats().timeouts == 0
 
 
+def hardly_any_processor() -> None:
+    """A process that waits for a processor does nothing either, and nobody keeps its lock."""
+    with fusion.fused():
+        new_function()(ids())  # threads and kernels are there
+    before = fusion.stats().columns_fused
+    processor = {min(os.sched_getaffinity(0))}
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(3)]
+    end = threading.Event()
+
+    def compute() -> None:
+        while not end.is_set():
+            sum(range(100))
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for other in others:
+            os.sched_setaffinity(other.pid, processor)
+        for number in map(int, os.listdir("/proc/self/task")):
+            os.sched_setaffinity(number, processor)
+            os.setpriority(os.PRIO_PROCESS, number, 19)
+        with fusion.fused():
+            np.testing.assert_array_equal(new_function()(ids()), expected())
+    finally:
+        end.set()
+        for other in others:
+            other.kill()
+            other.wait()
+    assert fusion.stats().columns_fused == before + 1
+    assert fusion.stats().timeouts == 0
+
+
 def kernel_without_the_lock() -> None:
     """A node of a fused op fails where nobody can make its kernel, and says so."""
     for kernels in op_kernels._kernels.values():
@@ -332,6 +368,7 @@ PROGRAMS = {
         for program in (
             lock_lost_in_the_pass,
             busy_for_long,
+            hardly_any_processor,
             kernel_without_the_lock,
             exit_with_work_pending,
         )

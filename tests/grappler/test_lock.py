@@ -27,7 +27,10 @@ def check(name, start=zygote.run):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
 
 
-@pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"exit_with_work_pending"}))
+#: `hardly_any_processor` is slow by its nature: tests/soak/long_grappler.py.
+@pytest.mark.parametrize(
+    "name", sorted({*PROGRAMS} - {"exit_with_work_pending", "hardly_any_processor"})
+)
 def test_no_deadlock(name):
     check(name)
 

@@ -33,6 +33,10 @@ def test_a_process_ends_with_work_pending(_: int) -> None:
     test_lock.test_a_process_ends_with_work_pending()
 
 
+def test_a_process_with_hardly_any_processor() -> None:
+    test_lock.check("hardly_any_processor")
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("module", KERAS)
 def test_two_hundred_steps_of_fit(module: str, optimizer: str) -> None:

@@ -36,6 +36,7 @@ LIBC = frozenset(
         "__errno_location",
         "memcmp",
         "clock_gettime",
+        "getrusage",
         "syscall",
         "pthread_create",
         "pthread_detach",

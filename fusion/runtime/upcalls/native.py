@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
-from fusion.runtime.native.clock import now, processor_time
+from fusion.runtime.native.clock import now, preemptions, processor_time
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import (
     c_free,
@@ -31,7 +31,8 @@ from fusion.runtime.upcalls.service import (
 #: Nanoseconds from one look at the lock to the next.
 _SLICE_NS = 100_000_000
 
-#: A process is idle that computes for less than one part in so many of the time.
+#: A process is idle that computes for less than one part in so many of the time, and not because
+#: others have the processors: none was taken from it since the lock was last to be had.
 _IDLE = 20
 
 #: While it is not, whoever has the lock may be computing with it, or many may share it, on a
@@ -107,16 +108,18 @@ def _wait(record: int, request: int, patience: int) -> bool:
     store(slice_spec, 0, int64(0))
     store(slice_spec, 1, int64(_SLICE_NS))
     probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
-    last, last_cpu = now(), processor_time()
+    last, last_cpu, preempted = now(), processor_time(), preemptions()
     while atomic_load(request, RequestRecord.state) == WAITING:
         _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
         time, cpu = now(), processor_time()
         # A process that was stopped for an hour has not been without the lock for an hour.
         passed = min(time - last, 2 * _SLICE_NS)
-        without += passed if (cpu - last_cpu) * _IDLE < passed else passed // _BUSY
+        is_idle = (cpu - last_cpu) * _IDLE < passed and preemptions() == preempted
+        without += passed if is_idle else passed // _BUSY
         last, last_cpu = time, cpu
         if atomic_load(record, UpcallsRecord.probe_count) != probed:
             probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+            preempted = preemptions()
         most = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
         if without > most or not _is_initialized(record):
             return atomic_swap(request, RequestRecord.state, int64(ABANDONED)) == DONE
