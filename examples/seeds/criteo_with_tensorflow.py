@@ -183,6 +183,15 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def check(found: dict[str, Any]) -> None:
+    """Ends the process with an error if a number is not that of the document."""
+    print("== Check")
+    wrong = [name for name, value in EXPECTED.items() if found[name] != value]
+    if wrong:
+        sys.exit("\n".join(f"{name}: {found[name]}, not {EXPECTED[name]}" for name in wrong))
+    print("as expected:", "; ".join(EXPECTED))
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -194,11 +203,7 @@ def main() -> None:
     tf.get_logger().setLevel("ERROR")
     with tempfile.TemporaryDirectory() as temporary:
         found = run(options.folder or Path(temporary), options)
-    print("== Check")
-    wrong = [name for name, value in EXPECTED.items() if found[name] != value]
-    if wrong:
-        sys.exit("\n".join(f"{name}: {found[name]}, not {EXPECTED[name]}" for name in wrong))
-    print("as expected:", ", ".join(EXPECTED))
+    check(found)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,15 @@ def fused_ops(version: str) -> list[str]:
     return found
 
 
+def check(found: dict[str, Any]) -> None:
+    """Ends the process with an error if a number is not that of the document."""
+    print("== Check")
+    wrong = [name for name, value in EXPECTED.items() if found[name] != value]
+    if wrong:
+        sys.exit("\n".join(f"{name}: {found[name]}, not {EXPECTED[name]}" for name in wrong))
+    print("as expected:", "; ".join(EXPECTED))
+
+
 def main() -> None:
     """Runs all, and compares."""
     tf.get_logger().setLevel("ERROR")  # feature columns are deprecated, it says
@@ -168,11 +177,7 @@ def main() -> None:
     for version in ("v1", "v2"):
         found[f"ops of {version}"] = fused_ops(version)
 
-    print("== Check")
-    wrong = [name for name, value in EXPECTED.items() if found[name] != value]
-    if wrong:
-        sys.exit("\n".join(f"{name}: {found[name]}, not {EXPECTED[name]}" for name in wrong))
-    print("as expected:", ", ".join(EXPECTED))
+    check(found)
 
 
 if __name__ == "__main__":
