@@ -44,7 +44,7 @@ EXPECTED: dict[str, Any] = {
 
 def write_workflow(folder: Path) -> None:
     """What NVTabular's workflow says of its categories, as its ETL notebook leaves it."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, rows in CARDINALITIES.items():
         counts = {"kind": ["pad", "null", "oov", "unique"], "num_indices": [1, 1, 1, rows - 3]}
         pq.write_table(pa.table({name: [0]}), folder / f"unique.{name}.parquet")
@@ -52,8 +52,8 @@ def write_workflow(folder: Path) -> None:
 
 
 def write_rows(path: Path, tables: dict[str, tuple[int, int]], rows: int, seed: int) -> None:
-    """A file of ETL's output: labels that follow from C1, encoded ids, normalized numbers."""
-    path.parent.mkdir()
+    """A file of ETL's output: labels that depend on C6, ids, normalized numbers."""
+    path.parent.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {
         name: (tables[name][0] * rng.random(rows, np.float32) ** 3).astype(np.int64)
@@ -114,6 +114,7 @@ def loader(path: Path, batch_size: int, shuffle: bool) -> ParquetLoader:
         cat_names=CATEGORICAL_COLUMNS,
         cont_names=CONTINUOUS_COLUMNS,
         shuffle=shuffle,
+        seed=1,
         parts_per_chunk=1,
         buffer_size=1 << 16,
         dtypes=dict.fromkeys(CATEGORICAL_COLUMNS, tf.int32),
