@@ -118,15 +118,15 @@ def train(strategy: Any, create: Callable[[int], keras.Model], given: Any) -> li
         model = create(given.units)
         model(keras.Input((SLOTS, NNZ), dtype="int64"))  # which builds one that is subclassed
         emb_var, other_var = split_embedding_variable_from_others(model)
-        emb_opt = fusion.optimizers.LazyAdam(
-            LEARNING_RATE
-        )  # any optimizer: there is no OptimizerScope
+        # Any optimizers: there is no OptimizerScope.
+        emb_opt = fusion.optimizers.LazyAdam(LEARNING_RATE)
         dense_opt = keras.optimizers.Adam(LEARNING_RATE)
         emb_opt.build(emb_var)
         dense_opt.build(other_var)
         loss_fn = keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
 
-    def replica_step(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    @tf.function
+    def train_step(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             logits = model(inputs, training=True)
             losses = loss_fn(labels, logits)
@@ -136,15 +136,15 @@ def train(strategy: Any, create: Callable[[int], keras.Model], given: Any) -> li
         dense_opt.apply_gradients(zip(grads, other_var, strict=True))
         return loss
 
-    @tf.function  # around strategy.run, and not within it
-    def train_step(*batch: tf.Tensor) -> tf.Tensor:
-        return strategy.reduce("SUM", strategy.run(replica_step, batch), axis=None)
-
     rng = np.random.default_rng(0)
     keys = rng.integers(0, ROWS, (STEPS * given.batch_size, SLOTS, NNZ))
     labels = rng.integers(0, 2, (len(keys), 1)).astype(np.float32)
     data = tf.data.Dataset.from_tensor_slices((keys, labels)).batch(given.batch_size)
-    return [float(train_step(*batch)) for batch in strategy.experimental_distribute_dataset(data)]
+    losses = []
+    for batch in strategy.experimental_distribute_dataset(data):
+        replica_loss = strategy.run(train_step, batch)
+        losses.append(float(strategy.reduce("SUM", replica_loss, axis=None)))
+    return losses
 
 
 def experiment(strategy: Any, mode: str) -> tuple[dict[str, Any], list[ShardedTable]]:
