@@ -169,8 +169,7 @@ def experiment(strategy: Any, mode: str) -> tuple[dict[str, Any], list[ShardedTa
             )
             loss = tf.add_n([tf.reduce_sum(embedding) for embedding in embeddings])
         grads = tape.gradient(loss, by_table)
-        pairs = zip(tf.nest.flatten(grads), shards, strict=True)
-        optimizer.apply_gradients([pair for pair in pairs if pair[0] is not None])
+        optimizer.apply_gradients(zip(tf.nest.flatten(grads), shards, strict=True))
         return embeddings, grads
 
     embeddings, grads = tf.nest.map_structure(
@@ -182,8 +181,7 @@ def experiment(strategy: Any, mode: str) -> tuple[dict[str, Any], list[ShardedTa
     for gpu in by_table[0]:
         shapes = [own[gpu].shape.as_list() for own in by_table]
         found[f"{mode}, shapes on GPU {gpu}"] = shapes
-        own_grads = [own[gpu] for own in grads]
-        shapes = [grad if grad is None else grad.values.shape.as_list() for grad in own_grads]
+        shapes = [own[gpu].values.shape.as_list() for own in grads]
         found[f"{mode}, shapes of gradients on GPU {gpu}"] = shapes
     return found, tables
 
