@@ -26,6 +26,7 @@ def main() -> int:
     run = commands.add_parser("run", help="measure workloads")
     run.add_argument("--workload", nargs="+", metavar="NAME", help="some of them instead of all")
     run.add_argument("--quick", action="store_true", help="small and short, to try it out")
+    run.add_argument("--headlines", action="store_true", help="what the README shows alone")
     run.add_argument("--processes", type=int, default=3, help="measurements of each, default 3")
     run.add_argument("--scale", type=float, default=1.0, help="times the rows of every table")
     run.add_argument("--out", type=Path, required=True, help="a folder for <workload>.json")
@@ -185,16 +186,16 @@ def _gpu(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from benchmarks.catalog import WORKLOADS
+    from benchmarks.catalog import HEADLINES, WORKLOADS
     from benchmarks.costs import COSTS
     from benchmarks.runner import Options, run
 
-    every = [*WORKLOADS, *COSTS]
+    every = [*HEADLINES] if options.headlines else [*WORKLOADS, *COSTS]
     names = options.workload or every
     if unknown := sorted(set(names) - set(every)):
         print(f"no workload {', '.join(unknown)}; there are {', '.join(every)}", file=sys.stderr)
         return 2
-    how = Options(options.processes, options.quick, options.scale)
+    how = Options(options.processes, options.quick, options.scale, headlines=options.headlines)
     failures = run(names, how, options.out, Console(stderr=True))
     print("\n".join(failures), file=sys.stderr)
     return 1 if failures else 0
@@ -261,7 +262,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _worker(options: argparse.Namespace) -> int:
-    from benchmarks.catalog import SMOKE, WORKLOADS
+    from benchmarks.catalog import HEADLINES, SMOKE, WORKLOADS
     from benchmarks.costs import COSTS, measure
     from benchmarks.runner import Options
 
@@ -282,7 +283,8 @@ def _worker(options: argparse.Namespace) -> int:
     if options.name in COSTS:
         found = measure(options.name, how.quick, progress)
     else:
-        workload = (SMOKE if how.smoke else WORKLOADS)[options.name].scaled(how.scale)
+        catalog = SMOKE if how.smoke else HEADLINES if how.headlines else WORKLOADS
+        workload = catalog[options.name].scaled(how.scale)
         from benchmarks import worker
 
         effort = worker.Effort(end_to_end=end_to_end)
