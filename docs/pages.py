@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("benchmarks", "docs", "examples", "modelzoo")
+STYLE = ROOT / "docs/site.css"
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
@@ -33,7 +34,7 @@ def linked(page: Path) -> set[Path]:
 def copy(target: Path) -> None:
     """Writes all of it into a folder, which is made anew."""
     shutil.rmtree(target, ignore_errors=True)
-    for path in {*pages(), *(file for page in pages() for file in linked(page))}:
+    for path in {STYLE, *pages(), *(file for page in pages() for file in linked(page))}:
         if path.is_file():  # a link to nothing is MkDocs's to tell
             copied = target / path.relative_to(ROOT)
             copied.parent.mkdir(parents=True, exist_ok=True)
