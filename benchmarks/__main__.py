@@ -20,6 +20,17 @@ def main() -> int:
     """The command line; the result is the exit code, 1 when a limit is exceeded or a run fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_lookups(commands)
+    _add_training(commands)
+    worker = commands.add_parser("worker")
+    worker.add_argument("name")
+    worker.add_argument("options", type=json.loads)
+    worker.add_argument("path", type=Path)
+    options = parser.parse_args()
+    return _COMMANDS[options.command](options)
+
+
+def _add_lookups(commands: Any) -> None:
     passes = commands.add_parser("pass", help="what fusing costs while graphs are optimized")
     passes.add_argument("--repeats", type=int, default=7)
     passes.add_argument("--out", type=Path, help="a folder for the numbers, pass.json")
@@ -65,6 +76,9 @@ def main() -> int:
     gpu.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md")
     layers = commands.add_parser("layers", help="lookups of Keras layers and ragged ones")
     layers.add_argument("--out", type=Path, required=True, help="a folder for layers.json")
+
+
+def _add_training(commands: Any) -> None:
     keras = commands.add_parser("keras", help="steps of training of Keras models")
     training.add_options(keras)
     keras.add_argument("--out", type=Path, help="a folder for the numbers, keras.json")
@@ -85,12 +99,6 @@ def main() -> int:
         "--alpha", type=float, default=1.05, help="exponent of Zipf's law, default 1.05"
     )
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
-    worker = commands.add_parser("worker")
-    worker.add_argument("name")
-    worker.add_argument("options", type=json.loads)
-    worker.add_argument("path", type=Path)
-    options = parser.parse_args()
-    return _COMMANDS[options.command](options)
 
 
 def _pass(options: argparse.Namespace) -> int:

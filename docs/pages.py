@@ -1,4 +1,4 @@
-"""Copies the pages of the repository, and what they link to, into the folder that `make docs` reads.
+"""Copies the pages of the repository, and what they link to, to where `make docs` reads them.
 
 MkDocs takes pages from one folder, and these lie beside what they describe.
 """
