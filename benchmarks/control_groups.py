@@ -1,27 +1,45 @@
-"""Processes with less memory than the machine has, by the control groups (cgroups) of Linux."""
+"""Processes with less memory or processor time than there is, by the control groups of Linux."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-#: The folder of all groups and the name of the limit, in the older version and in the newer one.
-_VERSIONS = (
+#: Of each limit, the folder of all groups and the name of its file, in version 1 and in version 2.
+_MEMORY = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
     (Path("/sys/fs/cgroup"), "memory.max"),
 )
+_PROCESSORS = (
+    (Path("/sys/fs/cgroup/cpu"), "cpu.cfs_quota_us"),
+    (Path("/sys/fs/cgroup"), "cpu.max"),
+)
+_PERIOD = 100_000  # microseconds, Linux's own
+
+_Limited = AbstractContextManager[Callable[[], object] | None]
 
 
-@contextmanager
-def limited(size: int) -> Iterator[Callable[[], object] | None]:
+def limited(size: int) -> _Limited:
     """Yields what lets a process begin with so much memory, as `preexec_fn` of `subprocess`.
 
     None where there is no right to make a group.
     """
-    for root, name in _VERSIONS:
+    return _group(_MEMORY, str(size))
+
+
+def limited_processors(count: float) -> _Limited:
+    """Yields what lets a process begin with the time of so many processors, see `limited`."""
+    return _group(_PROCESSORS, str(round(count * _PERIOD)))
+
+
+@contextmanager
+def _group(
+    versions: tuple[tuple[Path, str], ...], value: str
+) -> Iterator[Callable[[], object] | None]:
+    for root, name in versions:
         group = root / f"fusion-{os.getpid()}"
         try:
             group.mkdir()
@@ -29,7 +47,7 @@ def limited(size: int) -> Iterator[Callable[[], object] | None]:
             continue
         try:
             try:
-                (group / name).write_text(str(size))
+                (group / name).write_text(value)
             except OSError:
                 continue
             yield partial((group / "cgroup.procs").write_text, "0")  # the one that writes
