@@ -164,6 +164,25 @@ class TestFollower:
             assert tier[table.name].hits + tier[table.name].misses == 3 + 2 + 1 + 2
             assert counters.refresh.rows == 3
 
+    def test_rows_that_are_removed(
+        self, redis_server: RedisServer, table: TableDescription
+    ) -> None:
+        own, lower = redis_tier(redis_server.address, table), DictionaryTier("lower")
+        lower.fill(table.name, [3], np.full((1, 3), 9.0))
+        push(own, table, 1)
+        tier = Redis(RedisOptions(redis_server.address))
+        with TableStore([table], [tier, lower], 200) as store:
+            follower = store.follow_redis(seconds=0.01)
+            while follower.look():
+                pass
+            assert versions(store, table, [1, 2, 3]) == [1, 1, 1]
+            removed = np.array([1, 3])
+            own.remove(table.name, removed)
+            announce(own, table.name, removed)
+            while follower.look():
+                pass
+            assert versions(store, table, [1, 2, 3]) == [0, 1, 9]
+
     def test_a_server_that_comes_back(self, server: RedisServer) -> None:
         table = TableDescription("table", 3)
         own = redis_tier(server.address, table)
