@@ -305,6 +305,7 @@ class TableStore:
 
         Raises:
           ValueError: the store has no files, follows others, or copies rows to Redis (`promote`).
+          TierError: copies cannot be removed from another tier that `promote` names.
           tf.errors.FailedPreconditionError: the store is closed.
         """
         with self._using():
