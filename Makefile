@@ -15,6 +15,7 @@ OLDEST_PYTHON ?= $(call find_python,python3.10 python3.11 python3.12 python3,10,
 VENV := .venv
 OLDEST_VENV := .venv-oldest
 CLIENTS_VENV := .venv-clients
+DOCS_VENV := .venv-docs
 # They pin nothing that conflicts, but name much that is not needed.
 CLIENTS := deepctr==0.9.4 tensorflow-recommenders==0.7.7 keras-rs==0.4.0
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke clients help demo test test-oldest fuzz soak parity lint clean
+.PHONY: bench-smoke clients docs help demo test test-oldest fuzz soak parity lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -73,13 +74,17 @@ clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs,
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings, all cases of the tests
 	$(BIN)/python -m tests.soak
 
+docs: $(DOCS_VENV)/.installed ## Build the site of the documentation, build/site
+	$(DOCS_VENV)/bin/python docs/pages.py build/pages
+	$(DOCS_VENV)/bin/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+
 lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove the environments and everything generated
-	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) .demo .zoo build dist *.egg-info examples/native/build
+	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .demo .zoo build dist *.egg-info examples/native/build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -98,6 +103,13 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 $(CLIENTS_VENV)/.installed: setup.cfg pyproject.toml Makefile
 	$(call install,$(CLIENTS_VENV),$(PYTHON),requests)
 	@$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(CLIENTS)
+
+# Without the package: its pages are files.
+$(DOCS_VENV)/.installed: Makefile
+	@test -n "$(PYTHON)" || { echo "No suitable Python with venv found; name one: make docs PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10' 'mkdocs<2'
+	@touch $@
 
 $(OLDEST_VENV)/.installed: setup.cfg pyproject.toml Makefile
 	$(call install,$(OLDEST_VENV),$(OLDEST_PYTHON),$(OLDEST))

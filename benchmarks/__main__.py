@@ -20,12 +20,24 @@ def main() -> int:
     """The command line; the result is the exit code, 1 when a limit is exceeded or a run fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_lookups(commands)
+    _add_training(commands)
+    worker = commands.add_parser("worker")
+    worker.add_argument("name")
+    worker.add_argument("options", type=json.loads)
+    worker.add_argument("path", type=Path)
+    options = parser.parse_args()
+    return _COMMANDS[options.command](options)
+
+
+def _add_lookups(commands: Any) -> None:
     passes = commands.add_parser("pass", help="what fusing costs while graphs are optimized")
     passes.add_argument("--repeats", type=int, default=7)
     passes.add_argument("--out", type=Path, help="a folder for the numbers, pass.json")
     run = commands.add_parser("run", help="measure workloads")
     run.add_argument("--workload", nargs="+", metavar="NAME", help="some of them instead of all")
     run.add_argument("--quick", action="store_true", help="small and short, to try it out")
+    run.add_argument("--headlines", action="store_true", help="what the README shows alone")
     run.add_argument("--processes", type=int, default=3, help="measurements of each, default 3")
     run.add_argument("--scale", type=float, default=1.0, help="times the rows of every table")
     run.add_argument("--out", type=Path, required=True, help="a folder for <workload>.json")
@@ -64,6 +76,9 @@ def main() -> int:
     gpu.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md")
     layers = commands.add_parser("layers", help="lookups of Keras layers and ragged ones")
     layers.add_argument("--out", type=Path, required=True, help="a folder for layers.json")
+
+
+def _add_training(commands: Any) -> None:
     keras = commands.add_parser("keras", help="steps of training of Keras models")
     training.add_options(keras)
     keras.add_argument("--out", type=Path, help="a folder for the numbers, keras.json")
@@ -84,12 +99,6 @@ def main() -> int:
         "--alpha", type=float, default=1.05, help="exponent of Zipf's law, default 1.05"
     )
     commands.add_parser("smoke", help="the headline ratios, in two minutes")
-    worker = commands.add_parser("worker")
-    worker.add_argument("name")
-    worker.add_argument("options", type=json.loads)
-    worker.add_argument("path", type=Path)
-    options = parser.parse_args()
-    return _COMMANDS[options.command](options)
 
 
 def _pass(options: argparse.Namespace) -> int:
@@ -185,16 +194,16 @@ def _gpu(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from benchmarks.catalog import WORKLOADS
+    from benchmarks.catalog import HEADLINES, WORKLOADS
     from benchmarks.costs import COSTS
     from benchmarks.runner import Options, run
 
-    every = [*WORKLOADS, *COSTS]
+    every = [*HEADLINES] if options.headlines else [*WORKLOADS, *COSTS]
     names = options.workload or every
     if unknown := sorted(set(names) - set(every)):
         print(f"no workload {', '.join(unknown)}; there are {', '.join(every)}", file=sys.stderr)
         return 2
-    how = Options(options.processes, options.quick, options.scale)
+    how = Options(options.processes, options.quick, options.scale, headlines=options.headlines)
     failures = run(names, how, options.out, Console(stderr=True))
     print("\n".join(failures), file=sys.stderr)
     return 1 if failures else 0
@@ -261,7 +270,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _worker(options: argparse.Namespace) -> int:
-    from benchmarks.catalog import SMOKE, WORKLOADS
+    from benchmarks.catalog import HEADLINES, SMOKE, WORKLOADS
     from benchmarks.costs import COSTS, measure
     from benchmarks.runner import Options
 
@@ -282,7 +291,8 @@ def _worker(options: argparse.Namespace) -> int:
     if options.name in COSTS:
         found = measure(options.name, how.quick, progress)
     else:
-        workload = (SMOKE if how.smoke else WORKLOADS)[options.name].scaled(how.scale)
+        catalog = SMOKE if how.smoke else HEADLINES if how.headlines else WORKLOADS
+        workload = catalog[options.name].scaled(how.scale)
         from benchmarks import worker
 
         effort = worker.Effort(end_to_end=end_to_end)

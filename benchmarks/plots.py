@@ -11,6 +11,19 @@ from typing import Any
 Results = Mapping[str, Mapping[str, Any]]
 Case = Mapping[str, Any]
 
+#: What the headlines call programs.
+_TITLES = {
+    ("criteo26", "dim16"): "26 columns, one id each",
+    ("multihot26", "dim16"): "26 columns, 0 to 5 ids each",
+    ("recom-micro", "columns1000"): "1,000 bucketized numbers",
+    ("wide1000", "variables"): "1,000 columns, one id each",
+    ("recflex-a", "columns1000"): "1,000 columns, half bags of 10 to 500",
+    ("recom-e", "model"): "a whole model, 1,000 columns",
+    ("training26", "dim16"): "26 columns with gradients",
+    ("deepfm", "sgd"): "a DeepFM training step, SGD",
+    ("deepfm", "adagrad"): "a DeepFM training step, Adagrad",
+}
+
 #: By batch size only where there are at least this many of them.
 _MIN_POINTS = 2
 
@@ -50,6 +63,8 @@ def _pictures(results: Results) -> Iterator[tuple[str, str, Callable[[Any], None
             if len(cases) >= _MIN_POINTS:
                 title = f"{workload} {program}: fusion's speedup by batch"
                 yield f"speedup-{workload}-{program}.png", title, _speedup(cases)
+    if bars := _headlines(results):
+        yield "headlines.png", "Times as fast as stock TensorFlow", _bars(bars)
     rates = [(name, case) for name in results for case in _base(results[name])]
     if rates:
         memory = next(one["memory"] for one in results.values() if "memory" in one)
@@ -59,6 +74,35 @@ def _pictures(results: Results) -> Iterator[tuple[str, str, Callable[[Any], None
         if points := _linear(results, kind):
             title = f"Cost by {label} (the dashed lines are linear)"
             yield f"linear-{kind}.png", title, _cost(points, label)
+
+
+def _headlines(results: Results) -> list[tuple[str, Mapping[str, float]]]:
+    """Title and ratio to stock of each headline, if they were all measured of one commit."""
+    commits = {one.get("commit") for one in results.values()}
+    if len(commits) != 1 or not all(commits):
+        return []
+    return [
+        (f"{_TITLES[name, case['program']]}, batch {case['batch']:,}", case["ratios"]["stock"])
+        for name, result in results.items()
+        if result.get("headlines")
+        for case in _base(result)
+    ]
+
+
+def _bars(headlines: Sequence[tuple[str, Mapping[str, float]]]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        by_ratio = sorted(headlines, key=lambda pair: pair[1]["median"])
+        titles = [title for title, _ in by_ratio]
+        ratios = [ratio for _, ratio in by_ratio]
+        medians = [ratio["median"] for ratio in ratios]
+        below = [ratio["median"] - ratio["low"] for ratio in ratios]
+        above = [ratio["high"] - ratio["median"] for ratio in ratios]
+        bars = axes.barh(titles, medians, xerr=[below, above], ecolor="gray", color="tab:green")
+        axes.bar_label(bars, [f"{median:.1f}x" for median in medians], padding=4)
+        axes.axvline(1.0, color="black", linewidth=0.8, label="stock TensorFlow")
+        axes.margins(x=0.12)
+
+    return draw
 
 
 def _base(result: Mapping[str, Any]) -> list[Case]:

@@ -41,12 +41,14 @@ class Options:
         quick: small tables, few columns and rounds: to try the suite out.
         scale: by which the tables' rows are multiplied.
         smoke: the workloads of the smoke test, with fewer rounds.
+        headlines: what the README shows of the workloads.
     """
 
     processes: int = 3
     quick: bool = False
     scale: float = 1.0
     smoke: bool = False
+    headlines: bool = False
 
 
 class WorkerFailed(Exception):
@@ -93,7 +95,12 @@ def run(names: Sequence[str], options: Options, out: Path, console: Console) -> 
                     break
                 progress.advance(task)
             else:
-                facts = {"quick": options.quick, "scale": options.scale, **combine(found)}
+                facts = {
+                    "quick": options.quick,
+                    "scale": options.scale,
+                    "headlines": options.headlines,
+                    **combine(found),
+                }
                 write_result(out, name, found[0]["about"], options.processes, facts)
     return failures
 
@@ -143,8 +150,19 @@ def write_result(
         "workload": name,
         "about": about,
         "date": datetime.date.today().isoformat(),
+        "commit": commit(),
         "machine": {**machine(), **baselines()},
         "processes": processes,
         **facts,
     }
     (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def commit() -> str:
+    """The commit of the sources, with a `+` where they were changed since; empty without git."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    try:
+        found = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()

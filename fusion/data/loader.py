@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class ParquetLoader(tf.data.Dataset):
         epoch: which the next iteration is; may be set.
         num_rows: rows of an epoch, of this replica.
         num_rows_processed: rows of the last iteration that were read so far.
+        seconds_waited: how long the last iteration waited for rows that were not read yet; the rest
+            of its time it took batches, or whoever iterates did something else.
         seed: that of the arguments, or the one that was drawn.
         skipped: what was left out, a list of `Skipped(path, rows, reason)`.
     """
@@ -119,6 +122,8 @@ class ParquetLoader(tf.data.Dataset):
         self.seed = secrets.randbits(32) if seed is None else seed
         self.epoch = 0
         self.num_rows_processed = 0
+        self.seconds_waited = 0.0
+        self._waits_since = 0.0
         self.skipped: list[Skipped] = []
         self._shuffle = shuffle
         self._parts_per_chunk = parts_per_chunk
@@ -193,7 +198,9 @@ class ParquetLoader(tf.data.Dataset):
             lambda: self._tensors(epoch(), start),
             output_signature=(*layout.chunk_spec(), tf.TensorSpec([], tf.int64)),
         )
-        batches = chunks.prefetch(1).flat_map(lambda *chunk: layout.batches(chunk[:-1], chunk[-1]))
+        batches = self._timed(chunks.prefetch(1)).flat_map(
+            lambda *chunk: layout.batches(chunk[:-1], chunk[-1])
+        )
         dataset: tf.data.Dataset = batches
         if not self._may_lose_rows:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self) - start))
@@ -205,6 +212,28 @@ class ParquetLoader(tf.data.Dataset):
             policy = tf.data.experimental.AutoShardPolicy.OFF
             options.experimental_distribute.auto_shard_policy = policy
         return dataset.with_options(options)
+
+    def _timed(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+        """The same chunks; counts how long whoever asks for them waits."""
+
+        def begin(number: np.int64) -> None:
+            if number == 0:
+                self.seconds_waited = 0.0
+            self._waits_since = perf_counter()
+
+        def end() -> None:
+            self.seconds_waited += perf_counter() - self._waits_since
+
+        def before(number: tf.Tensor) -> tf.Tensor:
+            tf.numpy_function(begin, [number], [])
+            return number
+
+        def behind(_: tf.Tensor, chunk: Any) -> Any:
+            tf.numpy_function(end, [], [])
+            return chunk
+
+        # What is zipped is asked for one after the other.
+        return tf.data.Dataset.zip((tf.data.Dataset.counter().map(before), chunks)).map(behind)
 
     def _tensors(self, epoch: int, start: int) -> Iterator[tuple[Array | int, ...]]:
         """The tensors of chunks of whole batches, and how many batches."""

@@ -52,10 +52,13 @@ def block_maker(
     """What makes the blocks of a table; for the arguments see `ShardedTable`.
 
     Raises:
+      TypeError: a name of an initializer.
       ValueError: an array of another shape; when a block is made, an initializer that gives one.
     """
     if initializer is None:
         return functools.partial(_truncated_normal, dimension, dtype, seed)
+    if isinstance(initializer, str):
+        raise TypeError(f"initializer must be an array or be called, got {initializer!r}")
     if _is_of_elements(initializer):
         return functools.partial(_elements, initializer, dimension, dtype, seed)
     if _makes_parts(initializer):

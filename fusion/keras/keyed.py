@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusion.keras.tables import weights_at_once
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
@@ -36,23 +37,24 @@ def add_keyed_table(layer: Any, key_dtype: str) -> EmbeddingVariable:
     """
     dtype = tf.as_dtype(layer.variable_dtype)
     capacity = layer.ev_option.capacity or most_rows(layer.output_dim * dtype.size)
-    with whole_variables():
-        weight = layer.add_weight(
-            name="embeddings",
-            shape=(capacity, layer.output_dim),
-            dtype=dtype.name,
-            initializer=ZerosOnDemand(),
-            trainable=True,
-            autocast=False,
+    with weights_at_once():
+        with whole_variables():
+            weight = layer.add_weight(
+                name="embeddings",
+                shape=(capacity, layer.output_dim),
+                dtype=dtype.name,
+                initializer=ZerosOnDemand(),
+                trainable=True,
+                autocast=False,
+            )
+        is_tf_keras = isinstance(weight, tf.Variable)
+        variable = EmbeddingVariable(
+            weight.name.partition(":")[0] if is_tf_keras else weight.path,
+            layer.output_dim,
+            dtype,
+            key_dtype=key_dtype,
+            table=weight if is_tf_keras else weight.value,
+            **layer.ev_option.arguments(layer.embeddings_initializer),
         )
-    is_tf_keras = isinstance(weight, tf.Variable)
-    variable = EmbeddingVariable(
-        weight.name.partition(":")[0] if is_tf_keras else weight.path,
-        layer.output_dim,
-        dtype,
-        key_dtype=key_dtype,
-        table=weight if is_tf_keras else weight.value,
-        **layer.ev_option.arguments(layer.embeddings_initializer),
-    )
     variable.is_trained = lambda: bool(layer.trainable)
     return variable

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.distribute.sharded_table import ShardedTable
+from fusion.keras.tables import weights_at_once
 
 
 def add_sharded_table(layer: Any, mode: str) -> ShardedTable:
@@ -29,12 +30,13 @@ def add_sharded_table(layer: Any, mode: str) -> ShardedTable:
         )
         return weight if isinstance(weight, tf.Variable) else weight.value
 
-    return ShardedTable(
-        layer.input_dim,
-        layer.output_dim,
-        mode,
-        initializer=layer.embeddings_initializer,
-        dtype=layer.variable_dtype,
-        name=f"{layer.name}/embeddings",
-        make_shard=make,
-    )
+    with weights_at_once():
+        return ShardedTable(
+            layer.input_dim,
+            layer.output_dim,
+            mode,
+            initializer=layer.embeddings_initializer,
+            dtype=layer.variable_dtype,
+            name=f"{layer.name}/embeddings",
+            make_shard=make,
+        )

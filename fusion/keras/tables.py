@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from fusion.lookup.tables import as_shards, has_handle
+
+#: Of Keras 3, which has no public name for it.
+_GLOBAL_STATE, _SCOPE = "keras.src.backend.common.global_state", "stateless_scope"
 
 
 def check_backend(what: str) -> None:
@@ -23,6 +29,26 @@ def check_backend(what: str) -> None:
             f"{what} needs Keras with TensorFlow's backend, got {backend!r}; set "
             "KERAS_BACKEND=tensorflow before keras is imported"
         )
+
+
+@contextlib.contextmanager
+def weights_at_once() -> Iterator[None]:
+    """A context in which a weight of a layer has its variable as soon as it is added.
+
+    Keras 3 calls a subclassed model with symbolic inputs to build its layers, in a scope in which
+    the variables of weights are made when all of it is done.
+    """
+    state = sys.modules.get(_GLOBAL_STATE)
+    scope = None if state is None else state.get_global_attribute(_SCOPE)
+    if state is None or scope is None:
+        yield
+        return
+    state.set_global_attribute(_SCOPE, None)
+    try:
+        with tf.init_scope():
+            yield
+    finally:
+        state.set_global_attribute(_SCOPE, scope)
 
 
 def table_of(layer: Any) -> Any:

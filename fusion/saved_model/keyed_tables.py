@@ -10,9 +10,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.source import read_saved_model
-from fusion.saved_model.table_files.initial import count_reads
-from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.schema.names import KEY_ENTRIES
 from fusion.tables.checkpoint import TABLE_TENSORS
 from fusion.tables.statistics import TableStatistics
@@ -27,7 +26,11 @@ def keyed_tables(path: str | os.PathLike[str]) -> tuple[TableStatistics, ...]:
     Raises:
         ModelError: the model or its checkpoint cannot be read.
     """
-    source = read_saved_model(path)
+    return keyed_tables_of(read_saved_model(path))
+
+
+def keyed_tables_of(source: SourceModel) -> tuple[TableStatistics, ...]:
+    """As `keyed_tables`, of a model that was read."""
     checkpoint = source.path / "variables" / "variables"
     if not any(_has_keyed_tables(meta) for meta in source.meta_graphs):
         return ()
@@ -36,7 +39,9 @@ def keyed_tables(path: str | os.PathLike[str]) -> tuple[TableStatistics, ...]:
         found = _tables(reader, source.meta_graphs[0])
         return tuple(sorted(found, key=lambda table: table.name))
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{path}: its variables cannot be read: {reason_of(error)}") from error
+        raise ModelError(
+            f"{source.path}: its variables cannot be read: {reason_of(error)}"
+        ) from error
 
 
 def _has_keyed_tables(meta: meta_graph_pb2.MetaGraphDef) -> bool:
@@ -69,13 +74,7 @@ def _tables(
 
 def _rows_in_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, int]:
     """How many rows those tables have that a model reads from files, by name."""
-    nodes, found = {node.name: node for node in meta.graph_def.node}, dict[str, int]()
-    for index in range(count_reads(meta)):
-        scope = KeptTable.scope(index)
-        handle = nodes[nodes[f"{scope}/assign"].input[0]]
-        name = handle.attr["shared_name"].s.decode() or handle.name
-        found[name] = nodes[f"{scope}/read"].attr["rows"].i
-    return found
+    return {name: read.attr["rows"].i for name, read in reads_of_files(meta).items()}
 
 
 def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | None]:

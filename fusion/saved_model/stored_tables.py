@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.errors import ModelError, graph_errors
+from fusion.saved_model.keyed_tables import keyed_tables_of
 from fusion.saved_model.meta_graph import update_op_list
 from fusion.saved_model.rewrite_options import RewriteOptions
 from fusion.saved_model.source import SourceModel, model_files
+from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.saved_model.table_files.keep import (
     VARIABLES,
     find_tables,
@@ -20,7 +24,7 @@ from fusion.saved_model.table_files.keep import (
 )
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.keyed import find_keyed
-from fusion.saved_model.table_files.packed import PackedTable, pack_model
+from fusion.saved_model.table_files.packed import FLOAT32, PackedTable, pack_model
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
 
 
@@ -61,12 +65,29 @@ def store_tables(
         return nothing
     (meta,), plain = proto.meta_graphs, read_bundle(source.path / VARIABLES)
     with graph_errors(source.path):
-        bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch)
+        others = () if options.table_dtypes().is_plain else tuple(_unpacked(source))
+        bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch, others)
         tables = _kept(source, meta, bundle, options) if options.has_table_files else []
         if bundle is plain and not tables:
             return None, packed, ()
         update_op_list(meta)
     return bundle, packed, tables
+
+
+def _unpacked(source: SourceModel) -> Iterator[PackedTable]:
+    """Yields the tables of a model that are no plain ones among its variables, and stay float32."""
+    (meta,) = source.meta_graphs
+    keyed = keyed_tables_of(source)
+    for table in keyed:
+        size = table.rows * table.dimension * tf.as_dtype(table.dtype).size
+        why = "it is an embedding variable"
+        yield PackedTable(table.name, FLOAT32, table.rows, table.dimension, size, refusal=why)
+    names = {table.name for table in keyed}
+    for name, read in reads_of_files(meta).items():
+        if name not in names and read.attr["T"].type == types_pb2.DT_FLOAT:
+            rows, width = read.attr["rows"].i, read.attr["width"].i
+            why = "it is a file already: rewrite the model that this one is from"
+            yield PackedTable(name, FLOAT32, rows, width, 4 * rows * width, refusal=why)
 
 
 def _kept(

@@ -109,6 +109,11 @@ class StoreConfig:
         )
 
 
+def table_name(model: str, table: str) -> str:
+    """The name of a model's table in a store: `MODEL.TABLE`, `TABLE` of a model without a name."""
+    return f"{model}.{table}" if model else table
+
+
 def open_tiers(config: StoreConfig) -> list[Tier]:
     """The tiers of a store, the fastest first, with all its tables open.
 
@@ -155,10 +160,9 @@ def _tables_of(model: Mapping[str, Any], path: str) -> list[TableConfig]:
     share = model["gpucacheper"]
     if model["embedding_cache_type"] == "static" or model["use_static_table"]:
         share = 1.0
-    prefix = f"{model['model']}." if model["model"] else ""
     return [
         TableConfig(
-            f"{prefix}{name}",
+            table_name(model["model"], name),
             size,
             folder,
             float(default),

@@ -109,7 +109,7 @@ class Fetcher:
       tables: the tables, by their numbers.
       tiers: the upper ones first.
       caches: the hot rows of each table.
-      promote: the names of tiers that take rows which were found in lower ones.
+      promote: the names of tiers that take copies of rows which were found in lower ones.
     """
 
     def __init__(
@@ -120,7 +120,11 @@ class Fetcher:
         promote: Collection[str],
     ) -> None:
         self._tables, self._tiers, self._caches = tables, tiers, caches
-        self._promote = frozenset(promote)
+        self._copy_levels = [
+            level
+            for level, tier in enumerate(tiers[:-1])
+            if tier.name in promote and tier.is_writable
+        ]
         self._lock = threading.Lock()  # of flights, and of what changes the cache
         self._writing = threading.RLock()  # of rows, in all tiers and in the cache in one order
         self._flights: list[list[_Flight]] = [[] for _ in tables]
@@ -229,16 +233,17 @@ class Fetcher:
             meter = self._meters[level][number]
             meter.add(hits, len(has) - hits, hits * row_bytes, passed)
             own[number].take(rest, has)
-            if hits and self._promote:
+            if hits and self._copy_levels:
                 at = np.flatnonzero(has) if rest.at is None else rest.at[has]
                 self._put_above(level, number, own[number], at)
 
     def _put_above(self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]) -> None:
         """Lets upper tiers have rows, those that take them; that this fails is no failure."""
         name = self._tables[number].name
-        for upper, tier in enumerate(self._tiers[:level]):
-            if tier.name not in self._promote or not tier.is_writable:
-                continue
+        for upper in self._copy_levels:
+            if upper >= level:
+                break
+            tier = self._tiers[upper]
             try:
                 with self._writing:
                     fresh = at[~flight.stale[at]]
@@ -259,11 +264,14 @@ class Fetcher:
         """Writes rows of distinct keys to all writable tiers, and replaces those in the cache.
 
         Raises:
-          ValueError: no tier is writable, or others have a key that are asked before.
+          ValueError: no tier is writable beside those of copies, or a tier that is not, and that is
+            asked before, has a key.
           TierError: a tier fails.
         """
         table = self._tables[number]
-        for tier in self._tiers:
+        for level, tier in enumerate(self._tiers):
+            if level in self._copy_levels:
+                continue
             if tier.is_writable:
                 break
             found = tier.fetch(table.name, keys, np.empty_like(rows))
@@ -273,7 +281,8 @@ class Fetcher:
                     f"{tier.name}, table {table.name}: has key {key}, and is read only"
                 )
         else:
-            raise ValueError(f"no tier of table {table.name} is writable")
+            copies = ", but for copies of rows" if self._copy_levels else ""
+            raise ValueError(f"no tier of table {table.name} is writable{copies}")
         with self._writing:
             with self._lock:
                 self._mark_stale(number, keys)  # rows that come now are not promoted any more
@@ -289,7 +298,37 @@ class Fetcher:
                 self._caches[number].replace(keys, rows)
 
     def invalidate(self, number: int, keys: Keys | None) -> None:
-        """Lets the next lookup of keys, of all with None, ask the tiers again."""
+        """Lets the next lookup of keys, of all with None, ask the tiers that have no copies.
+
+        Raises:
+          TierError: a tier of copies fails, and may keep some; the cache has none.
+        """
+        with self._writing:
+            try:
+                self.remove_copies(number, keys)
+            finally:
+                self._forget(number, keys)
+
+    def remove_copies(self, number: int, keys: Keys | None) -> None:
+        """Takes keys, all with None, out of the tiers that have copies of rows of lower ones.
+
+        Raises:
+          TierError: a tier fails, and may keep copies.
+        """
+        name = self._tables[number].name
+        with self._writing:
+            for level in self._copy_levels:
+                tier = self._tiers[level]
+                if keys is not None:
+                    tier.remove(name, keys)
+                    continue
+                for block, _ in tier.blocks(name, _BLOCK):
+                    tier.remove(name, block)
+            with self._lock:
+                # Not before: who asks a tier while it still has a copy may get an older row.
+                self._mark_stale(number, keys)
+
+    def _forget(self, number: int, keys: Keys | None) -> None:
         with self._writing, self._lock:
             self._mark_stale(number, keys)
             self._caches[number].remove(keys)
@@ -314,15 +353,16 @@ class Fetcher:
             self._mark_stale(number, keys)
             known = cache.keys() if keys is None else keys
         for start in range(0, len(known), _BLOCK):
-            block = np.unique(known[start : start + _BLOCK])
+            some = np.unique(known[start : start + _BLOCK])
             with self._writing:  # `update` does not come between
-                block = block[cache.has(block)]
+                block = some[cache.has(some)]
                 try:
                     flight = self._asked(number, block)
                 except BaseException:
-                    self.invalidate(number, known[start:])
+                    self._forget(number, known[start:])
                     raise
                 with self._lock:
+                    self._mark_stale(number, some)  # who read the cache meanwhile has older rows
                     cache.replace(block[flight.found], flight.rows[flight.found])
                     cache.remove(block[~flight.found])
             count += len(block)

@@ -55,7 +55,7 @@ class KeyFile:
     """An open file of keys, int64, little endian.
 
     Attributes:
-      count: how many keys it has.
+      count: how many keys it had when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,6 +75,14 @@ class KeyFile:
     def path(self) -> str:
         """Where it is."""
         return self._file.name
+
+    def mapped(self) -> Words:
+        """All keys, in memory."""
+        return self._file.mapped("<i8")
+
+    def check_size(self) -> None:
+        """Raises a `ValueError` if the file has another size than when it was opened."""
+        self._file.check_size(8 * self.count)
 
     def read(self, first: int, count: int) -> Words:
         """Some of the keys.
@@ -105,8 +113,10 @@ class KeyFile:
 class HashIndex:
     """An index in memory, mapped from its file."""
 
-    def __init__(self, words: Words) -> None:
-        self._words = words
+    def __init__(self, file: OpenFile, words: Words, keys: KeyFile) -> None:
+        """Makes it of its file, what that has, and the keys that it is of."""
+        self._file, self._words = file, words
+        self._keys, self._table_keys = keys, keys.mapped()
         offset = slots_offset(int(words[FileHead.segment_bits]))
         self._slots = words.ctypes.data + offset
         self._look_up = _kernel("look_up")
@@ -121,25 +131,35 @@ class HashIndex:
 
         Returns:
           bool [n]: which keys it has.
+
+        Raises:
+          ValueError: a file has become shorter, or the index is damaged.
         """
+        # What is mapped beyond the end of a file kills the process that reads it.
+        self._keys.check_size()
+        self._file.check_size(self._words.nbytes)
         found = np.empty(len(keys), np.bool_)
         args = np.zeros(FileLookup.SIZE, np.int64)
         args[FileLookup.index] = self._words.ctypes.data
         args[FileLookup.slots] = self._slots
         args[FileLookup.keys] = keys.ctypes.data
         args[FileLookup.count] = len(keys)
+        args[FileLookup.table_keys] = self._table_keys.ctypes.data
         args[FileLookup.table] = table
         args[FileLookup.row_bytes] = 4 * out.shape[1]
         args[FileLookup.out] = out.ctypes.data
         args[FileLookup.found] = found.ctypes.data
         self._look_up(args.ctypes.data)
+        if args[FileLookup.is_damaged]:
+            raise ValueError(f"{self._file.name}: is damaged, remove it")
         return found
 
 
 def open_index(folder: Path, keys: KeyFile) -> HashIndex:
     """Opens the index of a table, which is made if it is missing, damaged or of other keys.
 
-    Where the folder cannot be written, or its disk is full, the index is made in memory.
+    Slots are not read, which takes as long as to make them; `HashIndex.look_up` checks those that
+    it needs. Where the folder cannot be written, or its disk is full, the index is made in memory.
 
     Args:
       folder: where it is or will be.
@@ -158,13 +178,14 @@ def open_index(folder: Path, keys: KeyFile) -> HashIndex:
                 _build(keys, file)
                 os.fsync(file.descriptor)
                 os.replace(folder / _UNFINISHED, folder / NAME)
-                index = HashIndex(file.mapped("<i8"))
+                file.name = os.fspath(folder / NAME)
+                index = HashIndex(file, file.mapped("<i8"), keys)
         return index
     except OSError as error:
         _logger.warning("%s: no index can be kept, it is in memory (%s)", folder, error)
     file = OpenFile(NAME, os.memfd_create(NAME, os.MFD_CLOEXEC))
     _build(keys, file)
-    return HashIndex(file.mapped("<i8"))
+    return HashIndex(file, file.mapped("<i8"), keys)
 
 
 @contextmanager
@@ -195,12 +216,15 @@ def _is_at(file: OpenFile, path: Path) -> bool:
 def _opened(path: Path, keys: KeyFile) -> HashIndex | None:
     """The index of a file if it is one of these keys."""
     try:
-        words = OpenFile(path).mapped("<i8")
+        file = OpenFile(path)
+        words = file.mapped("<i8")
     except OSError:
         return None
-    if 8 * len(words) < slots_offset(0) or not _is_valid(words) or not _is_of(words, keys):
+    is_whole = file.status.st_size == words.nbytes >= slots_offset(0) and _is_valid(words)
+    if not is_whole or not _is_of(words, keys):
+        _logger.warning("%s: is damaged or of other keys", path)
         return None
-    return HashIndex(words)
+    return HashIndex(file, words, keys)
 
 
 def _is_valid(words: Words) -> bool:

@@ -42,6 +42,12 @@ class OpenFile:
         """What the system knows of it."""
         return os.fstat(self.descriptor)
 
+    def check_size(self, size: int) -> None:
+        """Raises a `ValueError` if the file has another size, in bytes."""
+        actual = self.status.st_size
+        if actual != size:
+            raise ValueError(f"{self.name}: has {actual} bytes, but {size} when it was opened")
+
     def read(self, offset: int, size: int) -> bytearray:
         """Some bytes.
 

@@ -81,8 +81,12 @@ class ChangedKeys:
                     return self._begin(client, unknown)
                 return self._read(client, max(1, int(1000 * seconds)))
         except BaseException:
-            self._last = dict.fromkeys(self._tables)
+            self.forget()
             raise
+
+    def forget(self) -> None:
+        """Begins again: the next `read` says of all tables that any key may have changed."""
+        self._last = dict.fromkeys(self._tables)
 
     def _begin(self, client: Any, names: Sequence[bytes]) -> dict[str, Keys | None]:
         """Goes on behind the newest entries."""

@@ -1,7 +1,8 @@
 """What keeps the rows of a store new while lookups go on: threads that look for changes.
 
-A tier has the new rows first. Then those in the cache are replaced, each of them whole; and rows
-that were fetched before, and are on their way, do not come into the cache any more.
+A tier has the new rows first. Then copies of older ones leave the tiers above it, and those in the
+cache are replaced, each of them whole; rows that were fetched before, and are on their way, do not
+come into the cache any more, nor into those tiers.
 """
 
 from __future__ import annotations
@@ -60,8 +61,15 @@ class _Follower:
         self._fetcher.log(error)
 
     def _refresh(self, table: str, keys: Keys | None) -> None:
+        """Takes over the rows of keys, of all with None.
+
+        Raises:
+          TierError: a tier may keep copies of older rows; this has to be called again.
+        """
+        number = self._numbers[table]
+        self._fetcher.remove_copies(number, keys)
         try:
-            self.row_count += self._fetcher.refresh(self._numbers[table], keys)
+            self.row_count += self._fetcher.refresh(number, keys)
         except TierError as error:  # these rows are not in the cache any more
             self._failed(error)
 
@@ -83,6 +91,7 @@ class FolderFollower(_Follower):
     ) -> None:
         super().__init__(fetcher, tables, seconds)
         self._files, self.version, self.taken_count = files, files.number, 0
+        self._unfinished: Taken | None = None
 
     def look(self) -> int | None:
         """Takes over the newest version now, if there is one that is not broken.
@@ -92,13 +101,19 @@ class FolderFollower(_Follower):
 
         Raises:
           OSError: the folder of versions cannot be read.
+          TierError: a tier may keep copies of older rows; the next look tries again.
         """
         with self._looking:
             taken = self._files.take_newest()
+            if self._unfinished is not None:
+                number = self._unfinished.number if taken is None else taken.number
+                taken = Taken(number, None)
             if taken is None:
                 return None
+            self._unfinished = taken
             for table in self._numbers:
                 self._refresh_table(table, taken)
+            self._unfinished = None
             self.version = taken.number
             self.taken_count += 1
             return taken.number
@@ -156,12 +171,16 @@ class RedisFollower(_Follower):
           what was announced before this call.
 
         Raises:
-          TierError: Redis does not answer.
+          TierError: Redis does not answer, or a tier may keep copies of older rows.
         """
         with self._looking:
             changed = self._changes.read(self._seconds)
-            for table, keys in changed.items():
-                self._refresh(table, keys)
+            try:
+                for table, keys in changed.items():
+                    self._refresh(table, keys)
+            except TierError:
+                self._changes.forget()
+                raise
             return bool(changed)
 
     def counters(self) -> RefreshCounters:
@@ -214,6 +233,8 @@ class Followers:
             elif not isinstance(files, VersionedFiles) or files.root != Path(root):
                 raise ValueError(f"{root}: the store has versions at {files.address}")
             follower = FolderFollower(files, self._fetcher, self._tables, seconds)
+            for number in range(len(self._tables)):
+                self._fetcher.remove_copies(number, None)  # of whatever was there when it was made
             self._tiers[level] = files
             follower.try_to_look()
             follower.start()
@@ -251,7 +272,7 @@ class Followers:
         """The number of the tier that is to be followed.
 
         Raises:
-          ValueError: there is none, several, or an upper tier has copies of its rows.
+          ValueError: there is none, several, or others copy its rows to a tier above.
         """
         levels = [
             level
@@ -263,6 +284,8 @@ class Followers:
                 f"the store must have one tier of {what} to be followed, not {len(levels)}"
             )
         for upper in self._tiers[: levels[0]]:
-            if upper.name in self._promote:
-                raise ValueError(f"{upper.name} would keep older rows, which it has of {what}")
+            if upper.name in self._promote and isinstance(upper, Redis):
+                raise ValueError(
+                    f"{upper.name} may get copies of older rows of {what} from other processes"
+                )
         return levels[0]

@@ -59,8 +59,9 @@ class TableStore:
         each lookup waits.
       hit_rate_threshold: see above; a number, or one by the name of each table. With 1 or more
         lookups wait for all rows.
-      promote: the kinds of tiers (`Tier.name`) that take rows found in a lower tier, such as a
-        "redis" over files. They must be writable.
+      promote: the kinds of tiers (`Tier.name`) that take copies of rows found in a lower tier, such
+        as a "redis" over files. They must be writable, and have nothing but copies: whoever changes
+        rows does so below, and `invalidate` removes them.
       queue_keys: how many keys may wait to be fetched by the thread; further ones are dropped, and
         asked for again when they are looked up again.
 
@@ -261,8 +262,8 @@ class TableStore:
           rows: [n, D].
 
         Raises:
-          ValueError: no tier is writable, or one that is not, and that is asked before, has a key;
-            or shapes do not go together. Nothing was written.
+          ValueError: no tier is writable beside those that `promote` names, or one that is not, and
+            that is asked before, has a key; or shapes do not go together. Nothing was written.
           TierError: a tier fails.
           KeyError, TypeError, tf.errors.FailedPreconditionError: see `lookup`.
         """
@@ -279,7 +280,10 @@ class TableStore:
     def invalidate(self, table: str, keys: ArrayLike | None = None) -> None:
         """Lets the next lookup of keys, or of all, ask the tiers: their rows there have changed.
 
+        Copies leave the tiers that `promote` names.
+
         Raises:
+          TierError: such a tier fails, and may keep copies.
           KeyError, TypeError, tf.errors.FailedPreconditionError: see `lookup`.
         """
         number = self._number(table)
@@ -300,7 +304,8 @@ class TableStore:
           What follows, until the store is closed; its `look` looks now.
 
         Raises:
-          ValueError: the store has no files, follows others, or an upper tier has copies of rows.
+          ValueError: the store has no files, follows others, or copies rows to Redis (`promote`).
+          TierError: copies cannot be removed from another tier that `promote` names.
           tf.errors.FailedPreconditionError: the store is closed.
         """
         with self._using():
@@ -321,7 +326,7 @@ class TableStore:
           What follows, until the store is closed.
 
         Raises:
-          ValueError: the store has no such tier, follows it already, or an upper tier has copies.
+          ValueError: the store has no such tier, follows it already, or copies rows to Redis above.
           tf.errors.FailedPreconditionError: the store is closed.
         """
         with self._using():

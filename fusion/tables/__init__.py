@@ -22,7 +22,7 @@ from fusion.tables.options import InitializerOption as InitializerOption
 from fusion.tables.partitioned import (
     PartitionedEmbeddingVariable as PartitionedEmbeddingVariable,
 )
-from fusion.tables.saved_models import load_on_cpu
+from fusion.tables.saved_models import load_on_cpu, save_loaded_again
 from fusion.tables.statistics import TableStatistics as TableStatistics
 
 #: Names of table stores, and where they live: above this package.
@@ -42,6 +42,7 @@ _LAZY = {
 }
 
 load_on_cpu()
+save_loaded_again()
 
 
 def __getattr__(name: str) -> Any:

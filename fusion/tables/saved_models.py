@@ -1,6 +1,6 @@
 """What SavedModels leave out of embedding variables: variables as a whole, and slots.
 
-And where they are loaded.
+And where they are loaded, and how loaded ones are saved again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from fusion.tables.replicas import on_cpu
 
 #: The child of variables that is saved in their place.
 OWNER = "embedding_variable"
+
+#: What objects are saved and restored by.
+_FUNCTIONS = "_serialize_to_tensors", "_restore_from_tensors"
 
 #: Whether the checkpoint that is written is the one of a SavedModel.
 _IS_OF_MODEL = contextvars.ContextVar("is_of_model", default=False)
@@ -98,6 +101,58 @@ def load_on_cpu() -> None:
 
     recreate._knows_keys = True  # type: ignore[attr-defined]
     saved_model_loader.Loader._recreate_variable = recreate
+
+
+def save_loaded_again() -> None:
+    """Has models that `tf.saved_model.load` has loaded be saved again.
+
+    TensorFlow does so for variables and resources alone: of another object it takes the functions
+    that save and restore it for children as well, and fails (an AssertionError). It has no hook for
+    it: the method that gives loaded objects these functions is replaced by one that does the same,
+    and hides them. Variables are saved with their owner again, and not as a whole.
+    """
+    known = saved_model_loader.Loader._load_checkpoint_save_and_restore_functions
+    if hasattr(known, "_knows_keys"):
+        return
+
+    @functools.wraps(known)
+    def load_functions(self: Any) -> None:
+        known(self)
+        for number, proto in self._iter_all_nodes():
+            if proto.HasField("user_object") and proto.saveable_objects:
+                _hide_functions(self.get(number))
+            for child in proto.children:
+                if proto.HasField("variable") and child.local_name == OWNER:
+                    _save_with_loaded(self.get(number), self.get(child.node_id))
+
+    load_functions._knows_keys = True  # type: ignore[attr-defined]
+    saved_model_loader.Loader._load_checkpoint_save_and_restore_functions = load_functions
+
+
+def _hide_functions(loaded: Any) -> None:
+    """Has a loaded object not have the functions as children that save and restore it."""
+    known = loaded._trackable_children
+
+    def children(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        found = known(save_type, **named)
+        return {name: child for name, child in found.items() if name not in _FUNCTIONS}
+
+    loaded._trackable_children = children
+
+
+def _save_with_loaded(variable: Any, owner: Any) -> None:
+    """Has a loaded variable saved with its owner, as `checkpoint.save_with` has one that was made.
+
+    Its owner is restored by the functions of the model that was loaded.
+    """
+    known = variable._trackable_children
+
+    def children(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
+        return {**known(save_type, **named), OWNER: owner}
+
+    variable._trackable_children = children
+    leave_out(variable)
+    leave_out_of_models(variable)
 
 
 def _names_of_keyed(loader: Any) -> frozenset[str]:

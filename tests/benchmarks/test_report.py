@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from benchmarks.plots import plot
 from benchmarks.report import headlines, load, render, verdicts
 from benchmarks.results import combine
@@ -89,6 +91,17 @@ def test_results_are_found_among_other_files(tmp_path):
     (tmp_path / "multihot26.json").write_text(json.dumps(result(process(case(2.0)))))
     (tmp_path / "pass.json").write_text("{}")
     assert list(load(tmp_path)) == ["multihot26"]
+
+
+@pytest.mark.parametrize(
+    ("commits", "is_drawn"), [(("a", "a"), True), (("a", "b"), False), (("", ""), False)]
+)
+def test_headlines_are_drawn_of_one_commit(commits, is_drawn, tmp_path):
+    results = {
+        name: {**result(process(case(2.0)), workload=name), "headlines": True, "commit": commit}
+        for name, commit in zip(("multihot26", "criteo26"), commits, strict=True)
+    }
+    assert ("headlines.png" in {name for name, _ in plot(results, tmp_path)}) == is_drawn
 
 
 def test_plots_are_pictures(tmp_path):

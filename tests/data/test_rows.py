@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 
+from fusion.data import ParquetLoader
 from fusion.data.plan import Division, chunks_of, parts_of
 from tests.data.layouts import LAYOUTS, Layout, check, rows_of
 
@@ -109,3 +112,32 @@ def test_parts_are_row_groups_by_their_rows() -> None:
     second = Division(33, 4, size=2, rank=1)
     assert [sum(map(len, chunk)) for chunk in chunks_of(parts, 2, second)] == [17]
     assert [sum(map(len, chunk)) for chunk in chunks_of(parts, 1, second)] == [16, 1]
+
+
+def test_what_is_waited_for_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that moves by 5 for each chunk that is read; the second is read ahead."""
+    now, is_read, is_taken = [0.0], Event(), Event()
+    monkeypatch.setattr("fusion.data.loader.perf_counter", lambda: now[0])
+
+    def progress(rows: int, _: int) -> None:
+        if rows == 30:
+            assert is_taken.wait(60)
+        now[0] += 5
+        if rows == 20:
+            is_read.set()
+
+    replace(PLAIN, files=((10,) * 3,)).write(tmp_path)
+    loader = ParquetLoader(tmp_path, 10, cat_names=["row"], buffer_size=10, progress=progress)
+    for _ in range(3):
+        is_read.clear()
+        is_taken.clear()
+        batches = iter(loader)
+        next(batches)
+        assert is_read.wait(60)
+        first = loader.seconds_waited
+        next(batches)
+        assert loader.seconds_waited == first
+        is_taken.set()
+        assert len([*batches]) == 1
+        assert first in (5, 10)
+        assert loader.seconds_waited - first in (0, 5)

@@ -102,6 +102,7 @@ def test_an_id_outside_the_table(bad: int):
         ({"mode": "elsewhere"}, ValueError, 'mode must be "distributed" or "localized:REPLICA"'),
         ({"mode": "localized:1"}, ValueError, "one of 1 replicas, got 'localized:1'"),
         ({"initializer": np.zeros([3, 4])}, ValueError, r"shape \[5, 2\], got \(3, 4\)"),
+        ({"initializer": "zeros"}, TypeError, "an array or be called, got 'zeros'"),
         ({"dtype": "int32"}, (TypeError, ValueError), "dtype"),
     ],
 )

@@ -125,6 +125,20 @@ def test_sparse_operation_kits_model_trains_as_with_a_stock_layer(family, build,
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("rows", "kind"), [(ROWS, {"mode": "distributed"}), (None, {"ev_option": OPTION})]
+)
+def test_a_subclassed_model_has_each_table_once(family, rows, kind):
+    """Keras 3 builds it by a call with symbolic inputs, in which weights have no variables yet."""
+    package, _ = FAMILIES[family]
+    model = subclassed(package, layer_of(family, "AllToAllDenseEmbedding", rows, **kind))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(KEYS))
+    assert len(model.trainable_variables) == 1 + 2 * len(dense_layers(package))
+    assert None not in tape.gradient(loss, model.trainable_variables)
+
+
 #: Those whose models can have ragged inputs, as those of early releases of Keras 3 cannot.
 WITH_RAGGED_INPUTS = [
     name

@@ -43,9 +43,9 @@ class DictionaryTier:
         assert len(np.unique(keys)) == len(keys) > 0
         assert rows.shape[0] == len(keys)
         self.requests.append((table, sorted(keys.tolist())))
-        known = self.rows[table]
-        found = np.array([key in known for key in keys.tolist()], np.bool_)
-        values = [known[key] for key in keys.tolist() if key in known]
+        known = [self.rows[table].get(key) for key in keys.tolist()]  # others may change them
+        found = np.array([row is not None for row in known], np.bool_)
+        values = [row for row in known if row is not None]
         self.asked.release()
         assert self.gate.wait(60)
         if self.error is not None:
@@ -62,6 +62,8 @@ class DictionaryTier:
         self.fill(table, keys, rows.copy())
 
     def remove(self, table: str, keys: Keys) -> None:
+        if self.error is not None:
+            raise TierError(self.name, table, self.error)
         for key in keys.tolist():
             self.rows[table].pop(key, None)
 

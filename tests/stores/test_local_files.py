@@ -80,12 +80,15 @@ def test_a_copy_keeps_its_index(tmp_path):
     assert (tmp_path / "copy" / "a" / "key_index").stat().st_ino == before
 
 
-def test_an_index_of_other_keys_is_made_again(tmp_path):
+def test_an_index_of_other_keys_is_made_again(tmp_path, caplog):
     write(tmp_path / "a", SPARSE)
     opened(tmp_path)
+    opened(tmp_path)
+    assert caplog.text == ""
     others = SPARSE + 1000 * (np.abs(SPARSE) < 1000)
     others.tofile(tmp_path / "a" / "key")
     tier = opened(tmp_path)
+    assert "a/key_index: is damaged or of other keys" in caplog.text
     rows = np.zeros((len(SPARSE), 4), np.float32)
     assert tier.fetch("a", others, rows).all()
     assert tier.fetch("a", SPARSE, rows).tolist() == (others == SPARSE).tolist()
@@ -104,27 +107,78 @@ def test_a_damaged_head_is_found(tmp_path, field):
         np.testing.assert_array_equal(index_of(tmp_path), whole)
 
 
-@pytest.mark.parametrize("left", [0, 3, 80, 200, -8])
-def test_a_truncated_index_is_made_again(tmp_path, left):
+@pytest.mark.parametrize("left", [0, 3, 80, 200, -8, None])
+def test_an_index_of_another_size_is_made_again(tmp_path, left, caplog):
     rows = write(tmp_path / "a", SPARSE)
     opened(tmp_path)
     whole = (tmp_path / "a" / "key_index").read_bytes()
-    (tmp_path / "a" / "key_index").write_bytes(whole[:left])
+    (tmp_path / "a" / "key_index").write_bytes(whole + b"more" if left is None else whole[:left])
     check(opened(tmp_path), SPARSE, rows)
+    assert "a/key_index: is damaged or of other keys" in caplog.text
     assert (tmp_path / "a" / "key_index").read_bytes() == whole
 
 
-def test_damaged_slots_lead_nowhere_else(tmp_path):
-    """Rows of other keys may come, and nothing from beyond the table."""
+SLOTS = slots_offset(0) // 8
+
+
+def look_up_damaged(folder, index, keys=SPARSE):
+    """What a lookup in a damaged index says: which keys have a row, and these."""
+    index.tofile(folder / "a" / "key_index")
+    rows = np.zeros((len(keys), 4), np.float32)
+    return opened(folder).fetch("a", np.asarray(keys), rows), rows
+
+
+@pytest.mark.parametrize("row", [2**62, -5, len(SPARSE) + 1])
+def test_damaged_slots_lead_nowhere_else(tmp_path, row):
     write(tmp_path / "a", SPARSE)
     opened(tmp_path)
     index = index_of(tmp_path)
-    for row in (2**62, -5, len(SPARSE) + 1):
-        index[slots_offset(0) // 8 + 1 :: 2] = row
-        index.tofile(tmp_path / "a" / "key_index")
-        rows = np.zeros((len(SPARSE), 4), np.float32)
-        assert not opened(tmp_path).fetch("a", SPARSE, rows).any()
-        assert not rows.any()
+    index[SLOTS + 1 :: 2] = row
+    with pytest.raises(TierError, match=r"table a: .*a/key_index: is damaged, remove it"):
+        look_up_damaged(tmp_path, index)
+
+
+def test_damaged_slots_give_no_row_of_another_key(tmp_path):
+    """Each bit of each slot: the row of a key, an error, or no row at all."""
+    expected = write(tmp_path / "a", SPARSE)
+    opened(tmp_path)
+    whole, errors = index_of(tmp_path), 0
+    for word in range(SLOTS, len(whole)):
+        for bit in (0, 1, 2, 3, 40, 63):
+            damaged = whole.copy()
+            damaged[word] ^= np.uint64(1 << bit).astype(np.int64)
+            try:
+                found, rows = look_up_damaged(tmp_path, damaged)
+            except TierError:
+                errors += 1
+            else:
+                np.testing.assert_array_equal(rows, np.where(found[:, None], expected, 0))
+    assert errors > len(SPARSE)
+    found, rows = look_up_damaged(tmp_path, whole)
+    assert found.all()
+    np.testing.assert_array_equal(rows, expected)
+
+
+def test_a_slot_of_a_key_that_is_not_there(tmp_path):
+    write(tmp_path / "a", SPARSE)
+    opened(tmp_path)
+    index = index_of(tmp_path)
+    assert not look_up_damaged(tmp_path, index, [4711])[0].any()
+    index[SLOTS::2], index[SLOTS + 1 :: 2] = 4711, 3
+    with pytest.raises(TierError, match="is damaged"):
+        look_up_damaged(tmp_path, index, [4711])
+
+
+@pytest.mark.parametrize("file", ["key", "key_index"])
+def test_files_that_are_truncated_while_the_table_is_open(tmp_path, file):
+    rows = write(tmp_path / "a", SPARSE)
+    tier = opened(tmp_path)
+    content = (tmp_path / "a" / file).read_bytes()
+    os.truncate(tmp_path / "a" / file, 16)
+    with pytest.raises(TierError, match=f"{file}: has 16 bytes, but {len(content)} when"):
+        tier.fetch("a", SPARSE, np.zeros_like(rows))
+    (tmp_path / "a" / file).write_bytes(content)
+    check(tier, SPARSE, rows)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, caplog):

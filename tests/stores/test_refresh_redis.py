@@ -164,6 +164,25 @@ class TestFollower:
             assert tier[table.name].hits + tier[table.name].misses == 3 + 2 + 1 + 2
             assert counters.refresh.rows == 3
 
+    def test_rows_that_are_removed(
+        self, redis_server: RedisServer, table: TableDescription
+    ) -> None:
+        own, lower = redis_tier(redis_server.address, table), DictionaryTier("lower")
+        lower.fill(table.name, [3], np.full((1, 3), 9.0))
+        push(own, table, 1)
+        tier = Redis(RedisOptions(redis_server.address))
+        with TableStore([table], [tier, lower], 200) as store:
+            follower = store.follow_redis(seconds=0.01)
+            while follower.look():
+                pass
+            assert versions(store, table, [1, 2, 3]) == [1, 1, 1]
+            removed = np.array([1, 3])
+            own.remove(table.name, removed)
+            announce(own, table.name, removed)
+            while follower.look():
+                pass
+            assert versions(store, table, [1, 2, 3]) == [0, 1, 9]
+
     def test_a_server_that_comes_back(self, server: RedisServer) -> None:
         table = TableDescription("table", 3)
         own = redis_tier(server.address, table)
@@ -199,10 +218,11 @@ class TestFollower:
     def test_what_cannot_be_followed(
         self, redis_server: RedisServer, table: TableDescription
     ) -> None:
+        copies, tier = (Redis(RedisOptions(redis_server.address)) for _ in range(2))
+        store = TableStore([table], [copies, tier], cache_rows=5, promote=["redis"])
+        with store, pytest.raises(ValueError, match="redis may get copies of older rows of Redis"):
+            store.follow_redis(tier)
         upper, tier = DictionaryTier("upper"), Redis(RedisOptions(redis_server.address))
-        store = TableStore([table], [upper, tier], cache_rows=5, promote=["upper"])
-        with store, pytest.raises(ValueError, match="upper would keep older rows"):
-            store.follow_redis()
         with TableStore([table], [upper], cache_rows=5) as store:
             with pytest.raises(ValueError, match="one tier of Redis to be followed, not 0"):
                 store.follow_redis()

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from fusion.stores import versioned_files
 from fusion.stores.local_files import LocalFiles
+from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.refresh import FolderFollower
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import TierError
@@ -23,6 +24,7 @@ from fusion.stores.versions import Version
 from tests.stores.dictionary_tier import DictionaryTier
 from tests.stores.followed import ITEMS, KEYS, SHOPS, versions, write
 from tests.stores.racing import rows_of
+from tests.stores.redis_server import RedisServer
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -229,12 +231,14 @@ class TestRefused:
         with pytest.raises(TierError, match="closed"):
             tier.count("items")
 
-    def test_what_cannot_be_followed(self, root: Path, tmp_path: Path) -> None:
-        upper, files = DictionaryTier("upper"), VersionedFiles(root, [ITEMS])
-        store = TableStore([ITEMS], [upper, files], cache_rows=5, promote=["upper"])
-        with store, pytest.raises(ValueError, match="upper would keep older rows"):
+    def test_copies_in_redis(self, root: Path, redis_server: RedisServer) -> None:
+        redis, files = Redis(RedisOptions(redis_server.address)), VersionedFiles(root, [ITEMS])
+        store = TableStore([ITEMS], [redis, files], cache_rows=5, promote=["redis"])
+        with store, pytest.raises(ValueError, match="redis may get copies of older rows of files"):
             store.follow(root)
-        store = TableStore([ITEMS], [upper], cache_rows=5)
+
+    def test_what_cannot_be_followed(self, root: Path, tmp_path: Path) -> None:
+        store = TableStore([ITEMS], [DictionaryTier("upper")], cache_rows=5)
         with store, pytest.raises(ValueError, match="one tier of files to be followed, not 0"):
             store.follow(root)
         files = VersionedFiles(root, [ITEMS])

@@ -1,7 +1,7 @@
 """Building an index of keys in a file, and looking keys up in it; its format: see `file_layout`.
 
 Whoever looks up trusts the head, which was checked, and nothing else: the numbers of slots and rows
-are compared with how many there are.
+are compared with how many there are, and a key with that of the row which it is said to have.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def look_up(args: int) -> None:
             _ask_for_slots(args, start, size)
             for k in range(size):
                 store(found, k, _find(args, load(load(args, FileLookup.keys), start + k)))
+            _ask_for_keys(args, size, found)
         _ask_for_rows(args, size, found)
         if start > 0:
             _copy(args, before, int64(_BLOCK), rows + 8 * (before & _BLOCK))
@@ -96,9 +97,20 @@ def _find(args: int, key: int) -> int:
         if row == 0:
             return int64(-1)
         if load(at, FileSlot.key) == key:
-            return row - 1 if 0 < row <= load(index, FileHead.key_count) else int64(-1)
+            if 0 < row <= load(index, FileHead.key_count):
+                return row - 1
+            store(args, FileLookup.is_damaged, int64(1))
+            return int64(-1)
         slot = slot + 1 if slot + 1 < count else int64(0)
     return int64(-1)
+
+
+@jit
+def _ask_for_keys(args: int, size: int, rows: int) -> None:
+    for k in range(size):
+        row = load(rows, k)
+        if row >= 0:
+            prefetch_line(load(args, FileLookup.table_keys) + 8 * row)
 
 
 @jit
@@ -116,8 +128,14 @@ def _ask_for_rows(args: int, size: int, rows: int) -> None:
 def _copy(args: int, start: int, size: int, rows: int) -> None:
     table, row_bytes = load(args, FileLookup.table), load(args, FileLookup.row_bytes)
     out = load(args, FileLookup.out) + start * row_bytes
+    is_range = load(load(args, FileLookup.index), FileHead.is_range) != 0
     for k in range(size):
         row = load(rows, k)
+        if row >= 0 and not is_range:
+            key = load(load(args, FileLookup.keys), start + k)
+            if load(load(args, FileLookup.table_keys), row) != key:
+                store(args, FileLookup.is_damaged, int64(1))
+                row = int64(-1)
         if row >= 0:
             c_memcpy(out + k * row_bytes, table + row * row_bytes, row_bytes)
         store_as(load(args, FileLookup.found), start + k, np.uint8(row >= 0), np.uint8)

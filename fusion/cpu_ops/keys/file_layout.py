@@ -48,10 +48,12 @@ class FileLookup(Layout):
     slots: Address
     keys: Address  # int64 [count]
     count: Int64
+    table_keys: Address  # int64 [key_count], those of the rows
     table: Address  # [key_count, row_bytes]
     row_bytes: Int64
     out: Address  # out: [count, row_bytes], rows of keys that the index has
     found: Address  # out: bool [count], whether it has a key
+    is_damaged: Flag  # out: whether a slot has the row of another key, or of none
 
 
 class FileSpread(Layout):

@@ -41,7 +41,7 @@ from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
 from fusion.schema.names import TABLE_STORE_GATHER
-from fusion.stores.config import TableConfig
+from fusion.stores.config import TableConfig, table_name
 
 _GATHERS = ("ResourceGather", "GatherV2")
 
@@ -50,20 +50,25 @@ _EXACT = (types_pb2.DT_FLOAT, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16)
 
 
 def serve_from_store(
-    src: str | os.PathLike[str], dst: str | os.PathLike[str], store: str = "default"
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    store: str = "default",
+    model: str = "",
 ) -> None:
     """Writes the lookups of a split model as a SavedModel whose rows come from a table store.
 
     It has the signatures of `src/lookup`. Whoever loads it runs `import fusion` before, and opens a
     `fusion.tables.TableStore` under that name before it runs, whose tables have the names of the
-    folders in `src/tables`: `split_tables` gives them. All rows that a signature needs are asked
-    for together. With the rows of these folders results are those of `src/lookup`, to the bit; ids
-    that no table has are no error here: they have the default value.
+    folders in `src/tables`, or those that HPS gives tables of several models: `split_tables` gives
+    them. All rows that a signature needs are asked for together. With the rows of these folders
+    results are those of `src/lookup`, to the bit; ids that no table has are no error here: they
+    have the default value.
 
     Args:
         src: what `split_saved_model` has made.
         dst: the directory to create.
         store: the name of the store.
+        model: the tables are called `MODEL.TABLE` there; "": `TABLE`.
 
     Raises:
         ModelError: `src` is something else, a table is float64, or is needed as a whole, or `dst`
@@ -74,7 +79,7 @@ def serve_from_store(
     destination = check_destination(folder, dst)
     lookup = read_saved_model(folder / LOOKUP)
     with graph_errors(folder):
-        meta = _served(folder, lookup.meta_graphs[0], facts, store)
+        meta = _served(folder, lookup.meta_graphs[0], facts, _Store(store, model))
     with staged_directory(destination) as staging:
         for asset in meta.asset_file_def:
             target = staging / "assets" / asset.filename
@@ -87,11 +92,14 @@ def serve_from_store(
         write_file(staging / MODEL_FILE, proto.SerializeToString(deterministic=True))
 
 
-def split_tables(src: str | os.PathLike[str], **options: Any) -> tuple[TableConfig, ...]:
+def split_tables(
+    src: str | os.PathLike[str], model: str = "", **options: Any
+) -> tuple[TableConfig, ...]:
     """Returns the tables of a split model, as a `fusion.tables.StoreConfig` has them.
 
     Args:
         src: what `split_saved_model` has made.
+        model: they are called `MODEL.TABLE`; "": `TABLE`.
         **options: of each `TableConfig`.
 
     Raises:
@@ -100,7 +108,10 @@ def split_tables(src: str | os.PathLike[str], **options: Any) -> tuple[TableConf
     folder = Path(os.path.abspath(src))
     return tuple(
         TableConfig(
-            table["name"], table["dimension"], str(folder / TABLES / table["name"]), **options
+            table_name(model, table["name"]),
+            table["dimension"],
+            str(folder / TABLES / table["name"]),
+            **options,
         )
         for table in _facts(folder)
     )
@@ -112,6 +123,19 @@ def _facts(folder: Path) -> list[dict[str, Any]]:
         raise ModelError(f"{folder}: not what `fusion split` has made: it has no {MANIFEST_FILE}")
     tables: list[dict[str, Any]] = json.loads((folder / MANIFEST_FILE).read_text())["tables"]
     return tables
+
+
+@dataclass(frozen=True)
+class _Store:
+    """The store that has the rows.
+
+    Attributes:
+        name: its own.
+        model: what its tables are called after.
+    """
+
+    name: str
+    model: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +161,7 @@ def _served(
     folder: Path,
     lookup: meta_graph_pb2.MetaGraphDef,
     facts: Iterable[Mapping[str, Any]],
-    store: str,
+    store: _Store,
 ) -> meta_graph_pb2.MetaGraphDef:
     """The model whose rows come from a store."""
     named = {fact["name"] for fact in facts}
@@ -243,7 +267,7 @@ def _replace(
     graph: graph_pb2.GraphDef,
     gathers: Iterable[_Gather],
     ranks: Mapping[str, int | None],
-    store: str,
+    store: _Store,
 ) -> None:
     """Puts ops of a store in the place of gathers."""
     groups: dict[tuple[Any, ...], list[_Gather]] = {}
@@ -252,8 +276,9 @@ def _replace(
     nodes = {node.name: node for node in graph.node}
     for number, group in enumerate(groups.values()):
         op = graph.node.add(name=f"{SCOPE}/store/{number}", op=TABLE_STORE_GATHER)
-        op.attr["num_tables"].i, op.attr["store"].s = len(group), store.encode()
-        op.attr["tables"].list.s.extend(one.table.file.name.encode() for one in group)
+        op.attr["num_tables"].i, op.attr["store"].s = len(group), store.name.encode()
+        names = [table_name(store.model, one.table.file.name) for one in group]
+        op.attr["tables"].list.s.extend(name.encode() for name in names)
         op.attr["dims"].list.i.extend(one.table.width for one in group)
         for index, one in enumerate(group):
             op.input.append(_wide(graph, one, f"{op.name}/keys_{index}"))

@@ -36,6 +36,17 @@ def count_reads(meta: meta_graph_pb2.MetaGraphDef) -> int:
     return count
 
 
+def reads_of_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, node_def_pb2.NodeDef]:
+    """Returns the nodes that read tables from files, by the names of their variables."""
+    nodes, found = {node.name: node for node in meta.graph_def.node}, {}
+    for index in range(count_reads(meta)):
+        scope = KeptTable.scope(index)
+        handle = nodes[nodes[f"{scope}/assign"].input[0]]
+        name = handle.attr["shared_name"].s.decode(errors="replace") or handle.name
+        found[name] = nodes[f"{scope}/read"]
+    return found
+
+
 def add_reads(
     meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], first: int = 0
 ) -> None:

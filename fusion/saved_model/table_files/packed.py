@@ -113,7 +113,11 @@ class PackedTable:
 
 
 def pack_model(
-    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, dtypes: TableDtypes, scratch: Path
+    meta: meta_graph_pb2.MetaGraphDef,
+    bundle: Bundle,
+    dtypes: TableDtypes,
+    scratch: Path,
+    others: Sequence[PackedTable] = (),
 ) -> tuple[Bundle, list[PackedTable]]:
     """Packs the tables of a model that can be.
 
@@ -122,6 +126,7 @@ def pack_model(
         bundle: its variables.
         dtypes: what tables become.
         scratch: a folder for packed tables, which has to stay until the result has been written.
+        others: tables that cannot be packed, with the reasons.
 
     Returns:
         The variables with packed tables among them, and what became of each table that was asked
@@ -133,16 +138,22 @@ def pack_model(
         OSError: a file cannot be written.
     """
     tables = find_tables(meta, bundle, 1, in_memory=False)
+    names = sorted([*(table.name for table in tables), *(one.name for one in others)])
     for pattern, _ in dtypes.named:
-        if not any(fnmatch.fnmatchcase(table.name, pattern) for table in tables):
-            known = ", ".join(sorted(table.name for table in tables)) or "it has none"
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            known = ", ".join(names) or "it has none"
             raise ModelError(f"no table of the model is called {pattern!r}: {known}")
+    done = [one for one in others if dtypes.of(one.name, one.stored_bytes) != FLOAT32]
+    for one in done:
+        if dtypes.names(one.name):
+            asked_for = dtypes.of(one.name, one.stored_bytes)
+            raise ModelError(f"table {one.name!r} cannot be {asked_for}: {one.refusal}")
     wanted = {
         table.name: dtype
         for table in tables
         if (dtype := dtypes.of(table.name, _size(bundle, table))) != FLOAT32
     }
-    packer, done = _packer(meta, bundle), list[PackedTable]()
+    packer = _packer(meta, bundle)
     packings: dict[Place, Packing] = {}
     files, paths = dict[str, Path](), (scratch / f"packed-{number}" for number in count())
     for place, alike in _by_place(packer, meta, tables).items():

@@ -175,6 +175,34 @@ def test_many_forms_of_lookups(columns: Path, tmp_path: Path) -> None:
                     assert np.array_equal(value, found[key]), key
 
 
+def test_two_models_of_a_configuration_of_hps(splits: Path, tmp_path: Path) -> None:
+    """Tables of the same names, of which each model has its own."""
+    models = []
+    for model, kind in (("a", "tf2"), ("b", "keras")):
+        tables = split_tables(splits / kind)
+        entry: dict[str, Any] = {"model": model, "hit_rate_threshold": 1.0}
+        entry["sparse_files"] = [table.folder for table in tables]
+        entry["embedding_table_names"] = [table.name for table in tables]
+        entry["embedding_vecsize_per_table"] = [table.dimension for table in tables]
+        entry["default_value_for_each_table"] = [0.0] * len(tables)
+        models.append(entry)
+        serve_from_store(splits / kind, tmp_path / model, "hps", model)
+        named = split_tables(splits / kind, model, default=1.0)
+        assert [table.name for table in named] == [f"{model}.{table.name}" for table in tables]
+        assert {table.default for table in named} == {1.0}
+    config = StoreConfig.from_hps_json({"supportlonglong": True, "models": models})
+    with TableStore.from_config(config).register("hps") as store:
+        for model, kind in (("a", "tf2"), ("b", "keras")):
+            assert compared(splits / kind, tmp_path / model) >= 2
+        assert {table.name.partition(".")[0] for table in store.tables} == {"a", "b"}
+    serve_from_store(splits / "tf2", tmp_path / "unnamed", "hps")
+    with (
+        TableStore.from_config(config).register("hps"),
+        pytest.raises(tf.errors.FailedPreconditionError, match="store hps has no such table"),
+    ):
+        compared(splits / "tf2", tmp_path / "unnamed")
+
+
 def test_no_misses_once_rows_are_warm(splits: Path, tmp_path: Path) -> None:
     serve_from_store(splits / "tf2", tmp_path / "served")
     with opened(splits / "tf2", cache_share=1.0) as store:

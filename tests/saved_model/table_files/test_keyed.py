@@ -15,9 +15,10 @@ import tensorflow as tf
 
 import fusion
 from fusion.cli.app import main
-from fusion.saved_model import RewriteOptions, keyed_tables, rewrite_saved_model
+from fusion.saved_model import ModelError, RewriteOptions, keyed_tables, rewrite_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.tensor_bundle import read_bundle
+from fusion.tables import PartitionedEmbeddingVariable
 
 v1 = tf.compat.v1
 
@@ -290,3 +291,66 @@ def test_small_ones_and_partitions_stay(folder: Path, tmp_path: Path) -> None:
     least = RewriteOptions(tables="mapped", least_table_bytes=300 * 8 * 4, verify=False)
     done = rewrite_saved_model(folder / "tf2", tmp_path / "one", least)
     assert [table.name for table in done.tables] == ["users", "users.keys"]
+
+
+class Partitions(tf.Module):
+    """An embedding variable in partitions, and a plain table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = PartitionedEmbeddingVariable("users", 8, 2)
+        self.shops = tf.Variable(tf.ones([100, 16]), name="shops")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def rows(self, keys: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"rows": self.users.embedding_lookup(keys), "shops": tf.gather(self.shops, keys % 9)}
+
+
+class TestFewerBits:
+    """Embedding variables stay float32, and say so."""
+
+    WHY = "it is an embedding variable"
+
+    def refusals(self, source: Path, path: Path, least: int = 1, **options: Any) -> dict[str, str]:
+        asked = RewriteOptions(dtype="int8", least_table_bytes=least, **options)
+        done = rewrite_saved_model(source, path, asked)
+        assert {one.dtype for one in done.packed if one.refusal} <= {"float32"}
+        return {one.name: one.refusal for one in done.packed}
+
+    @pytest.mark.parametrize("tables", ["variables", "mapped"])
+    def test_they_are_listed(self, tmp_path: Path, tables: str) -> None:
+        save_tf2(tmp_path / "shop")
+        found = self.refusals(tmp_path / "shop", tmp_path / "new", tables=tables)
+        assert found == {"users": self.WHY, "items": self.WHY}
+        assert (tmp_path / "new" / "assets" / "tables").is_dir() == (tables == "mapped")
+        # Rows of items have 1600 bytes, those of users 9600.
+        found = self.refusals(tmp_path / "shop", tmp_path / "large", 2000)
+        assert found == {"users": self.WHY}
+
+    def test_those_in_partitions_beside_a_plain_table(self, tmp_path: Path) -> None:
+        model = Partitions()
+        for table in model.users.partitions:
+            train(table, tf.constant(KNOWN))
+        tf.saved_model.save(model, str(tmp_path / "model"), model.rows)
+        found = self.refusals(tmp_path / "model", tmp_path / "new", tables="mapped")
+        assert found == {"users": self.WHY, "shops": ""}
+
+    def test_tables_that_are_files_already(self, tmp_path: Path) -> None:
+        model = Partitions()
+        tf.saved_model.save(model, str(tmp_path / "model"), model.rows)
+        rewrite_saved_model(tmp_path / "model", tmp_path / "mapped", MAPPED)
+        found = self.refusals(tmp_path / "mapped", tmp_path / "new")
+        assert found["shops"] == "it is a file already: rewrite the model that this one is from"
+        save_tf2(tmp_path / "shop")
+        rewrite_saved_model(tmp_path / "shop", tmp_path / "shop_mapped", MAPPED)
+        found = self.refusals(tmp_path / "shop_mapped", tmp_path / "shop_new")
+        assert found == {"users": self.WHY, "items": self.WHY}
+
+    def test_to_name_one_is_an_error(self, tmp_path: Path) -> None:
+        save_tf2(tmp_path / "shop")
+        named = RewriteOptions(dtypes_by_name=(("us*", "int8"),))
+        with pytest.raises(ModelError, match=f"table 'users' cannot be int8: {self.WHY}"):
+            rewrite_saved_model(tmp_path / "shop", tmp_path / "new", named)
+        assert not (tmp_path / "new").exists()
+        spared = RewriteOptions(dtype="int8", dtypes_by_name=(("*", "float32"),))
+        assert rewrite_saved_model(tmp_path / "shop", tmp_path / "new", spared).packed == ()
