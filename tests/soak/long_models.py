@@ -45,9 +45,9 @@ def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("all_features")
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("do_fusion", [None, "v2"])
-def test_exports_answer_as_the_model(tmp_path: Path, style: str, do_fusion: str | None) -> None:
-    test_exports.test_exports_answer_as_the_model(tmp_path, style, do_fusion)
+@pytest.mark.parametrize("chosen", [{}, {"do_fusion": "v2"}])
+def test_exports_answer_as_the_model(tmp_path: Path, style: str, chosen: dict[str, str]) -> None:
+    test_exports.test_exports_answer_as_the_model(tmp_path, {"style": style, **chosen})
 
 
 def test_a_rewritten_keras_model_is_verified(tmp_path: Path) -> None:

@@ -259,25 +259,25 @@ class TestFollowed:
             tier = Redis(RedisOptions(redis_server.address))
 
     def test_redis_while_copies_cannot_be_removed(self, redis_server: RedisServer) -> None:
-        table, upper = TableDescription("kept", 3), DictionaryTier("upper")
+        table, upper = TableDescription("below", 3), DictionaryTier("upper")
         own, tier = (Redis(RedisOptions(redis_server.address)) for _ in range(2))
         own.open_table(table)
-        own.put("kept", *rows_of(1, [1], 3)[0])
+        own.put("below", *rows_of(1, [1], 3)[0])
         with TableStore([table], [upper, tier], 50, promote=["upper"]) as store:
             follower = store.follow_redis(seconds=0.01)
             while follower.look():
                 pass
-            assert versions(store, [1], "kept") == [1]
+            assert versions(store, [1], "below") == [1]
             upper.error = "is away"
-            own.put("kept", *rows_of(2, [1], 3)[0])
-            announce(own, "kept", np.array([1]))
+            own.put("below", *rows_of(2, [1], 3)[0])
+            announce(own, "below", np.array([1]))
             while not store.counters().refresh.errors:
                 threading.Event().wait(0.001)
             upper.error = None
             while follower.look():
                 pass
-            assert versions(store, [1], "kept") == [2]
-            assert upper.rows["kept"][1].tolist() == [2, 2, 2]
+            assert versions(store, [1], "below") == [2]
+            assert upper.rows["below"][1].tolist() == [2, 2, 2]
 
     def test_a_lookup_sees_one_version_of_a_row(self, root: Path) -> None:
         upper, files = DictionaryTier("upper"), VersionedFiles(root, [ITEMS])
