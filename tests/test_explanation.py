@@ -215,3 +215,20 @@ def test_a_function_that_xla_compiles_is_explained_as_it_is(model: Model) -> Non
     outer = tf.function(lambda ids: compiled(ids) + 1).get_concrete_function(SPEC)
     (column,) = fusion.explain(outer).columns
     assert column.reason == "the function is compiled by XLA"
+
+
+def test_embedding_variables_and_table_stores_in_fused_ops() -> None:
+    users = fusion.EmbeddingVariable("users", dimension=2)
+    items = tf.Variable(tf.ones([10, 3]), name="items")
+
+    @tf.function
+    def model(ids: Any) -> Any:
+        shops = fusion.ops.table_store_gather([ids.values], tables=["shops"], dims=[4])[0]
+        return fusion.lookup_sparse([users, items], [ids, ids]), shops
+
+    columns = fusion.explain(model.get_concrete_function(SPEC), under="rewrite").columns
+    assert [(column.name, column.is_fused_already) for column in columns] == [
+        ("users", True),
+        ("items", True),
+        ("shops", True),
+    ]

@@ -32,10 +32,12 @@ from fusion.passes.report.report import ColumnReport
 from fusion.schema.names import (
     GROUPED,
     GROUPED_GATHER,
+    GROUPED_KEYED,
     GROUPED_POST,
     OP_NAMES,
     POST_V1,
     SINGLE,
+    TABLE_STORE_GATHER,
 )
 
 _GRADIENTS = GRADIENTS | {name for name in OP_NAMES if name.endswith("Grad")}
@@ -156,6 +158,25 @@ def in_one_op(view: GraphView, fused: Container[str] = ()) -> Iterator[ColumnRep
             if not column.is_copy:
                 spec = column_spec(view, name, column)
                 yield _before(view, spec.table.name, why, (column.inputs[0],), spec)
+    for name in view.named(GROUPED_KEYED):
+        why = NoMatch("it is a part of one fused op already", name)
+        for table in _tables_beside_keyed(view, name):
+            yield _before(view, table_name(view, table, name), why, (table,))
+    for name in view.named(TABLE_STORE_GATHER):
+        why = NoMatch("its rows come from a table store already", name)
+        for table in list_attr(view, name, "tables").s:
+            yield _before(view, table.decode(), why)
+
+
+def _tables_beside_keyed(view: GraphView, name: str) -> Iterator[Tensor]:
+    """Yields the table of each column of an op that has columns of embedding variables, too."""
+    inputs, keyed_count = view.inputs(name), view.int_attr(name, "num_keyed")
+    # Behind them are as many initial rows, as many indices, and the steps.
+    keyed_tables = iter(inputs[-3 * keyed_count - 1 :])
+    keyed, forms = list_attr(view, name, "keyed").b, list_attr(view, name, "forms").s
+    for table, is_keyed, form in zip(inputs, keyed, forms, strict=False):
+        if form != b"copy":
+            yield next(keyed_tables) if is_keyed else table
 
 
 def trained_columns(view: GraphView) -> Iterator[ColumnReport]:
