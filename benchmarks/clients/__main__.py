@@ -27,7 +27,8 @@ from fusion import build_ops
 _HEAD = (
     *("model", "library", "lookups fused", "equal", "stock ms", "fused ms", "ratio"),
     *("in the graph", "embeddings in the graph"),
-    *("SavedModel: fused", "ratio", "equal by a library of ops", "embeddings alone"),
+    *("SavedModel: fused", "ratio", "equal by a library of ops", "split: cuts"),
+    "embeddings alone",
 )
 _TRAINING_HEAD = (
     *("model", "library", "optimizer", "lookups fused", "updates fused", "equal"),
@@ -107,7 +108,7 @@ def table(out: Path) -> str:
         "`make clients` writes this file. Milliseconds are medians of calls from Python; ratios",
         "are stock's over fused, in turn in one process, with the 10th and 90th percentile.",
         "In the graph: net of the inputs, which variables hold; medians of three processes, the",
-        "least and the most. The last four columns are of exported SavedModels, verified, also by",
+        "least and the most. The last five columns are of exported SavedModels, verified, also by",
         "a library of `fusion build-ops` that no kernel was added to for them, and measured in",
         "their graphs, inputs too. Embeddings are what the first dense layers read.",
         "",
@@ -175,6 +176,8 @@ def _row(one: dict[str, Any]) -> str:
         f"{saved['fused']} of {saved['columns']}",
         _ratio(saved),
         "yes" if saved["library_equal"] else "no",
+        # A split whose parts give other bits is an error, and none in the table.
+        str(saved.get("cuts", "")),
         "" if part is None else _ratio(part),
     )
     return f"| {' | '.join(cells)} |"

@@ -19,7 +19,7 @@ import fusion
 from benchmarks.clients.models import BATCH, CLIENTS, Arrays
 from benchmarks.measure import in_turns
 from fusion.passes.report.columns import distinct_columns
-from fusion.saved_model import bench_models, compare_models, fuse_saved_model
+from fusion.saved_model import bench_models, compare_models, fuse_saved_model, split_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
 
 #: So long each of a pair is called.
@@ -46,12 +46,13 @@ def run(name: str, library: str) -> dict[str, Any]:
 
 
 def _rewritten(model: Any, arrays: Arrays, library: str) -> dict[str, Any]:
-    """Exports, rewrites, verifies and measures a model; verifies it with a library of ops too."""
+    """Exports, rewrites, splits, verifies and measures a model; verifies a library of ops too."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         _export(model, arrays, path / "model")
         # Verified with values that are generated after what the graph says of its inputs.
         report = fuse_saved_model(path / "model", path / "fused", verify=True)
+        split = split_saved_model(path / "model", path / "split", verify=True)
         native = compare_models(path / "model", path / "fused", library=library)
         np.savez(path / "inputs.npz", **{key: _bytes(one) for key, one in arrays.items()})
         bench = bench_models(
@@ -69,6 +70,7 @@ def _rewritten(model: Any, arrays: Arrays, library: str) -> dict[str, Any]:
         "ratio": ratio.median,
         "range": [ratio.low, ratio.high],
         "library_equal": native.same,
+        "cuts": len(split.cuts),
     }
 
 
