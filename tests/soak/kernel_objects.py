@@ -22,7 +22,7 @@ from fusion.runtime.native.compiler import undefined_symbols
 from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration import kernel_objects as runtime
 from fusion.runtime.tensorflow import layout
-from fusion.runtime.tensorflow.layout import InputEntry, OpTable
+from fusion.runtime.tensorflow.layout import Counters, InputEntry, OpTable
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak import c_api
 from tests.soak.faulty import FAULTY
@@ -67,9 +67,9 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
         OpTable.entries + k * InputEntry.SIZE + InputEntry.name: arg.name.encode()
         for k, arg in enumerate(spec.inputs)
     }
-    for place in names:
+    for place in (*names, OpTable.counters):
         table[place] = 0
-    return Kernel(name, code, table, names)
+    return Kernel(name, code, table, names, OpTable.counters, Counters.SIZE, Counters.calls)
 
 
 def kernel_objects(places: Iterable[int]) -> dict[int, Kernel]:

@@ -84,6 +84,8 @@ class Runner:
         table = list(kernel.table)
         for place, name in kernel.names.items():
             table[place] = _put(buffers, name + b"\0")
+        counters = table[kernel.counters] = buffers.allocate(8 * kernel.counter_words)
+        ctypes.memset(counters, 0, 8 * kernel.counter_words)
         table_address = _put(buffers, _words(table))
         attrs = list(case.attrs)
         for place, dtype in case.accesses.items():
@@ -95,7 +97,10 @@ class Runner:
         ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(entry)(state, call.handle())
         outputs, self._contents = call.finish(), call.variables.contents()
         call.variables.release()
-        for address in (state, table_address, *(table[place] for place in kernel.names)):
+        if (calls := ctypes.c_int64.from_address(counters + 8 * kernel.calls).value) != 1:
+            call.misuses.append(f"{calls} calls were counted")
+        names = (table[place] for place in kernel.names)
+        for address in (state, table_address, counters, *names):
             buffers.release(address)
         return call, outputs
 

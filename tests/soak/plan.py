@@ -16,12 +16,18 @@ Outputs = list[tuple[tuple[int, ...], bytes]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """Object code of one kernel, and its op's table with the names that it points to by place."""
+    """Object code of one kernel, and its op's table with the names that it points to by place.
+
+    At the place `counters` it points to so many words, of which that at `calls` counts calls.
+    """
 
     name: str
     code: bytes
     table: list[int]
     names: dict[int, bytes]
+    counters: int
+    counter_words: int
+    calls: int
 
 
 @dataclass(frozen=True)
