@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 import click
 
@@ -19,6 +15,7 @@ from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.plan import plan
 from fusion.cli.rewrite import rewrite
+from fusion.cli.signals import ended_by_signals, exit_status, message
 from fusion.cli.split import join, split
 from fusion.cli.tables import tables
 from fusion.cli.verify import verify
@@ -34,7 +31,8 @@ USAGE = 2
 INTERNAL = 70
 """Exit status for a defect of this program."""
 
-_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+"""Exit status of a program whose reader is gone: `fusion inspect MODEL | head`."""
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,19 +64,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # TensorFlow's log lines would bury a one-line error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     try:
-        with _ended_by_signals():
-            status = cli.main(command_line, prog_name="fusion", standalone_mode=False)
+        with ended_by_signals():
+            return _run(command_line, verbose)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        return _failed(message(stop), exit_status(stop), verbose)
+
+
+def _run(command_line: list[str], verbose: bool) -> int:
+    """Runs the command line and returns its exit status, unless a signal comes."""
+    try:
+        # `cli.main` would print an empty line for an interrupt, and forget which it was.
+        with cli.make_context("fusion", command_line) as context:
+            return int(cli.invoke(context) or 0)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "fusion"
         hint = f"see `{command} --help`"
         return _failed(f"{error.format_message().rstrip('.')}; {hint}", USAGE, verbose)
-    except (click.Abort, KeyboardInterrupt):
-        return _failed("interrupted", _INTERRUPTED, verbose)
+    except BrokenPipeError:
+        # Python flushes at its end, and would tell of the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except Exception as error:
         return _failed(*_explained(error), verbose)
-    return int(status or 0)
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -101,21 +110,3 @@ def _failed(message: str, status: int, verbose: bool) -> int:
         print(printable_lines(traceback.format_exc()), file=sys.stderr)
     print(f"fusion: error: {printable(message)}", file=sys.stderr)
     return status
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end the program like Ctrl-C: what is half done is cleaned up."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -25,10 +25,18 @@ _PLAIN_WIDTH = 200
 _NAMES_SHOWN = 3
 
 
+class _Console(Console):
+    """One that leaves it to the program what happens when its reader is gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Has `main` tell it by the exit status."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Returns the console for results; wide when the output goes to a file or a pipe."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+    plain = _Console(highlight=False)
+    return plain if plain.is_terminal else _Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 def say(text: object) -> None:

@@ -17,28 +17,38 @@ from fusion.saved_model.errors import reason_of
 from fusion.schema.names import KEY_INDEX, READ_TABLE_FILE, ZEROS_ON_DEMAND
 
 _PR_SET_PDEATHSIG = 1
+_PARENT_VARIABLE = "FUSION_PARENT"
 _TAIL_BYTES = 1 << 14
 _REASON = "fusion: this process ends because of: "
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(scratch: Path) -> dict[str, str]:
     """Returns the child's environment: this very package, no GPU, few log lines.
 
     Bit equality is promised on the CPU, and a GPU would silently accept ids outside a table.
+
+    Args:
+        scratch: a folder that this process removes in the end, for the temporary files of a child,
+            which may be killed before it does so itself.
     """
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    return {**os.environ, "PYTHONPATH": path, **quiet}
+    parent = {_PARENT_VARIABLE: str(os.getpid()), "TMPDIR": str(scratch)}
+    return {**os.environ, "PYTHONPATH": path, **quiet, **parent}
 
 
 def be_a_safe_child() -> None:
     """Dies with the parent, leaves no core dump, and harms itself alone when memory runs out.
 
+    Should that have died while this process started, this one ends now.
     It gets no more than the machine has, so that what a model makes TensorFlow ask for fails there,
     and it is the first to go when there is less.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = os.environ.get(_PARENT_VARIABLE)
+    if parent is not None and not os.path.exists(f"/proc/{parent}"):
+        sys.exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limits = [limit for limit in (memory(), soft, hard) if limit != resource.RLIM_INFINITY]

@@ -155,7 +155,7 @@ def _run(
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=job.parent,
-            env=child_environment(),
+            env=child_environment(job.parent),
             text=True,
             errors="replace",
             start_new_session=True,
@@ -168,8 +168,8 @@ def _run(
             _kill(worker.pid)
 
         timer = threading.Timer(limit, stop)
-        timer.start()
         try:
+            timer.start()
             assert worker.stdout is not None
             for line in worker.stdout:
                 progress(line.strip())

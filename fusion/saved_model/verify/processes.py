@@ -45,7 +45,7 @@ def run_models(job: Job, timeout: float) -> None:
                 stdout=messages,
                 stderr=messages,
                 cwd=first,
-                env=_environment(job),
+                env=_environment(job, first.parent),
                 pass_fds=[write_end],
                 start_new_session=True,
             )
@@ -68,9 +68,9 @@ def run_models(job: Job, timeout: float) -> None:
                     os.killpg(worker.pid, signal.SIGKILL)
 
 
-def _environment(job: Job) -> dict[str, str]:
+def _environment(job: Job, scratch: Path) -> dict[str, str]:
     chosen = {} if job.library is None else {LIBRARY_VARIABLE: str(job.library.absolute())}
-    return child_environment() | chosen
+    return child_environment(scratch) | chosen
 
 
 def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
