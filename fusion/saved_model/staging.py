@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fusion.saved_model.errors import ModelError, reason_of
+from fusion.saved_model.other_formats import scheme_of
 
 _PREFIX, _SUFFIX = ".fusion-", ".partial"
 _LOCK = "lock"
@@ -31,8 +32,10 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
         beside: the names of files to be created in the same folder.
 
     Raises:
-        ModelError: one of them exists, their folder does not, or it lies inside `src`.
+        ModelError: one of them exists, their folder does not, it lies inside `src`, or is remote.
     """
+    if scheme_of(dst):
+        raise ModelError(f"{dst}: models are written to local folders alone; copy it from there")
     path = Path(os.path.abspath(dst))
     for taken in (path, *(path.with_name(name) for name in beside)):
         if os.path.lexists(taken):
