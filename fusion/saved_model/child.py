@@ -7,16 +7,20 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from fusion.printable import printable
 from fusion.saved_model.errors import reason_of
 from fusion.schema.names import KEY_INDEX, READ_TABLE_FILE, ZEROS_ON_DEMAND
 
 _PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PARENT_VARIABLE = "FUSION_PARENT"
 _TAIL_BYTES = 1 << 14
 _REASON = "fusion: this process ends because of: "
@@ -55,6 +59,46 @@ def be_a_safe_child() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+@contextlib.contextmanager
+def child_process(start: Callable[[], subprocess.Popen[Any]]) -> Iterator[subprocess.Popen[Any]]:
+    """A block with a process, the leader of its session, which is killed with all of that at the end.
+
+    Args:
+        start: starts it.
+    """
+    worker = None
+    try:
+        with _uninterrupted():  # a process that nobody knows of would stay
+            worker = start()
+        yield worker
+    finally:
+        if worker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.kill()
+            worker.wait()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A block at whose end the handlers are called of signals that came meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    handled = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in handled:
+            signal.signal(number, lambda *signalled: came.append(signalled))
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for number, frame in came:
+            handled[number](number, frame)
 
 
 def allow_to_reserve(ops: Collection[str]) -> None:

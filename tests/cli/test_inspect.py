@@ -11,6 +11,7 @@ import pytest
 
 import fusion
 from fusion.cli import main
+from fusion.version import __version__
 from tests.cli.test_app import command
 
 Capture = pytest.CaptureFixture[str]
@@ -57,6 +58,8 @@ def test_json_is_complete(models: Path, tmp_path: Path, capsys: Capture) -> None
     model, svg = models / "tf2", tmp_path / "column.svg"
     assert main(["inspect", str(model), "--json", "--svg", str(svg)]) == 0
     found = json.loads(capsys.readouterr().out)
+    head = [found.pop(name) for name in ("command", "version", "status")]
+    assert head == ["inspect", __version__, 0]
     gain = found.pop("expected_gain")
     assert found.pop("embedding_variables") == []
     assert gain["columns"] == 2
