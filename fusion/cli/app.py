@@ -12,6 +12,7 @@ import click
 
 from fusion.cli.bench import bench
 from fusion.cli.build_ops import build_ops
+from fusion.cli.completion import completion
 from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
 from fusion.cli.json_output import document
@@ -50,7 +51,7 @@ def cli(verbose: bool) -> None:
 
 _COMMANDS = (
     *(inspect, rewrite, split, join, verify, bench, warm),
-    *(tables, build_ops, plan, doctor),
+    *(tables, build_ops, plan, doctor, completion),
 )
 
 for _command in _COMMANDS:

@@ -63,7 +63,7 @@ def be_a_safe_child() -> None:
 
 @contextlib.contextmanager
 def child_process(start: Callable[[], subprocess.Popen[Any]]) -> Iterator[subprocess.Popen[Any]]:
-    """A block with a process, the leader of its session, which is killed with all of that at the end.
+    """A block with a process, the leader of its session, at whose end all of that is killed.
 
     Args:
         start: starts it.
@@ -97,8 +97,8 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)
-        for number, frame in came:
-            handled[number](number, frame)
+        for signalled, frame in came:
+            handled[signal.Signals(signalled)](signalled, frame)
 
 
 def allow_to_reserve(ops: Collection[str]) -> None:
