@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fusion.cli.column_table import column_table, common_scope
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import (
     cell,
-    column_table,
     console,
     keyed_table_table,
     say,
+    show_table,
     totals,
 )
 from fusion.cli.require import Requirement, required
 from fusion.passes.report.columns import Column, distinct_columns
+from fusion.passes.report.report import SCOPE
 
 if TYPE_CHECKING:
     from fusion.passes.report.report import FusionReport
@@ -86,13 +88,20 @@ def _show(
     if chosen is not None:
         click.echo("\n\n".join(_in_full(c) for c in chosen))
         return
-    if report.columns:
-        out.print(column_table(report))
+    columns = distinct_columns(report)
+    if columns:
+        scope = common_scope(columns)
+        if scope:
+            out.print(cell(f"{SCOPE} is {scope}"))
+        table = column_table(report, scope)
+        show_table(out, table)
+        if table.row_count < len(columns):
+            out.print(cell("alike columns are in one row; --column NAME shows one, --json all"))
     out.print(cell(totals(report, "can be fused")))
     if report.fused_count:
-        say(gain or UNMEASURED)
+        out.print(cell(gain or UNMEASURED), soft_wrap=not out.is_terminal)
     if tables:
-        out.print(keyed_table_table(tables))
+        show_table(out, keyed_table_table(tables))
 
 
 def _chosen(report: FusionReport, name: str | None) -> list[Column]:

@@ -10,7 +10,7 @@ from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
 from fusion.cli.packed import deviation_table, packed_table, table_fields
 from fusion.cli.progress import step_bar
-from fusion.cli.report import cell, console, refusal_table, totals
+from fusion.cli.report import cell, console, refusal_table, show_table, totals
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import recorded_inputs, timeout
 from fusion.saved_model.observer import Observer, Step
@@ -204,7 +204,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     report, is_stock = done.report, options.target == "stock"
     out.print(cell(totals(report, verb)))
     if (refusals := refusal_table(report)).row_count:
-        out.print(refusals)
+        show_table(out, refusals)
     if done.tables:
         size, count = total_bytes(done.tables), len({table.file for table in done.tables})
         out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
@@ -212,7 +212,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
         least = options.least_table_bytes
         out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))
     if done.packed:
-        out.print(packed_table(done.packed))
+        show_table(out, packed_table(done.packed))
     elif not options.table_dtypes().is_plain:
         least = options.least_table_bytes
         out.print(cell(f"packed tables: no float32 table has --table-bytes ({least})"))
@@ -224,7 +224,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(cell(checked))
     if is_packed and verification is not None:
-        out.print(deviation_table(verification))
+        show_table(out, deviation_table(verification))
     if done.unchecked:
         count, where = len(done.unchecked), "named in fusion.json"
         out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))
