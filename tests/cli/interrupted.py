@@ -45,7 +45,8 @@ def interrupt(
 
     Args:
         arguments: of `fusion`; what they write is in `folder/out`.
-        after: seconds from its start until it is signalled, if it still runs.
+        after: seconds until it is signalled, if it still runs; from when TensorFlow's library is
+            mapped on, as before that Python itself may tell of an interrupt.
         number: the signal.
         folder: an empty one.
         start: starts it; by default as a fork.
@@ -62,6 +63,7 @@ def interrupt(
         stderr=subprocess.PIPE,
         text=True,
     )
+    _wait_for_script(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(after)
     children = [*_descendants(process.pid)]
@@ -72,6 +74,13 @@ def interrupt(
         f"{signal.Signals(number).name} after {after:.3f} s: {problem}"
         for problem in _problems(process.returncode, number, stderr, children, folder, whole)
     ]
+
+
+def _wait_for_script(process: Any) -> None:
+    maps = Path(f"/proc/{process.pid}/maps")
+    with contextlib.suppress(OSError):
+        while process.poll() is None and b"libtensorflow" not in maps.read_bytes():
+            time.sleep(0.01)
 
 
 def _problems(

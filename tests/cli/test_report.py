@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from fusion.cli.column_table import ROWS_SHOWN, column_table, common_scope
 from fusion.cli.report import console, refusal_table, show_table, totals
@@ -22,7 +23,7 @@ def _column(name: str, function: str = "", reason: str | None = None) -> ColumnR
     return ColumnReport(name, function, f"{name}/anchor", fused, reason, node, SPEC)
 
 
-def _text(table: object) -> list[list[str]]:
+def _text(table: Table) -> list[list[str]]:
     out = console()
     with out.capture() as captured:
         show_table(out, table)
