@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from fusion.saved_model.observer import Observer, Step
+from fusion.saved_model.rewrite_options import Observer, Step
 
 _MEGABYTE = 1e6
 _STEPS = (*Step,)

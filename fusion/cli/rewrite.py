@@ -13,7 +13,7 @@ from fusion.cli.progress import step_bar
 from fusion.cli.report import cell, console, refusal_table, show_table, totals
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import recorded_inputs, timeout
-from fusion.saved_model.observer import Observer, Step
+from fusion.saved_model.rewrite_options import Observer, Step
 
 if TYPE_CHECKING:
     from fusion.passes.report.report import FusionReport

@@ -26,11 +26,13 @@ from fusion.saved_model.meta_graph import (
     release_of,
     used_ops,
 )
-from fusion.saved_model.observer import CopyObserver, Observer, Step
 from fusion.saved_model.rewrite_options import (
     LEAST_TABLE_BYTES,
     TABLE_PLACES,
+    CopyObserver,
+    Observer,
     RewriteOptions,
+    Step,
 )
 from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
