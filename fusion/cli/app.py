@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from fusion.cli.bench import bench
 from fusion.cli.build_ops import build_ops
+from fusion.cli.completion import completion
 from fusion.cli.doctor import doctor
 from fusion.cli.inspect import inspect
+from fusion.cli.json_output import document
 from fusion.cli.plan import plan
+from fusion.cli.require import TooFewColumnsError
 from fusion.cli.rewrite import rewrite
+from fusion.cli.signals import ended_by_signals, exit_status, message
 from fusion.cli.split import join, split
 from fusion.cli.tables import tables
 from fusion.cli.verify import verify
@@ -28,13 +29,17 @@ from fusion.saved_model.errors import ModelError
 from fusion.saved_model.root_cause import root_cause
 from fusion.version import __version__
 
+TOO_FEW = 1
+"""Exit status where fewer columns are fused than --require says."""
+
 USAGE = 2
 """Exit status for what the user can act on: a wrong argument, a model that cannot be used."""
 
 INTERNAL = 70
 """Exit status for a defect of this program."""
 
-_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+"""Exit status of a program whose reader is gone: `fusion inspect MODEL | head`."""
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,7 +51,7 @@ def cli(verbose: bool) -> None:
 
 _COMMANDS = (
     *(inspect, rewrite, split, join, verify, bench, warm),
-    *(tables, build_ops, plan, doctor),
+    *(tables, build_ops, plan, doctor, completion),
 )
 
 for _command in _COMMANDS:
@@ -65,20 +70,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = [argument for argument in command_line if argument != "--verbose"]
     # TensorFlow's log lines would bury a one-line error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
+    failures = _Failures(command_line, verbose)
     try:
-        with _ended_by_signals():
-            status = cli.main(command_line, prog_name="fusion", standalone_mode=False)
+        with ended_by_signals():
+            return _run(command_line, failures)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        return failures.tell(message(stop), exit_status(stop))
+
+
+def _run(command_line: list[str], failures: _Failures) -> int:
+    """Runs the command line and returns its exit status, unless a signal comes."""
+    try:
+        # `cli.main` would print an empty line for an interrupt, and forget which it was.
+        with cli.make_context("fusion", command_line) as context:
+            return int(cli.invoke(context) or 0)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "fusion"
         hint = f"see `{command} --help`"
-        return _failed(f"{error.format_message().rstrip('.')}; {hint}", USAGE, verbose)
-    except (click.Abort, KeyboardInterrupt):
-        return _failed("interrupted", _INTERRUPTED, verbose)
+        return failures.tell(f"{error.format_message().rstrip('.')}; {hint}", USAGE)
+    except TooFewColumnsError as error:
+        return failures.tell(str(error), TOO_FEW, error.fields)
+    except BrokenPipeError:
+        # Python flushes at its end, and would tell of the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except Exception as error:
-        return _failed(*_explained(error), verbose)
-    return int(status or 0)
+        return failures.tell(*_explained(error))
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -96,26 +115,22 @@ def _explained(error: Exception) -> tuple[str, int]:
     )
 
 
-def _failed(message: str, status: int, verbose: bool) -> int:
-    if verbose:
-        print(printable_lines(traceback.format_exc()), file=sys.stderr)
-    print(f"fusion: error: {printable(message)}", file=sys.stderr)
-    return status
+class _Failures:
+    """How a command line tells of an error: in a line, and with --json as an object, too."""
 
+    def __init__(self, command_line: list[str], verbose: bool) -> None:
+        """Tells of those of a command line; `verbose` has the trace shown."""
+        self._verbose, self._is_json = verbose, "--json" in command_line
+        names = [word for word in command_line if not word.startswith("-")]
+        group = cli.commands.get(names[0]) if names else None
+        self._command = " ".join(names[: 2 if isinstance(group, click.Group) else 1])
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end the program like Ctrl-C: what is half done is cleaned up."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def tell(self, message: str, status: int, fields: Mapping[str, Any] | None = None) -> int:
+        """Tells of one, with what was found all the same; returns the exit status."""
+        if self._verbose:
+            print(printable_lines(traceback.format_exc()), file=sys.stderr)
+        if self._is_json:
+            found = {"error": message, **(fields or {})}
+            print(document(found, status, self._command))
+        print(f"fusion: error: {printable(message)}", file=sys.stderr)
+        return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import cell, console, plain_table, say
 from fusion.cli.run_options import recorded_inputs, timeout, tolerance
@@ -64,16 +64,23 @@ def _numbers(text: str) -> tuple[int, ...]:
     help="Size of TensorFlow's thread pools and of fusion's; as many as processors by default.",
 )
 @timeout("Seconds that loading and checking may take, beside the measuring.")
-@click.option("--json", "json_file", metavar="FILE", help="Also write all numbers to this file.")
 @click.option("--png", metavar="FILE", help="Also draw latency and throughput by batch.")
+@click.option(
+    "--report",
+    "report_file",
+    metavar="FILE",
+    help="Also write to this file what --json prints: all numbers.",
+)
+@json_option
 def bench(
     model: str,
     model2: str | None,
     batch: tuple[int, ...] | None,
     inputs: str | None,
     tags: str | None,
-    json_file: str | None,
     png: str | None,
+    report_file: str | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Measure latency and throughput of a signature of the SavedModel MODEL, or of a frozen graph.
@@ -85,7 +92,7 @@ def bench(
     """
     if inputs is not None and batch is not None:
         raise click.UsageError("--inputs has a batch size of its own; leave --batch out")
-    check_output_file(json_file, "--json")
+    check_output_file(report_file, "--report")
     draw = _drawer(png)
     from fusion.saved_model import bench_models
     from fusion.saved_model.bench import DEFAULT_BATCHES
@@ -100,14 +107,18 @@ def bench(
             progress=lambda line: status.update(cell(line)),
             **options,
         )
-    console().print(_table(report))
-    for note in _notes(report):
-        say(note)
-    if json_file is not None:
-        write_output_file(json_file, (json.dumps(report.to_dict(), indent=2) + "\n").encode())
+    if not as_json:
+        console().print(_table(report))
+        for note in _notes(report):
+            say(note)
+    if report_file is not None:
+        write_output_file(report_file, (document(report.to_dict()) + "\n").encode())
     if png is not None and draw is not None:
         write_output_file(png, draw(report))
-        say(f"wrote {png}")
+        if not as_json:
+            say(f"wrote {png}")
+    if as_json:
+        show_json(report.to_dict())
 
 
 def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:

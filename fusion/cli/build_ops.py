@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 from rich.console import Console
 from rich.text import Text
 
 from fusion.cli.doctor import show_manifest
+from fusion.cli.json_output import json_option, show_json
 
 
 @click.command("build-ops")
@@ -22,8 +25,14 @@ from fusion.cli.doctor import show_manifest
 )
 @click.option("--static", is_flag=True, help="Write an archive to link into a program.")
 @click.option("--manifest", is_flag=True, help="List what is in the library.")
+@json_option
 def build_ops(
-    models: tuple[str, ...], output: str, cpus: tuple[str, ...], static: bool, manifest: bool
+    models: tuple[str, ...],
+    output: str,
+    cpus: tuple[str, ...],
+    static: bool,
+    manifest: bool,
+    as_json: bool,
 ) -> None:
     """Write a library of the fused ops, which TensorFlow loads where there is no Python.
 
@@ -46,6 +55,9 @@ def build_ops(
             raise
         except (ValueError, LinkError, OSError, NotImplementedError) as error:
             raise click.ClickException(str(error)) from error
+    if as_json:
+        show_json({"library": output, **asdict(built)})
+        return
     if manifest:
         show_manifest(built)
     kernels = sum(map(len, built.cpus.values()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import cell, console, say
 from fusion.version import __version__
 
@@ -20,29 +22,34 @@ BROKEN = 1
 
 @click.command()
 @click.argument("library", required=False)
-def doctor(library: str | None) -> int:
+@json_option
+def doctor(library: str | None, as_json: bool) -> int:
     """Show versions, symbols, ops, devices and the kernel cache, and what is wrong with them.
 
     Of a LIBRARY that `fusion build-ops` wrote, show what is in it.
     """
     if library is not None:
-        return _show_library(library)
+        return _show_library(library, as_json)
     from fusion.ops import SPECS
     from fusion.ops.gpu.facts import facts as facts_of_gpus
     from fusion.runtime.doctor import facts
 
     checks = [("fusion", __version__, True), *facts(SPECS), *facts_of_gpus()]
+    broken = [name for name, _, ok in checks if not ok]
+    status = BROKEN if broken else 0
+    if as_json:
+        named = [dict(zip(("name", "value", "ok"), check, strict=True)) for check in checks]
+        return show_json({"checks": named, "broken": broken}, status)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for name, value, ok in checks:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")
         table.add_row(verdict, cell(name), cell(value))
     console().print(table)
-    broken = [name for name, _, ok in checks if not ok]
     say(f"broken: {', '.join(broken)}" if broken else "everything works")
-    return BROKEN if broken else 0
+    return status
 
 
-def _show_library(path: str) -> int:
+def _show_library(path: str, as_json: bool) -> int:
     from fusion.runtime.registration.library.manifest import read_manifest
 
     try:
@@ -51,6 +58,8 @@ def _show_library(path: str) -> int:
         raise click.ClickException(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+    if as_json:
+        return show_json({"library": path, **asdict(manifest)})
     show_manifest(manifest)
     return 0
 

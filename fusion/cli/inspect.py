@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from fusion.cli.column_table import column_table, common_scope
+from fusion.cli.json_output import json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import (
     cell,
-    column_table,
     console,
     keyed_table_table,
     say,
+    show_table,
     totals,
 )
+from fusion.cli.require import Requirement, required
 from fusion.passes.report.columns import Column, distinct_columns
+from fusion.passes.report.report import SCOPE
 
 if TYPE_CHECKING:
     from fusion.passes.report.report import FusionReport
+    from fusion.saved_model import Gain
+    from fusion.tables.statistics import TableStatistics
 
 
 UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
@@ -27,7 +33,7 @@ UNMEASURED = "expected gain: not known, no columns like these were measured; see
 
 @click.command()
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+@json_option
 @click.option(
     "--column",
     metavar="NAME",
@@ -38,7 +44,14 @@ UNMEASURED = "expected gain: not known, no columns like these were measured; see
     metavar="FILE",
     help="Draw a column before and after; the first one of those chosen that can be fused.",
 )
-def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> None:
+@required("The exit status is 1 if fewer can be.")
+def inspect(
+    model: str,
+    as_json: bool,
+    column: str | None,
+    svg: str | None,
+    requirement: Requirement | None,
+) -> None:
     """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
@@ -49,27 +62,46 @@ def inspect(model: str, as_json: bool, column: str | None, svg: str | None) -> N
     chosen = _chosen(report, column)
     drawn = None if svg is None else _draw(model, chosen, svg)
     gain, tables = expected_gain(report), keyed_tables(model)
+    fields = {
+        **report.to_dict(),
+        "expected_gain": None if gain is None else gain.to_dict(),
+        "embedding_variables": [table.to_dict() for table in tables],
+    }
+    if not as_json:
+        _show(report, chosen if column is not None else None, gain, tables)
+        if drawn is not None:
+            say(f"wrote {svg}: {drawn.name}")
+    if requirement is not None:
+        requirement.check(report, "can be fused", fields)
     if as_json:
-        plain = {
-            **report.to_dict(),
-            "expected_gain": None if gain is None else gain.to_dict(),
-            "embedding_variables": [table.to_dict() for table in tables],
-        }
-        click.echo(json.dumps(plain, indent=2))
-        return
+        show_json(fields)
+
+
+def _show(
+    report: FusionReport,
+    chosen: list[Column] | None,
+    gain: Gain | None,
+    tables: Sequence[TableStatistics],
+) -> None:
+    """Prints the columns that were chosen in full, or else a table of all."""
     out = console()
-    if column is not None:
+    if chosen is not None:
         click.echo("\n\n".join(_in_full(c) for c in chosen))
-    else:
-        if report.columns:
-            out.print(column_table(report))
-        out.print(cell(totals(report, "can be fused")))
-        if report.fused_count:
-            say(gain or UNMEASURED)
-        if tables:
-            out.print(keyed_table_table(tables))
-    if drawn is not None:
-        say(f"wrote {svg}: {drawn.name}")
+        return
+    columns = distinct_columns(report)
+    if columns:
+        scope = common_scope(columns)
+        if scope:
+            out.print(cell(f"{SCOPE} is {scope}"))
+        table = column_table(report, scope)
+        show_table(out, table)
+        if table.row_count < len(columns):
+            out.print(cell("alike columns are in one row; --column NAME shows one, --json all"))
+    out.print(cell(totals(report, "can be fused")))
+    if report.fused_count:
+        out.print(cell(gain or UNMEASURED), soft_wrap=not out.is_terminal)
+    if tables:
+        show_table(out, keyed_table_table(tables))
 
 
 def _chosen(report: FusionReport, name: str | None) -> list[Column]:

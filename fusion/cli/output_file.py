@@ -30,13 +30,22 @@ def check_output_file(file: str | None, option: str) -> None:
 
 
 def write_output_file(file: str, content: bytes) -> None:
-    """Writes the result.
+    """Writes the result, whole or not at all where the file is a regular one.
 
     Raises:
         click.ClickException: the disk is full, or the like.
     """
+    path = Path(os.path.realpath(file))
+    is_regular = not path.exists() or path.is_file()
+    written = path.with_name(f".{path.name}.{os.getpid()}.part") if is_regular else path
     try:
-        Path(file).write_bytes(content)
+        try:
+            written.write_bytes(content)
+            if is_regular:
+                os.replace(written, path)
+        finally:
+            if is_regular:
+                written.unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
 

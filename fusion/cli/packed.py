@@ -1,17 +1,28 @@
-"""Tables of what packed tables are, and by how much outputs differ with them."""
+"""Tables in files and packed ones: what they are, and by how much outputs differ with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusion.cli.report import cell, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fusion.saved_model.table_files.kept_table import KeptTable
     from fusion.saved_model.table_files.packed import PackedTable
     from fusion.saved_model.verify import Verification
+
+
+def table_fields(table: KeptTable) -> dict[str, Any]:
+    """Returns what a table in a file is, ready for JSON."""
+    return {
+        "name": table.name,
+        "shape": [table.rows, table.width],
+        "bytes": table.size,
+        "file": str(table.file),
+    }
 
 
 def packed_table(packed: Iterable[PackedTable]) -> Table:

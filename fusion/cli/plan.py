@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 import fusion.distribute
+from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 from fusion.distribute import Table
 from fusion.distribute.planning import STRATEGIES
@@ -71,7 +72,7 @@ _COUNT = click.IntRange(min=1)
     type=click.FloatRange(min=0),
     help="Exponent of Zipf's law of the ids; they are uniform by default.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option
 def plan(model: str | None, file: str | None, as_json: bool, **options: Any) -> None:
     """Show on which replicas tables go, and what each replica holds and sends.
 
@@ -86,7 +87,7 @@ def plan(model: str | None, file: str | None, as_json: bool, **options: Any) -> 
     except (TypeError, ValueError) as error:
         raise click.ClickException(f"{file or model}: {error}") from error
     if as_json:
-        click.echo(json.dumps(made.to_dict(), indent=2))
+        show_json(made.to_dict())
         return
     for line in str(made).split("\n"):
         say(line)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,18 +18,26 @@ from fusion.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fusion.passes.report.columns import Column
     from fusion.passes.report.report import ColumnReport, FusionReport
     from fusion.tables.statistics import TableStatistics
 
 _PLAIN_WIDTH = 200
+_WIDEST = 1 << 16
 _NAMES_SHOWN = 3
+
+
+class _Console(Console):
+    """One that leaves it to the program what happens when its reader is gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Has `main` tell it by the exit status."""
+        raise BrokenPipeError
 
 
 def console() -> Console:
     """Returns the console for results; wide when the output goes to a file or a pipe."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+    plain = _Console(highlight=False)
+    return plain if plain.is_terminal else _Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 def say(text: object) -> None:
@@ -64,40 +73,6 @@ def totals(report: FusionReport, verb: str) -> str:
     return f"{'; '.join(parts)}, {report.nodes_before}{after} nodes"
 
 
-def column_table(report: FusionReport) -> Table:
-    """Returns a table with a row for every column: what it is, and why it is not all fused."""
-    table = plain_table(
-        "column", "table", "combiner", "ids", "weighted", "fused", "why not", "node"
-    )
-    for column in distinct_columns(report):
-        spec, limit = column.spec, column.limit
-        table.add_row(
-            *map(
-                cell,
-                (
-                    column.name,
-                    "" if spec is None else spec.matrix,
-                    "" if spec is None else spec.combiner,
-                    "" if spec is None else spec.source,
-                    "" if spec is None or spec.weights is None else "yes",
-                    _extent(column),
-                    "" if limit is None else limit.reason or "",
-                    "" if limit is None else _node(limit),
-                ),
-            )
-        )
-    return table
-
-
-def _extent(column: Column) -> str:
-    """Returns how much of a column is fused, or can be."""
-    if column.is_fused_already:
-        return "already"
-    if column.limit is None:
-        return "yes"
-    return "forward" if column.limit.fused else "no"
-
-
 def refusal_table(report: FusionReport) -> Table:
     """Returns a table of the columns not fused, or not all of them: a row for each reason."""
     groups: dict[str, list[tuple[str, ColumnReport]]] = defaultdict(list)
@@ -110,7 +85,7 @@ def refusal_table(report: FusionReport) -> Table:
         names = ", ".join(name for name, _ in columns[:_NAMES_SHOWN])
         more = len(columns) - _NAMES_SHOWN
         names += f" and {more} more" if more > 0 else ""
-        table.add_row(*map(cell, (names, reason, _node(columns[0][1]))))
+        table.add_row(*map(cell, (names, reason, node_of(columns[0][1]))))
     return table
 
 
@@ -126,14 +101,47 @@ def keyed_table_table(tables: Iterable[TableStatistics]) -> Table:
     return shown
 
 
-def _node(column: ColumnReport) -> str:
+def node_of(column: ColumnReport) -> str:
+    """Returns the node at which the reason of a column shows, with its function."""
     node = column.node or column.anchor
     return f"{column.function}: {node}" if column.function else node
 
 
 def plain_table(*headings: str) -> Table:
-    """Returns a table without lines, whose long cells go on in the next line."""
+    """Returns a table without lines, whose long cells go on in the next line; see `show_table`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
+
+
+def show_table(out: Console, table: Table) -> None:
+    """Prints a table without the columns that are empty.
+
+    Where it is too wide, each row becomes lines: its first cell, and each other one behind the
+    heading.
+    """
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    cells = []
+    for column in table.columns:
+        if any(map(str, own := [*column.cells])):
+            shown.add_column(column.header, overflow="fold", justify=column.justify)
+            cells.append(own)
+    rows = [*zip(*cells, strict=True)]
+    for row in rows:
+        shown.add_row(*row)
+    wide = out.options.update(width=_WIDEST)
+    if Measurement.get(out, wide, shown).maximum <= out.width:
+        out.print(shown)
+        return
+    headings = [str(column.header) for column in shown.columns]
+    indent = max(map(len, headings[1:]), default=0)
+    for first, *others in rows:
+        out.print(first)
+        lines = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        lines.add_column(overflow="fold", min_width=indent + 2)
+        lines.add_column(overflow="fold")
+        for heading, other in zip(headings[1:], others, strict=True):
+            if str(other):
+                lines.add_row(Text(f"  {heading}"), other)
+        out.print(lines)

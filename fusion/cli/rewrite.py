@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion.cli.output_file import check_output_file
-from fusion.cli.packed import deviation_table, packed_table
-from fusion.cli.report import cell, console, refusal_table, totals
+from fusion.cli.json_output import document, json_option, show_json
+from fusion.cli.output_file import check_output_file, write_output_file
+from fusion.cli.packed import deviation_table, packed_table, table_fields
+from fusion.cli.progress import step_bar
+from fusion.cli.report import cell, console, refusal_table, show_table, totals
+from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import recorded_inputs, timeout
+from fusion.saved_model.rewrite_options import Observer, Step
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
+    from fusion.passes.report.report import FusionReport
     from fusion.saved_model import Rewrite, RewriteOptions
     from fusion.saved_model.runtimes import Runtimes
 
@@ -93,7 +92,14 @@ _FUSED_LOAD = "run `import fusion` before loading it"
 @recorded_inputs(
     "Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`."
 )
-@click.option("--report", "report_file", help="Also write the report to this file, as JSON.")
+@required("If fewer are, nothing is written, and the exit status is 1.")
+@click.option(
+    "--report",
+    "report_file",
+    metavar="FILE",
+    help="Also write to this file what --json prints.",
+)
+@json_option
 def rewrite(
     src: str,
     dst: str,
@@ -101,6 +107,8 @@ def rewrite(
     outputs: str | None,
     report_file: str | None,
     table_dtypes: tuple[str, ...],
+    requirement: Requirement | None,
+    as_json: bool,
     **rest: Any,
 ) -> None:
     """Write to DST the SavedModel or frozen graph SRC with its embedding columns fused.
@@ -123,11 +131,37 @@ def rewrite(
         hints = {"tables": "--tables", "dtype": "--dtype", "max_deviation": "--max-deviation"}
         hint = hints.get(message.partition(" ")[0], "--runtime")
         raise click.BadParameter(message, param_hint=hint) from None
-    with _copying() as progress:
-        done = rewrite_saved_model(src, dst, options, progress)
+    verb = "made of fewer stock ops" if options.target == "stock" else "fused"
+    with step_bar() as bar:
+        observer = bar if requirement is None else _Checking(bar, requirement, verb)
+        done = rewrite_saved_model(src, dst, options, observer)
+    fields = _fields(done, dst)
     if report_file is not None:
-        _write_report(report_file, done)
-    _show(done, dst, options)
+        _write_report(report_file, fields)
+    if as_json:
+        show_json(fields)
+    else:
+        _show(done, dst, options, verb)
+
+
+class _Checking(Observer):
+    """Ends a rewrite that fuses too few columns, and passes all else on to another observer."""
+
+    def __init__(self, other: Observer, requirement: Requirement, verb: str) -> None:
+        """Takes the other observer, and what is said of columns that are fused."""
+        self._other, self._requirement, self._verb = other, requirement, verb
+
+    def begins(self, step: Step) -> None:
+        """Passes it on."""
+        self._other.begins(step)
+
+    def copied(self, done: int, total: int) -> None:
+        """Passes it on."""
+        self._other.copied(done, total)
+
+    def fused(self, report: FusionReport) -> None:
+        """Raises TooFewColumnsError."""
+        self._requirement.check(report, f"{self._verb}, nothing written", report.to_dict())
 
 
 def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -141,46 +175,36 @@ def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-@contextmanager
-def _copying() -> Iterator[Callable[[int, int], None] | None]:
-    """Yields what shows the progress of a copy, and removes it in the end; None off a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    out = Console(stderr=True)
-    if not out.is_terminal:  # rich would end the lines that it does not write
-        yield None
-        return
-    with Progress(*columns, console=out, transient=True) as bars:
-        task: list[TaskID] = []
-
-        def show(done: int, total: int) -> None:
-            if not task:
-                task.append(bars.add_task("", total=total))
-            # What follows a copy takes its time too, and is none.
-            bars.update(task[0], completed=done, visible=done < total, refresh=True)
-
-        yield show
+def _fields(done: Rewrite, dst: str) -> dict[str, Any]:
+    """Returns what was done, ready for JSON."""
+    verification = done.verification
+    return {
+        **done.report.to_dict(),
+        "destination": dst,
+        "runtimes": None if done.runtimes is None else str(done.runtimes),
+        "verification": None if verification is None else verification.to_dict(),
+        "unchecked_functions": list(done.unchecked),
+        "tables": [table_fields(table) for table in done.tables],
+        "packed_tables": [table.to_dict() for table in done.packed],
+    }
 
 
-def _write_report(file: str, done: Rewrite) -> None:
+def _write_report(file: str, fields: dict[str, Any]) -> None:
     try:
-        Path(file).write_text(json.dumps(done.report.to_dict(), indent=2) + "\n")
-    except OSError as error:
-        raise click.ClickException(
-            f"the model is written, but its report is not: {file}: {error.strerror}"
-        ) from error
+        write_output_file(file, (document(fields) + "\n").encode())
+    except click.ClickException as error:
+        message = f"the model is written, but its report is not: {error.format_message()}"
+        raise click.ClickException(message) from error
 
 
-def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
+def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     from fusion.saved_model.table_files.keep import total_bytes
 
     out = console()
     report, is_stock = done.report, options.target == "stock"
-    out.print(cell(totals(report, "made of fewer stock ops" if is_stock else "fused")))
+    out.print(cell(totals(report, verb)))
     if (refusals := refusal_table(report)).row_count:
-        out.print(refusals)
+        show_table(out, refusals)
     if done.tables:
         size, count = total_bytes(done.tables), len({table.file for table in done.tables})
         out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
@@ -188,7 +212,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
         least = options.least_table_bytes
         out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))
     if done.packed:
-        out.print(packed_table(done.packed))
+        show_table(out, packed_table(done.packed))
     elif not options.table_dtypes().is_plain:
         least = options.least_table_bytes
         out.print(cell(f"packed tables: no float32 table has --table-bytes ({least})"))
@@ -200,7 +224,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions) -> None:
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(cell(checked))
     if is_packed and verification is not None:
-        out.print(deviation_table(verification))
+        show_table(out, deviation_table(verification))
     if done.unchecked:
         count, where = len(done.unchecked), "named in fusion.json"
         out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusion.cli.json_output import json_option, show_json
+from fusion.cli.packed import table_fields
 from fusion.cli.report import cell, console
 from fusion.cli.run_options import recorded_inputs, timeout
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 @recorded_inputs(
     "Compare on an npz file of arrays or a TFRecord file of Examples, as `fusion verify`."
 )
+@json_option
 def split(
     model: str,
     dst: str,
@@ -28,6 +31,7 @@ def split(
     timeout: float,
     inputs: str | None,
     batch_size: int,
+    as_json: bool,
 ) -> None:
     """Cut the SavedModel MODEL at its lookups.
 
@@ -43,7 +47,29 @@ def split(
     done = split_saved_model(
         model, dst, not no_verify, timeout, inputs=inputs, batch_size=batch_size
     )
-    _show(done, dst)
+    if as_json:
+        show_json(_fields(done, dst))
+    else:
+        _show(done, dst)
+
+
+def _fields(done: Split, dst: str) -> dict[str, Any]:
+    """Returns what was done, ready for JSON."""
+    names = {table.handle: table.name for table in done.tables}
+    return {
+        "destination": dst,
+        "lookups": [
+            {
+                "name": cut.name,
+                "shape": None if cut.shape is None else list(cut.shape),
+                "combiner": cut.combiner,
+                "tables": [names[handle] for handle in cut.handles],
+            }
+            for cut in done.cuts
+        ],
+        "tables": [table_fields(table) for table in done.tables],
+        "verification": None if done.verification is None else done.verification.to_dict(),
+    }
 
 
 def _show(done: Split, dst: str) -> None:
@@ -71,7 +97,8 @@ def _show(done: Split, dst: str) -> None:
     is_flag=True,
     help="Hard-link the tables and assets instead of copying them, where that is possible.",
 )
-def join(split: str, dst: str, link: bool) -> None:
+@json_option
+def join(split: str, dst: str, link: bool, as_json: bool) -> None:
     """Write to DST one SavedModel of what `fusion split` has made.
 
     It has the signatures of the model that was split, and maps its tables when it is loaded. Run
@@ -80,4 +107,7 @@ def join(split: str, dst: str, link: bool) -> None:
     from fusion.saved_model import join_saved_model
 
     join_saved_model(split, dst, link)
-    console().print(cell(f"wrote {dst}; run `import fusion` before loading it"))
+    if as_json:
+        show_json({"destination": dst})
+    else:
+        console().print(cell(f"wrote {dst}; run `import fusion` before loading it"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 
 if TYPE_CHECKING:
@@ -57,8 +59,15 @@ def tables() -> None:
 @_BATCH
 @_PARTITIONS
 @_TIMEOUT
+@json_option
 def push(
-    src: str, dst: str, names: Sequence[str], batch: int, partitions: int, timeout: float
+    src: str,
+    dst: str,
+    names: Sequence[str],
+    batch: int,
+    partitions: int,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Write the rows of SRC to the database DST, where they replace those of the same keys.
 
@@ -75,8 +84,13 @@ def push(
             _closing(open_address(src, timeout=timeout)) as source,
             _closing(open_address(dst, True, partitions, timeout)) as destination,
         ):
+            done = {}
             for name in _chosen(src, source, names):
-                _show(name, transfer(source, name, destination, batch))
+                done[name] = transfer(source, name, destination, batch)
+                if not as_json:
+                    _show(name, done[name])
+    if as_json:
+        _show_json(done)
 
 
 @tables.command()
@@ -91,8 +105,15 @@ def push(
 )
 @_BATCH
 @_TIMEOUT
+@json_option
 def pull(
-    src: str, dst: str, names: Sequence[str], base: int | None, batch: int, timeout: float
+    src: str,
+    dst: str,
+    names: Sequence[str],
+    base: int | None,
+    batch: int,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Write the tables of SRC to the new folder DST, which is a version of them.
 
@@ -107,8 +128,11 @@ def pull(
             raise ValueError(f"{dst}: is no folder; `fusion tables push` writes to databases")
         with _closing(open_address(src, timeout=timeout)) as source:
             done = transfer(source, _chosen(src, source, names), Path(dst), batch, base)
-        for name, copied in done.items():
-            _show(name, copied)
+    if as_json:
+        _show_json(done)
+        return
+    for name, copied in done.items():
+        _show(name, copied)
 
 
 @tables.command()
@@ -124,8 +148,15 @@ def pull(
 )
 @_BATCH
 @_TIMEOUT
+@json_option
 def compare(
-    a: str, b: str, names: Sequence[str], tolerance: float, batch: int, timeout: float
+    a: str,
+    b: str,
+    names: Sequence[str],
+    tolerance: float,
+    batch: int,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Compare the tables of A and B, by keys.
 
@@ -134,7 +165,6 @@ def compare(
     """
     with _errors():
         from fusion.stores.addresses import open_address
-        from fusion.stores.transfer import compare as compared
 
         with (
             _closing(open_address(a, timeout=timeout)) as first,
@@ -143,24 +173,45 @@ def compare(
             if names:
                 _chosen(a, first, names)
                 _chosen(b, second, names)
-            is_same = True
-            for name in sorted(names or {*first.dimensions, *second.dimensions}):
-                missing = [
-                    where for where, own in ((a, first), (b, second)) if name not in own.dimensions
-                ]
-                if missing:
-                    say(f"{name}: not in {_without_login(missing[0])}")
-                    is_same = False
-                    continue
-                found = compared(first, second, name, batch, tolerance)
-                is_same = is_same and found.is_same
-                say(
-                    f"{name}: {found.rows} rows in both, {found.different} differ, by "
-                    f"{found.deviation:g} at most; {found.only_a} only in A, "
-                    f"{found.only_b} only in B; {found.seconds:.1f} s"
-                )
+            lines = _compared(a, b, first, second, names, batch, tolerance)
+            tables = []
+            for fields, line in lines:
+                tables.append(fields)
+                if not as_json:
+                    say(line)
+    is_same = all(table["same"] for table in tables)
+    status = 0 if is_same else _DIFFERENT
+    if as_json:
+        return show_json({"same": is_same, "tables": tables}, status)
     say("same" if is_same else "different")
-    return 0 if is_same else _DIFFERENT
+    return status
+
+
+def _compared(
+    a: str,
+    b: str,
+    first: Tables,
+    second: Tables,
+    names: Sequence[str],
+    batch: int,
+    tolerance: float,
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields what is found about each table: fields for JSON, and a line."""
+    from fusion.stores.transfer import compare
+
+    for name in sorted(names or {*first.dimensions, *second.dimensions}):
+        missing = [where for where, own in ((a, first), (b, second)) if name not in own.dimensions]
+        if missing:
+            where = _without_login(missing[0])
+            yield {"name": name, "same": False, "missing": where}, f"{name}: not in {where}"
+            continue
+        found = compare(first, second, name, batch, tolerance)
+        yield (
+            {"name": name, "same": found.is_same, **asdict(found)},
+            f"{name}: {found.rows} rows in both, {found.different} differ, by "
+            f"{found.deviation:g} at most; {found.only_a} only in A, "
+            f"{found.only_b} only in B; {found.seconds:.1f} s",
+        )
 
 
 def _chosen(address: str, source: Tables, names: Sequence[str]) -> list[str]:
@@ -185,6 +236,14 @@ def _without_login(address: str) -> str:
 
 def _show(name: str, copied: Transfer) -> None:
     say(f"{name}: {copied.rows} rows, {copied.byte_count / 1e6:.1f} MB, {copied.seconds:.1f} s")
+
+
+def _show_json(done: Mapping[str, Transfer]) -> None:
+    tables = [
+        {"name": name, "rows": one.rows, "bytes": one.byte_count, "seconds": one.seconds}
+        for name, one in done.items()
+    ]
+    show_json({"tables": tables})
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 from fusion.cli.run_options import recorded_inputs, timeout, tolerance
 
@@ -26,7 +27,8 @@ DIFFERENT = 1
     metavar="FILE",
     help="A library of `fusion build-ops`, which runs the fused ops of the models.",
 )
-def verify(a: str, b: str, **options: Any) -> int:
+@json_option
+def verify(a: str, b: str, as_json: bool, **options: Any) -> int:
     """Compare the outputs of the SavedModels A and B, or of what `fusion split` has made of one.
 
     Every signature runs on generated inputs, each model in its own process: with ids inside their
@@ -42,6 +44,9 @@ def verify(a: str, b: str, **options: Any) -> int:
     result = compare(a, b, **options)
     if result.unverified and not result.differences:
         raise VerificationError(result.summary())
+    status = DIFFERENT if result.differences else 0
+    if as_json:
+        return show_json({**result.to_dict(), "summary": result.summary()}, status)
     for difference in result.differences:
         say(difference)
     for error in result.errors_alike:
@@ -53,4 +58,4 @@ def verify(a: str, b: str, **options: Any) -> int:
     for title in result.not_run:
         say(f"no recorded inputs, not compared: signature {title!r}")
     say(("different: " if result.differences else "same: ") + result.summary())
-    return DIFFERENT if result.differences else 0
+    return status

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from fusion.cli.json_output import json_option, show_json
 from fusion.runtime.cache.kernel_cache import CACHE_VARIABLE
 from fusion.runtime.cache.processor import CPU_VARIABLE
 
@@ -25,7 +27,8 @@ from fusion.runtime.cache.processor import CPU_VARIABLE
     metavar="DIR",
     help="Where to keep the kernels; by default where they are looked for.",
 )
-def warm(models: tuple[str, ...], cpu: str | None, folder: str | None) -> None:
+@json_option
+def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: bool) -> None:
     """Compile the kernels that the SavedModels or frozen graphs MODEL need, and run nothing.
 
     Kernels are those of the fused lookups in MODEL and of those that can be fused. Without MODEL
@@ -45,11 +48,15 @@ def warm(models: tuple[str, ...], cpu: str | None, folder: str | None) -> None:
             raise
         except ValueError as error:
             raise click.ClickException(str(error)) from error
+    variables = {CACHE_VARIABLE: folder and os.path.abspath(folder), CPU_VARIABLE: cpu}
+    settings = {name: value for name, value in variables.items() if value}
+    if as_json:
+        show_json({**asdict(done), "settings": settings})
+        return
     click.echo(
         f"{done.kernels} kernels for {done.cpu} in {done.folder}, "
         f"{done.added} of them added in {done.seconds:.1f} s"
     )
-    variables = {CACHE_VARIABLE: folder and os.path.abspath(folder), CPU_VARIABLE: cpu}
-    settings = " ".join(f"{name}={value}" for name, value in variables.items() if value)
     if settings:
-        click.echo(f"they are used with {settings}")
+        named = " ".join(f"{name}={value}" for name, value in settings.items())
+        click.echo(f"they are used with {named}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.cache.kernel_cache import FolderState
+from fusion.runtime.native import objects
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.registration.library.chosen import chosen_library
 from fusion.runtime.tensorflow import library, variable_access
@@ -39,6 +42,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
         *(_op(spec) for spec in specs),
         ("devices", ", ".join(device.name for device in tf.config.list_physical_devices()), True),
         ("Grappler plugin symbol", *_grappler_symbol()),
+        *_device_plugins(),
         ("variables of lookups", *_shared_variables()),
     ]
 
@@ -85,19 +89,38 @@ def _shared_variables() -> tuple[str, bool]:
 
 
 def _cache() -> list[Fact]:
-    found: list[Fact] = []
-    is_kept = False
-    for state in kernel_cache.default().states():
-        kernels = f"{state.path} ({state.kernels} kernels"
-        if not state.problem:
-            note = "" if is_kept else ", new ones go here"
-            found.append(("kernel cache", f"{kernels}{note})", True))
-            is_kept = True
-        else:
-            found.append(("kernel cache", f"{kernels}): {state.problem}", True))
-    if not is_kept:
-        found.append(("kernel cache", "none can be written: see docs/cache.md", False))
-    return found
+    cache = kernel_cache.default()
+    states = cache.states()
+    first = next((state for state in states if not state.problem), None)
+    found = [("kernel cache", _folder_text(state, state is first), True) for state in states]
+    if first is not None:
+        return found
+    # That of this process ends with it.
+    kept = (file for state in states if state.path in cache.folders for file in state.kernels)
+    target = processor.target().name
+    if count := sum(objects.processor_of(file) == target for file in kept):
+        text = f"the {count} kernels for {target} are used; others cannot be kept"
+        return [*found, ("kernel cache", text, True)]
+    return [*found, ("kernel cache", "none can be written: see docs/cache.md", False)]
+
+
+def _folder_text(state: FolderState, is_first: bool) -> str:
+    if not state.is_used:
+        mend = f"; mend it by `{state.mend}`" if state.mend else ""
+        return f"{state.path} is not used: {state.problem}{mend}"
+    count = len(state.kernels)
+    notes = [f"{count} kernel{'' if count == 1 else 's'}"]
+    others = Counter(map(objects.processor_of, state.kernels))
+    del others[processor.target().name]
+    notes += [f"{n} of them for {name or 'older versions'}" for name, n in others.items()]
+    notes += ["new ones go here"] if is_first else []
+    notes += [f"only read: {state.problem}"] if state.problem else []
+    return f"{state.path} ({', '.join(notes)})"
+
+
+def _device_plugins() -> list[Fact]:
+    text = "fused ops have no kernels for its devices"
+    return [("device plugin", f"{path}: {text}", True) for path in plugin.device_plugins()]
 
 
 def _processor() -> Fact:

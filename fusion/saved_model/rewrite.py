@@ -29,7 +29,10 @@ from fusion.saved_model.meta_graph import (
 from fusion.saved_model.rewrite_options import (
     LEAST_TABLE_BYTES,
     TABLE_PLACES,
+    CopyObserver,
+    Observer,
     RewriteOptions,
+    Step,
 )
 from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.source import (
@@ -55,7 +58,7 @@ from fusion.saved_model.verify import (
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
-_DEFAULTS = RewriteOptions()
+_DEFAULTS, _NOBODY = RewriteOptions(), Observer()
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -200,7 +203,7 @@ def fuse_saved_model(
             tuple((table_dtypes or {}).items()),
             max_deviation,
         ),
-        progress,
+        CopyObserver(progress),
     ).report
 
 
@@ -208,24 +211,26 @@ def rewrite_saved_model(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     options: RewriteOptions = _DEFAULTS,
-    progress: Progress | None = None,
+    observer: Observer = _NOBODY,
 ) -> Rewrite:
     """Does what `fuse_saved_model` says and also returns the verification."""
+    observer.begins(Step.READ)
     source = read_saved_model(src, options.outputs)
     if source.is_frozen:
-        return _rewrite_frozen(source, dst, options)
+        return _rewrite_frozen(source, dst, options, observer)
     destination = check_destination(source.path, dst)
     with staged_directory(destination) as staging:
-        result = _rewritten(source, options, staging.parent)
+        result = _rewritten(source, options, staging.parent, observer)
         proto, done = result.proto, result.done
         content = _serialized(proto, source) if result.is_modified else source.content
-        _build(source, staging, content, result, options.link, progress)
+        _build(source, staging, content, result, options.link, observer.copied)
         # A byte-identical copy needs no comparison; and its record is the one it came with.
         compare = options.verify and content != source.content
         if compare:
             tolerance = tolerance_of(done.report, has_fused_ops=_has_fused_ops(source, proto))
             if any(not table.refusal for table in done.packed):
                 tolerance = inf if options.max_deviation is None else options.max_deviation
+            observer.begins(Step.VERIFY)
             verification = verify_models(source.path, staging, tolerance, options)
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
@@ -237,18 +242,19 @@ def rewrite_saved_model(
 
 
 def _rewrite_frozen(
-    source: SourceModel, dst: str | os.PathLike[str], options: RewriteOptions
+    source: SourceModel, dst: str | os.PathLike[str], options: RewriteOptions, observer: Observer
 ) -> Rewrite:
     """Rewrites a file with a GraphDef, which is verified as the SavedModel that it is seen as."""
     record = f"{os.path.basename(dst)}.{MANIFEST_FILE}"
     destination = check_destination(source.path, dst, record)
     with staged_files(destination.with_name(record), destination) as (record_file, file):
-        result = _rewritten(source, options, file.parent)
+        result = _rewritten(source, options, file.parent, observer)
         proto, done, content = result.proto, result.done, source.content
         if result.is_modified:
             content = _serialized(proto.meta_graphs[0].graph_def, source)
         write_file(file, content)
         if options.verify and content != source.content:
+            observer.begins(Step.VERIFY)
             models = file.parent / "source", file.parent / "model"
             for model, seen_as in zip(models, (source.proto, proto), strict=True):
                 model.mkdir()
@@ -314,14 +320,18 @@ def rewrite_meta_graph(
     return result
 
 
-def _rewritten(source: SourceModel, options: RewriteOptions, scratch: Path) -> _Rewritten:
+def _rewritten(
+    source: SourceModel, options: RewriteOptions, scratch: Path, observer: Observer
+) -> _Rewritten:
     """Applies the pass to each meta graph of a copy, and stores its tables as they are asked for.
 
     Args:
         source: the model.
         options: how it is rewritten.
         scratch: a folder for packed tables.
+        observer: is told.
     """
+    observer.begins(Step.FUSE)
     target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     was_rewritten, runtime = _was_rewritten(source), options.release()
@@ -330,6 +340,8 @@ def _rewritten(source: SourceModel, options: RewriteOptions, scratch: Path) -> _
         for meta in proto.meta_graphs
     ]
     report = FusionReport.merge(result.report for result in results)
+    observer.fused(report)
+    observer.begins(Step.WRITE)
     bundle, packed, tables = store_tables(source, proto, options, scratch)
     is_modified, runtimes = any(result.modified for result in results) or bundle is not None, None
     if _custom_ops(proto):
@@ -378,7 +390,7 @@ def _build(
     content: bytes,
     result: _Rewritten,
     link: bool,
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Fills `staging`: `content` as `saved_model.pb`, its fingerprint, tables, and the rest."""
     ours = {Path(MODEL_FILE), Path(FINGERPRINT_FILE), Path(MANIFEST_FILE)}

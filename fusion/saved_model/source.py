@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.frozen import as_saved_model, parse_graph
+from fusion.saved_model.other_formats import way_from, why_not_read
 
 MODEL_FILE = "saved_model.pb"
 FINGERPRINT_FILE = "fingerprint.pb"
@@ -65,9 +66,11 @@ def read_saved_model(
         ModelError: the path does not exist, is neither, cannot be read or parsed, or has no such
             outputs.
     """
+    if why := why_not_read(path):
+        raise ModelError(f"{path}: {why}")
     model = Path(os.path.abspath(path))
     if not model.exists():
-        raise ModelError(f"{path}: no such file or directory")
+        raise ModelError(f"{path}: {way_from(model) or 'no such file or directory'}")
     if not model.is_dir():
         return _read_frozen_graph(model, outputs)
     if outputs is not None:
@@ -92,7 +95,12 @@ def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel
     if not file.is_file():
         raise ModelError(f"{file}: neither a directory nor a regular file")
     content = _content(file)
-    graph_def = parse_graph(file, content)
+    try:
+        graph_def = parse_graph(file, content)
+    except ModelError as error:
+        if way := way_from(file):
+            raise ModelError(f"{file}: {way}") from error
+        raise
     try:
         proto = as_saved_model(file, graph_def, outputs)
     except ModelError:
@@ -117,7 +125,7 @@ def _why_no_model_file(directory: Path) -> str:
             return f"it holds {other}, and only {MODEL_FILE} is supported"
     if manifest_kind(directory) == SPLIT:
         return f"`fusion split` has made it; name its {' or '.join(PARTS)}, or `fusion join` both"
-    return f"it holds no {MODEL_FILE}"
+    return way_from(directory) or f"it holds no {MODEL_FILE}"
 
 
 def _parse(file: Path, content: bytes) -> saved_model_pb2.SavedModel:

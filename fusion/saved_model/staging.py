@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fusion.saved_model.errors import ModelError, reason_of
+from fusion.saved_model.other_formats import scheme_of
 
 _PREFIX, _SUFFIX = ".fusion-", ".partial"
 _LOCK = "lock"
+
+#: The private folders of this process: those that an interrupt kept from being removed are removed
+#: at its end.
+_ours: set[Path] = set()
 
 
 def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> Path:
@@ -26,8 +32,10 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
         beside: the names of files to be created in the same folder.
 
     Raises:
-        ModelError: one of them exists, their folder does not, or it lies inside `src`.
+        ModelError: one of them exists, their folder does not, it lies inside `src`, or is remote.
     """
+    if scheme_of(dst):
+        raise ModelError(f"{dst}: models are written to local folders alone; copy it from there")
     path = Path(os.path.abspath(dst))
     for taken in (path, *(path.with_name(name) for name in beside)):
         if os.path.lexists(taken):
@@ -51,7 +59,7 @@ def staged_directory(dst: Path) -> Iterator[Path]:
         ModelError: the folder cannot be written, or `dst` appeared in the meantime.
     """
     with _private_folder(dst) as private:
-        # mkdtemp's folder is private; the one inside it has the mode the user's umask asks for.
+        # That folder is private; the one inside it has the mode the user's umask asks for.
         staging = private / "model"
         staging.mkdir()
         yield staging
@@ -108,22 +116,37 @@ def _private_folder(dst: Path) -> Iterator[Path]:
         # Mostly of a full disk, whatever was being done in the block.
         raise ModelError(f"{dst}: cannot be written: {reason_of(error)}") from error
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        _remove(private)
         os.close(lock)
+
+
+@atexit.register
+def _remove_ours() -> None:
+    for folder in tuple(_ours):
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _ours.discard(folder)
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
     """Makes a folder in `parent`; returns it and the open file whose lock is held."""
     while True:
-        private = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
+        # The name is known before there is a folder, which an interrupt may follow at once.
+        private = parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
+        _ours.add(private)
         try:
+            os.mkdir(private, 0o700)
             lock = _lock(private, fcntl.LOCK_EX)
         except OSError:
-            os.rmdir(private)
+            _remove(private)
             raise
         # Without: another process took the folder, not locked yet, for an abandoned one.
         if lock is not None:
             return private, lock
+        _ours.discard(private)
 
 
 def _lock(folder: Path, how: int) -> int | None:

@@ -164,6 +164,6 @@ def test_a_termination_during_the_verification_leaves_nothing(models: Path, tmp_
             child.wait(0.05)
     child.terminate()
     _, stderr = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert stderr.strip() == "fusion: error: interrupted"
+    assert child.returncode == 143
+    assert stderr.strip() == "fusion: error: terminated"
     assert os.listdir(tmp_path) == []

@@ -12,6 +12,7 @@ import pytest
 
 from fusion.cli import main
 from fusion.saved_model import BenchReport, Measurement, Ratio, bench, fuse_saved_model
+from fusion.version import __version__
 from tests.cli.test_app import command
 
 Capture = pytest.CaptureFixture[str]
@@ -84,7 +85,7 @@ def test_the_table_of_two_models(capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
 def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
     fuse_saved_model(models / "tf2", tmp_path / "fused", verify=False)
-    files = ("--json", tmp_path / "bench.json", "--png", tmp_path / "bench.png")
+    files = ("--report", tmp_path / "bench.json", "--png", tmp_path / "bench.png")
     pair = (models / "tf2", tmp_path / "fused")
     done = command("bench", *pair, *SHORT, "--clients", "1,2", *files)
     assert (done.returncode, done.stderr) == (0, "")
@@ -92,7 +93,13 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
     assert len(lines) == 1 + 16 + 4
     assert "outputs equal to the bit" in lines[-3]
     assert lines[-1] == f"wrote {tmp_path / 'bench.png'}"
-    report = BenchReport.from_dict(json.loads((tmp_path / "bench.json").read_text()))
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found.pop("command"), found.pop("version"), found.pop("status")) == (
+        "bench",
+        __version__,
+        0,
+    )
+    report = BenchReport.from_dict(found)
     assert (len(report.measurements), len(report.ratios)) == (16, 8)
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
@@ -111,7 +118,7 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
         (["--signature", "nowhere"], "signatures embedding, serving_default, none is 'nowhere'"),
         (["--tags", "gpu,serve"], "with the tags serve, none has gpu,serve"),
         (["--inputs", "nowhere.npz"], "nowhere.npz: cannot be read: no such file"),
-        (["--json", "no/bench.json"], "does not exist, create it first"),
+        (["--report", "no/bench.json"], "does not exist, create it first"),
         (["--png", "."], "is a folder, give a file"),
     ],
 )

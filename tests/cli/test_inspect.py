@@ -11,6 +11,7 @@ import pytest
 
 import fusion
 from fusion.cli import main
+from fusion.version import __version__
 from tests.cli.test_app import command
 
 Capture = pytest.CaptureFixture[str]
@@ -57,6 +58,8 @@ def test_json_is_complete(models: Path, tmp_path: Path, capsys: Capture) -> None
     model, svg = models / "tf2", tmp_path / "column.svg"
     assert main(["inspect", str(model), "--json", "--svg", str(svg)]) == 0
     found = json.loads(capsys.readouterr().out)
+    head = [found.pop(name) for name in ("command", "version", "status")]
+    assert head == ["inspect", __version__, 0]
     gain = found.pop("expected_gain")
     assert found.pop("embedding_variables") == []
     assert gain["columns"] == 2
@@ -108,7 +111,8 @@ def test_without_a_name_the_first_column_is_drawn(
 def test_what_cannot_be_shown_is_one_line(models: Path, tmp_path: Path, capsys: Capture) -> None:
     model = models / "tf2"
     assert "no column has 'nowhere' in its name" in failure(capsys, model, "--column", "nowhere")
-    assert "--json prints all columns" in failure(capsys, model, "--json", "--column", "items")
+    assert main(["inspect", str(model), "--json", "--column", "items"]) == 2
+    assert "--json prints all columns" in json.loads(capsys.readouterr().out)["error"]
     assert "is a folder, give a file" in failure(capsys, model, "--svg", tmp_path)
     missing = tmp_path / "no" / "column.svg"
     assert "does not exist, create it first" in failure(capsys, model, "--svg", missing)

@@ -11,6 +11,7 @@ import pytest
 import fusion
 from fusion.cli import main
 from fusion.distribute import Table
+from fusion.version import __version__
 from tests.cli.test_inspect import Capture
 
 TABLES = [
@@ -56,7 +57,8 @@ def test_all_options_and_json(file: Path, capsys: Capture) -> None:
     found = printed(capsys, "--tables", file, "--replicas", 4, "--json", *arguments)
     keywords: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.items()}
     made = fusion.distribute.plan(MADE, 4, **keywords)
-    assert json.loads(found) == json.loads(json.dumps(made.to_dict()))
+    plain = {"command": "plan", "version": __version__, "status": 0, **made.to_dict()}
+    assert json.loads(found) == json.loads(json.dumps(plain))
     kinds = [table["kind"] for table in json.loads(found)["tables"]]
     assert kinds == ["rows", "replicated", "columns"]
 

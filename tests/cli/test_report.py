@@ -3,8 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
-from fusion.cli.report import column_table, console, refusal_table, totals
+from fusion.cli.column_table import ROWS_SHOWN, column_table, common_scope
+from fusion.cli.report import console, refusal_table, show_table, totals
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import WeightsSpec
 from fusion.passes.report.columns import distinct_columns
@@ -20,10 +23,10 @@ def _column(name: str, function: str = "", reason: str | None = None) -> ColumnR
     return ColumnReport(name, function, f"{name}/anchor", fused, reason, node, SPEC)
 
 
-def _text(table: object) -> list[list[str]]:
+def _text(table: Table) -> list[list[str]]:
     out = console()
     with out.capture() as captured:
-        out.print(table)
+        show_table(out, table)
     return [line.split() for line in captured.get().splitlines()]
 
 
@@ -47,7 +50,7 @@ def test_a_column_is_fused_when_all_its_traces_are():
         "0 of 1 columns fused (1 of 2 lookups in 2 functions), 9 nodes"
     )
     heading, row = _text(column_table(report))
-    titles = ["column", "table", "combiner", "ids", "weighted", "fused", "why", "not", "node"]
+    titles = ["column", "table", "combiner", "ids", "fused", "why", "not", "node"]
     assert heading == titles
     assert row == ["a", *UNDERSTOOD, "no", "odd", "g:", "a/node"]
 
@@ -131,3 +134,66 @@ def test_a_column_that_is_fused_already_is_no_refusal() -> None:
     _, refused = _text(refusal_table(report))
     assert refused[0] == "b"
     assert str(report.columns[0]).startswith("already fused a\n")
+
+
+def _sized(index: int, rows: int | None) -> ColumnReport:
+    shards = tuple(replace(shard, rows=rows) for shard in SPEC.table.shards)
+    spec = replace(SPEC, table=replace(SPEC.table, shards=shards))
+    return replace(_column(f"in/layer/c{index}/weights"), spec=spec)
+
+
+def test_many_columns_that_are_alike_share_a_row():
+    alike = [_sized(index, 10 + index) for index in range(ROWS_SHOWN)]
+    report = FusionReport(tuple(alike), 9, 9)
+    assert column_table(report).row_count == ROWS_SHOWN
+    odd = [_column(f"odd{index}", reason="odd") for index in range(2)]
+    other = replace(_column("other"), spec=replace(SPEC, combiner="sum"))
+    report = FusionReport((*alike, *odd, other), 9, 9)
+    scope = common_scope(distinct_columns(report))
+    assert scope == "in/layer"
+    _, first, second, third = _text(column_table(report, scope))
+    names = ["~/c0/weights,", "~/c1/weights,", "~/c2/weights", "and", str(ROWS_SHOWN - 3), "more"]
+    assert first == [*names, "float[10", "to", "39,", "8]", "mean", "sparse", "int64", "yes"]
+    like = ["float[40,", "8]", "mean", "sparse", "int64"]
+    assert second == ["odd0,", "odd1", *like, "no", "odd", "odd0/node"]
+    assert third == ["other", "float[40,", "8]", "sum", "sparse", "int64", "v", "yes"]
+
+
+def test_sizes_that_are_not_all_known():
+    report = FusionReport(tuple(_sized(i, 10 if i else None) for i in range(ROWS_SHOWN + 1)), 9, 9)
+    _, row = _text(column_table(report))
+    assert row[row.index("more") + 1 :][:2] == ["float[?,", "8]"]
+
+
+def test_the_common_folder_is_that_of_most_letters():
+    def scope(*names: str) -> str:
+        return common_scope(distinct_columns(FusionReport(tuple(map(_column, names)))))
+
+    assert scope("a/b/c/w", "a/b/d/w", "a/b/e/w") == "a/b"
+    assert scope("model/a/w", "model/b/w", "tags") == "model"
+    assert scope("model/a/w", "model/b/w", "c", "d", "e") == ""
+    assert scope("model/a/w") == scope("a", "b") == scope() == ""
+
+
+def test_a_table_that_is_too_wide_becomes_lines():
+    long = "x" * 50
+    report = FusionReport((_column("a" * 30), _column(long, reason="why " * 10)), 9, 9)
+    out = Console(width=80, highlight=False)
+    with out.capture() as captured:
+        show_table(out, column_table(report))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    assert lines == [
+        "a" * 30,
+        "  table     float[40, 8]",
+        "  combiner  mean",
+        "  ids       sparse int64 v",
+        "  fused     yes",
+        long,
+        "  table     float[40, 8]",
+        "  combiner  mean",
+        "  ids       sparse int64 v",
+        "  fused     no",
+        "  why not   why why why why why why why why why why",
+        f"  node      {long}/node",
+    ]
+    assert max(map(len, lines)) <= 80

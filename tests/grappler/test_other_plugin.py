@@ -146,3 +146,24 @@ def test_a_second_optimizer_would_end_the_process(folder: Path) -> None:
     done = run(FORCED, folder)
     assert done.returncode == -signal.SIGABRT
     assert "registered twice" in done.stderr
+
+
+DEVICES = """
+import ctypes, sys
+from fusion.runtime import doctor
+assert doctor._device_plugins() == []
+ctypes.CDLL(f"{sys.argv[1]}/libdevices.so")
+((name, text, is_good),) = doctor._device_plugins()
+assert (name, is_good) == ("device plugin", True)
+assert text == f"{sys.argv[1]}/libdevices.so: fused ops have no kernels for its devices", text
+"""
+
+
+def test_the_doctor_tells_of_plugins_with_devices(folder: Path) -> None:
+    source, library = folder / "devices.c", folder / "libdevices.so"
+    source.write_text("void SE_InitPlugin(void* params, void* status) {}")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    done = zygote.run(
+        [sys.executable, "-c", DEVICES, str(folder)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fusion.runtime import doctor
-from fusion.runtime.cache import kernel_cache, trusted_files
-from fusion.runtime.cache.kernel_cache import KernelCache
+from fusion.runtime.cache import kernel_cache, processor, trusted_files
+from fusion.runtime.cache.kernel_cache import FolderState, KernelCache
 
 USER = Path(__file__).with_name("cache_user.py")
 WAITING = "waiting for another process that compiles kernel.o"
@@ -174,9 +175,9 @@ def test_the_first_folder_that_can_be_written_gets_new_files(tmp_path):
     assert cache.get("old.o", lambda: b"never") == b"old"
     assert (os.listdir(second), os.listdir(third)) == (["new.o"], ["old.o"])
     assert cache.states() == [
-        (blocked, 0, "Not a directory"),
-        (second, 1, ""),
-        (third, 1, ""),
+        FolderState(blocked, (), "Not a directory", is_used=False),
+        FolderState(second, ("new.o",)),
+        FolderState(third, ("old.o",)),
     ]
 
 
@@ -208,7 +209,7 @@ def test_why_nothing_can_be_kept_is_told_once(tmp_path, caplog):
     assert cache.get("one.o", lambda: b"never") == b"one.o"
     *others, private = cache.states()
     assert [state.problem for state in others] == ["Not a directory"] * 2
-    assert (private.kernels, private.problem) == (2, "removed when this process ends")
+    assert (len(private.kernels), private.problem) == (2, "removed when this process ends")
     assert os.stat(private.path).st_mode & 0o777 == 0o700
 
 
@@ -433,23 +434,82 @@ def test_folders_are_absolute(environment, monkeypatch):
     assert environment() == (PACKAGE,)
 
 
+def facts_of(monkeypatch, cache):
+    """What the doctor says of a cache, and whether it is all right."""
+    monkeypatch.setattr(kernel_cache, "default", lambda: cache)
+    facts = doctor._cache()
+    assert {name for name, _, _ in facts} == {"kernel cache"}
+    return [text for _, text, _ in facts], all(ok for _, _, ok in facts)
+
+
 def test_the_doctor_tells_which_folders_can_be_used(tmp_path, monkeypatch):
     blocked, usable = tmp_path / "blocked", tmp_path / "usable"
     blocked.mkdir()
     blocked.chmod(0o777)
     cache = KernelCache(str(blocked), str(usable))
-    cache.get("kernel.o", lambda: b"code")
-    monkeypatch.setattr(kernel_cache, "default", lambda: cache)
+    cache.get(f"kernel@{processor.target().name}-0.o", lambda: b"code")
     why = f"{blocked} can be written by others (mode 777, gid {blocked.stat().st_gid})"
-    assert doctor._cache() == [
-        ("kernel cache", f"{blocked} (0 kernels): {why}", True),
-        ("kernel cache", f"{usable} (1 kernels, new ones go here)", True),
-    ]
+    not_used = f"{blocked} is not used: {why}; mend it by `chmod -R go-w {blocked}`"
+    used = f"{usable} (1 kernel, new ones go here)"
+    assert facts_of(monkeypatch, cache) == ([not_used, used], True)
     alone = KernelCache(str(blocked))
-    alone.get("kernel.o", lambda: b"code")  # goes to the process's own folder
-    monkeypatch.setattr(kernel_cache, "default", lambda: alone)
-    assert doctor._cache()[-1] == (
-        "kernel cache",
-        "none can be written: see docs/cache.md",
-        False,
+    # It goes to the process's own folder.
+    alone.get(f"kernel@{processor.target().name}-0.o", lambda: b"code")
+    (first, own, last), is_good = facts_of(monkeypatch, alone)
+    assert first == not_used
+    assert own.endswith("(1 kernel, only read: removed when this process ends)")
+    assert (last, is_good) == ("none can be written: see docs/cache.md", False)
+
+
+def test_the_doctor_tells_how_to_mend_a_folder_of_another_user(tmp_path, monkeypatch):
+    folder, stranger = tmp_path / "it's", os.geteuid() + 1
+    folder.mkdir(mode=0o755)
+    checked = trusted_files._check
+
+    def check(path, *rest, **named):
+        if path == str(folder):  # as if it belonged to somebody else
+            monkeypatch.setattr(os, "geteuid", lambda: stranger)
+        checked(path, *rest, **named)
+
+    if os.geteuid() == 0:
+        os.chown(folder, STRANGER, STRANGER)
+        owner, stranger = STRANGER, 0
+    else:
+        monkeypatch.setattr(trusted_files, "_check", check)
+        owner = os.geteuid()
+    (first, _), is_good = facts_of(monkeypatch, KernelCache(str(folder)))
+    assert not is_good
+    assert first == (
+        f"{folder} is not used: {folder} belongs to another user (uid {owner}); mend it by "
+        f"`chown -R {stranger} {shlex.quote(str(folder))}`"
     )
+
+
+def test_the_doctor_gives_no_command_for_a_folder_above(tmp_path, monkeypatch):
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above").chmod(0o777)
+    (first, _), _ = facts_of(monkeypatch, KernelCache(f"{tmp_path}/above/kernels"))
+    assert f"above/kernels is not used: {tmp_path}/above can be written by others" in first
+    assert "mend" not in first
+
+
+def test_the_doctor_is_content_with_a_warm_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    target = processor.target().name
+    cache = KernelCache(str(tmp_path))
+    for name in (f"one@{target}-0.o", f"two@{target}-0.o", "one@pentium-0.o", "old-0.o"):
+        cache.get(name, lambda: b"code")
+    folder = f"{tmp_path} (4 kernels, 1 of them for older versions, 1 of them for pentium, "
+    assert facts_of(monkeypatch, cache) == ([f"{folder}new ones go here)"], True)
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(trusted_files, "open_lock", read_only)
+    told = [f"{folder}only read: Read-only file system)"]
+    used = f"the 2 kernels for {target} are used; others cannot be kept"
+    assert facts_of(monkeypatch, cache) == ([*told, used], True)
+    # None of them is for this machine.
+    for file in tmp_path.glob(f"*@{target}-*"):
+        file.unlink()
+    texts, is_good = facts_of(monkeypatch, cache)
+    assert (texts[-1], is_good) == ("none can be written: see docs/cache.md", False)

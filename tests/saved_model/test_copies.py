@@ -10,6 +10,7 @@ import pytest
 from fusion.cli import main
 from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
 from fusion.saved_model.copies import copy_file, copy_files
+from fusion.saved_model.rewrite_options import CopyObserver
 from tests.saved_model.forked import Tool
 
 SIZE = 5 << 29  # 2.5 GiB
@@ -60,7 +61,7 @@ def test_progress_is_told(
         large,
         tmp_path / "dst",
         RewriteOptions(verify=False),
-        lambda *counts: counts_seen.append(counts),
+        CopyObserver(lambda *counts: counts_seen.append(counts)),
     )
     total = sum(f.stat().st_size for f in (large / "variables").iterdir())
     assert {count for _, count in counts_seen} == {total}
@@ -84,7 +85,10 @@ def test_a_terminal_shows_the_progress(
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich's sign for a terminal
     assert main(["rewrite", "--no-verify", str(large), str(tmp_path / "shown")]) == 0
-    assert "copying" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    steps = ("1 of 4: read", "2 of 4: fuse", "3 of 4: write", f"{SIZE / 1e6:,.1f} MB")
+    assert [step for step in steps if step not in shown] == []
+    assert "verify" not in shown
 
 
 @pytest.mark.parametrize("kernel", [True, False])

@@ -15,7 +15,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.printable import printable
 
-_SCOPE = "~"
+SCOPE = "~"
 """Stands for the scope of a lookup in what is printed about it."""
 
 
@@ -96,8 +96,8 @@ class ColumnReport:
         if self.spec is not None:
             lines += [f"  {line}" for line in str(self.spec).split("\n")]
         scope = self.anchor.rpartition("/")[0]
-        head = [f"{_verdict(self)} {self.name}"] + ([f"  {_SCOPE} is {scope}"] if scope else [])
-        return "\n".join(printable(line) for line in head + [_in_scope(x, scope) for x in lines])
+        head = [f"{_verdict(self)} {self.name}"] + ([f"  {SCOPE} is {scope}"] if scope else [])
+        return "\n".join(printable(line) for line in head + [in_scope(x, scope) for x in lines])
 
 
 @dataclass(frozen=True)
@@ -276,6 +276,6 @@ def _verdict(column: ColumnReport) -> str:
     return "fused" if column.fused else "stock"
 
 
-def _in_scope(line: str, scope: str) -> str:
-    """Returns the line with the names of nodes below `scope` shortened."""
-    return re.sub(rf"(?<![\w./-]){re.escape(scope)}/", f"{_SCOPE}/", line) if scope else line
+def in_scope(line: str, scope: str) -> str:
+    """Returns the line with the names of nodes below `scope`, if it is any, shortened."""
+    return re.sub(rf"(?<![\w./-]){re.escape(scope)}/", f"{SCOPE}/", line) if scope else line

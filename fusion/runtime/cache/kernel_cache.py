@@ -45,11 +45,21 @@ _logger = logging.getLogger("fusion")
 
 
 class FolderState(NamedTuple):
-    """A folder, how many kernels lie in it, and why it cannot be used or nothing can be kept."""
+    """What can be done with a folder.
+
+    Attributes:
+      path: of the folder.
+      kernels: the names of the kernels' files in it, if they can be used.
+      problem: why nothing can be kept in it; "" if it can.
+      is_used: whether kernels are looked for in it.
+      mend: a command that solves the problem; "" if none is known.
+    """
 
     path: str
-    kernels: int
-    problem: str
+    kernels: tuple[str, ...] = ()
+    problem: str = ""
+    is_used: bool = True
+    mend: str = ""
 
 
 class _Opened(NamedTuple):
@@ -165,19 +175,26 @@ class KernelCache:
 
     def states(self) -> list[FolderState]:
         """What can be done with each folder, made if need be; that of this process is the last."""
-        found = []
-        for path in (*self.folders, *(self._private or ())):
-            kernels, problem = 0, ""
-            try:
-                _open(path, ".probe.lock", path in self.folders).close(is_ours=True)
-            except (OSError, UntrustedError) as error:
-                problem = _text(error)
-            if path not in self.folders:
-                problem = "removed when this process ends"
-            with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
-                kernels = sum(name.endswith(".o") for name in trusted_files.names(folder))
-            found.append(FolderState(path, kernels, problem))
-        return found
+        return [self._state(path) for path in (*self.folders, *(self._private or ()))]
+
+    def _state(self, path: str) -> FolderState:
+        problem = mend = ""
+        try:
+            _open(path, ".probe.lock", path in self.folders).close(is_ours=True)
+        except UntrustedError as error:
+            # Those on the way to it may be of use to somebody as they are.
+            problem, mend = str(error), error.mend if error.path == path else ""
+        except OSError as error:
+            problem = _text(error)
+        if path not in self.folders:
+            problem = "removed when this process ends"
+        try:
+            with trusted_files.opened_folder(path) as folder:
+                names = trusted_files.names(folder)
+        except (OSError, UntrustedError):
+            return FolderState(path, (), problem, False, mend)
+        kernels = tuple(sorted(name for name in names if name.endswith(".o")))
+        return FolderState(path, kernels, problem, True, mend)
 
     def _open_to_write(self, lock_name: str) -> _Opened | None:
         """The first folder that can be written, with a lock; None if there is none at all."""

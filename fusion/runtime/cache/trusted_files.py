@@ -17,6 +17,7 @@ import errno
 import grp
 import os
 import pwd
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,17 @@ _MOST_LINKS = 40
 
 
 class UntrustedError(Exception):
-    """Somebody else may have written a file or folder; the message says which, and why."""
+    """Somebody else may have written a file or folder; the message says which, and why.
+
+    Attributes:
+      path: of the file or folder.
+      mend: a command after which it can be trusted; "" if there is none.
+    """
+
+    def __init__(self, path: str, why: str, mend: str = "") -> None:
+        """Makes one of the path, what is wrong with it, and the command."""
+        super().__init__(f"{path} {why}")
+        self.path, self.mend = path, mend
 
 
 class File(NamedTuple):
@@ -78,7 +89,7 @@ def opened_folder(path: str) -> Iterator[int]:
 def _walk(path: str, create: bool) -> int:
     """A descriptor of what a path leads to, whose folders and links on the way are trusted."""
     if not os.path.isabs(path):
-        raise UntrustedError(f"{path} is not an absolute path")
+        raise UntrustedError(path, "is not an absolute path")
     here, where, links = os.open("/", _PATH), "/", 0
     rest = path.split("/")[::-1]
     try:
@@ -134,14 +145,16 @@ def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
     """
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
-        raise UntrustedError(f"{path} belongs to another user (uid {status.st_uid})")
+        mend = f"chown -R {os.geteuid()} {shlex.quote(path)}"
+        raise UntrustedError(path, f"belongs to another user (uid {status.st_uid})", mend)
     if stat.S_ISLNK(status.st_mode) or (is_passed and status.st_mode & stat.S_ISVTX):
         return
     by_group = status.st_mode & stat.S_IWGRP
     is_private = by_group and _is_private(status.st_gid) and not _has_access_list(descriptor)
     if (by_group and not is_private) or status.st_mode & stat.S_IWOTH:
         mode = f"mode {stat.S_IMODE(status.st_mode):o}, gid {status.st_gid}"
-        raise UntrustedError(f"{path} can be written by others ({mode})")
+        mend = f"chmod -R go-w {shlex.quote(path)}"
+        raise UntrustedError(path, f"can be written by others ({mode})", mend)
 
 
 def _is_private(group_id: int) -> bool:

@@ -83,11 +83,16 @@ def _versions() -> str:
 
 
 def file_name(name: str, recipe: Recipe) -> str:
-    """The name of the file of an object."""
+    """The name of the file of an object, which `processor_of` understands."""
     target = processor.target()
     made_from = f"{recipe.digest} {recipe.given}"
     text = f"{_versions()} {target.name} {target.features} {target.suffix} {name} {made_from}"
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.o"
+    return f"{name}@{target.name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.o"
+
+
+def processor_of(file: str) -> str:
+    """The processor that the object of a file is for, by LLVM's name; "" if it is not told."""
+    return file.rpartition("-")[0].partition("@")[2]
 
 
 def fingerprint() -> str:

@@ -44,6 +44,8 @@ _OK = 0
 _ABSL_OK, _UNKNOWN = (0, 1), 2
 #: What a library with optimizers exports: tensorflow/c/experimental/grappler/grappler.h
 _PLUGIN_SYMBOL = "TF_InitGraph"
+#: And one with devices: tensorflow/c/experimental/stream_executor/stream_executor.h
+_DEVICE_SYMBOL = "SE_InitPlugin"
 #: The overload that takes a function; the types in its mangled name may differ between versions.
 _INIT_SYMBOL = b"tensorflow8grappler15InitGraphPluginEPF"
 _ITEM_SYMBOLS = (
@@ -362,18 +364,26 @@ def other_plugins() -> list[str]:
 
     Which device types they have registered, TensorFlow does not tell.
     """
+    return _libraries_with(_PLUGIN_SYMBOL)
+
+
+def device_plugins() -> list[str]:
+    """The shared libraries of this process that have devices, each with its package."""
+    return _libraries_with(_DEVICE_SYMBOL)
+
+
+def _libraries_with(symbol: str) -> list[str]:
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps if ".so" in line)
-    found = [path for path in paths if _exports_plugin(path)]
-    return [f"{path}{_package(path)}" for path in found]
+    return [f"{path}{_package(path)}" for path in paths if _exports(path, symbol)]
 
 
-def _exports_plugin(path: str) -> bool:
+def _exports(path: str, symbol: str) -> bool:
     try:
         handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
     except OSError:  # a file that was replaced since
         return False
-    return hasattr(handle, _PLUGIN_SYMBOL)
+    return hasattr(handle, symbol)
 
 
 def _package(path: str) -> str:

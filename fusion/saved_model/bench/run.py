@@ -11,13 +11,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from fusion.saved_model.bench.feeds import read_feeds
 from fusion.saved_model.bench.report import BenchReport
 from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
-from fusion.saved_model.child import child_environment, error_text
+from fusion.saved_model.child import child_environment, child_process, error_text
 from fusion.saved_model.errors import ModelError, VerificationError
 from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
@@ -147,39 +148,34 @@ def _run(
     job: Path, result: Path, messages: Path, limit: float, progress: Callable[[str], None]
 ) -> tuple[int, bool]:
     """Runs the worker; returns its exit status, and whether it was stopped for taking too long."""
-    with (
-        open(messages, "wb") as errors,
-        subprocess.Popen(
+    with open(messages, "wb") as errors:
+        start = partial(
+            subprocess.Popen,
             [sys.executable, "-m", _WORKER, str(job), str(result)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=job.parent,
-            env=child_environment(),
+            env=child_environment(job.parent),
             text=True,
             errors="replace",
             start_new_session=True,
-        ) as worker,
-    ):
+        )
         late = threading.Event()
+        with child_process(start) as worker:
 
-        def stop() -> None:
-            late.set()
-            _kill(worker.pid)
+            def stop() -> None:
+                late.set()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
 
-        timer = threading.Timer(limit, stop)
-        timer.start()
-        try:
-            assert worker.stdout is not None
-            for line in worker.stdout:
-                progress(line.strip())
-            return worker.wait(), late.is_set()
-        finally:
-            timer.cancel()
-            if worker.poll() is None:
-                _kill(worker.pid)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+            timer = threading.Timer(limit, stop)
+            try:
+                timer.start()
+                assert worker.stdout is not None
+                with worker.stdout as lines:
+                    for line in lines:
+                        progress(line.strip())
+                return worker.wait(), late.is_set()
+            finally:
+                timer.cancel()

@@ -8,10 +8,11 @@ import select
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from fusion.runtime.registration.library.chosen import LIBRARY_VARIABLE
-from fusion.saved_model.child import child_environment, error_text
+from fusion.saved_model.child import child_environment, child_process, error_text
 from fusion.saved_model.errors import CannotRun, ModelError
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import LOAD_FAILED, MESSAGES, OS_FAILED
@@ -37,40 +38,37 @@ def run_models(job: Job, timeout: float) -> None:
     first = job.runs[0].directory
     job.write(first / _JOB_FILE)
     read_end, write_end = os.pipe()
-    with open(read_end, "rb", buffering=0) as statuses:
+    with contextlib.ExitStack() as stack:
+        statuses = stack.enter_context(open(read_end, "rb", buffering=0))
         with open(write_end, "wb"), open(first / MESSAGES, "ab") as messages:
-            worker = subprocess.Popen(
+            start = partial(
+                subprocess.Popen,
                 [sys.executable, "-m", _WORKER, str(write_end), str(first / _JOB_FILE)],
                 stdin=subprocess.DEVNULL,
                 stdout=messages,
                 stderr=messages,
                 cwd=first,
-                env=_environment(job),
+                env=_environment(job, first.parent),
                 pass_fds=[write_end],
                 start_new_session=True,
             )
-        with worker:
-            try:
-                for run in job.runs:
-                    if not select.select([statuses], [], [], timeout)[0]:
-                        raise ModelError(
-                            f"cannot verify: {run.model} took more than {timeout:.0f} s; "
-                            "--timeout (timeout=) allows for more"
-                        )
-                    line = statuses.readline()
-                    # The end of the file: the worker itself has ended, and said why in its own.
-                    status = int(line) if line else worker.wait() or 1
-                    folder = run.directory if line else first
-                    _raise_unless_run(run.model, status, folder / MESSAGES)
-            finally:
-                # The processes of models may outlive the worker; no other is in its session.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.pid, signal.SIGKILL)
+            worker = stack.enter_context(child_process(start))
+        for run in job.runs:
+            if not select.select([statuses], [], [], timeout)[0]:
+                raise ModelError(
+                    f"cannot verify: {run.model} took more than {timeout:.0f} s; "
+                    "--timeout (timeout=) allows for more"
+                )
+            line = statuses.readline()
+            # The end of the file: the worker itself has ended, and said why in its own.
+            status = int(line) if line else worker.wait() or 1
+            folder = run.directory if line else first
+            _raise_unless_run(run.model, status, folder / MESSAGES)
 
 
-def _environment(job: Job) -> dict[str, str]:
+def _environment(job: Job, scratch: Path) -> dict[str, str]:
     chosen = {} if job.library is None else {LIBRARY_VARIABLE: str(job.library.absolute())}
-    return child_environment() | chosen
+    return child_environment(scratch) | chosen
 
 
 def _raise_unless_run(model: Path, status: int, messages: Path) -> None:
