@@ -13,6 +13,7 @@ import threading
 import tensorflow as tf
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.threads.layout import MOST_THREADS, THREADS_VARIABLE, Pool
@@ -102,23 +103,10 @@ def serve_address() -> int:
 
 def serve_recipe() -> tuple[str, Recipe]:
     """The name of what a thread of the pool does, and how it is made."""
-    return "serve", Recipe(_compile_serve)
+    return "serve", Recipe(Compilation("fusion.runtime.threads.jobs", "serve", 1, "serve"))
 
 
 def forget_recipe() -> tuple[str, Recipe]:
     """The name of what forgets the threads of a library's pool after a fork, and how it is made."""
-    return "forget_threads", Recipe(_compile_forget)
-
-
-def _compile_serve() -> bytes:
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.threads.jobs import serve
-
-    return compile_object(serve, 1, "serve")
-
-
-def _compile_forget() -> bytes:
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.threads.native_start import forget_threads
-
-    return compile_object(forget_threads, 1, "forget_threads")
+    module, name = "fusion.runtime.threads.native_start", "forget_threads"
+    return name, Recipe(Compilation(module, name, 1, name))
