@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.llvm import binding
 from fusion.runtime.native import sources
+from fusion.runtime.native.compile_process import compile_process
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.tensorflow import executable_memory, library
 from fusion.version import __version__
@@ -113,17 +114,29 @@ def get(name: str, compile_it: Compile, *modules: str) -> bytes:
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, compiled now, of which the log tells."""
+    """The object `name`, compiled now, of which the log tells.
+
+    That is done in another process, if it can be.
+    """
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
     with _lock:
         _initialized()
-        begun = time.monotonic()
-        code = compile_it()
-        _seconds.append(time.monotonic() - begun)
+    done = None
+    if isinstance(compile_it, Compilation):
+        done = compile_process().compiled(compile_it)
+    code, seconds = done or _compiled_here(compile_it)
+    _seconds.append(seconds)
     figures = name, _seconds[-1], len(_seconds), sum(_seconds)
     _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *figures)
     return code
+
+
+def _compiled_here(compile_it: Compile) -> tuple[bytes, float]:
+    """An object, and the seconds that it took."""
+    with _lock:
+        begun = time.monotonic()
+        return compile_it(), time.monotonic() - begun
 
 
 def address(name: str, compile_it: Compile, *modules: str) -> int:
