@@ -37,8 +37,9 @@ class Foreign:
 
 
 @pytest.fixture
-def compiling() -> Iterator[CompileProcess]:
-    """One of its own, ended behind the test."""
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileProcess]:
+    """One of its own, ended behind the test, and on a busy machine not before."""
+    monkeypatch.setattr(compile_process, "IDLE_SECONDS", 600.0)
     made = CompileProcess()
     yield made
     with made._lock:

@@ -91,7 +91,7 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
          NODES | {SHAPES}),
         ("schema/attributes.py", (r'^COMBINERS = \("', 'COMBINERS = ("other", "'),
          {COMBINE}),
-        ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {GATHER, SCATTER}),
+        ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {GATHER}),
         ("cpu_ops/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
         ("cpu_ops/half.py", (r"^from", "NEW = 1\nfrom"), ALL - {UNIQUE, SHAPES, SERVE}),
         ("ops/v2/unique.py", (r"name=names.UNIQUE", "name=names.PRUNE"), set()),
