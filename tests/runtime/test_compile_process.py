@@ -89,6 +89,15 @@ def test_what_is_compiled_for_counts(compiling: CompileProcess) -> None:
     assert len(codes) == 2
 
 
+def test_what_runs_beside_a_gpu_is_compiled(compiling: CompileProcess) -> None:
+    (unique,) = (spec for spec in SPECS if spec.name == "UniqueWithCountsV3")
+    _, recipe = kernel_objects.kernel_recipe(unique, "GPU", {"Tid": "int32"})
+    assert isinstance(recipe.compile_it, Compilation)
+    done = compiling.compiled(recipe.compile_it)
+    assert done is not None
+    assert "TF_AllocateTemp" in undefined_symbols(done[0])
+
+
 def test_an_error_is_raised_with_its_traceback(compiling: CompileProcess) -> None:
     with pytest.raises(RuntimeError, match="TypingError") as raised:
         compiling.compiled(BROKEN)

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import types
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -66,6 +67,7 @@ def answer(request: bytes) -> tuple[str, Any, Any]:
         target, compile_it = _Unpickler(io.BytesIO(request)).load()
         from fusion.runtime.cache import processor
 
+        _name_symbols()
         begun = time.monotonic()
         with processor.compiling_for(target):
             return "object", compile_it(), time.monotonic() - begun
@@ -76,6 +78,16 @@ def answer(request: bytes) -> tuple[str, Any, Any]:
         if type(error).__module__ != "builtins":  # as Numba's, which the asker does not import
             error = RuntimeError(f"{type(error).__name__}: {error}")
         return "error", error.with_traceback(None), text
+
+
+@cache
+def _name_symbols() -> None:
+    """Lets LLVM find TensorFlow's functions, as it wants to: of code that is never run here."""
+    from fusion.runtime.llvm import binding
+    from fusion.runtime.tensorflow.library import SYMBOLS
+
+    for name in SYMBOLS:
+        binding().add_symbol(name, 1)  # any address
 
 
 def bare_package(folder: str) -> None:
