@@ -9,6 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fusion import installation
+
+installation.require()
+
 from fusion import feature_column, keras, ops, tables
 from fusion.lookup import (
     fused_embedding_lookup_sparse,

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[1]
 #: For each package its parts, the lowest layer first; a part is a module or a package.
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
-        *("version", "printable", "arguments", "data", "runtime", "schema", "stock_ops", "cpu_ops"),
-        *("gpu_ops", "ops", "ops_library", "passes", "process_stats", "tables", "stores"),
+        *("version", "installation", "printable", "arguments", "data", "runtime", "schema"),
+        *("stock_ops", "cpu_ops", "gpu_ops", "ops", "ops_library", "passes", "process_stats"),
+        *("tables", "stores"),
         *(
             "distribute",
             "lookup",

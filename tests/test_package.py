@@ -20,10 +20,39 @@ def test_version_is_that_of_the_installed_distribution() -> None:
 def test_supported_python_and_tensorflow_are_declared() -> None:
     metadata = importlib.metadata.metadata(DISTRIBUTION)
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
-    requirements = importlib.metadata.requires(DISTRIBUTION) or []
-    (tensorflow,) = (r for r in requirements if re.match(r"tensorflow\b", r))
-    assert set(tensorflow.removeprefix("tensorflow").split(",")) == {">=2.18", "<2.22"}
+    for extra in ("tensorflow", "tensorflow-cpu"):
+        (tensorflow,) = requirements(extra)
+        assert bounds(tensorflow, extra) == {">=2.18", "<2.22"}
     assert TENSORFLOW == ("2.18", "2.21")
+
+
+def requirements(extra: str = "") -> list[str]:
+    """What an extra needs, or without any what is always installed."""
+    found = [each.partition(";") for each in importlib.metadata.requires(DISTRIBUTION) or []]
+    extras = [re.findall(r"""extra == ["']([\w-]+)""", marker) for *_, marker in found]
+    return [
+        text.strip()
+        for (text, *_), names in zip(found, extras, strict=True)
+        if names == ([extra] if extra else [])
+    ]
+
+
+def bounds(requirement: str, name: str) -> set[str]:
+    """Those of the versions of a distribution."""
+    return set(requirement.removeprefix(name).split(","))
+
+
+def test_no_tensorflow_is_installed_beside_another() -> None:
+    """Of which there are several distributions, with the same files."""
+    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements()}
+    assert names == {"click", "networkx", "numba", "numpy", "rich"}
+
+
+def test_what_private_classes_are_derived_from_has_an_upper_bound() -> None:
+    (numba,) = (r for r in requirements() if r.startswith("numba"))
+    (numba_cuda,) = (r for r in requirements("cuda") if r.startswith("numba-cuda"))
+    assert any(bound.startswith("<") for bound in bounds(numba, "numba"))
+    assert any(bound.startswith("<") for bound in bounds(numba_cuda, "numba-cuda[cu12]"))
 
 
 def test_command_is_installed_beside_python() -> None:

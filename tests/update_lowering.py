@@ -14,8 +14,10 @@ from fusion.ops.cpu.updates.program import (
     most_words,
 )
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 
 _NAME = "lower_program"
+_COMPILATION = Compilation("fusion.ops.cpu.updates.lowering", _NAME, 1, _NAME)
 _KIND = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
@@ -83,7 +85,7 @@ def lower_at(address: int, length: int, inputs: Inputs, first_word: int = 0) -> 
     record[Lowering.word_capacity] = len(words)
     record[Lowering.message] = ctypes.addressof(message)
     record[Lowering.message_bytes] = len(message)
-    function = objects.address(_NAME, _compile_it)
+    function = objects.address(_NAME, _COMPILATION)
     _KIND(function)(ctypes.addressof(record))
     if record[Lowering.code] == RESOURCE_EXHAUSTED:
         raise MemoryError(message.value.decode())
@@ -97,10 +99,3 @@ def lower_at(address: int, length: int, inputs: Inputs, first_word: int = 0) -> 
         without=record[Lowering.without : Lowering.without + Code.SIZE],
         words=words[: record[Lowering.word_count]],
     )
-
-
-def _compile_it() -> bytes:
-    from fusion.ops.cpu.updates.lowering import lower_program
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(lower_program, 1, _NAME)

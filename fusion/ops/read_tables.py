@@ -28,13 +28,6 @@ def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word
     return access_words(dtype_attr, FLOATS, device, access)
 
 
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.read_tables_state import build_read_tables_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_read_tables_state, 1, "build_read_tables_state")
-
-
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """That of reading a variable: what comes goes on, IndexedSlices as they are."""
     return list(grads)
@@ -57,7 +50,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("read_tables"), "GPU": cpu.kernel("read_tables")},
     kernel_types={"T": FLOATS},
-    builder=Builder("build_read_tables_state", _compile_builder, _constants),
+    builder=Builder("build_read_tables_state", "fusion.ops.cpu.read_tables_state", _constants),
     gradient=_gradient,
     is_stateful=True,
 )

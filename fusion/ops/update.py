@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fusion.ops import cpu
 from fusion.ops.cpu.updates.constants import constants
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.tensorflow.spec import (
     NOT_DIFFERENTIABLE,
     Arg,
@@ -22,20 +23,8 @@ def _block_kernel_at(index: int) -> RowKernel:
     dtype = ROW_UPDATE_DTYPES[index]
     name = f"update_{dtype}"
 
-    def compile_it() -> bytes:
-        from fusion.cpu_ops.updates.blocks import block_kernel
-        from fusion.runtime.native.compiler import compile_object
-
-        return compile_object(block_kernel(dtype), 1, name)
-
-    return RowKernel(name, compile_it)
-
-
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.updates.states import build_update_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_update_state, 1, "build_update_state")
+    blocks = "fusion.cpu_ops.updates.blocks"
+    return RowKernel(name, Compilation(blocks, "block_kernel", 1, name, (dtype,)))
 
 
 BLOCK_KERNELS = RowKernels("block_kernels", len(ROW_UPDATE_DTYPES), _block_kernel_at)
@@ -112,7 +101,9 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("updates.update_kernel")},
     kernel_types={"T": ROW_UPDATE_DTYPES},
-    builder=Builder("build_update_state", _compile_builder, constants, BLOCK_KERNELS),
+    builder=Builder(
+        "build_update_state", "fusion.ops.cpu.updates.states", constants, BLOCK_KERNELS
+    ),
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )

@@ -32,7 +32,8 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
             f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             True,
         ),
-        *((name, *_version(name)) for name in ("tensorflow", "numpy")),
+        ("tensorflow", tf.__version__, True),  # of whatever distribution
+        ("numpy", *_version("numpy")),
         *_compiler(),
         (
             "C API symbols",

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = ("tensorflow", "keras", "numba", "numpy", "protobuf")
+import tensorflow as tf
+
+PACKAGES = ("keras", "numba", "numpy", "protobuf")
 
 
 def machine() -> dict[str, str | int]:
@@ -19,6 +21,7 @@ def machine() -> dict[str, str | int]:
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "tensorflow": tf.__version__,  # of whatever distribution
         **{package: version(package) for package in PACKAGES},
     }
 

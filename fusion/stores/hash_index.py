@@ -36,6 +36,7 @@ from fusion.cpu_ops.keys.file_layout import (
     slots_offset,
 )
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.stores.open_file import OpenFile
 
 _logger = logging.getLogger("fusion")
@@ -348,12 +349,6 @@ def _fill(given: Words, slot_count: int) -> tuple[Words, int]:
 def _kernel(name: str) -> Callable[[int], object]:
     """A function of the kernels' module, compiled: it gets the address of its arguments."""
     symbol = f"file_index_{name}"
-
-    def compile_it() -> bytes:
-        from fusion.cpu_ops.keys import file_index
-        from fusion.runtime.native.compiler import compile_object
-
-        return compile_object(getattr(file_index, name).py_func, 1, symbol)
-
+    compile_it = Compilation("fusion.cpu_ops.keys.file_index", name, 1, symbol)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-    return kind(objects.address(symbol, compile_it, "fusion.cpu_ops.keys.file_index"))
+    return kind(objects.address(symbol, compile_it))

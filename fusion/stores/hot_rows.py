@@ -6,7 +6,6 @@ Lookups are native code that needs neither Python nor its lock, see `fusion.cpu_
 from __future__ import annotations
 
 import ctypes
-import importlib
 import struct
 from collections.abc import Sequence
 from functools import cache
@@ -24,6 +23,7 @@ from fusion.cpu_ops.hot_rows.layout import (
 )
 from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.process import keep_forever
 from fusion.runtime.threads import pool
 from fusion.stores.tier import Found, Keys, Rows, TableDescription
@@ -43,13 +43,9 @@ class _Function:
     """
 
     def __init__(self, name: str, module: str, arguments: int) -> None:
-        def compile_it() -> bytes:
-            from fusion.runtime.native.compiler import compile_object
-
-            function = getattr(importlib.import_module(f"fusion.cpu_ops.{module}"), name)
-            return compile_object(getattr(function, "py_func", function), arguments, f"hot_{name}")
-
-        self.address = objects.address(f"hot_{name}", compile_it, f"fusion.cpu_ops.{module}")
+        symbol = f"hot_{name}"
+        compile_it = Compilation(f"fusion.cpu_ops.{module}", name, arguments, symbol)
+        self.address = objects.address(symbol, compile_it)
         self.call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address)
 
     def __call__(self, *arguments: int) -> None:

@@ -56,7 +56,7 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
     """
     name = runtime.kernel_name(spec, "CPU", types)
     if spec is FAULTY:  # no source of the package, so that a kept object might be of an older one
-        code = runtime.compile_kernel(spec, "CPU", types)
+        code = runtime.kernel_recipe(spec, "CPU", types)[1].compile_it()
     else:
         code = runtime.kernel_object(spec, "CPU", types)
     called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}

@@ -94,16 +94,9 @@ def _put_tiles(words: list[int], code: int) -> None:
         words[tile + Tile.lanes], words[tile + Tile.vectors] = lanes, vectors
 
 
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.columns.states import build_columns_state
-    from fusion.runtime.native.compiler import compile_object
+_NAME, _MODULE = "build_columns_state", "fusion.ops.cpu.columns.states"
 
-    return compile_object(build_columns_state, 1, _NAME)
-
-
-_NAME = "build_columns_state"
-
-LOOKUP = Builder(_NAME, _compile_builder, columns_constants(FULL, COLUMN_ATTRS), GATHERS)
-PRE_LOOKUP = Builder(_NAME, _compile_builder, columns_constants(PRE, PRE_ATTRS))
-POST_LOOKUP = Builder(_NAME, _compile_builder, columns_constants(POST, POST_ATTRS), GATHERS)
-POST_LOOKUP_GRAD = Builder(_NAME, _compile_builder, columns_constants(GRAD, GRAD_ATTRS), SCATTERS)
+LOOKUP = Builder(_NAME, _MODULE, columns_constants(FULL, COLUMN_ATTRS), GATHERS)
+PRE_LOOKUP = Builder(_NAME, _MODULE, columns_constants(PRE, PRE_ATTRS))
+POST_LOOKUP = Builder(_NAME, _MODULE, columns_constants(POST, POST_ATTRS), GATHERS)
+POST_LOOKUP_GRAD = Builder(_NAME, _MODULE, columns_constants(GRAD, GRAD_ATTRS), SCATTERS)

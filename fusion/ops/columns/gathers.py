@@ -36,13 +36,6 @@ def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word
     return words
 
 
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.columns.grouped_gather_state import build_grouped_gather_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_grouped_gather_state, 1, _BUILDER)
-
-
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """Those of variables: slices of the rows that were gathered, as of ResourceGather."""
     count = op.get_attr("num_columns")
@@ -81,7 +74,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("columns.grouped_gather_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder(_BUILDER, _compile_builder, _constants),
+    builder=Builder(_BUILDER, "fusion.ops.cpu.columns.grouped_gather_state", _constants),
     names=NAMES_ATTR.name,
     gradient=_gradient,
     is_stateful=True,

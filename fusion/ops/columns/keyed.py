@@ -40,6 +40,7 @@ from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, list_attrs
 
 _BUILDER = "build_keyed_columns_state"
+_MODULE = "fusion.ops.cpu.columns.keyed_states"
 
 #: What the op before gathers has besides that of plain columns.
 _DIMS = {"dims": COLUMN_ATTRS["dims"]}
@@ -58,13 +59,6 @@ def _constants(role: int, lists: dict[str, Attr]) -> Constants:
         return result
 
     return words
-
-
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.columns.keyed_states import build_keyed_columns_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_keyed_columns_state, 1, _BUILDER)
 
 
 def _mark_training(op: Any, columns: Sequence[int]) -> None:
@@ -170,7 +164,7 @@ PRE_SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("columns.keyed_unique_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder(_BUILDER, _compile_builder, _constants(PRE_ROLE, PRE_ATTRS | _DIMS)),
+    builder=Builder(_BUILDER, _MODULE, _constants(PRE_ROLE, PRE_ATTRS | _DIMS)),
     names=PRE.names,
     gradient=_pre_gradient,
     is_stateful=True,
@@ -271,7 +265,7 @@ LOOKUP_SPEC = OpSpec(
     attrs=(*(_T if attr.name == "T" else attr for attr in GROUPED.attrs), *_KEYED_ATTRS),
     kernels={"CPU": cpu.kernel("columns.keyed_lookup_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder(_BUILDER, _compile_builder, _constants(FULL_ROLE, COLUMN_ATTRS), GATHERS),
+    builder=Builder(_BUILDER, _MODULE, _constants(FULL_ROLE, COLUMN_ATTRS), GATHERS),
     names=GROUPED.names,
     resized=GROUPED.resized,
     gradient=_lookup_gradient,

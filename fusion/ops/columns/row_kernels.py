@@ -16,6 +16,7 @@ from fusion.ops.cpu.columns.kernel_indices import (
     TABLE_COUNT,
     shape_index,
 )
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import RowKernel, RowKernels
 from fusion.schema.columns import SUM_ORDERS
@@ -60,20 +61,8 @@ def _gather_at(index: int) -> RowKernel:
         return _ordered(shape, variant - FIRST_ORDERED)
     weighted, clipped = bool(variant & 1), bool(variant & 2)
     extras = ("_weighted" if weighted else "") + ("_clipped" if clipped else "")
-    name = f"gather_{shape.name}{extras}"
-
-    def compile_it() -> bytes:
-        from fusion.cpu_ops import gather
-        from fusion.runtime.native.compiler import compile_object
-
-        dtype, row_format, lanes, count = shape
-        if lanes:
-            kernel = gather.tile_kernel(dtype, lanes, count, weighted, clipped, row_format)
-        else:
-            kernel = gather.any_kernel(dtype, weighted, clipped, row_format)
-        return compile_object(kernel, 1, name)
-
-    return RowKernel(name, compile_it)
+    how = (weighted, clipped, shape.row_format)
+    return _row_kernel("fusion.cpu_ops.gather", f"gather_{shape.name}{extras}", shape, how)
 
 
 def _ordered(shape: _Shape, variant: int) -> RowKernel:
@@ -81,39 +70,23 @@ def _ordered(shape: _Shape, variant: int) -> RowKernel:
     (order, terms), takes_max = divmod(variant // 2, 3), bool(variant % 2)
     order += SEGMENT + 1
     extras = f"{('', '_weighted', '_less')[terms]}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
-    name = f"gather_{shape.name}{extras}"
-
-    def compile_it() -> bytes:
-        from fusion.cpu_ops.dense import kernels
-        from fusion.runtime.native.compiler import compile_object
-
-        (dtype, row_format, lanes, count), how = shape, (terms, order, takes_max)
-        if lanes:
-            kernel = kernels.tile_kernel(dtype, lanes, count, *how, row_format)
-        else:
-            kernel = kernels.any_kernel(dtype, *how, row_format)
-        return compile_object(kernel, 1, name)
-
-    return RowKernel(name, compile_it)
+    how = (terms, order, takes_max, shape.row_format)
+    return _row_kernel("fusion.cpu_ops.dense.kernels", f"gather_{shape.name}{extras}", shape, how)
 
 
 def _scatter_at(index: int) -> RowKernel:
     shape_number, weighted = divmod(index, SCATTER_VARIANTS)
     shape = _shape(shape_number)
     name = f"scatter_{shape.name}{'_weighted' if weighted else ''}"
+    return _row_kernel("fusion.cpu_ops.scatter", name, shape, (bool(weighted),))
 
-    def compile_it() -> bytes:
-        from fusion.cpu_ops import scatter
-        from fusion.runtime.native.compiler import compile_object
 
-        dtype, _, lanes, count = shape
-        if lanes:
-            kernel = scatter.tile_kernel(dtype, lanes, count, bool(weighted))
-        else:
-            kernel = scatter.any_kernel(dtype, bool(weighted))
-        return compile_object(kernel, 1, name)
-
-    return RowKernel(name, compile_it)
+def _row_kernel(module: str, name: str, shape: _Shape, how: tuple[object, ...]) -> RowKernel:
+    """One that a factory of a module makes for a shape."""
+    dtype, _, lanes, count = shape
+    factory = "tile_kernel" if lanes else "any_kernel"
+    sizes = (lanes, count) if lanes else ()
+    return RowKernel(name, Compilation(module, factory, 1, name, (dtype, *sizes, *how)))
 
 
 def any_gathers() -> list[int]:

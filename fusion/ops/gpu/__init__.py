@@ -14,13 +14,21 @@ from fusion.runtime.tensorflow.spec import KernelFactory, OpSpec
 
 def kernel(module: str) -> KernelFactory:
     """The factory of the body that a module of this package has: its `kernel_body(spec, types)`."""
+    return _Factory(module)
 
-    def factory(spec: OpSpec, types: Mapping[str, str]) -> Any:
+
+class _Factory:
+    """Makes the body that a module has; it can be sent to another process."""
+
+    def __init__(self, module: str) -> None:
+        self.__name__ = f"gpu_{module}"  # of which kernels have their names
+        self.__module__ = f"fusion.ops.gpu.{module}"  # whose sources they are made from
+
+    def __call__(self, spec: OpSpec, types: Mapping[str, str]) -> Any:
         from fusion.gpu_ops.host.device_methods import with_device
 
-        found = importlib.import_module(f"fusion.ops.gpu.{module}")
+        found = importlib.import_module(self.__module__)
         return with_device(found.kernel_body(spec, types))
 
-    factory.__name__ = f"gpu_{module}"  # of which kernels have their names
-    factory.__module__ = f"fusion.ops.gpu.{module}"  # whose sources they are made from
-    return factory
+    def __repr__(self) -> str:
+        return self.__module__

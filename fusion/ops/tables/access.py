@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fusion.ops.cpu.tables.layout import AccessConstants, AccessedDtype
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.tensorflow.spec import Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema.attributes import UPDATE_DTYPES
 
@@ -40,9 +40,5 @@ def accessed_dtypes(device: str, access: Callable[[AccessRequest], Word]) -> lis
     return words
 
 
-def compile_builder() -> bytes:
-    """The object of the builder."""
-    from fusion.ops.cpu.tables.states import build_access_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_access_state, 1, "build_access_state")
+#: The builder of the states of ops that share variables.
+BUILDER = Builder("build_access_state", "fusion.ops.cpu.tables.states", access_constants)

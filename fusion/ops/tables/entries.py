@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fusion.ops import cpu
-from fusion.ops.tables.access import access_constants, compile_builder
-from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
+from fusion.ops.tables.access import BUILDER
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import UPDATE_DTYPES
 
 _INDEX = Arg("index", "resource", "[...]", doc="variable of EmbeddingKeyIndex", on_host=True)
-_BUILDER = Builder("build_access_state", compile_builder, access_constants)
 
 ENTRIES = OpSpec(
     name=names.KEY_ENTRIES,
@@ -26,7 +25,7 @@ ENTRIES = OpSpec(
     ),
     attrs=(),
     kernels={"CPU": cpu.kernel("tables.entries_kernel")},
-    builder=_BUILDER,
+    builder=BUILDER,
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )
@@ -53,7 +52,7 @@ ADD = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("tables.add_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=_BUILDER,
+    builder=BUILDER,
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )
@@ -72,7 +71,7 @@ REMOVE = OpSpec(
     outputs=(Arg("rows", "int64", "[?]", doc="[n], -1 for keys without a row"),),
     attrs=(),
     kernels={"CPU": cpu.kernel("tables.remove_kernel")},
-    builder=_BUILDER,
+    builder=BUILDER,
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )

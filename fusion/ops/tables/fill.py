@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.ops import cpu
-from fusion.ops.tables.access import access_constants, compile_builder
-from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
+from fusion.ops.tables.access import BUILDER
+from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import UPDATE_DTYPES
 
@@ -26,7 +26,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("tables.fill_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder("build_access_state", compile_builder, access_constants),
+    builder=BUILDER,
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,
 )

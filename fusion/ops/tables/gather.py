@@ -10,9 +10,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import variable_shape
 
 from fusion.ops import cpu
-from fusion.ops.tables.access import access_constants, compile_builder
+from fusion.ops.tables.access import BUILDER
 from fusion.ops.tables.slots import note_gradient
-from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
+from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES
 
@@ -82,7 +82,7 @@ SPEC = OpSpec(
     ),
     kernels={"CPU": cpu.kernel("tables.gather_kernel")},
     kernel_types={"T": UPDATE_DTYPES},
-    builder=Builder("build_access_state", compile_builder, access_constants),
+    builder=BUILDER,
     gradient=_gradient,
     is_stateful=True,
 )

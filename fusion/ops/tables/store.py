@@ -32,13 +32,6 @@ def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word
     return words
 
 
-def _compile_builder() -> bytes:
-    from fusion.ops.cpu.tables.store_state import build_store_gather_state
-    from fusion.runtime.native.compiler import compile_object
-
-    return compile_object(build_store_gather_state, 1, _BUILDER)
-
-
 SPEC = OpSpec(
     name=names.TABLE_STORE_GATHER,
     doc="Gathers rows of tables of a `fusion.tables.TableStore` by their keys.\n\n"
@@ -56,7 +49,7 @@ SPEC = OpSpec(
         Attr("store", "string", default="default", doc="the name of the store"),
     ),
     kernels={"CPU": cpu.kernel("tables.store_kernel")},
-    builder=Builder(_BUILDER, _compile_builder, _constants),
+    builder=Builder(_BUILDER, "fusion.ops.cpu.tables.store_state", _constants),
     names="tables",
     gradient=NOT_DIFFERENTIABLE,
     # The rows are those of the moment.

@@ -7,8 +7,10 @@ TensorFlow's C API and libc, so it can be kept on disk and loaded without Numba.
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fusion.runtime.cache import processor
@@ -43,6 +45,32 @@ LIBC = frozenset(
         "pthread_self",
     }
 )
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The compilation of a function, as data: any process that has this package can do it.
+
+    Attributes:
+      module: the name of the module with the function.
+      name: the function's there, or that of a factory of it.
+      n_args: how many int64 it takes.
+      symbol: the name of the C function.
+      arguments: the factory's; None if the function itself is named.
+    """
+
+    module: str
+    name: str
+    n_args: int
+    symbol: str
+    arguments: tuple[Any, ...] | None = None
+
+    def __call__(self) -> bytes:
+        """The object file, compiled now; see `compile_object`."""
+        function = getattr(importlib.import_module(self.module), self.name)
+        if self.arguments is not None:
+            function = function(*self.arguments)
+        return compile_object(getattr(function, "py_func", function), self.n_args, self.symbol)
 
 
 def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> bytes:

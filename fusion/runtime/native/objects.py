@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.llvm import binding
 from fusion.runtime.native import sources
+from fusion.runtime.native.compile_process import compile_process
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.tensorflow import executable_memory, library
 from fusion.version import __version__
 
@@ -36,19 +38,27 @@ class Recipe(NamedTuple):
     """How an object is made.
 
     Attributes:
-      compile_it: makes it. The module of that function counts as a source, with all it imports.
+      compile_it: makes it. The module of that function counts as a source, with all it imports,
+        as that of the function that a `Compilation` names.
       modules: those that it takes functions from besides, if it finds them by other means.
-      given: what it is given that is neither from a source nor in the object's name, as text.
     """
 
     compile_it: Compile
     modules: tuple[str, ...] = ()
-    given: str = ""
 
     @property
-    def digest(self) -> str:
-        """A digest of the sources that the object is made from."""
-        return sources.digest(self.compile_it.__module__, *self.modules)
+    def made_from(self) -> frozenset[str]:
+        """The modules that the object is made from, and from what these import."""
+        own = {self.compile_it.__module__}
+        if isinstance(self.compile_it, Compilation):
+            own.add(self.compile_it.module)
+        return frozenset(own.union(self.modules))
+
+    @property
+    def text(self) -> str:
+        """What the object depends on besides its name: sources, and what a factory is given."""
+        given = self.compile_it if isinstance(self.compile_it, Compilation) else ""
+        return f"{sources.digest(*self.made_from)} {given}"
 
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
@@ -85,8 +95,7 @@ def _versions() -> str:
 def file_name(name: str, recipe: Recipe) -> str:
     """The name of the file of an object, which `processor_of` understands."""
     target = processor.target()
-    made_from = f"{recipe.digest} {recipe.given}"
-    text = f"{_versions()} {target.name} {target.features} {target.suffix} {name} {made_from}"
+    text = f"{_versions()} {target.name} {target.features} {target.suffix} {name} {recipe.text}"
     return f"{name}@{target.name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.o"
 
 
@@ -102,40 +111,52 @@ def fingerprint() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def get(name: str, compile_it: Compile, *modules: str, given: str = "") -> bytes:
+def get(name: str, compile_it: Compile, *modules: str) -> bytes:
     """The object `name`, from disk or else compiled and kept; see `Recipe`."""
     files = kernel_cache.default()
-    key = file_name(name, Recipe(compile_it, modules, given))
+    key = file_name(name, Recipe(compile_it, modules))
     return files.get(key, lambda: compiled(name, compile_it))
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, compiled now, of which the log tells."""
+    """The object `name`, compiled now, of which the log tells.
+
+    That is done in another process, if it can be.
+    """
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
     with _lock:
         _initialized()
-        begun = time.monotonic()
-        code = compile_it()
-        _seconds.append(time.monotonic() - begun)
+    done = None
+    if isinstance(compile_it, Compilation):
+        done = compile_process().compiled(compile_it)
+    code, seconds = done or _compiled_here(compile_it)
+    _seconds.append(seconds)
     figures = name, _seconds[-1], len(_seconds), sum(_seconds)
     _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *figures)
     return code
 
 
-def address(name: str, compile_it: Compile, *modules: str, given: str = "") -> int:
+def _compiled_here(compile_it: Compile) -> tuple[bytes, float]:
+    """An object, and the seconds that it took."""
+    with _lock:
+        begun = time.monotonic()
+        return compile_it(), time.monotonic() - begun
+
+
+def address(name: str, compile_it: Compile, *modules: str) -> int:
     """The address of the function `name` of an object of that name, loaded or compiled.
 
     It is 0 in a block of `asked_for`. For the arguments see `Recipe`.
     """
     asked = _asked_for.get()
     if asked is not None:
-        asked[name] = Recipe(compile_it, modules, given)
+        asked[name] = Recipe(compile_it, modules)
         return 0
     if name not in _addresses:
         with _making.setdefault(name, threading.Lock()):
             if name not in _addresses:
-                code = get(name, compile_it, *modules, given=given)
+                code = get(name, compile_it, *modules)
                 with _lock:
                     _addresses[name] = load(code, name)
     return _addresses[name]
@@ -143,7 +164,7 @@ def address(name: str, compile_it: Compile, *modules: str, given: str = "") -> i
 
 def recipe_address(name: str, recipe: Recipe) -> int:
     """As `address`."""
-    return address(name, recipe.compile_it, *recipe.modules, given=recipe.given)
+    return address(name, recipe.compile_it, *recipe.modules)
 
 
 @contextmanager

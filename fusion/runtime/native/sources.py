@@ -42,7 +42,12 @@ _APART = frozenset(
     {"fusion.ops", "fusion.ops.cpu", "fusion.ops.gpu", "fusion.runtime.native.objects"}
 )
 #: Modules that import others by names that are computed, and make objects that name those.
-_NAMING = frozenset({"fusion.ops.cpu", "fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"})
+_NAMING = frozenset(
+    {
+        *("fusion.ops.cpu", "fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"),
+        "fusion.runtime.native.compiler",
+    }
+)
 
 
 class Source(NamedTuple):

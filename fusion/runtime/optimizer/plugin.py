@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from fusion.runtime import process
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.optimizer import prefilter
 from fusion.runtime.optimizer.layout import PATIENCE_NS, OptimizerRecord
 from fusion.runtime.optimizer.prefilter import Rule
@@ -309,13 +310,7 @@ define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, 
 
 def native_optimizer() -> int:
     """The address of the function behind what TensorFlow calls, of its words and the graph."""
-
-    def compile_it() -> bytes:
-        from fusion.runtime.native.compiler import compile_object
-        from fusion.runtime.optimizer.native import optimize
-
-        return compile_object(optimize, 5, "optimize")
-
+    compile_it = Compilation("fusion.runtime.optimizer.native", "optimize", 5, "optimize")
     return objects.address("optimize", compile_it)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.optimizer.layout import OpRecord, RuleRecord
 from fusion.runtime.process import keep_forever
 
@@ -79,11 +80,7 @@ def meets_at(rule: Rule, address: int, length: int) -> bool:
 
 @cache
 def _meets() -> Callable[..., object]:
-    def compile_it() -> bytes:
-        from fusion.runtime.native.compiler import compile_object
-        from fusion.runtime.optimizer.native import write_whether_met
-
-        return compile_object(write_whether_met, 4, "meets_rule")
-
+    module = "fusion.runtime.optimizer.native"
+    compile_it = Compilation(module, "write_whether_met", 4, "meets_rule")
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
     return kind(objects.address("meets_rule", compile_it))

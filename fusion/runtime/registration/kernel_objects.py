@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.objects import Recipe
-from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.tensorflow.spec import KernelFactory, OpSpec
 
 
 def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:
@@ -22,42 +23,37 @@ def kernel_recipe(
     spec: OpSpec, device: str, types: Mapping[str, str], label: str = ""
 ) -> tuple[str, Recipe]:
     """The name of the kernel of `spec` for these dtypes, and how it is made."""
-
-    def compile_it() -> bytes:
-        return compile_kernel(spec, device, types, label)
-
-    factory = spec.kernels[device].__module__
-    name = kernel_name(spec, device, types, label)
-    return name, Recipe(compile_it, (factory,), _declaration(spec))
+    factory, name = spec.kernels[device], kernel_name(spec, device, types, label)
+    made_with = (factory, _declaration(spec), dict(types))
+    compile_it = Compilation(__name__, "kernel_entry", 2, name, made_with)
+    return name, Recipe(compile_it, (factory.__module__,))
 
 
 def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
     """The object code of one kernel, from disk or else compiled and kept."""
     name, recipe = kernel_recipe(spec, device, types)
-    return objects.get(name, recipe.compile_it, *recipe.modules, given=recipe.given)
+    return objects.get(name, recipe.compile_it, *recipe.modules)
 
 
-def _declaration(spec: OpSpec) -> str:
-    """What a factory may read of an op, which may be declared in another module; without docs.
+def _declaration(spec: OpSpec) -> OpSpec | None:
+    """What a factory may read of an op, which may be declared in another module.
 
-    Factories of ops with a builder make the same kernel for several ops.
+    Factories of ops with a builder make the same kernel for several ops, and read nothing.
     """
     if spec.builder is not None:
-        return ""
-    args = [replace(arg, doc="") for arg in (*spec.inputs, *spec.outputs)]
-    return f"{spec.name} {args} {[replace(attr, doc='') for attr in spec.attrs]}"
+        return None
+    inputs, outputs = (
+        tuple(replace(arg, doc="") for arg in args) for args in (spec.inputs, spec.outputs)
+    )
+    attrs = tuple(replace(attr, doc="") for attr in spec.attrs)
+    return OpSpec(spec.name, "", inputs, outputs, attrs)
 
 
-def compile_kernel(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> bytes:
-    """The object code of one kernel, compiled now."""
-    from fusion.runtime.native.compiler import compile_object
+def kernel_entry(factory: KernelFactory, spec: OpSpec | None, types: Mapping[str, str]) -> Any:
+    """The compute function of a kernel, as `_declaration` describes its op."""
     from fusion.runtime.native.entry import make_entry, make_shared_entry, make_short_entry
 
-    made: Any = spec.kernels[device](spec, types)
-    if spec.builder is None:
-        entry = make_entry(made)
-    elif isinstance(made, tuple):
-        entry = make_shared_entry(*made)
-    else:
-        entry = make_short_entry(made)
-    return compile_object(entry, 2, kernel_name(spec, device, types, label))
+    made: Any = factory(spec, types)  # type: ignore[arg-type]
+    if spec is not None:
+        return make_entry(made)
+    return make_shared_entry(*made) if isinstance(made, tuple) else make_short_entry(made)

@@ -14,6 +14,7 @@ from tensorflow.python.framework.device_spec import DeviceSpecV2
 
 from fusion.runtime.cuda import launcher
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.records import LiveMemory, Memory, Word
@@ -83,7 +84,9 @@ def bodies_of(spec: OpSpec) -> list[dict[str, str]]:
 def builder_recipe(spec: OpSpec) -> tuple[str, Recipe]:
     """The name of the builder of an op's states, and how it is made."""
     builder = spec.builder
-    return plain_builder() if builder is None else (builder.name, Recipe(builder.compile_it))
+    if builder is None:
+        return plain_builder()
+    return builder.name, Recipe(Compilation(builder.module, builder.name, 1, builder.name))
 
 
 def row_kernel_recipe(spec: OpSpec, index: int) -> tuple[str, Recipe]:

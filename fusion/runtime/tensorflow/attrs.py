@@ -7,15 +7,16 @@ from TensorFlow; Python writes the same records of a NodeDef, to learn what its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from tensorflow.core.framework import node_def_pb2
+from typing import TYPE_CHECKING, Any
 
 from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.records import LiveMemory, Memory, Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework import node_def_pb2
 
 #: Kinds of attrs, and of the elements of those that are lists.
 INT, FLOAT, BOOL, STRING, TYPE = range(5)

@@ -7,8 +7,6 @@ import platform
 import sys
 from functools import cache
 
-import tensorflow as tf
-
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
     # tensorflow/c/tf_status.h, tf_buffer.h, tf_tensor.h
@@ -95,6 +93,8 @@ def require_platform() -> None:
 
 def path() -> str:
     """The file name of the TensorFlow library that exports the C API."""
+    import tensorflow as tf
+
     return str(tf.sysconfig.get_lib()) + "/libtensorflow_framework.so.2"
 
 
@@ -111,6 +111,8 @@ def load() -> ctypes.CDLL:
     Raises:
       ImportError: the library or one of `SYMBOLS` is missing, or no code can be loaded here.
     """
+    import tensorflow as tf
+
     require_platform()
     try:
         missing = missing_symbols()

@@ -15,13 +15,14 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
-
-from tensorflow.core.framework import attr_value_pb2, op_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework import attr_value_pb2, op_def_pb2
+    from tensorflow.python.framework import dtypes
 
 Default = int | float | bool | str | tuple[()] | None
 
@@ -35,6 +36,8 @@ def _c_name(name: str) -> str:
 
 def as_dtype(name: str) -> dtypes.DType:
     """The TensorFlow dtype of `name`, numpy's or the C API's."""
+    from tensorflow.python.framework import dtypes
+
     return dtypes.as_dtype(_FROM_C_NAMES.get(name, name))
 
 
@@ -85,6 +88,8 @@ class Attr:
         if isinstance(self.default, bool):
             text += f" = {str(self.default).lower()}"
         elif isinstance(self.default, str) and self.element == "type":
+            from tensorflow.core.framework import types_pb2
+
             text += f" = {types_pb2.DataType.Name(as_dtype(self.default).as_datatype_enum)}"
         elif isinstance(self.default, str):
             text += f" = '{self.default}'"
@@ -110,6 +115,8 @@ class Attr:
 
 
 def _attr_value(kind: str, value: Any) -> attr_value_pb2.AttrValue:
+    from tensorflow.core.framework import attr_value_pb2
+
     if value == ():
         return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue())
     if kind == "string":
@@ -211,13 +218,13 @@ class Builder:
 
     Attributes:
       name: of the native function `void name(Creation*)`.
-      compile_it: makes the object with it.
+      module: that the function is in; it is imported to compile it.
       constants: gives words that it needs to know.
       row_kernels: those of the op, if it has any.
     """
 
     name: str
-    compile_it: Callable[[], bytes]
+    module: str
     constants: Constants
     row_kernels: RowKernels | None = None
 
@@ -326,6 +333,8 @@ class OpSpec:
     @cached_property
     def op_def(self) -> op_def_pb2.OpDef:
         """The definition as TensorFlow's registry holds it, without descriptions."""
+        from tensorflow.core.framework import op_def_pb2
+
         op_def = op_def_pb2.OpDef(name=self.name, is_stateful=self.is_stateful)
         types = self.types
         for arg in self.inputs:

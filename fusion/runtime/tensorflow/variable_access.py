@@ -28,8 +28,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tensorflow.python.framework import dtypes
-
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.process import keep_forever
 from fusion.runtime.records import LiveMemory
@@ -163,6 +161,8 @@ def update_names(dtype: str) -> list[str]:
 def dtype_words(dtype: str) -> tuple[int, int, int]:
     """The number of a dtype, and its name as a C string in two words."""
     first, second = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
+    from tensorflow.python.framework import dtypes
+
     return dtypes.as_dtype(dtype).as_datatype_enum, first, second
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.client.session import BaseSession
 
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.threads.layout import THREADS_VARIABLE, Pool
@@ -125,7 +126,13 @@ def warn_of_setting() -> None:
 
 def counter_address() -> int:
     """The address of what tells how many threads there are to be."""
-    return objects.recipe_address("thread_count", Recipe(_compile_thread_count))
+    return objects.recipe_address(*thread_count_recipe())
+
+
+def thread_count_recipe() -> tuple[str, Recipe]:
+    """The name of what tells how many threads there are to be, and how it is made."""
+    module, name = "fusion.runtime.threads.native_start", "tell_thread_count"
+    return "thread_count", Recipe(Compilation(module, name, 2, "thread_count"))
 
 
 def serve_address() -> int:
@@ -135,30 +142,10 @@ def serve_address() -> int:
 
 def serve_recipe() -> tuple[str, Recipe]:
     """The name of what a thread of the pool does, and how it is made."""
-    return "serve", Recipe(_compile_serve)
+    return "serve", Recipe(Compilation("fusion.runtime.threads.jobs", "serve", 1, "serve"))
 
 
 def forget_recipe() -> tuple[str, Recipe]:
     """The name of what forgets the threads of a library's pool after a fork, and how it is made."""
-    return "forget_threads", Recipe(_compile_forget)
-
-
-def _compile_serve() -> bytes:
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.threads.jobs import serve
-
-    return compile_object(serve, 1, "serve")
-
-
-def _compile_forget() -> bytes:
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.threads.native_start import forget_threads
-
-    return compile_object(forget_threads, 1, "forget_threads")
-
-
-def _compile_thread_count() -> bytes:
-    from fusion.runtime.native.compiler import compile_object
-    from fusion.runtime.threads.native_start import tell_thread_count
-
-    return compile_object(tell_thread_count, 2, "thread_count")
+    module, name = "fusion.runtime.threads.native_start", "forget_threads"
+    return name, Recipe(Compilation(module, name, 1, name))

@@ -1,0 +1,68 @@
+"""What has to be true of an installation before anything of the package can be imported.
+
+There are several distributions of TensorFlow, so that pip is not told to install one. And others
+have a package of the same name: PyFusion's files would lie in the very folder of ours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import warnings
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from fusion.version import TENSORFLOW
+
+DISTRIBUTION = "tf-embedding-fusion"
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def require() -> None:
+    """Looks whether there is a TensorFlow, and who else has a package of our name.
+
+    Raises:
+      ImportError: there is no TensorFlow, or another distribution has put files into our folder.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        first, last = TENSORFLOW
+        raise ImportError(
+            f"fusion needs TensorFlow {first} to {last}, and there is none: pip install "
+            f"'{DISTRIBUTION}[tensorflow]', or '{DISTRIBUTION}[tensorflow-cpu]' where there are no "
+            "GPUs"
+        )
+    for other in others():
+        name = f"{other.metadata['Name']} {other.version}"
+        if Path(str(other.locate_file("fusion"))).resolve() == _PACKAGE:
+            raise ImportError(
+                f"the distribution {name} has a package fusion, too, and its files are among those "
+                f"of {DISTRIBUTION}, so that neither can work: uninstall both, and install one of "
+                "them into another environment; see docs/install.md"
+            )
+        warnings.warn(
+            f"the distribution {name} has a package fusion, too; what is imported is that of "
+            f"{DISTRIBUTION}, which comes first; see docs/install.md",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def others() -> list[Distribution]:
+    """The distributions besides our own that have a package named as ours."""
+    found = {_name(each): each for each in reversed([*distributions()]) if _has_package(each)}
+    found.pop(DISTRIBUTION, None)
+    return list(found.values())
+
+
+def _name(distribution: Distribution) -> str:
+    return re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+
+
+def _has_package(distribution: Distribution) -> bool:
+    """Whether it says that it has a package `fusion`; lists of files are long."""
+    top_level = distribution.read_text("top_level.txt")
+    if top_level is not None:
+        return _PACKAGE.name in top_level.split()
+    files = distribution.read_text("RECORD") or ""
+    return re.search(r"^fusion/__init__\.py,", files, re.MULTILINE) is not None

@@ -1,0 +1,163 @@
+"""Kernels are compiled in a process of their own, so that this one never has the compiler.
+
+Numba and what it compiles with take memory that a process which serves would keep. The process is
+started with the first kernel that has to be compiled, gets one after the other, and is ended when
+none has come for a while. Where none can be started, or it dies, this process compiles for itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import multiprocessing.spawn
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fusion.runtime.cache import processor
+from fusion.runtime.native import compile_worker
+from fusion.runtime.native.compiler import Compilation
+
+#: After so many seconds without a kernel to compile the process is ended.
+IDLE_SECONDS = 10.0
+#: It has to begin within so many seconds.
+_START_SECONDS = 60.0
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_logger = logging.getLogger("fusion")
+
+
+class RemoteError(Exception):
+    """The traceback of an error in the other process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class CompileProcess:
+    """The other process, and whether it is there. There is one for each process."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self._end_at_exit)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._works = True
+        self._used = 0.0
+
+    def _forget(self) -> None:
+        """In a child of a fork, which has no other process yet."""
+        if self._process is not None:
+            self._process.returncode = 0  # it is no child of this one, which cannot wait for it
+        if self._connection is not None:
+            self._connection.close()
+        self._renew()
+
+    def compiled(self, compilation: Compilation) -> tuple[bytes, float] | None:
+        """The object file, and the seconds that it took; None if it is to be compiled here.
+
+        Raises:
+          Exception: the compiler's; what it is caused by tells where.
+        """
+        if not self._works or not compilation.module.startswith("fusion."):
+            return None
+        try:
+            request = pickle.dumps((processor.target(), compilation))
+        except (pickle.PicklingError, AttributeError, TypeError):  # an op of another package
+            return None
+        with self._lock:
+            try:
+                answer = self._ask(request)
+            except (OSError, EOFError, RuntimeError, ValueError) as error:
+                self._works = False
+                self._end()
+                _logger.info("kernels are compiled in this process: %s", error or "the other died")
+                return None
+            except (
+                BaseException
+            ):  # an interrupt: an answer that came later would be taken for another
+                self._end()
+                raise
+        kind, result, more = answer
+        if kind == "error":
+            raise result from RemoteError(more)
+        return None if kind == "foreign" else (result, more)
+
+    def _ask(self, request: bytes) -> tuple[str, Any, Any]:
+        connection = self._connection or self._start()
+        connection.send_bytes(request)
+        answer: tuple[str, Any, Any] = pickle.loads(connection.recv_bytes())
+        self._used = time.monotonic()
+        return answer
+
+    def _start(self) -> Connection:
+        """Starts the process.
+
+        Raises:
+          OSError, EOFError, RuntimeError, ValueError: that cannot be.
+        """
+        executable = os.fsdecode(multiprocessing.spawn.get_executable() or "")
+        if not Path(executable).name.startswith("python"):
+            raise ValueError(f"{executable!r} is no Python")  # this one is part of a program
+        ours, theirs = multiprocessing.Pipe()
+        self._connection = ours
+        with theirs:
+            descriptor = theirs.fileno()
+            self._process = subprocess.Popen(
+                [executable, "-I", str(compile_worker.__file__), str(descriptor)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[descriptor],
+            )
+        setting = compile_worker.Setting(
+            sys.path, str(_PACKAGE), sys.pycache_prefix, sys.dont_write_bytecode
+        )
+        ours.send_bytes(pickle.dumps(tuple(setting)))
+        if not ours.poll(_START_SECONDS):
+            raise TimeoutError("the other process does not begin")
+        ours.recv_bytes()
+        threading.Thread(target=self._end_when_idle, args=(ours,), daemon=True).start()
+        return ours
+
+    def _end_when_idle(self, connection: Connection) -> None:
+        """Ends the process of a connection, if nobody else does, when it is not used."""
+        while True:
+            time.sleep(IDLE_SECONDS / 4)
+            with self._lock:
+                if self._connection is not connection:
+                    return
+                if time.monotonic() - self._used >= IDLE_SECONDS:
+                    self._end()
+                    return
+
+    def _end_at_exit(self) -> None:
+        if self._lock.acquire(blocking=False):
+            self._end()
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            with suppress(ChildProcessError):
+                self._process.wait()
+        self._process = self._connection = None
+
+
+@cache
+def compile_process() -> CompileProcess:
+    """The one of this process."""
+    return CompileProcess()

@@ -1,0 +1,124 @@
+"""The process that compiles for another one, which starts it with this file as a script.
+
+Requests and answers are pickles on a socket. It ends when the other process does, and when nobody
+has asked for a while. It has neither TensorFlow nor the public functions of this package: kernels
+need neither, and to import TensorFlow takes longer than to compile most of them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from functools import cache
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+#: After so many seconds without a request it ends, should nobody have ended it.
+_MOST_IDLE_SECONDS = 60.0
+
+
+class Setting(NamedTuple):
+    """What the process is told first.
+
+    Attributes:
+      path: where modules are looked for.
+      package: the folder of this package.
+      pycache_prefix, dont_write_bytecode: as in `sys`.
+    """
+
+    path: list[str]
+    package: str
+    pycache_prefix: str | None
+    dont_write_bytecode: bool
+
+
+class ForeignError(Exception):
+    """What is asked for is not of this package."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what has classes of this package alone: others may do anything when imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not module.startswith("fusion."):
+            raise ForeignError(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def answer(request: bytes) -> tuple[str, Any, Any]:
+    """What a request leads to.
+
+    Args:
+      request: a pickled (processor to compile for, `Compilation`).
+
+    Returns:
+      ("object", code, seconds), ("error", an exception of Python's own, its traceback as text), or
+      ("foreign", what is not of this package, None).
+    """
+    try:
+        target, compile_it = _Unpickler(io.BytesIO(request)).load()
+        from fusion.runtime.cache import processor
+
+        _name_symbols()
+        begun = time.monotonic()
+        with processor.compiling_for(target):
+            return "object", compile_it(), time.monotonic() - begun
+    except ForeignError as error:
+        return "foreign", str(error), None
+    except BaseException as error:
+        text = traceback.format_exc()
+        if type(error).__module__ != "builtins":  # as Numba's, which the asker does not import
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        return "error", error.with_traceback(None), text
+
+
+@cache
+def _name_symbols() -> None:
+    """Lets LLVM find TensorFlow's functions, as it wants to: of code that is never run here."""
+    from fusion.runtime.llvm import binding
+    from fusion.runtime.tensorflow.library import SYMBOLS
+
+    for name in SYMBOLS:
+        binding().add_symbol(name, 1)  # any address
+
+
+def bare_package(folder: str) -> None:
+    """Lets modules be imported without what the package and `fusion.ops` import themselves."""
+    for name, path in (("fusion", folder), ("fusion.ops", os.path.join(folder, "ops"))):
+        package = types.ModuleType(name)
+        package.__path__ = [path]
+        sys.modules[name] = package
+
+
+def _end_with_other(connection: Connection) -> None:
+    """Ends this process with the other one, whatever it is doing."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    poll.poll()
+    os._exit(0)
+
+
+def main(descriptor: int) -> None:
+    """Answers requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the other process decides
+    connection = Connection(descriptor)
+    setting = Setting(*pickle.loads(connection.recv_bytes()))
+    sys.path[:] = setting.path
+    sys.pycache_prefix, sys.dont_write_bytecode = setting[2:]
+    bare_package(setting.package)
+    threading.Thread(target=_end_with_other, args=(connection,), daemon=True).start()
+    connection.send_bytes(b"ready")
+    while connection.poll(_MOST_IDLE_SECONDS):
+        connection.send_bytes(pickle.dumps(answer(connection.recv_bytes())))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
