@@ -52,17 +52,23 @@ def others() -> list[Distribution]:
     """The distributions besides our own that have a package named as ours."""
     found = {_name(each): each for each in reversed([*distributions()]) if _has_package(each)}
     found.pop(DISTRIBUTION, None)
+    found.pop("", None)  # what is left of one that was removed
     return list(found.values())
 
 
 def _name(distribution: Distribution) -> str:
-    return re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+    metadata = distribution.metadata
+    name = metadata["Name"] if "Name" in metadata else ""  # there may be none
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _has_package(distribution: Distribution) -> bool:
     """Whether it says that it has a package `fusion`; lists of files are long."""
-    top_level = distribution.read_text("top_level.txt")
+    try:
+        top_level = distribution.read_text("top_level.txt")
+        files = distribution.read_text("RECORD") or "" if top_level is None else ""
+    except UnicodeDecodeError:
+        return False
     if top_level is not None:
         return _PACKAGE.name in top_level.split()
-    files = distribution.read_text("RECORD") or ""
     return re.search(r"^fusion/__init__\.py,", files, re.MULTILINE) is not None

@@ -73,6 +73,14 @@ def test_others_are_no_matter(
     assert installation.others() == []
 
 
+def test_metadata_that_cannot_be_read_is_no_matter(install: Callable[..., Path]) -> None:
+    folder = install("odd", "RECORD", "")
+    (folder / "odd-5.0.dist-info" / "RECORD").write_bytes(b"caf\xe9.py,,\n")
+    install("removed", "top_level.txt", "fusion\n")
+    (folder / "removed-5.0.dist-info" / "METADATA").unlink()
+    assert installation.others() == []
+
+
 def test_without_tensorflow_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['tensorflow'] = None; import fusion"
     done = subprocess.run(

@@ -166,6 +166,46 @@ def test_an_interrupt_ends_it_and_the_next_kernel_has_another(compiling: Compile
     assert compiling.compiled(SMALL) is not None
 
 
+@pytest.mark.parametrize("error", [TimeoutError, RuntimeError, ValueError])
+def test_the_error_of_a_handler_of_signals_is_its_owner_s(
+    compiling: CompileProcess, error: type[Exception]
+) -> None:
+    def handle(*_: object) -> None:
+        raise error("mine")
+
+    assert compiling.compiled(SMALL) is not None
+    os.kill(process_of(compiling), signal.SIGSTOP)
+    before = signal.signal(signal.SIGUSR1, handle)
+    timer = threading.Timer(0.2, signal.pthread_kill, [threading.get_ident(), signal.SIGUSR1])
+    timer.start()
+    try:
+        with pytest.raises(error, match="mine"):
+            compiling.compiled(SMALL)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert compiling.compiled(SMALL) is not None
+
+
+def test_no_signal_ends_a_program_whose_other_process_is_gone(compiling: CompileProcess) -> None:
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        assert compiling.compiled(SMALL) is not None
+        os.kill(process_of(compiling), signal.SIGKILL)
+        assert compiling._process is not None
+        compiling._process.wait()
+        assert compiling.compiled(SMALL) is None
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert signal.SIGPIPE not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_compilation_is_told_by_names_and_not_by_addresses() -> None:
+    of_a_function = Compilation("fusion.a", "b", 1, "c", (process_of, 3))
+    assert f"{__name__}.process_of" in str(of_a_function)
+    assert " at 0x" not in str(of_a_function)
+
+
 def test_a_terminal_s_interrupt_is_for_the_other_process(compiling: CompileProcess) -> None:
     assert compiling.compiled(SMALL) is not None
     os.kill(process_of(compiling), signal.SIGINT)

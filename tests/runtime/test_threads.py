@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fusion import ops
 from fusion.runtime.threads import pool
@@ -178,3 +179,11 @@ def test_kernels_go_on_after_a_fork(count):
         server=zygote.without_fusion(),
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_session_that_could_not_be_made_has_no_settings(monkeypatch):
+    monkeypatch.delenv(THREADS_VARIABLE, raising=False)
+    with pytest.raises(TypeError) as error:  # its traceback has the session
+        tf.compat.v1.Session(config={"intra": 1})
+    assert pool.tensorflow_threads() >= 0
+    del error

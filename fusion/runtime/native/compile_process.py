@@ -13,11 +13,13 @@ import multiprocessing
 import multiprocessing.spawn
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,6 +43,25 @@ class RemoteError(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+class _Unusable(Exception):
+    """There can be no other process, and why."""
+
+
+@contextmanager
+def _no_sigpipe() -> Iterator[None]:
+    """A block in which to write to a process that is gone is an error and no signal.
+
+    Programs that let the signal end them, as many commands do, are not to end by that.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in before:
+            signal.sigtimedwait({signal.SIGPIPE}, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class CompileProcess:
@@ -81,14 +102,15 @@ class CompileProcess:
         with self._lock:
             try:
                 answer = self._ask(request)
-            except (OSError, EOFError, RuntimeError, ValueError) as error:
-                self._works = False
+            except (OSError, EOFError, _Unusable) as error:
                 self._end()
+                if isinstance(error, TimeoutError):  # of a handler of signals: nothing here has one
+                    raise
+                self._works = False
                 _logger.info("kernels are compiled in this process: %s", error or "the other died")
                 return None
-            except (
-                BaseException
-            ):  # an interrupt: an answer that came later would be taken for another
+            except BaseException:
+                # An interrupt: an answer that came later would be taken for another.
                 self._end()
                 raise
         kind, result, more = answer
@@ -98,7 +120,8 @@ class CompileProcess:
 
     def _ask(self, request: bytes) -> tuple[str, Any, Any]:
         connection = self._connection or self._start()
-        connection.send_bytes(request)
+        with _no_sigpipe():
+            connection.send_bytes(request)
         answer: tuple[str, Any, Any] = pickle.loads(connection.recv_bytes())
         self._used = time.monotonic()
         return answer
@@ -107,11 +130,11 @@ class CompileProcess:
         """Starts the process.
 
         Raises:
-          OSError, EOFError, RuntimeError, ValueError: that cannot be.
+          OSError, EOFError, _Unusable: that cannot be.
         """
         executable = os.fsdecode(multiprocessing.spawn.get_executable() or "")
         if not Path(executable).name.startswith("python"):
-            raise ValueError(f"{executable!r} is no Python")  # this one is part of a program
+            raise _Unusable(f"{executable!r} is no Python")  # this one is part of a program
         ours, theirs = multiprocessing.Pipe()
         self._connection = ours
         with theirs:
@@ -125,11 +148,15 @@ class CompileProcess:
         setting = compile_worker.Setting(
             sys.path, str(_PACKAGE), sys.pycache_prefix, sys.dont_write_bytecode
         )
-        ours.send_bytes(pickle.dumps(tuple(setting)))
+        with _no_sigpipe():
+            ours.send_bytes(pickle.dumps(tuple(setting)))
         if not ours.poll(_START_SECONDS):
-            raise TimeoutError("the other process does not begin")
+            raise _Unusable("the other process does not begin")
         ours.recv_bytes()
-        threading.Thread(target=self._end_when_idle, args=(ours,), daemon=True).start()
+        try:
+            threading.Thread(target=self._end_when_idle, args=(ours,), daemon=True).start()
+        except RuntimeError as error:  # this process has too many, or ends
+            raise _Unusable(str(error)) from error
         return ours
 
     def _end_when_idle(self, connection: Connection) -> None:

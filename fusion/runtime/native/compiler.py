@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 from fusion.runtime.cache import processor
@@ -64,6 +65,16 @@ class Compilation:
     n_args: int
     symbol: str
     arguments: tuple[Any, ...] | None = None
+
+    def __str__(self) -> str:
+        """The same text in each process: functions by their names, and not by their addresses."""
+        if self.arguments is None:
+            return repr(self)
+        named = tuple(
+            f"{one.__module__}.{one.__qualname__}" if isinstance(one, FunctionType) else one
+            for one in self.arguments
+        )
+        return repr(replace(self, arguments=named))
 
     def __call__(self) -> bytes:
         """The object file, compiled now; see `compile_object`."""

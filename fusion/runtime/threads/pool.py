@@ -108,7 +108,7 @@ def _sessions() -> Iterator[BaseSession]:
 
 
 def _session_threads(session: BaseSession) -> int:
-    config = session._config
+    config = getattr(session, "_config", None)  # one that is being made, or could not be
     return 0 if config is None else max(config.intra_op_parallelism_threads, 0)
 
 
