@@ -58,7 +58,7 @@ def others() -> list[Distribution]:
 
 def _name(distribution: Distribution) -> str:
     metadata = distribution.metadata
-    name = metadata["Name"] if "Name" in metadata else ""  # there may be none
+    name = metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401 (it has no `get`)
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
