@@ -99,7 +99,7 @@ def test_a_process_with_the_kernels_of_its_model_compiles_nothing(
 
 def test_one_without_them_does(fused: Path, tmp_path: Path) -> None:
     done = warm([fused], folder=tmp_path)
-    (kernel,) = tmp_path.glob("infer_shapes-*.o")
+    (kernel,) = tmp_path.glob("infer_shapes@*.o")
     kernel.unlink()
     lines = served(fused, "not", tmp_path)
     assert lines[0] == f"compiling kernels for {done.cpu}"
@@ -125,7 +125,7 @@ def test_kernels_for_a_processor_are_not_run_to_be_compiled(
     done = warm([fused], other, tmp_path, lambda *progress: targets.append(progress))
     assert (done.kernels, done.added, done.cpu) == (2, 2, other)
     assert targets == [(1, 2, "infer_shapes"), (2, 2, "thing")]
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.o")) == [*recipes]
+    assert sorted(path.name.partition("@")[0] for path in tmp_path.glob("*.o")) == [*recipes]
 
 
 def test_what_cannot_be_done_is_an_error(stock: Path, tmp_path: Path) -> None:
