@@ -132,10 +132,13 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
 
 def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:
     """Runs a kernel of `KERNELS`, in blocks that are small, and more of them, if it may be."""
-    together = KERNELS[name].together
-    least = threads if together is None else max(together, 16)
-    made = cuda.jit(KERNELS[name].make())
-    made[blocks * threads // least, least](*map(int, arguments))
+    kernel = KERNELS[name]
+    least = threads if kernel.together is None else max(kernel.together, 16)
+    if kernel.is_of_any_size:
+        size = blocks, min(threads, 8)
+    else:
+        size = blocks * threads // least, least
+    cuda.jit(kernel.make())[size](*map(int, arguments))
 
 
 class Simulated:

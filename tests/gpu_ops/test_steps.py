@@ -19,7 +19,7 @@ from tests.gpu_ops.simulation import Simulated
 KINDS = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64}
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, *(scan.TILE + k for k in (-1, 0, 1)), 400])
+@pytest.mark.parametrize("count", [0, 1, 3, *(scan.TILE + k for k in (-1, 0, 1)), 1_700])
 def test_prefix_sums(count: int) -> None:
     device, draw = Simulated(), np.random.default_rng(count)
     counts = draw.integers(0, 5, count).astype(np.int32)
@@ -39,7 +39,7 @@ def test_sums_of_tiles_are_64_bits_wide() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("count", [0, 1, 2, 31, 200])
+@pytest.mark.parametrize("count", [0, 1, 2, 31, scan.TILE + 3])
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of hashes, as is meant
 def test_distinct_ids(count: int, dtype: Any) -> None:
     draw = np.random.default_rng(count)
@@ -59,7 +59,7 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         np.testing.assert_array_equal(device.get(outs[2], keys.size, np.int32), counts)
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 0), (32, 70_000), (75, 2)])
+@pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 0), (128, 70_000), (129, 70_000), (300, 2)])
 def test_sorting_is_stable(count: int, most: int) -> None:
     keys = np.random.default_rng(count).integers(0, most, count, endpoint=True).astype(np.int32)
     device = Simulated()

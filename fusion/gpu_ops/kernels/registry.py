@@ -21,13 +21,15 @@ class Kernel:
         make: () -> the Python function that Numba compiles.
         registers: the most that a thread of it may have.
         together: how many threads, side by side, do something together: blocks of any size that it
-            divides will do. None: a block is for a tile, and as large as its launch says.
+            divides will do. None: a block is for a tile.
+        is_of_any_size: whether a block for a tile may have fewer threads than its launch says.
         spilled: at most so many bytes of a thread's registers are in memory for some time.
     """
 
     make: Callable[[], Any]
     registers: int
     together: int | None = None
+    is_of_any_size: bool = False
     spilled: int = 0
 
     @cached_property
@@ -80,9 +82,9 @@ def _update(stored: str) -> Kernel:
 
 
 def _of(module: str, name: str) -> Kernel:
-    together = None if name in _OF_TILES else 1
+    is_of_tiles = name in _OF_TILES
     make = _making(module, lambda loaded: getattr(loaded, name))
-    return Kernel(make, _REGISTERS.get(name, 64), together)
+    return Kernel(make, _REGISTERS.get(name, 64), None if is_of_tiles else 1, is_of_tiles)
 
 
 #: Kernels that are functions of modules.
@@ -123,8 +125,8 @@ _FUNCTIONS = {
 #: Those of them that need more than 64 registers.
 _REGISTERS = {"measure_rows": 96}
 
-#: Those of them that have a block for each tile.
-_OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "count_keys", "place_keys")
+#: Those of them that have a block for each tile, of any size.
+_OF_TILES = ("sum_tiles", "scan_sums", "scan_tiles", "place_keys")
 
 KERNELS: dict[str, Kernel] = {
     **{f"combine_{stored}": _combine(stored, is_plain=True) for stored in FLOATS},

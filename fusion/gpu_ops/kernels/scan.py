@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.gpu_ops.language.device import SIMULATED, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
 from fusion.runtime.native.jit import Array, int64
 
-#: Threads of a block, and elements of a tile. The simulator's threads are slow to meet.
-THREADS = 8 if SIMULATED else 128
-_PER_THREAD = 4
-TILE = THREADS * _PER_THREAD
+#: Threads of a block; fewer will do, whose number divides this.
+THREADS = 128
+#: Elements of a tile.
+TILE = 4 * THREADS
 
 
 @jit
-def _sums_before(partial: Array, thread: int, number: int) -> int:
+def _sums_before(partial: Array, thread: int, threads: int, number: int) -> int:
     """The sum of the numbers of all threads before; all numbers' is left in the last of `partial`.
 
     Args:
-        partial: int64 [THREADS], in shared memory.
+        partial: int64 [THREADS], in shared memory, the first `threads` of it.
     """
     partial[thread] = number
     cuda.syncthreads()
     step = int64(1)
-    while step < THREADS:
+    while step < threads:
         before = partial[thread - step] if thread >= step else int64(0)
         cuda.syncthreads()
         partial[thread] += before
@@ -37,10 +37,10 @@ def _sums_before(partial: Array, thread: int, number: int) -> int:
 
 
 @jit
-def _own_sum(counts: int, count: int, first: int) -> int:
-    """The sum of a thread's elements of a tile."""
+def _own_sum(counts: int, start: int, stop: int) -> int:
+    """The sum of int32 counts, from one up to another."""
     total = int64(0)
-    for k in range(first, min(first + _PER_THREAD, count)):
+    for k in range(start, stop):
         total += int64(load_as(counts, k, np.int32))
     return total
 
@@ -48,10 +48,12 @@ def _own_sum(counts: int, count: int, first: int) -> int:
 def sum_tiles(counts: int, count: int, sums: int) -> None:
     """Kernel, a block for each tile: the sums of tiles, int64, of `count` int32 at `counts`."""
     partial = cuda.shared.array(THREADS, np.int64)
-    thread, tile = int64(cuda.threadIdx.x), int64(cuda.blockIdx.x)
-    total = _own_sum(counts, count, (tile * THREADS + thread) * _PER_THREAD)
-    _sums_before(partial, thread, total)
-    if thread == THREADS - 1:
+    thread, threads = int64(cuda.threadIdx.x), int64(cuda.blockDim.x)
+    tile, each = int64(cuda.blockIdx.x), TILE // threads
+    first = tile * TILE + thread * each
+    total = _own_sum(counts, first, min(first + each, count))
+    _sums_before(partial, thread, threads, total)
+    if thread == threads - 1:
         store(sums, tile, partial[thread])
 
 
@@ -62,16 +64,17 @@ def scan_sums(sums: int, tiles: int, total_place: int) -> None:
         total_place: where their total goes, int64.
     """
     partial = cuda.shared.array(THREADS, np.int64)
-    thread, each = int64(cuda.threadIdx.x), (tiles + THREADS - 1) // THREADS
+    thread, threads = int64(cuda.threadIdx.x), int64(cuda.blockDim.x)
+    each = (tiles + threads - 1) // threads
     first, total = thread * each, int64(0)
     for k in range(first, min(first + each, tiles)):
         total += load(sums, k)
-    running = _sums_before(partial, thread, total)
+    running = _sums_before(partial, thread, threads, total)
     for k in range(first, min(first + each, tiles)):
         own = load(sums, k)
         store(sums, k, running)
         running += own
-    if thread == THREADS - 1:
+    if thread == threads - 1:
         store(total_place, int64(0), partial[thread])
 
 
@@ -81,10 +84,12 @@ def scan_tiles(counts: int, count: int, sums: int, offsets: int) -> None:
     `sums` are as `scan_sums` leaves them.
     """
     partial = cuda.shared.array(THREADS, np.int64)
-    thread, tile = int64(cuda.threadIdx.x), int64(cuda.blockIdx.x)
-    first = (tile * THREADS + thread) * _PER_THREAD
-    running = _sums_before(partial, thread, _own_sum(counts, count, first)) + load(sums, tile)
-    for k in range(first, min(first + _PER_THREAD, count)):
+    thread, threads = int64(cuda.threadIdx.x), int64(cuda.blockDim.x)
+    tile, each = int64(cuda.blockIdx.x), TILE // threads
+    first = tile * TILE + thread * each
+    own = _own_sum(counts, first, min(first + each, count))
+    running = _sums_before(partial, thread, threads, own) + load(sums, tile)
+    for k in range(first, min(first + each, count)):
         store(offsets, k, running)
         running += int64(load_as(counts, k, np.int32))
 

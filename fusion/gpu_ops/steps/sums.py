@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fusion.gpu_ops.kernels.scan import THREADS as TILE_THREADS
+from fusion.gpu_ops.kernels.scan import THREADS as SCAN_THREADS
 from fusion.gpu_ops.kernels.scan import tiles_of
-from fusion.gpu_ops.kernels.sort import DIGIT_BITS, MOST_KEYS
+from fusion.gpu_ops.kernels.sort import DIGIT_BITS, MOST_KEYS, TILE
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.runtime.tensorflow.dtypes import INT32
 
@@ -17,9 +17,9 @@ def sums_into(device: Device, counts: int, count: int, offsets: int, total: int)
     """
     tiles = tiles_of(count)
     sums = device.reserve(8 * tiles)
-    device.launch("sum_tiles", tiles, TILE_THREADS, counts, count, sums)
-    device.launch("scan_sums", 1, TILE_THREADS, sums, tiles, total)
-    device.launch("scan_tiles", tiles, TILE_THREADS, counts, count, sums, offsets)
+    device.launch("sum_tiles", tiles, SCAN_THREADS, counts, count, sums)
+    device.launch("scan_sums", 1, SCAN_THREADS, sums, tiles, total)
+    device.launch("scan_tiles", tiles, SCAN_THREADS, counts, count, sums, offsets)
 
 
 def prefix_sums(device: Device, counts: int, count: int, total: int) -> int:
@@ -49,17 +49,15 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
         order: int32 [count], or 0: elements as they lie, also of the result if there are no bits.
         keys, kind: integers, by element; the lowest `bits` of them count, as a number >= 0.
     """
-    tiles, shift = max((count + TILE_THREADS - 1) // TILE_THREADS, 1), 0
+    tiles, shift = max((count + TILE - 1) // TILE, 1), 0
     starts, total = device.reserve(8 * MOST_KEYS * tiles), device.reserve(8)
     while shift < bits:
         counts = device.filled(4 * MOST_KEYS * tiles, 0)
-        device.launch(
-            "count_keys", tiles, TILE_THREADS, keys, kind, order, count, shift, tiles, counts
-        )
+        device.launch("count_keys", tiles, TILE, keys, kind, order, count, shift, tiles, counts)
         sums_into(device, counts, MOST_KEYS * tiles, starts, total)
         target = device.reserve(4 * count)
         device.launch(
-            "place_keys", tiles, TILE_THREADS,
+            "place_keys", tiles, TILE,
             keys, kind, order, count, shift, tiles, starts, target,
         )  # fmt: skip
         order = target
