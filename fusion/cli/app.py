@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -41,6 +42,9 @@ INTERNAL = 70
 _BROKEN_PIPE = 141
 """Exit status of a program whose reader is gone: `fusion inspect MODEL | head`."""
 
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Errors of full and broken disks."""
+
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fusion")
@@ -72,10 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     failures = _Failures(command_line, verbose)
     try:
-        with ended_by_signals():
-            return _run(command_line, failures)
-    except (click.Abort, KeyboardInterrupt) as stop:
-        return failures.tell(message(stop), exit_status(stop))
+        try:
+            with ended_by_signals():
+                status = _run(command_line, failures)
+        except (click.Abort, KeyboardInterrupt) as stop:
+            status = failures.tell(message(stop), exit_status(stop))
+        sys.stdout.flush()
+    except OSError as error:  # of standard output
+        # Python flushes at its end, and would tell of the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return _BROKEN_PIPE
+        print(f"fusion: error: {_unwritten(error) or error}", file=sys.stderr)
+        return USAGE
+    return status
+
+
+def _unwritten(error: OSError) -> str | None:
+    """Why something could not be written; Python tells no name then."""
+    if error.filename is None and error.errno in _CANNOT_WRITE:
+        return f"cannot write: {os.strerror(error.errno).lower()}"
+    return None
 
 
 def _run(command_line: list[str], failures: _Failures) -> int:
@@ -93,9 +114,7 @@ def _run(command_line: list[str], failures: _Failures) -> int:
     except TooFewColumnsError as error:
         return failures.tell(str(error), TOO_FEW, error.fields)
     except BrokenPipeError:
-        # Python flushes at its end, and would tell of the error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+        raise
     except Exception as error:
         return failures.tell(*_explained(error))
 
@@ -107,6 +126,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         return error.format_message(), USAGE
     if isinstance(error, ModelError):
         return str(error), USAGE
+    if isinstance(error, OSError) and (unwritten := _unwritten(error)) is not None:
+        return unwritten, USAGE
     if isinstance(error, ImportError):
         return f"{text}; see `fusion doctor`", USAGE
     return (
@@ -129,8 +150,8 @@ class _Failures:
         """Tells of one, with what was found all the same; returns the exit status."""
         if self._verbose:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
+        print(f"fusion: error: {printable(message)}", file=sys.stderr)
         if self._is_json:
             found = {"error": message, **(fields or {})}
             print(document(found, status, self._command))
-        print(f"fusion: error: {printable(message)}", file=sys.stderr)
         return status

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
-from fusion.cli.report import cell, console, plain_table, say
+from fusion.cli.report import cell, console, plain_table, say, show_table
 from fusion.cli.run_options import recorded_inputs, timeout, tolerance
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def bench(
             **options,
         )
     if not as_json:
-        console().print(_table(report))
+        show_table(console(), _table(report))
         for note in _notes(report):
             say(note)
     if report_file is not None:

@@ -30,22 +30,27 @@ def check_output_file(file: str | None, option: str) -> None:
 
 
 def write_output_file(file: str, content: bytes) -> None:
-    """Writes the result, whole or not at all where the file is a regular one.
+    """Writes the result, whole or not at all where a file can be put in the place of another.
 
     Raises:
         click.ClickException: the disk is full, or the like.
     """
-    path = Path(os.path.realpath(file))
-    is_regular = not path.exists() or path.is_file()
-    written = path.with_name(f".{path.name}.{os.getpid()}.part") if is_regular else path
+    path = Path(file)
     try:
+        # A pipe has no folder that its name would lead to: /dev/stdout, and what a shell makes of
+        # >(…). A file may be writable in a folder that is not.
+        if path.exists() and not (path.is_file() and os.access(path.resolve().parent, os.W_OK)):
+            path.write_bytes(content)
+            return
+        path = path.resolve()
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            written.write_bytes(content)
-            if is_regular:
-                os.replace(written, path)
+            part.write_bytes(content)
+            os.replace(part, path)
         finally:
-            if is_regular:
-                written.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
 

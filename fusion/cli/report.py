@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 200
 _WIDEST = 1 << 16
 _NAMES_SHOWN = 3
+#: Beside its heading a cell gets at least so many characters a line, or else goes on below it.
+_NARROWEST = 20
 
 
 class _Console(Console):
@@ -135,13 +137,17 @@ def show_table(out: Console, table: Table) -> None:
         out.print(shown)
         return
     headings = [str(column.header) for column in shown.columns]
-    indent = max(map(len, headings[1:]), default=0)
+    indent = max(map(len, headings[1:]), default=0) + 2
     for first, *others in rows:
         out.print(first)
+        named = [pair for pair in zip(headings[1:], others, strict=True) if str(pair[1])]
+        if out.width < indent + _NARROWEST:
+            for heading, other in named:
+                out.print(Text.assemble(f"  {heading}  ", other, overflow="fold"))
+            continue
         lines = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        lines.add_column(overflow="fold", min_width=indent + 2)
+        lines.add_column(overflow="fold", min_width=indent)
         lines.add_column(overflow="fold")
-        for heading, other in zip(headings[1:], others, strict=True):
-            if str(other):
-                lines.add_row(Text(f"  {heading}"), other)
+        for heading, other in named:
+            lines.add_row(Text(f"  {heading}"), other)
         out.print(lines)

@@ -267,6 +267,8 @@ def _errors() -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:  # the reader of standard output is gone, see `main`
+        raise
     except OSError as error:
         text = str(error)
         if error.strerror and error.filename:

@@ -59,7 +59,9 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         np.testing.assert_array_equal(device.get(outs[2], keys.size, np.int32), counts)
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 0), (128, 70_000), (129, 70_000), (300, 2)])
+@pytest.mark.parametrize(
+    ("count", "most"), [(0, 5), (1, 0), (128, 70_000), (129, 70_000), (300, 2)]
+)
 def test_sorting_is_stable(count: int, most: int) -> None:
     keys = np.random.default_rng(count).integers(0, most, count, endpoint=True).astype(np.int32)
     device = Simulated()
