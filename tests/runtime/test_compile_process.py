@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import multiprocessing
 import multiprocessing.spawn
 import os
 import pickle
@@ -298,3 +299,20 @@ def test_every_kernel_of_the_package_can_be_asked_for() -> None:
         request = pickle.dumps((processor.target(), recipe.compile_it))
         target, again = compile_worker._Unpickler(io.BytesIO(request)).load()
         assert (target, repr(again)) == (processor.target(), repr(recipe.compile_it))
+
+
+def test_it_ends_quietly(tmp_path: Path) -> None:
+    """Whichever of its threads finds first that the other process wants no more."""
+    setting = pickle.dumps((sys.path, str(PACKAGE), None, True))
+    for _ in range(10):
+        ours, theirs = multiprocessing.Pipe()
+        command = [sys.executable, "-I", compile_worker.__file__, str(theirs.fileno())]
+        with theirs:
+            process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
+            )
+        ours.send_bytes(setting)
+        assert ours.recv_bytes() == b"ready"
+        ours.close()
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0

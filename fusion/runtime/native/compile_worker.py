@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import types
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -116,8 +117,10 @@ def main(descriptor: int) -> None:
     bare_package(setting.package)
     threading.Thread(target=_end_with_other, args=(connection,), daemon=True).start()
     connection.send_bytes(b"ready")
-    while connection.poll(_MOST_IDLE_SECONDS):
-        connection.send_bytes(pickle.dumps(answer(connection.recv_bytes())))
+    with suppress(EOFError, OSError):  # the other process is gone, or wants no more
+        while connection.poll(_MOST_IDLE_SECONDS):
+            request = connection.recv_bytes()
+            connection.send_bytes(pickle.dumps(answer(request)))
 
 
 if __name__ == "__main__":
