@@ -41,7 +41,7 @@ def test_broken_links_are_found(tmp_path):
 
 def test_the_site_has_all_pages():
     navigation = (ROOT / "docs/mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    named = re.findall(r"- (\S+\.md)$", navigation, re.MULTILINE)
+    named = re.findall(r" (\S+\.md)$", navigation, re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(ROOT)) for page in pages())
 
 
