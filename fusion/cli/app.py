@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return _BROKEN_PIPE
-        print(f"fusion: error: {_unwritten(error) or error}", file=sys.stderr)
+        if (text := _unwritten(error) or str(error)) != failures.told:
+            print(f"fusion: error: {text}", file=sys.stderr)
         return USAGE
     return status
 
@@ -109,8 +110,8 @@ def _run(command_line: list[str], failures: _Failures) -> int:
         return int(stop.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "fusion"
-        hint = f"see `{command} --help`"
-        return failures.tell(f"{error.format_message().rstrip('.')}; {hint}", USAGE)
+        text = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
+        return failures.tell(f"{text}; see `{command} --help`", USAGE)
     except TooFewColumnsError as error:
         return failures.tell(str(error), TOO_FEW, error.fields)
     except BrokenPipeError:
@@ -137,10 +138,15 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 class _Failures:
-    """How a command line tells of an error: in a line, and with --json as an object, too."""
+    """How a command line tells of an error: in a line, and with --json as an object, too.
+
+    Attributes:
+        told: the last message.
+    """
 
     def __init__(self, command_line: list[str], verbose: bool) -> None:
         """Tells of those of a command line; `verbose` has the trace shown."""
+        self.told = ""
         self._verbose, self._is_json = verbose, "--json" in command_line
         names = [word for word in command_line if not word.startswith("-")]
         group = cli.commands.get(names[0]) if names else None
@@ -148,6 +154,7 @@ class _Failures:
 
     def tell(self, message: str, status: int, fields: Mapping[str, Any] | None = None) -> int:
         """Tells of one, with what was found all the same; returns the exit status."""
+        self.told = message
         if self._verbose:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
         print(f"fusion: error: {printable(message)}", file=sys.stderr)

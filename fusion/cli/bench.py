@@ -12,7 +12,7 @@ from rich.table import Table
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import cell, console, plain_table, say, show_table
-from fusion.cli.run_options import recorded_inputs, timeout, tolerance
+from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout, tolerance
 
 if TYPE_CHECKING:
     from fusion.saved_model import BenchReport, Measurement
@@ -48,7 +48,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 @click.option("--tags", metavar="TAG,...", help="Its meta graph's tags, if not `serve`.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=2.0,
     show_default=True,
     help="How long each model is called with each batch and number of clients, in each way.",

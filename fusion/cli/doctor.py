@@ -41,6 +41,8 @@ def doctor(library: str | None, as_json: bool) -> int:
         named = [dict(zip(("name", "value", "ok"), check, strict=True)) for check in checks]
         return show_json({"checks": named, "broken": broken}, status)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(overflow="fold")
     for name, value, ok in checks:
         verdict = Text("ok", "green") if ok else Text("BROKEN", "red")
         table.add_row(verdict, cell(name), cell(value))

@@ -26,9 +26,12 @@ def table_fields(table: KeptTable) -> dict[str, Any]:
 
 
 def packed_table(packed: Iterable[PackedTable]) -> Table:
-    """Returns a table with a line for each table that was to be packed."""
+    """Returns a table with a line for each table that was to be packed.
+
+    Exports of Keras have each twice, with one name and the same rows.
+    """
     shown = plain_table("table", "dtype", "shape", "MB", "was", "largest deviation")
-    for one in packed:
+    for one in dict.fromkeys(packed):
         shown.add_row(
             cell(one.name),
             one.dtype,

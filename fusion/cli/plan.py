@@ -12,6 +12,7 @@ import click
 import fusion.distribute
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
+from fusion.cli.run_options import FiniteRange
 from fusion.distribute import Table
 from fusion.distribute.planning import STRATEGIES
 from fusion.passes.report.columns import distinct_columns
@@ -69,7 +70,7 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option(
     "--alpha",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Exponent of Zipf's law of the ids; they are uniform by default.",
 )
 @json_option

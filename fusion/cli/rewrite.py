@@ -12,7 +12,7 @@ from fusion.cli.packed import deviation_table, packed_table, table_fields
 from fusion.cli.progress import step_bar
 from fusion.cli.report import cell, console, refusal_table, show_table, totals
 from fusion.cli.require import Requirement, required
-from fusion.cli.run_options import recorded_inputs, timeout
+from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
 from fusion.saved_model.rewrite_options import Observer, Step
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fusion.saved_model import Rewrite, RewriteOptions
     from fusion.saved_model.runtimes import Runtimes
 
+_DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 _FUSED_LOAD = "run `import fusion` before loading it"
 
 
@@ -57,7 +58,7 @@ _FUSED_LOAD = "run `import fusion` before loading it"
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float16", "bfloat16", "int8", "int4"]),
+    type=click.Choice(_DTYPES),
     default="float32",
     show_default=True,
     help="What elements of tables are stored as; int8 and int4 with a scale and an offset a row.",
@@ -72,7 +73,7 @@ _FUSED_LOAD = "run `import fusion` before loading it"
 )
 @click.option(
     "--max-deviation",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="X",
     help="With dtypes, what outputs may differ by, as a share of their largest element.  "
     "[default: what they differ by is only shown]",
@@ -171,6 +172,9 @@ def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         name, equals, dtype = text.rpartition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=DTYPE", param_hint="--table-dtype")
+        if dtype not in _DTYPES:
+            message = f"{dtype!r} is not one of {', '.join(_DTYPES)}"
+            raise click.BadParameter(message, param_hint="--table-dtype")
         found.append((name, dtype))
     return tuple(found)
 

@@ -12,6 +12,7 @@ import click
 
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
+from fusion.cli.run_options import FiniteRange
 
 if TYPE_CHECKING:
     from fusion.stores.addresses import Tables
@@ -37,12 +38,12 @@ _TIMEOUT = click.option(
     "--timeout",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Seconds for an answer of Redis.",
 )
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def tables() -> None:
     """Copy and compare tables in folders and databases.
 
@@ -143,7 +144,7 @@ def pull(
     "--tolerance",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="What an element may differ by.",
 )
 @_BATCH

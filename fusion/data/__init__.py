@@ -1,12 +1,14 @@
 """Batches from Parquet files, for Keras and `tf.data`.
 
-Needs pyarrow: `pip install tf-embedding-fusion[data]`.
+Needs pyarrow: `pip install 'tf-embedding-fusion[data]'`.
 """
 
 try:
     import pyarrow as _  # noqa: F401
 except ImportError as error:
-    raise ImportError("fusion.data needs pyarrow: pip install tf-embedding-fusion[data]") from error
+    raise ImportError(
+        "fusion.data needs pyarrow: pip install 'tf-embedding-fusion[data]'"
+    ) from error
 
 from fusion.data.files import DataError as DataError
 from fusion.data.loader import ParquetLoader as ParquetLoader

@@ -59,7 +59,7 @@ def _rows_of_workflow(folder: Path) -> dict[str, int]:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ImportError(
-            f"{folder}: reading it needs pyarrow: pip install tf-embedding-fusion[data]"
+            f"{folder}: reading it needs pyarrow: pip install 'tf-embedding-fusion[data]'"
         ) from error
     categories = folder / _CATEGORIES if (folder / _CATEGORIES).is_dir() else folder
     paths = sorted(categories.glob(f"{_UNIQUE}*{_SUFFIX}"))

@@ -50,7 +50,8 @@ def build_ops(
 
     Raises:
         ModelError: a model cannot be read, or has a node that could not run.
-        ValueError: there are no processors, or one of them is unknown.
+        ValueError: there are no processors, one of them is unknown, or the file is a folder, or in
+            one that cannot be written.
         LinkError: there is no linker, or it fails.
         OSError: the file cannot be written.
     """
@@ -58,8 +59,11 @@ def build_ops(
         if isinstance(several, str | os.PathLike):
             raise ValueError(f"build_ops: {name} must be a list, got {several!r}")
     levels, paths = _levels(cpus), [*models]
+    # Before what takes minutes:
+    if os.path.isdir(output):
+        raise ValueError(f"build_ops: output {os.fspath(output)} is a folder, give a file")
     folder = Path(output).absolute().parent
-    if not os.access(folder, os.W_OK):  # before what takes minutes
+    if not os.access(folder, os.W_OK):
         raise ValueError(f"build_ops: output {os.fspath(output)}: {folder} cannot be written")
 
     def places() -> Iterator[Place]:

@@ -43,6 +43,8 @@ def scheme_of(path: str | os.PathLike[str]) -> str:
 def why_not_read(path: str | os.PathLike[str]) -> str:
     """Returns why an address is not read, and what to do instead; "" for a local path."""
     scheme, text = scheme_of(path), os.fspath(path)
+    if not text:
+        return "the path is empty"
     if not scheme:
         return ""
     if scheme == "file":

@@ -67,7 +67,7 @@ def read_saved_model(
             outputs.
     """
     if why := why_not_read(path):
-        raise ModelError(f"{path}: {why}")
+        raise ModelError(f"{path}: {why}" if os.fspath(path) else why)
     model = Path(os.path.abspath(path))
     if not model.exists():
         raise ModelError(f"{path}: {way_from(model) or 'no such file or directory'}")

@@ -32,8 +32,11 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
         beside: the names of files to be created in the same folder.
 
     Raises:
-        ModelError: one of them exists, their folder does not, it lies inside `src`, or is remote.
+        ModelError: one of them exists, their folder does not, it lies inside `src`, is remote, or
+            is empty.
     """
+    if not os.fspath(dst):
+        raise ModelError("the path of the new model is empty")
     if scheme_of(dst):
         raise ModelError(f"{dst}: models are written to local folders alone; copy it from there")
     path = Path(os.path.abspath(dst))

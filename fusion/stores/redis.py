@@ -102,7 +102,7 @@ class Redis:
             import redis
         except ImportError as error:
             raise ImportError(
-                "Redis needs the redis package: pip install tf-embedding-fusion[store]"
+                "Redis needs the redis package: pip install 'tf-embedding-fusion[store]'"
             ) from error
         errors = redis.exceptions
         self._errors_of_redis = errors.RedisError, errors.RedisClusterException, OSError

@@ -82,7 +82,7 @@ class RocksDB:
             import rocksdict
         except ImportError as error:
             raise ImportError(
-                "RocksDB needs the rocksdict package: pip install tf-embedding-fusion[store]"
+                "RocksDB needs the rocksdict package: pip install 'tf-embedding-fusion[store]'"
             ) from error
         self._package = rocksdict
         self._options = options

@@ -177,6 +177,18 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert lines[-1] == "broken: bad"
 
 
+def test_doctor_shows_all_of_a_folder_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusion.runtime import doctor
+
+    folder = "/".join(map(str, range(100)))  # longer than a line, and without a space
+    monkeypatch.setattr(doctor, "facts", lambda _: [("kernel cache", folder, True)])
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert folder in "".join(line.split()[-1] for line in out.splitlines())
+
+
 def test_rewrite_says_what_it_could_not_compare(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -304,6 +316,7 @@ def test_build_ops_writes_a_library_that_doctor_reads(
         (["--cpu", "v3"], "cpus must be of x86-64-v2, x86-64-v3, x86-64-v4, native, got 'v3'"),
         (["none"], "none: no such file or directory"),
         (["-o", "/proc/none/lib.so"], "/proc/none cannot be written"),
+        (["-o", "."], "output . is a folder, give a file"),
     ],
 )
 def test_what_build_ops_cannot_do_is_one_line(

@@ -51,6 +51,44 @@ def test_standard_output_that_is_full(command: list[str], tmp_path: Path) -> Non
     assert len(lines) == (2 if command is MISSING else 1)
 
 
+def test_a_full_output_is_told_once(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        status, (line,) = _ended(["doctor", "--json"], full.fileno(), tmp_path)
+    assert (status, line) == (2, "fusion: error: cannot write: no space left on device")
+
+
+#: In the place of the package: writes to a file, to both outputs, and as C does.
+STAND_IN = """
+import os, sys
+
+def main():
+    with open("file", "w") as file:
+        print("result", flush=True)
+        print("error", file=sys.stderr)
+        os.write(1, b"of C")
+        os.write(2, b"of C")
+        file.write("content")
+    return 3
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_files_that_are_closed(closed: str, tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "fusion"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(STAND_IN)
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command_in(tmp_path), "doctor"]
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(
+        shell, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert (tmp_path / "file").read_text() == "content"
+    assert done.stdout == ("" if ">&-" in closed.split() else "result\nof C")
+    assert done.stderr == ("" if "2>&-" in closed.split() else "error\n")
+
+
 def test_a_reader_of_tables_that_is_gone_is_no_error_of_tables() -> None:
     with pytest.raises(BrokenPipeError), _errors():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

@@ -153,7 +153,7 @@ def test_wrong_arguments(tmp_path: Path, wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("pyarrow", "fusion.data needs pyarrow: pip install tf-embedding-fusion[data]"),
+        ("pyarrow", "fusion.data needs pyarrow: pip install 'tf-embedding-fusion[data]'"),
         ("fsspec", "memory://a: URLs need fsspec"),
     ],
 )

@@ -84,5 +84,5 @@ def test_without_pyarrow(tmp_path: Path) -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == [
         "{'a': (4, 16)}",
-        f"{tmp_path}: reading it needs pyarrow: pip install tf-embedding-fusion[data]",
+        f"{tmp_path}: reading it needs pyarrow: pip install 'tf-embedding-fusion[data]'",
     ]

@@ -493,6 +493,16 @@ def test_the_doctor_gives_no_command_for_a_folder_above(tmp_path, monkeypatch):
     assert "mend" not in first
 
 
+def test_the_doctor_gives_no_command_for_what_is_meant_to_be_written_by_all(tmp_path, monkeypatch):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    (first, _), _ = facts_of(monkeypatch, KernelCache(f"{tmp_path}/shared"))
+    assert "can be written by others (mode 1777" in first
+    assert "mend" not in first
+    (first, _), _ = facts_of(monkeypatch, KernelCache("/dev/null"))
+    assert first == "/dev/null is not used: Not a directory"
+
+
 def test_the_doctor_is_content_with_a_warm_cache_that_cannot_be_written(tmp_path, monkeypatch):
     target = processor.target().name
     cache = KernelCache(str(tmp_path))

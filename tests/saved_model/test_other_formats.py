@@ -106,6 +106,15 @@ def test_remote_paths(models: Path, path: str, message: str) -> None:
         fuse_saved_model(models / "tf2", path)
 
 
+def test_an_empty_path_is_not_the_working_folder(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(models / "tf2")
+    assert refusal("") == "the path is empty"
+    with pytest.raises(ModelError, match="the path of the new model is empty"):
+        fuse_saved_model(models / "tf2", "")
+
+
 def test_a_local_path_with_a_colon_is_no_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

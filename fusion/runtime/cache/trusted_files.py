@@ -66,9 +66,6 @@ def open_folder(path: str, create: bool = False) -> int:
     """
     folder = _walk(path, create)
     try:
-        status = os.fstat(folder)
-        if not stat.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         _check(path, folder, is_passed=False)
     except BaseException:
         os.close(folder)
@@ -101,9 +98,12 @@ def _walk(path: str, create: bool) -> int:
             below = os.path.join(where, name)
             entry = _open_entry(here, name, create)
             try:
-                status = os.fstat(entry)
+                mode = os.fstat(entry).st_mode
+                # Before its rights: to change those of a device is no way out.
+                if not stat.S_ISLNK(mode) and not stat.S_ISDIR(mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
                 _check(below, entry)
-                if not stat.S_ISLNK(status.st_mode):
+                if not stat.S_ISLNK(mode):
                     here, where, entry = entry, below, here
                     continue
                 target = os.readlink("", dir_fd=entry)
@@ -153,7 +153,9 @@ def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
     is_private = by_group and _is_private(status.st_gid) and not _has_access_list(descriptor)
     if (by_group and not is_private) or status.st_mode & stat.S_IWOTH:
         mode = f"mode {stat.S_IMODE(status.st_mode):o}, gid {status.st_gid}"
-        mend = f"chmod -R go-w {shlex.quote(path)}"
+        # A sticky folder, as /tmp, is meant to be written by all.
+        is_shared = status.st_mode & stat.S_ISVTX
+        mend = "" if is_shared else f"chmod -R go-w {shlex.quote(path)}"
         raise UntrustedError(path, f"can be written by others ({mode})", mend)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, trackable_object_graph_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
@@ -85,10 +85,24 @@ def find_tables(
         if entry.size < max(least_bytes, 1):
             continue
         rows, width = shape
-        name = node.attr["shared_name"].s.decode(errors="replace") or handle
+        name = _name(meta, numbers.get(one.key), node)
         file = file_name(name, {*taken, *(table.file for table in found)})
         found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
     return found
+
+
+def _name(meta: meta_graph_pb2.MetaGraphDef, number: int | None, node: node_def_pb2.NodeDef) -> str:
+    """Returns what people call a variable: as its model does, where that has objects.
+
+    Nodes of exports of Keras have other names: "users/embeddings_1" and "Variable_4" for one table.
+
+    Args:
+        meta: the model.
+        number: of the variable among its objects.
+        node: the node of its handle.
+    """
+    name = "" if number is None else meta.object_graph_def.nodes[number].variable.name
+    return name or node.attr["shared_name"].s.decode(errors="replace") or node.name
 
 
 def _read_by_rows(

@@ -141,7 +141,7 @@ def pack_model(
     names = sorted([*(table.name for table in tables), *(one.name for one in others)])
     for pattern, _ in dtypes.named:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            known = ", ".join(names) or "it has none"
+            known = ", ".join(dict.fromkeys(names)) or "it has none"
             raise ModelError(f"no table of the model is called {pattern!r}: {known}")
     done = [one for one in others if dtypes.of(one.name, one.stored_bytes) != FLOAT32]
     for one in done:
@@ -149,7 +149,7 @@ def pack_model(
             asked_for = dtypes.of(one.name, one.stored_bytes)
             raise ModelError(f"table {one.name!r} cannot be {asked_for}: {one.refusal}")
     wanted = {
-        table.name: dtype
+        table.key: dtype
         for table in tables
         if (dtype := dtypes.of(table.name, _size(bundle, table))) != FLOAT32
     }
@@ -157,18 +157,18 @@ def pack_model(
     packings: dict[Place, Packing] = {}
     files, paths = dict[str, Path](), (scratch / f"packed-{number}" for number in count())
     for place, alike in _by_place(packer, meta, tables).items():
-        asked = [table for table in alike if table.name in wanted]
+        asked = [table for table in alike if table.key in wanted]
         if not asked:
             continue
-        row_format = wanted[asked[0].name]
-        is_one = all(wanted.get(table.name) == row_format for table in alike)
+        row_format = wanted[asked[0].key]
+        is_one = all(wanted.get(table.key) == row_format for table in alike)
         why = _refusal(packer, place, alike, meta, row_format, is_one=is_one)
         made = [] if why else list(_packed(bundle, alike, row_format, paths))
         why = why or next((one.refusal for one, _ in made if one.refusal), "")
         if why:
-            named = next((table.name for table in asked if dtypes.names(table.name)), None)
+            named = next((table for table in asked if dtypes.names(table.name)), None)
             if named is not None:
-                raise ModelError(f"table {named!r} cannot be {wanted[named]}: {why}")
+                raise ModelError(f"table {named.name!r} cannot be {wanted[named.key]}: {why}")
             for _, file in made:
                 file.unlink(missing_ok=True)
             done += [_refused(bundle, table, why) for table in asked]

@@ -180,10 +180,28 @@ def test_exports_of_keras_have_each_table_twice(tmp_path: Path) -> None:
     model.export(tmp_path / "source", verbose=False)
     done = packed_model(tmp_path / "source", tmp_path / "packed")
     assert [table.dtype for table in done.packed] == ["int8"] * 2
+    (name,) = {table.name for table in done.packed}
+    assert name == model.layers[1].embeddings.path
     keys = {name for name, shape in stored_shapes(tmp_path / "source").items() if shape == (40, 4)}
     assert len(keys) == 2
     rounded = rounded_model(tmp_path / "source", tmp_path / "rounded", "int8", keys)
     assert compare_models(rounded, tmp_path / "packed", rounding=1e-6).same
+
+
+def test_tables_are_called_what_they_are_called_in_reports(tmp_path: Path) -> None:
+    """Nodes of exports of Keras have other names, and each table has two."""
+    ids = keras.Input([3], dtype="int64", name="ids")
+    layers = [keras.layers.Embedding(40, 8, name=name) for name in ("users", "items")]
+    model = keras.Model(ids, keras.layers.Concatenate()([layer(ids) for layer in layers]))
+    model.export(tmp_path / "source", verbose=False)
+    named = {table.name for table in packed_model(tmp_path / "source", tmp_path / "all").packed}
+    report = fusion.explain(tmp_path / "source", under="rewrite")
+    assert named == {"users/embeddings", "items/embeddings"}
+    assert named == {column.name for column in report.columns}
+    done = packed_model(
+        tmp_path / "source", tmp_path / "one", "float32", dtypes_by_name=(("users/*", "int8"),)
+    )
+    assert [table.name for table in done.packed] == ["users/embeddings"] * 2
 
 
 REFUSED = {
