@@ -52,10 +52,12 @@ class Case:
     lengths: tuple[int, ...]
 
 
-def items(*cases: Any) -> list[Any]:
+def items(*cases: Any, markers: tuple[str, ...] = ()) -> list[Any]:
     return [
         types.SimpleNamespace(
-            nodeid=f"test_it[{k}]", callspec=types.SimpleNamespace(params={"case": case})
+            nodeid=f"test_it[{k}]",
+            callspec=types.SimpleNamespace(params={"case": case}),
+            get_closest_marker=lambda name: name if name in markers else None,
         )
         for k, case in enumerate(cases)
     ]
@@ -68,6 +70,20 @@ def test_the_fields_of_a_case_are_values(monkeypatch: pytest.MonkeyPatch):
     assert covering.covering(many) == covering.covering(many)
     few = many[:12]
     assert covering.covering(few) == few
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(3, [0, 1, 2]), (4, [0, 1, 2, 3]), (10, [0, 3, 6, 9]), (6, [0, 1, 3, 5])],
+)
+def test_of_costly_cases_few_run_from_all_parts(
+    monkeypatch: pytest.MonkeyPatch, count: int, expected: list[int]
+):
+    monkeypatch.setattr(covering, "ALL_CASES", False)
+    costly = items(*range(count), markers=("costly",))
+    assert covering.covering(costly) == [costly[k] for k in expected]
+    monkeypatch.setattr(covering, "ALL_CASES", True)
+    assert covering.covering(costly) == costly
 
 
 def test_all_cases_run_when_asked_for(monkeypatch: pytest.MonkeyPatch):
