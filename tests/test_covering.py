@@ -52,12 +52,12 @@ class Case:
     lengths: tuple[int, ...]
 
 
-def items(*cases: Any, markers: tuple[str, ...] = ()) -> list[Any]:
+def items(*cases: Any, marker: Any = None) -> list[Any]:
     return [
         types.SimpleNamespace(
             nodeid=f"test_it[{k}]",
             callspec=types.SimpleNamespace(params={"case": case}),
-            get_closest_marker=lambda name: name if name in markers else None,
+            get_closest_marker=lambda name: marker if name == "costly" else None,
         )
         for k, case in enumerate(cases)
     ]
@@ -80,8 +80,10 @@ def test_of_costly_cases_few_run_from_all_parts(
     monkeypatch: pytest.MonkeyPatch, count: int, expected: list[int]
 ):
     monkeypatch.setattr(covering, "ALL_CASES", False)
-    costly = items(*range(count), markers=("costly",))
+    costly = items(*range(count), marker=pytest.mark.costly.mark)
     assert covering.covering(costly) == [costly[k] for k in expected]
+    half = items(*range(count), marker=pytest.mark.costly(2).mark)
+    assert covering.covering(half) == [half[0], half[-1]]
     monkeypatch.setattr(covering, "ALL_CASES", True)
     assert covering.covering(costly) == costly
 

@@ -139,6 +139,7 @@ def stock_keras(optimizer, compiled):
     return training.train_keras([STOCK] * 3, KERAS_OPTIMIZERS[optimizer](), compiled)
 
 
+@pytest.mark.costly(16)
 @pytest.mark.parity("optimizers of Keras 3 and tf_keras")
 @pytest.mark.parametrize(
     ("optimizer", "compiled", "version"),

@@ -37,6 +37,7 @@ def losses(made: Any, keys: Any = KEYS, count: int = 3) -> list[float]:
     return [float(made.train_on_batch({"a": keys}, labels)) for _ in range(count)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("partitions", [None, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_saved_model_goes_on_with_a_new_optimizer(tmp_path: Path, optimizer, partitions):

@@ -14,7 +14,7 @@ import fusion
 from fusion.feature_column import DenseFeatures, embedding_column
 from tests.grappler.training_steps import OPTIMIZERS, ROWS
 
-STEPS, BATCH = 100, 8
+STEPS, BATCH = 20, 8
 fc = tf.feature_column
 
 
@@ -75,6 +75,7 @@ class Training:
         return [np.asarray(variable) for variable in variables]
 
 
+@pytest.mark.costly(3)
 @pytest.mark.parametrize("do_fusion", [None, "v2"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "momentum"])
 def test_checkpoints_are_those_of_stock(
