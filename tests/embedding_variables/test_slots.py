@@ -139,6 +139,7 @@ class Layered:
         return loss_of_step(self.model, np.array([keys]), np.ones([1, 1]))
 
 
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
 @pytest.mark.parametrize("optimizer", KERAS)
 def test_keras_files_have_slots_by_keys(tmp_path: Path, optimizer, file):

@@ -67,6 +67,7 @@ def test_a_checkpoint_is_restored_before_the_optimizer_is_built(tmp_path: Path, 
         assert losses(first, keys) == losses(second, keys)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
 @pytest.mark.parametrize(
     ("optimizer", "partitions"), [*((name, None) for name in OPTIMIZERS), ("LazyAdam", 2)]

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 import fusion
 from fusion.feature_column import DenseFeatures, embedding_column
+from tests.covering import ALL_CASES
 from tests.grappler.training_steps import OPTIMIZERS, ROWS
 
-STEPS, BATCH = 20, 8
+STEPS, BATCH = 100 if ALL_CASES else 20, 8
 fc = tf.feature_column
 
 
