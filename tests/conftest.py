@@ -32,14 +32,18 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out cases of tests that have many."""
     chosen = covering(items)
-    items[:], left_out = chosen, [item for item in items if item not in {*chosen}]
+    runs = {*chosen}
+    items[:], left_out = chosen, [item for item in items if item not in runs]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def rare_collections() -> None:
-    """What is imported stays, and is not looked through for garbage again and again."""
+    """What is there before a module of tests stays, and is not looked through for garbage again.
+
+    Of what thousands of tests leave behind, each search would take a second.
+    """
     import fusion  # noqa: F401
 
     gc.collect()

@@ -4,6 +4,11 @@ Where the cases of a test are products of values, most say again what others say
 for a value, or for two that meet, and seldom for three. So of more than `_MOST` cases those run in
 which most pairs of values meet, and every value is in one of them at least.
 
+Of a test whose cases are no product, or each take long, and say nearly the same, few run, spread
+evenly from the first to the last: four, or as many as its marker says,
+
+    @pytest.mark.costly(24)
+
 `FUSION_ALL_CASES=1` has all of them run.
 """
 
@@ -24,6 +29,8 @@ ALL_CASES = os.environ.get("FUSION_ALL_CASES", "0") != "0"
 
 #: Cases of a test, but for those of values that are in no others.
 _MOST = 12
+#: Cases of a test that is marked `costly`, and does not say how many.
+_MOST_COSTLY = 4
 
 
 def some(values: Sequence[T], step: int) -> Sequence[T]:
@@ -38,11 +45,20 @@ def covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     chosen: list[pytest.Item] = []
     for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         cases = [*group]
-        if len(cases) > _MOST:
+        if marker := cases[0].get_closest_marker("costly"):
+            cases = spread(cases, *(marker.args or [_MOST_COSTLY]))
+        elif len(cases) > _MOST:
             rows = [_values(case) for case in cases]
             cases = [cases[index] for index in chosen_rows(rows, _MOST)]
         chosen += cases
     return chosen
+
+
+def spread(values: Sequence[T], most: int) -> list[T]:
+    """At most so many, in their order, in steps as equal as can be: the first and the last, too."""
+    if len(values) <= most:
+        return [*values]
+    return [values[k * (len(values) - 1) // (most - 1)] for k in range(most)]
 
 
 def _values(item: Any) -> list[Any]:

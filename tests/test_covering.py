@@ -52,10 +52,12 @@ class Case:
     lengths: tuple[int, ...]
 
 
-def items(*cases: Any) -> list[Any]:
+def items(*cases: Any, marker: Any = None) -> list[Any]:
     return [
         types.SimpleNamespace(
-            nodeid=f"test_it[{k}]", callspec=types.SimpleNamespace(params={"case": case})
+            nodeid=f"test_it[{k}]",
+            callspec=types.SimpleNamespace(params={"case": case}),
+            get_closest_marker=lambda name: marker if name == "costly" else None,
         )
         for k, case in enumerate(cases)
     ]
@@ -68,6 +70,22 @@ def test_the_fields_of_a_case_are_values(monkeypatch: pytest.MonkeyPatch):
     assert covering.covering(many) == covering.covering(many)
     few = many[:12]
     assert covering.covering(few) == few
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(3, [0, 1, 2]), (4, [0, 1, 2, 3]), (10, [0, 3, 6, 9]), (6, [0, 1, 3, 5])],
+)
+def test_of_costly_cases_few_run_from_all_parts(
+    monkeypatch: pytest.MonkeyPatch, count: int, expected: list[int]
+):
+    monkeypatch.setattr(covering, "ALL_CASES", False)
+    costly = items(*range(count), marker=pytest.mark.costly.mark)
+    assert covering.covering(costly) == [costly[k] for k in expected]
+    half = items(*range(count), marker=pytest.mark.costly(2).mark)
+    assert covering.covering(half) == [half[0], half[-1]]
+    monkeypatch.setattr(covering, "ALL_CASES", True)
+    assert covering.covering(costly) == costly
 
 
 def test_all_cases_run_when_asked_for(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from fusion.version import TENSORFLOW, __version__
+from tests import zygote
 
 DISTRIBUTION = "tf-embedding-fusion"
 
@@ -65,11 +66,11 @@ def test_command_is_installed_beside_python() -> None:
 def test_errors_are_one_line_and_verbose_adds_the_rest() -> None:
     command = Path(sys.executable).with_name("fusion")
     arguments = [str(command), "inspect", "/nowhere"]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = zygote.run(arguments, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "fusion: error: /nowhere: no such file or directory\n"
     arguments.append("--verbose")
-    verbose = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    verbose = zygote.run(arguments, capture_output=True, text=True, check=False)
     assert verbose.returncode == 2
     assert "Traceback" in verbose.stderr
     assert done.stderr in verbose.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fusion.stores.rocksdb import RocksDB, RocksDBOptions
 from fusion.stores.tier import TableDescription, Tier
 from fusion.stores.versioned_files import VersionedFiles
 from fusion.stores.versions import read_version
+from tests import zygote
 from tests.stores.redis_server import RedisServer
 
 KEYS = np.array([5, -7, 2**40, 0, 11])
@@ -287,7 +287,7 @@ main(["tables", "push", *sys.argv[1:], "--batch", "1"])
 def test_a_push_that_was_killed_is_done_again(folder: Path, tmp_path: Path) -> None:
     name, path = name_in(folder), str(tmp_path / "database")
     arguments = [str(folder), f"rocksdb:{path}", "--table", name]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False)
+    done = zygote.run([sys.executable, "-c", _KILLED, *arguments], check=False)
     assert done.returncode == -9
     assert len(rows_in(RocksDB(RocksDBOptions(path)), name)) == 2
     assert main(["tables", "push", *arguments]) == 0
@@ -338,7 +338,7 @@ def test_files_that_cannot_grow(large: Path, tmp_path: Path) -> None:
         (["pull", str(large), str(tmp_path / "1")], "rows|written|too large"),
     ):
         command = [sys.executable, "-c", _FULL, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = zygote.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert re.search(f"fusion: error: .*({message})", done.stderr, re.IGNORECASE)
     assert not (tmp_path / "1").exists()

@@ -1,5 +1,7 @@
 """Norms of rows, in all dtypes."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,15 +17,21 @@ DTYPES = {
 }
 
 
-def norm(row, name):
-    """The norm of a row, in the dtype that it is computed in."""
+@functools.cache
+def compiled_norm(name):
+    """A function of the address of a row and its length."""
     of_row, dtype = norm_of(name), np.float64 if name == "float64" else np.float32
 
     @jit
     def of_address(address, dim):
         return of_row(address, dim, dtype)
 
-    return callable_from_python(of_address)(row.ctypes.data, len(row))
+    return callable_from_python(of_address)
+
+
+def norm(row, name):
+    """The norm of a row, in the dtype that it is computed in."""
+    return compiled_norm(name)(row.ctypes.data, len(row))
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.data import DataError, ParquetLoader, cardinalities, columns_of
+from tests import zygote
 
 DAY = datetime.date(1970, 1, 3)
 
@@ -208,6 +208,6 @@ def test_columns_without_a_dataset(tmp_path: Path) -> None:
         "import sys; from fusion.data import columns_of; columns_of(sys.argv[1], ['y']);"
         "from tensorflow.python.eager import context; sys.exit(context.context()._initialized)"
     )
-    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+    zygote.run([sys.executable, "-c", program, str(path)], check=True)
     with pytest.raises(DataError, match="column z"):
         columns_of(path, ["z"])

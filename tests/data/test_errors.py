@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.data import DataError, ParquetLoader
+from tests import zygote
 
 
 def write(path: Path, first: int = 0, rows: int = 10) -> Path:
@@ -164,6 +164,6 @@ sys.modules[{missing!r}] = sys.modules[{missing + ".core"!r}] = None
 import fusion
 fusion.data.ParquetLoader("memory://a", 1, cat_names=["id"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = zygote.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode
     assert message in done.stderr

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from modelzoo.cluster import tasks
+from tests import zygote
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150) -> list[str]:
+def run(
+    module: str,
+    arguments: list[str],
+    workers: int = 1,
+    seconds: int = 150,
+    start: Callable[..., Any] = zygote.start,
+) -> list[str]:
     """What a program prints last, in each of so many workers; one is no worker.
 
     Args:
@@ -24,6 +31,7 @@ def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150)
       arguments: of it.
       workers: how many there are.
       seconds: after which all are killed.
+      start: makes a process, as `subprocess.Popen` does.
     """
     with ExitStack() as stack:
         started: list[Any] = []
@@ -32,7 +40,7 @@ def run(module: str, arguments: list[str], workers: int = 1, seconds: int = 150)
         for _, config in tasks({"worker": workers} if workers > 1 else {}):
             for files in (printed, told):
                 files.append(stack.enter_context(tempfile.TemporaryFile("w+")))
-            process = subprocess.Popen(
+            process = start(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **config},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -17,7 +18,9 @@ TABLE, REST = ROWS * DIMENSION * 4 / 2**20, 48
 def test_memory_of_a_process(devices, workers, tmp_path):
     shard = TABLE / workers
     assert shard > REST  # one more would be seen
-    printed = processes.run("tests.distribute.memory", [str(tmp_path), str(devices)], workers)
+    arguments = [str(tmp_path), str(devices)]
+    # A fork shares memory with others.
+    printed = processes.run("tests.distribute.memory", arguments, workers, start=subprocess.Popen)
     for number, largest in enumerate(map(json.loads, printed)):
         shards = 2 * shard  # those of rows and of an optimizer's variable
         most = {

@@ -80,7 +80,7 @@ class Model:
             self.optimizer = optimizer()
             if hasattr(self.optimizer, "build"):  # as stock's has to be, outside of functions
                 self.optimizer.build(self.variables)
-        self.step = tf.function(self._step, reduce_retracing=True)
+        self.step = tf.function(self._step, autograph=False, reduce_retracing=True)
 
     def _table(self, number: int, rows: int, dim: int, replicas: int) -> Any:
         mode, dtype = mode_of(number, replicas), dtype_of(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from fusion.feature_column import embedding_sizes
+from tests import zygote
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -81,7 +81,7 @@ def test_without_pyarrow(tmp_path: Path) -> None:
         "try:\n    embedding_sizes(sys.argv[1])\nexcept ImportError as error:\n    print(error)"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = zygote.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == [
         "{'a': (4, 16)}",
         f"{tmp_path}: reading it needs pyarrow: pip install 'tf-embedding-fusion[data]'",

@@ -261,6 +261,7 @@ def check(kit: Any, name: str, optimizer: str, loop: str) -> Trained:
     return fused
 
 
+@pytest.mark.costly(6)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str) -> None:
     check(keras, form, "sgd", "fit")
@@ -281,6 +282,7 @@ PAIRS = (
 )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("optimizer", "loop"), PAIRS)
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_loops_and_optimizers(kit: Any, optimizer: str, loop: str) -> None:

@@ -28,7 +28,6 @@ def check_steps(optimizer: str, columns: list[Column], steps: int) -> None:
     stock = train(columns, optimizer, steps=steps)
     with fusion.fused():
         fused = train(columns, optimizer, steps=steps)
-        train(columns, optimizer, steps=steps).assert_same(fused)
     report = fusion.stats().last_report
     assert report is not None
     # TensorFlow's profiler does not tell of ops that took no time in the steps before.

@@ -37,6 +37,7 @@ def check_steps(k: Any, optimizer: str, steps: int) -> None:
     assert [update.reason for update in fused.updates] == [None] * TABLES
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("module", KERAS)
 def test_ten_steps(module: str, optimizer: str) -> None:
@@ -144,6 +145,7 @@ SCHEDULES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("module", KERAS)
 def test_a_schedule(module: str, name: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from tests.covering import ALL_CASES
 from tests.keras.models import IDS, LABELS, assert_same_state, fit, functional, ops_of
 
 Embedding = fusion.keras.layers.Embedding
@@ -120,6 +121,7 @@ def test_masks_are_those_of_keras():
     assert pair()[1].compute_mask(INPUTS["matrix"]) is None
 
 
+STEPS = 200 if ALL_CASES else 40
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: keras.optimizers.SGD(0.05),
     "adagrad": lambda: keras.optimizers.Adagrad(0.05),
@@ -130,9 +132,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_hundred_steps_of_training_have_the_bits_of_keras(optimizer):
+def test_training_has_the_bits_of_keras(optimizer):
     models = [functional(kind) for kind in (keras.layers.Embedding, Embedding)]
-    losses = [fit(model, OPTIMIZERS[optimizer](), 200) for model in models]
+    losses = [fit(model, OPTIMIZERS[optimizer](), STEPS) for model in models]
     assert losses[0] == losses[1]
     assert losses[0][-1] < losses[0][0]
     assert_same_state(*models)

@@ -17,6 +17,7 @@ from fusion.stores import table_store
 from fusion.stores.open_stores import open_stores
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import TableDescription
+from tests import zygote
 from tests.stores.dictionary_tier import DictionaryTier, ManyTablesTier
 
 A, B = TableDescription("a", 3, -1.0), TableDescription("b", 16)
@@ -322,6 +323,6 @@ def test_a_saved_model_with_it_runs_in_another_process(tmp_path: Path) -> None:
     )
     tf.saved_model.save(module, str(tmp_path / "model"))
     command = [sys.executable, "-c", _LOADS, str(tmp_path / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = zygote.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[[7.0, 8.0, 9.0], [0.0, 0.0, 0.0]]"

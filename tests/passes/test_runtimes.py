@@ -78,6 +78,7 @@ def runs(graph_def: graph_pb2.GraphDef, feed: Any) -> bytes:
 # Programs of the releases themselves
 
 
+@pytest.mark.costly(12)
 @pytest.mark.parametrize("name", LEGACY)
 def test_programs_of_old_releases_load_there(name: str) -> None:
     release = name.removeprefix("legacy_tf").partition("_")[0]
@@ -94,6 +95,7 @@ def test_programs_of_old_releases_load_there(name: str) -> None:
 # Programs of today
 
 
+@pytest.mark.costly(20)
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_rewritten_graph_has_what_its_release_has(name: str, release: str) -> None:
@@ -109,6 +111,7 @@ def test_a_rewritten_graph_has_what_its_release_has(name: str, release: str) -> 
     assert not lower(release).apply(result.graph_def).modified
 
 
+@pytest.mark.costly(20)
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", GRAPHS | FUSED)
 def test_what_is_fused_becomes_ops_that_a_release_has(name: str, release: str) -> None:
@@ -124,6 +127,7 @@ def test_what_is_fused_becomes_ops_that_a_release_has(name: str, release: str) -
     assert new_problems(before, result.graph_def, release) == []
 
 
+@pytest.mark.costly(24)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_functions_have_what_their_release_has(own: Own, trains: bool) -> None:
@@ -152,6 +156,7 @@ def test_functions_have_what_their_release_has(own: Own, trains: bool) -> None:
 # The history has all that is written
 
 
+@pytest.mark.costly(20)
 @pytest.mark.parametrize("name", GRAPHS | FUSED)
 def test_the_history_has_all_that_is_written(name: str) -> None:
     before, _ = made(name)
@@ -160,6 +165,7 @@ def test_the_history_has_all_that_is_written(name: str) -> None:
     assert not_in_the_history(before, lower().apply(fused).graph_def) == set()
 
 
+@pytest.mark.costly(24)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_the_history_has_all_that_fused_ops_become(own: Own, trains: bool) -> None:

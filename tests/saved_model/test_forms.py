@@ -43,6 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "forms", build)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", ["fused", "stock"])
 @pytest.mark.parametrize("model", SIGNATURES)
 def test_every_form_is_compared_and_written(built: Path, tmp_path: Path, model: str, target: str):
@@ -68,6 +69,7 @@ def test_other_tables_are_found_in_every_form(built: Path, model: str):
         assert {"batch 1", "batch 32"} & cases, name
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("target", ["source", "fused", "stock"])
 @pytest.mark.parametrize("model", TOGETHER)
 def test_models_are_measured_on_inputs_that_they_take(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from fusion.stores.local_files import LocalFiles
 from fusion.stores.tier import TableDescription
 from fusion.stores.versions import read_version, version_numbers, write_version
 from fusion.tables import files
+from tests import zygote
 from tests.stores.racing import rows_of
 
 TABLE = TableDescription("items", 4)
@@ -137,7 +137,7 @@ except OSError as error:
 
 def test_files_that_cannot_grow(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _FULL, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = zygote.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("refused: ")
     assert [*tmp_path.iterdir()] == []
 
@@ -154,7 +154,7 @@ write_version(sys.argv[1], 1, {"items": blocks()})
 
 
 def test_a_writer_that_is_killed_leaves_no_version(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    done = zygote.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert version_numbers(tmp_path) == []
     write_version(tmp_path, 1, {"items": rows_of(1, [1], 4)})
