@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.printable import printable
+from fusion.schema.row_formats import PLAIN
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,7 @@ class TableSpec:
         dtype: DataType of its entries.
         max_norm: the largest L2 norm of a row, None for no limit.
         name: for people.
+        row_format: how rows are stored, see `fusion.schema.row_formats`.
     """
 
     shards: tuple[ShardSpec, ...]
@@ -281,6 +283,12 @@ class TableSpec:
     dtype: int
     max_norm: float | None
     name: str
+    row_format: str = PLAIN
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows are packed: matrices have other widths than D then."""
+        return self.row_format != PLAIN
 
     @property
     def shape(self) -> Shape:
@@ -349,8 +357,10 @@ class LookupSpec:
 
     @property
     def matrix(self) -> str:
-        """The table's dtype and static shape, as people write them."""
-        return dtype_name(self.table.dtype) + _size(self.table.shape)
+        """The table's dtype, or the format of its rows, and static shape, as people write them."""
+        table = self.table
+        stored = table.row_format if table.is_packed else dtype_name(table.dtype)
+        return stored + _size(table.shape)
 
     @property
     def source(self) -> str:

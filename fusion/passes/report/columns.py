@@ -79,7 +79,11 @@ def named_column(
         return replace(column, name=name)
     table = column.spec.table
     shards = tuple(
-        replace(shard, rows=variable.shape[0], dim=(*variable.shape, 1)[1])
+        replace(
+            shard,
+            rows=variable.shape[0],
+            dim=shard.dim if table.is_packed else (*variable.shape, 1)[1],
+        )
         for shard, variable in zip(table.shards, variables, strict=True)
     )
     table = replace(table, name=name, shards=shards)

@@ -204,6 +204,11 @@ def test_tables_are_called_what_they_are_called_in_reports(tmp_path: Path) -> No
         tmp_path / "source", tmp_path / "one", "float32", dtypes_by_name=(("users/*", "int8"),)
     )
     assert [table.name for table in done.packed] == ["users/embeddings"] * 2
+    written = fusion.explain(tmp_path / "one").to_dict()["columns"]
+    assert {(column["name"], column["table"]) for column in written} == {
+        ("users/embeddings", "int8[40, 8]"),
+        ("items/embeddings", "float[40, 8]"),
+    }
 
 
 REFUSED = {

@@ -124,5 +124,5 @@ def _table(view: GraphView, name: str, column: FusedColumn, max_norm: float | No
         device=node.device,
         colocation=tuple(group.decode() for group in groups),
     )
-    dtype = view.type_attr(name, "T")
-    return TableSpec((shard,), "", (), dtype, max_norm, table_name(view, table, name))
+    dtype, called = view.type_attr(name, "T"), table_name(view, table, name)
+    return TableSpec((shard,), "", (), dtype, max_norm, called, column.attrs["row_format"])
