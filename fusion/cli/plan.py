@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def _read(file: str) -> list[Any]:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     except (TypeError, ValueError) as error:
         message = str(error).replace("Table.__init__() ", "a table ")
+        message = re.sub(r"missing \d+ required positional arguments?:", "has no", message)
         raise click.ClickException(f"{file}: {message}") from error
 
 

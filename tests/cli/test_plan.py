@@ -89,7 +89,7 @@ def test_a_table_of_several_columns_is_planned_once(models: Path, capsys: Captur
         ("[", "Expecting value"),
         ("{}", "tables must be a list"),
         ("[]", "tables must have at least one table, got none"),
-        ('[{"name": "a", "rows": 3}]', "a table missing 1 required positional argument"),
+        ('[{"name": "a", "rows": 3}]', "a table has no 'dimension'"),
         ('[{"name": "a", "size": 3}]', "a table got an unexpected keyword argument 'size'"),
         ("[[3]]", "tables[0] must be a Table or a pair (rows, dimension), got [3]"),
         ("[[3, 0]]", "dimension of table_0 must be at least 1, got 0"),
