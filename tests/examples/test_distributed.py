@@ -164,8 +164,9 @@ def test_a_worker_of_parameter_servers_without_fusion() -> None:
         processes = {}
         for task, config in tasks({"chief": 1, "worker": 1, "ps": 1}):
             is_chief = task == "chief_0"
-            process = (zygote.Popen if is_chief else subprocess.Popen)(
+            process = zygote.Popen(
                 [sys.executable, "-c", _COORDINATOR if is_chief else _SERVER],
+                server=None if is_chief else zygote.without_fusion(),
                 env={**os.environ, **config},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
