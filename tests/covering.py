@@ -4,8 +4,9 @@ Where the cases of a test are products of values, most say again what others say
 for a value, or for two that meet, and seldom for three. So of more than `_MOST` cases those run in
 which most pairs of values meet, and every value is in one of them at least.
 
-Of a test whose cases are no product, or each take long, and say nearly the same, few run, spread
-evenly from the first to the last: four, or as many as its marker says,
+Of a test whose cases each take long, and say nearly the same, fewer run: four, or as many as its
+marker says, and as many more as there are values. Cases that are no product are spread evenly from
+the first to the last.
 
     @pytest.mark.costly(24)
 
@@ -45,13 +46,21 @@ def covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     chosen: list[pytest.Item] = []
     for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         cases = [*group]
-        if marker := cases[0].get_closest_marker("costly"):
-            cases = spread(cases, *(marker.args or [_MOST_COSTLY]))
-        elif len(cases) > _MOST:
+        marker = cases[0].get_closest_marker("costly")
+        (most,) = (marker.args or [_MOST_COSTLY]) if marker else [_MOST]
+        if len(cases) > most:
             rows = [_values(case) for case in cases]
-            cases = [cases[index] for index in chosen_rows(rows, _MOST)]
+            if marker and _is_list(rows):
+                cases = spread(cases, most)
+            else:
+                cases = [cases[index] for index in chosen_rows(rows, most)]
         chosen += cases
     return chosen
+
+
+def _is_list(rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether there is a value that no two rows share, so that each row would be chosen for it."""
+    return any(len({*column}) == len(rows) for column in zip(*rows, strict=False))
 
 
 def spread(values: Sequence[T], most: int) -> list[T]:

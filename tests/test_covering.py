@@ -88,6 +88,16 @@ def test_of_costly_cases_few_run_from_all_parts(
     assert covering.covering(costly) == costly
 
 
+def test_costly_products_have_every_value(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(covering, "ALL_CASES", False)
+    cases = [Case(size, (length,)) for size in range(3) for length in range(7)]
+    few = covering.covering(items(*cases, marker=pytest.mark.costly.mark))
+    found = [item.callspec.params["case"] for item in few]
+    assert len(found) == 7
+    assert {case.size for case in found} == {*range(3)}
+    assert {case.lengths for case in found} == {(length,) for length in range(7)}
+
+
 def test_all_cases_run_when_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(covering, "ALL_CASES", True)
     many = items(*range(99))

@@ -261,7 +261,6 @@ def check(kit: Any, name: str, optimizer: str, loop: str) -> Trained:
     return fused
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str) -> None:
     check(keras, form, "sgd", "fit")

@@ -28,13 +28,11 @@ from tests.grappler.updated_tables import (
 )
 
 
-@pytest.mark.costly(8)
 @pytest.mark.parametrize("name", optimizers(keras))
 def test_keras_3(name: str) -> None:
     check(optimizers(keras)[name])
 
 
-@pytest.mark.costly(8)
 @pytest.mark.parametrize("name", optimizers(tf_keras))
 def test_tf_keras(name: str) -> None:
     check(optimizers(tf_keras)[name])

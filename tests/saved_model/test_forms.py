@@ -43,7 +43,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "forms", build)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("target", ["fused", "stock"])
 @pytest.mark.parametrize("model", SIGNATURES)
 def test_every_form_is_compared_and_written(built: Path, tmp_path: Path, model: str, target: str):
