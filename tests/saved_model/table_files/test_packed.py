@@ -353,7 +353,7 @@ def test_the_command_says_what_it_did(
     text = run(source, tmp_path / "no", "--table-dtype", "int8")
     assert "'int8' is not NAME=DTYPE" in text
     text = run(source, tmp_path / "no", "--table-dtype", "x=int9")
-    assert "dtype must be one of" in text
+    assert "--table-dtype: 'int9' is not one of float32, float16" in text
 
 
 def test_reports_are_plain_data() -> None:
