@@ -65,7 +65,7 @@ fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
 	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md
 
-bench-smoke: $(VENV)/.installed ## Measure the headline workloads against stock TensorFlow, two minutes
+bench-smoke: $(VENV)/.installed ## Measure the README's first numbers again, beside stock TensorFlow, three minutes
 	$(BIN)/python -m benchmarks smoke
 
 clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs, and write a table of them

@@ -99,6 +99,21 @@ def headlines(results: Results) -> str:
     return "\n".join(lines)
 
 
+def reproduced(results: Results, earlier: Results) -> Iterator[str]:
+    """Yields a line for each case of both: its ratio to stock, and if the earlier range has it."""
+    for name, result in results.items():
+        for case in result["cases"]:
+            target = Target(name, case["program"], case["batch"], "stock", least=0.0)
+            if before := find_case(earlier, target):
+                now, range_ = case["ratios"]["stock"], before["ratios"]["stock"]
+                within = range_["low"] <= now["median"] <= range_["high"]
+                yield (
+                    f"{name} {case['program']} batch {case['batch']}: {_spread(now)}, "
+                    f"{'within' if within else 'outside of'} the {_spread(range_)} of the README's "
+                    f"{earlier[name]['processes']} processes ({earlier[name]['date']})"
+                )
+
+
 def _title(target: Target) -> str:
     return f"{target.workload} {target.program}, batch {target.batch}, over {target.baseline}"
 

@@ -40,14 +40,12 @@ class Options:
         processes: of each workload, one after the other.
         quick: small tables, few columns and rounds: to try the suite out.
         scale: by which the tables' rows are multiplied.
-        smoke: the workloads of the smoke test, with fewer rounds.
         headlines: what the README shows of the workloads.
     """
 
     processes: int = 3
     quick: bool = False
     scale: float = 1.0
-    smoke: bool = False
     headlines: bool = False
 
 

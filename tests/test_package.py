@@ -49,6 +49,11 @@ def test_no_tensorflow_is_installed_beside_another() -> None:
     assert names == {"click", "networkx", "numba", "numpy", "rich"}
 
 
+def test_server_gets_the_tensorflow_without_gpus() -> None:
+    (needed,) = requirements("serve")
+    assert [needed] == requirements("tensorflow-cpu")
+
+
 def test_what_private_classes_are_derived_from_has_an_upper_bound() -> None:
     (numba,) = (r for r in requirements() if r.startswith("numba"))
     (numba_cuda,) = (r for r in requirements("cuda") if r.startswith("numba-cuda"))

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from benchmarks.plots import plot
-from benchmarks.report import headlines, load, render, verdicts
+from benchmarks.report import headlines, load, render, reproduced, verdicts
 from benchmarks.results import combine
 from tests.benchmarks.canned import case, process
 
@@ -85,6 +85,21 @@ def test_headlines_are_plain():
     assert text.count("no torch: torch is not installed (extra bench)") == 1
     assert "other programs" not in text
     assert "other programs" in headlines({"multihot26": result(process(case(2.0), busy=0.5))})
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [(6.4, "1.88, outside of"), (6.0, "2, within"), (3.0, "4, within"), (2.5, "4.8, outside of")],
+)
+def test_what_is_measured_again_is_held_against_the_range(milliseconds, said):
+    earlier = {"multihot26": result(*(process(case(fusion)) for fusion in (3.0, 4.0, 6.0)))}
+    now = {"multihot26": result(process(case(milliseconds), case(1.0, batch=64)))}
+    (line,) = reproduced(now, earlier)
+    assert line == (
+        f"multihot26 dim16 batch 512: {said} the 3 (2 to 4) of the README's 3 processes "
+        "(2026-01-02)"
+    )
+    assert not [*reproduced(now, {})]
 
 
 def test_results_are_found_among_other_files(tmp_path):

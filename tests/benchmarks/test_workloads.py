@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import benchmarks
 from benchmarks.batch import draw_batch, draw_tables, table_numbers, traffic
-from benchmarks.catalog import SMOKE, WORKLOADS
+from benchmarks.catalog import HEADLINES, SMOKE, WORKLOADS
 from benchmarks.inputs import Bags, Draw
+from benchmarks.report import load
 from benchmarks.targets import TARGETS
 from benchmarks.workloads import Column, Program, Workload
 
@@ -27,10 +31,20 @@ def test_every_target_is_measured(target):
     assert target.batch in program.batches
 
 
-def test_the_smoke_test_runs_workloads_without_variants():
-    assert set(SMOKE) < set(WORKLOADS)
-    for workload in SMOKE.values():
+def test_headlines_are_workloads_without_variants():
+    assert set(HEADLINES) < set(WORKLOADS)
+    for workload in HEADLINES.values():
         assert all(program.variant_batch is None for program in workload.programs)
+
+
+def test_headlines_measured_again_are_those_that_are_kept():
+    """The README's first number among them."""
+    kept = load(Path(benchmarks.__file__).parent / "results" / "headlines")
+    for name in SMOKE:
+        cases = {
+            (program.name, size) for program in HEADLINES[name].programs for size in program.batches
+        }
+        assert {(case["program"], case["batch"]) for case in kept[name]["cases"]} == cases
 
 
 def test_other_ids_are_run_at_one_batch_size():

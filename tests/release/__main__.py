@@ -2,7 +2,8 @@
 
 The source distribution and the wheel of the last commit are made in `dist/`, checked, and installed
 into new environments, one with the oldest TensorFlow, one with the newest, and one with
-tensorflow-cpu, where the first example of README.md must print what it says. Nothing is uploaded.
+tensorflow-cpu, where the first example of README.md must print what it says. The last then serves
+the example's model without the packages that a server does not need. Nothing is uploaded.
 
 `--short` installs both beside the TensorFlow of the environment that runs this, in half a minute.
 """
@@ -36,8 +37,29 @@ NAME = "tf_embedding_fusion"
 ENVIRONMENTS = {
     "the oldest TensorFlow": ("tensorflow", ("tensorflow==2.18.0", "keras==3.6.0")),
     "the newest TensorFlow": ("tensorflow", ()),
-    "tensorflow-cpu": ("tensorflow-cpu", ()),
+    "tensorflow-cpu": ("serve", ()),
 }
+
+#: What a server does not need whose kernels are in a library.
+NEEDLESS = ("click", "llvmlite", "networkx", "numba", "rich")
+
+#: Compares the fused model with the original, and says what kernels it ran.
+SERVED = """
+import numpy as np
+import tensorflow as tf
+
+import fusion
+
+stock, fused = (tf.saved_model.load(path).signatures["serve"] for path in ("stock", "fused"))
+rng = np.random.default_rng(1)
+batch = {
+    name: tf.constant(rng.integers(1, 10_000, (512, shape.shape[1] or 1)))
+    for name, shape in stock.structured_input_signature[1].items()
+}
+wanted, given = (tf.nest.flatten(one(**batch)) for one in (stock, fused))
+print("the same bits:", all(np.array_equal(*pair) for pair in zip(wanted, given, strict=True)))
+print("fused ops:", sum(one.calls for one in fusion.stats().ops))
+"""
 
 
 class Built(NamedTuple):
@@ -189,11 +211,32 @@ def try_in(folder: Path, built: Built, kind: str, example: Example) -> None:
     extra, releases = ENVIRONMENTS[kind]
     pip(python, f"{built.wheel}[{extra}]", *releases)
     tensorflows = {"tensorflow", "tensorflow-cpu"} & installed(python)
-    if tensorflows != {extra}:
+    if tensorflows != {"tensorflow-cpu" if extra == "serve" else extra}:
         raise SystemExit(f"{kind}: {' and '.join(sorted(tensorflows))} are installed")
     try_out(python, example)
     pip(python, "--force-reinstall", "--no-deps", built.sdist)
     try_out(python, example)
+    if extra == "serve":
+        try_served(python, example)
+
+
+def try_served(python: Path, example: Example) -> None:
+    """Serves the example's model with a library of ops, where nothing can be compiled any more."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / example.name).write_text(example.text)
+        run(python, example.name, folder=folder, TF_CPP_MIN_LOG_LEVEL="3")
+        command = python.with_name("fusion")
+        run(command, "rewrite", "stock", "fused", folder=folder)
+        run(command, "build-ops", "fused", "-o", "libfusion_ops.so", folder=folder)
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", *NEEDLESS)
+        if left := {*NEEDLESS} & installed(python):
+            raise SystemExit(f"{' and '.join(sorted(left))} are installed")
+        (folder / "served.py").write_text(SERVED)
+        library = {"FUSION_OPS_LIBRARY": str(folder / "libfusion_ops.so")}
+        printed = run(python, "served.py", folder=folder, TF_CPP_MIN_LOG_LEVEL="3", **library)
+        if not {"the same bits: True", "fused ops: 1"} <= {*printed.splitlines()}:
+            raise SystemExit(f"the model is not served without a compiler\n{printed}")
 
 
 def try_beside(folder: Path, file: Path, example: Example) -> None:
