@@ -28,7 +28,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke clients docs help demo test test-oldest fuzz soak parity release release-short lint clean
+.PHONY: bench-smoke clients docs help demo test test-oldest fuzz soak parity release lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -38,7 +38,7 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep
 	$(BIN)/python -m modelzoo.wide_deep.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
-test test-oldest release release-short: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
+test test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
 # The tests start some hundred processes, which would compile this project's modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,9 +81,6 @@ docs: $(DOCS_VENV)/.installed ## Build the site of the documentation, build/site
 # URL is where the files of the repository are to be seen, for links of the page on an index.
 release: $(VENV)/.installed ## Build and try what is published, with TensorFlow old and new; upload nothing
 	$(BIN)/python -m tests.release $(if $(URL),--url $(URL))
-
-release-short: $(VENV)/.installed ## The same beside the TensorFlow that the tests have, a minute
-	$(BIN)/python -m tests.release --short
 
 lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/ruff check .

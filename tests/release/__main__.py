@@ -4,8 +4,6 @@ The source distribution and the wheel of the last commit are made in `dist/`, ch
 into new environments, one with the oldest TensorFlow, one with the newest, and one with
 tensorflow-cpu, where the first example of README.md must print what it says. The last then serves
 the example's model without the packages that a server does not need. Nothing is uploaded.
-
-`--short` installs both beside the TensorFlow of the environment that runs this, in half a minute.
 """
 
 from __future__ import annotations
@@ -239,20 +237,9 @@ def try_served(python: Path, example: Example) -> None:
             raise SystemExit(f"the model is not served without a compiler\n{printed}")
 
 
-def try_beside(folder: Path, file: Path, example: Example) -> None:
-    """Tries a distribution in a new environment that sees the packages of this one."""
-    python = environment(folder)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    others = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "others.pth").write_text("\n".join(others))
-    pip(python, "--no-deps", file)
-    try_out(python, example)
-
-
 def main() -> int:
     """Does it; the result is the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="beside the TensorFlow that is here")
     parser.add_argument("--url", default="", help="where the repository's files are")
     chosen = parser.parse_args()
     begun = time.monotonic()
@@ -268,15 +255,11 @@ def main() -> int:
         check(built)
         say(f"{built.sdist.name} and {built.wheel.name} are complete")
         example = first_example()
-        if chosen.short:
-            for number, file in enumerate(built):
-                try_beside(folder / str(number), file, example)
-                say(f"{file.name} works")
-        else:
-            for number, kind in enumerate(ENVIRONMENTS):
-                try_in(folder / str(number), built, kind, example)
-                say(f"both work with {kind}")
-    if not (chosen.url or chosen.short):
+        for number, kind in enumerate(ENVIRONMENTS):
+            try_in(folder / str(number), built, kind, example)
+            shutil.rmtree(folder / str(number))  # of some gigabytes
+            say(f"both work with {kind}")
+    if not chosen.url:
         print("no --url (make release URL=...): the page has no links, see docs/install.md")
     print(f"nothing is uploaded: twine upload {' '.join(f'dist/{file.name}' for file in built)}")
     return 0
