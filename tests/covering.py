@@ -10,6 +10,9 @@ the first to the last.
 
     @pytest.mark.costly(24)
 
+None run of a test that takes very long and shows on the whole what others show in parts, or what is
+not the product: `costly(0)`.
+
 `FUSION_ALL_CASES=1` has all of them run.
 """
 
@@ -29,7 +32,7 @@ T = TypeVar("T")
 ALL_CASES = os.environ.get("FUSION_ALL_CASES", "0") != "0"
 
 #: Cases of a test, but for those of values that are in no others.
-_MOST = 12
+_MOST = 8
 #: Cases of a test that is marked `costly`, and does not say how many.
 _MOST_COSTLY = 4
 
@@ -48,13 +51,13 @@ def covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         cases = [*group]
         marker = cases[0].get_closest_marker("costly")
         (most,) = (marker.args or [_MOST_COSTLY]) if marker else [_MOST]
-        if len(cases) > most:
+        if len(cases) > most > 0:
             rows = [_values(case) for case in cases]
             if marker and _is_list(rows):
                 cases = spread(cases, most)
             else:
                 cases = [cases[index] for index in chosen_rows(rows, most)]
-        chosen += cases
+        chosen += cases if most else []
     return chosen
 
 
@@ -67,7 +70,7 @@ def spread(values: Sequence[T], most: int) -> list[T]:
     """At most so many, in their order, in steps as equal as can be: the first and the last, too."""
     if len(values) <= most:
         return [*values]
-    return [values[k * (len(values) - 1) // (most - 1)] for k in range(most)]
+    return [values[k * (len(values) - 1) // max(1, most - 1)] for k in range(most)]
 
 
 def _values(item: Any) -> list[Any]:

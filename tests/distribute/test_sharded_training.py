@@ -23,7 +23,7 @@ def trained(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("saved")
 
     def of(name: str, restored: str, devices: int, workers: int) -> list[dict[str, Any]]:
-        arguments = [str(folder), name, restored, str(devices), str(STEPS), "6", *OPTIMIZERS]
+        arguments = [str(folder), name, restored, str(devices), str(STEPS), "4", *OPTIMIZERS]
         printed = processes.run("tests.distribute.program", arguments, workers, seconds=300)
         return [json.loads(line) for line in printed]
 
