@@ -154,10 +154,13 @@ def _flat(
     """A signature that takes all embeddings in one vector, one row of the batch behind the other.
 
     That is what a server of lookups gives whose results have one dimension. None if there are other
-    inputs, or sizes that are not known. The graph gets a copy of all that is behind the embeddings.
+    inputs, sizes that are not known, or embeddings that have not a row for each of the batch. The
+    graph gets a copy of all that is behind the embeddings.
     """
     if len(cuts) < len(dense.inputs) or not cuts or len({cut.dtype for cut in cuts}) > 1:
         return None
+    if len({cut.shape[0] for cut in cuts}) > 1 or any(len(cut.shape) < 2 for cut in cuts):
+        return None  # rows of constant ids, say, which are as many whatever the batch is
     widths = []
     for cut in cuts:
         width = 1

@@ -81,6 +81,28 @@ def test_a_signature_that_is_called_flat_stays(tmp_path: Path) -> None:
     assert np.array_equal(found["z"], module.double(SOME_IDS)["z"])
 
 
+class ConstantIds(Base):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        all_rows = tf.gather(self.items, tf.range(20, dtype=tf.int64))
+        return {"y": tf.matmul(tf.gather(self.items, ids), all_rows, transpose_b=True)}
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, name="id")])
+    def one(self, id: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.gather(self.items, id) * tf.gather(self.items, id + 1)}
+
+
+@pytest.mark.parametrize("name", ["serve", "one"])
+def test_embeddings_that_are_no_rows_of_a_batch_are_not_taken_in_one_vector(
+    tmp_path: Path, name: str
+) -> None:
+    module = ConstantIds()
+    tf.saved_model.save(module, str(tmp_path / "model"), getattr(module, name))
+    split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    dense = tf.saved_model.load(str(tmp_path / "split" / "dense"))
+    assert set(dense.signatures) == {"serving_default"}
+
+
 class SameNames(Base):
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.int64, name="items")])
     def used_twice(self, items: tf.Tensor) -> dict[str, tf.Tensor]:
