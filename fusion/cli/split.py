@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,6 +74,7 @@ def _fields(done: Split, dst: str) -> dict[str, Any]:
 
 
 def _show(done: Split, dst: str) -> None:
+    from fusion.saved_model.split.folder import LOOKUP
     from fusion.saved_model.table_files.keep import total_bytes
 
     out = console()
@@ -86,7 +88,8 @@ def _show(done: Split, dst: str) -> None:
     verification = done.verification
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(cell(checked))
-    out.print(cell(f"wrote {dst}; run `import fusion` before loading {dst}/lookup"))
+    lookup = os.path.join(dst, LOOKUP)  # dst may end in a slash
+    out.print(cell(f"wrote {dst}; run `import fusion` before loading {lookup}"))
 
 
 @click.command()

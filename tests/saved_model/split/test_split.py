@@ -186,8 +186,9 @@ def test_models_with_variables_of_the_same_names(tmp_path: Path) -> None:
 
 def test_commands(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, split, joined = models / "tf2", tmp_path / "split", tmp_path / "joined"
-    assert main(["split", str(model), str(split), "--no-verify"]) == 0
+    assert main(["split", str(model), f"{split}/", "--no-verify"]) == 0
     printed = capsys.readouterr().out
+    assert f"before loading {split}/lookup" in " ".join(printed.split())
     assert "items [?, 8] from items" in printed
     assert "lookups: 4, in 2 tables of 0.0 MB" in printed
     assert main(["join", str(split), str(joined)]) == 0
