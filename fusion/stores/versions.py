@@ -203,8 +203,8 @@ def write_version(
       ValueError: a number that cannot be, no table, no block, blocks of other shapes or dtypes, or
         a key that is there twice.
     """
-    if number < 0 or (base is not None and not 0 <= base < number):
-        raise ValueError(f"number must be at least 0, and above base, got {number} and {base}")
+    if number < 0 or (base is not None and base < 0):
+        raise ValueError(f"number and base must be at least 0, got {number} and {base}")
     return write_version_folder(Path(root, str(number)), tables, base)
 
 
@@ -212,6 +212,8 @@ def write_version_folder(
     folder: Path, tables: Mapping[str, _PathLike | Blocks], base: int | None = None
 ) -> Path:
     """Writes a version to a folder of any name, see `write_version`."""
+    if base is not None and folder.name.isdecimal() and int(folder.name) <= base:
+        raise ValueError(f"{folder}: the number of a version must be above its base, {base}")
     if not tables:
         raise ValueError("tables must not be empty")
     os.makedirs(folder.parent, exist_ok=True)

@@ -247,6 +247,7 @@ def test_a_split_model(models: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["push", "SRC", "redis://nowhere"], "address must be host:port"),
         (["push", "SRC", "redis://127.0.0.1:1"], "redis at 127.0.0.1:1: "),
         (["pull", "SRC", "SRC"], "SRC: already exists"),
+        (["pull", "SRC", "5", "--base", "5"], "5: the number of a version must be above its base"),
         (["pull", "SRC", "DST", "--batch", "0"], "0 is not in the range x>=1"),
         (["push", "SRC", "rocksdb:SRC/shops/key"], "rocksdb at SRC/shops/key: "),
     ],

@@ -86,9 +86,14 @@ def test_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "base", "tables", "message"),
     [
-        (-1, None, {"items": rows_of(1, [1], 4)}, "number must be at least 0"),
-        (2, 2, {"items": rows_of(1, [1], 4)}, "number must be .* above base, got 2 and 2"),
-        (2, -1, {"items": rows_of(1, [1], 4)}, "number must be"),
+        (-1, None, {"items": rows_of(1, [1], 4)}, "number and base must be at least 0"),
+        (
+            2,
+            2,
+            {"items": rows_of(1, [1], 4)},
+            "2: the number of a version must be above its base, 2",
+        ),
+        (2, -1, {"items": rows_of(1, [1], 4)}, "base must be at least 0, got 2 and -1"),
         (2, None, {}, "tables must not be empty"),
         (2, None, {"items": []}, "table items: has no block"),
         (2, None, {"a/b": rows_of(1, [1], 4)}, "must be a file name"),
