@@ -188,7 +188,7 @@ class RocksDB:
           TierError: a row is not of float32.
         """
         found = {}
-        for name in sorted(self._families - {"default"}):
+        for name in sorted(self._families):
             with self._errors(name):
                 for row in islice(self._database.get_column_family(name).values(), 1):
                     found[name], rest = divmod(len(row), 4)

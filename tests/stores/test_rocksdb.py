@@ -122,6 +122,8 @@ def test_a_table_called_default(tmp_path):
     tier.open_table(TableDescription("default", 4))
     tier.put("default", KEYS, ROWS)
     assert (tier.count("default"), tier.count("a")) == (100, 0)
+    tier.close()
+    assert RocksDB(RocksDBOptions(str(tmp_path), read_only=True)).dimensions() == {"default": 4}
 
 
 @pytest.mark.parametrize("field", ["num_threads", "max_batch_size"])
