@@ -161,7 +161,8 @@ class RedisFollower(_Follower):
         self, redis: Redis, fetcher: Fetcher, tables: Sequence[TableDescription], seconds: float
     ) -> None:
         super().__init__(fetcher, tables, seconds)
-        self._changes = ChangedKeys(redis, [table.name for table in tables])
+        self._redis, self._tables = redis, {table.name: table for table in tables}
+        self._changes = ChangedKeys(redis, list(self._tables))
 
     def look(self) -> bool:
         """Takes over what has been announced, for which it waits `seconds`, or less.
@@ -177,6 +178,8 @@ class RedisFollower(_Follower):
             changed = self._changes.read(self._seconds)
             try:
                 for table, keys in changed.items():
+                    if keys is None:  # it may be another table, in other partitions
+                        self._redis.open_table(self._tables[table])
                     self._refresh(table, keys)
             except TierError:
                 self._changes.forget()

@@ -203,6 +203,21 @@ class TestFollower:
             push(own, table, 3, [2])
             wait_for(lambda: versions(store, table, [1, 2, 3]) == [2, 3, 2])
 
+    def test_a_table_that_is_made_anew_in_other_partitions(self, server: RedisServer) -> None:
+        table = TableDescription("table", 3)
+        push(redis_tier(server.address, table), table, 1)
+        with TableStore([table], [Redis(RedisOptions(server.address))], 200) as store:
+            follower = store.follow_redis(seconds=0.01)
+            assert versions(store, table, [1, 2, 3]) == [1, 1, 1]
+            other = Redis(RedisOptions(server.address, num_partitions=3))
+            with follower._looking:  # it does not make the table
+                server.client().flushall()
+                other.open_table(table)
+            push(other, table, 2)
+            while follower.look():
+                pass
+            assert versions(store, table, [1, 2, 3, 40]) == [2, 2, 2, 2]
+
     def test_an_upper_tier_has_the_row(
         self, redis_server: RedisServer, table: TableDescription
     ) -> None:
