@@ -37,7 +37,7 @@ def packed_table(packed: Iterable[PackedTable]) -> Table:
             one.dtype,
             f"{one.rows} x {one.dimension}",
             f"{one.stored_bytes / 1e6:.1f}",
-            f"{one.plain_bytes / 1e6:.1f}",
+            f"{(one.stored_bytes if one.refusal else one.plain_bytes) / 1e6:.1f}",
             cell(one.refusal or f"{one.deviation:.3g} of {one.largest:.3g}"),
         )
     return shown

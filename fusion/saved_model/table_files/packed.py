@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.python.framework.dtypes import as_dtype
 
 from fusion.passes.analysis.handles import Place
 from fusion.passes.pack_tables import Packing, TablePacker, shared_names
@@ -76,12 +77,12 @@ class PackedTable:
 
     Attributes:
         name: for people.
-        dtype: one of `TABLE_DTYPES`.
+        dtype: of its elements: one of `TABLE_DTYPES`, or as they were.
         rows, dimension: its shape.
         stored_bytes: that it has now.
         deviation: the largest absolute difference of a finite element from what it was.
         largest: the largest absolute value of a finite element.
-        refusal: why it is float32, although another dtype was asked for; "" if it was packed.
+        refusal: why it is as it was, although another dtype was asked for; "" if it was packed.
     """
 
     name: str
@@ -239,8 +240,8 @@ def _refusal(
 
 
 def _refused(bundle: Bundle, table: KeptTable, why: str) -> PackedTable:
-    size = _size(bundle, table)
-    return PackedTable(table.name, FLOAT32, table.rows, table.width, size, refusal=why)
+    size, dtype = _size(bundle, table), as_dtype(table.dtype).name
+    return PackedTable(table.name, dtype, table.rows, table.width, size, refusal=why)
 
 
 def _packed(

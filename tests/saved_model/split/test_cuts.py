@@ -87,9 +87,9 @@ class ConstantIds(Base):
         all_rows = tf.gather(self.items, tf.range(20, dtype=tf.int64))
         return {"y": tf.matmul(tf.gather(self.items, ids), all_rows, transpose_b=True)}
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, name="id")])
-    def one(self, id: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"y": tf.gather(self.items, id) * tf.gather(self.items, id + 1)}
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, name="first")])
+    def one(self, first: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.gather(self.items, first) * tf.gather(self.items, first + 1)}
 
 
 @pytest.mark.parametrize("name", ["serve", "one"])

@@ -356,6 +356,27 @@ def test_the_command_says_what_it_did(
     assert "--table-dtype: 'int9' is not one of float32, float16" in text
 
 
+class Halves(tf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = tf.Variable(tf.ones([20_000, 32], tf.float16), name="items")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.gather(self.items, ids)}
+
+
+def test_a_table_of_another_dtype_is_reported_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = Halves()
+    tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
+    options = ["--dtype", "int8", "--no-verify"]
+    assert main(["rewrite", str(tmp_path / "model"), str(tmp_path / "packed"), *options]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "20000 x 32" in line)
+    assert " ".join(line.split()) == "items float16 20000 x 32 1.3 1.3 its elements are no float32"
+
+
 def test_reports_are_plain_data() -> None:
     table = PackedTable("t", "int8", 3, 4, 36, 0.5, 2.0)
     assert json.loads(json.dumps(table.to_dict()))["float32_bytes"] == 48
