@@ -12,6 +12,7 @@ from fusion.passes.graph.tensor import dims
 from fusion.passes.targets import Target
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.rewrite import rewrite_meta_graph
+from fusion.saved_model.source import MANIFEST_FILE
 from fusion.saved_model.split.cuts import Cut, find_cuts, with_names
 from fusion.saved_model.split.flat import flat_graph, reachable, signature_nodes
 from fusion.saved_model.split.folder import DENSE, LOOKUP
@@ -21,7 +22,7 @@ from fusion.saved_model.table_files.initial import assets_of
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import Bundle
-from fusion.schema.names import OP_NAMES
+from fusion.schema.names import OP_NAMES, READ_TABLE_FILE
 
 _SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
 
@@ -51,10 +52,12 @@ class SplitPlan:
             ModelError: it has ops of this package that cannot become stock ones.
         """
         stock = meta
-        if used_ops(meta) & {*OP_NAMES}:
+        if own := used_ops(meta) & {*OP_NAMES}:
             stock = meta_graph_pb2.MetaGraphDef()
             stock.CopyFrom(meta)
-            rewrite_meta_graph(stock, Target.STOCK, model, was_rewritten=True)
+            # `fusion join` keeps tables in files, and leaves no record.
+            was_rewritten = READ_TABLE_FILE in own or (model / MANIFEST_FILE).is_file()
+            rewrite_meta_graph(stock, Target.STOCK, model, was_rewritten=was_rewritten)
         keys = {one.handle: one.key for one in restored_variables(meta) if not one.part}
         keys = {handle: key for handle, key in keys.items() if key.encode() in bundle.entries}
         graph = flat_graph(stock)

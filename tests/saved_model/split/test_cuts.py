@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fusion
 from fusion.saved_model import (
     ModelError,
     RewriteOptions,
@@ -258,6 +259,29 @@ def test_mapped_models_are_refused(tmp_path: Path) -> None:
     tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
     mapped = RewriteOptions(tables="mapped", least_table_bytes=1, verify=False)
     rewrite_saved_model(tmp_path / "model", tmp_path / "mapped", mapped)
-    with pytest.raises(ModelError, match=r"mapped: \S+ \(ReadTableFile\) cannot become stock ops"):
+    message = "cannot become stock ops.*; rewrite the model that was fused instead"
+    with pytest.raises(ModelError, match=message):
         split_saved_model(tmp_path / "mapped", tmp_path / "split")
     assert not (tmp_path / "split").exists()
+    split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    join_saved_model(tmp_path / "split", tmp_path / "joined")
+    with pytest.raises(ModelError, match=message):
+        split_saved_model(tmp_path / "joined", tmp_path / "again")
+
+
+class Keyed(tf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = fusion.EmbeddingVariable("users", dimension=4, capacity=100)
+
+    @tf.function(input_signature=[IDS])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": self.users.embedding_lookup(ids)}
+
+
+def test_models_of_embedding_variables_are_refused(tmp_path: Path) -> None:
+    """Nobody has rewritten them, so there is no other model to be split."""
+    module = Keyed()
+    tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
+    with pytest.raises(ModelError, match=r"cannot become stock ops; build the model with"):
+        split_saved_model(tmp_path / "model", tmp_path / "split")
