@@ -153,10 +153,11 @@ class SparseLookupLayer(StoreLookup):
         return tf.cast(single_lookup(column), self.compute_dtype)
 
     def compute_output_shape(
-        self, input_shape: Any, weights_shape: Any = None
+        self, inputs_shape: Any, weights_shape: Any = None
     ) -> tuple[int | None, int]:
-        """[B, D]."""
-        return (input_shape[0], self.dimension)
+        """[B, D]. Keras 3 wants the names of the arguments of `call`."""
+        del weights_shape
+        return (inputs_shape[0], self.dimension)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""

@@ -150,6 +150,23 @@ class TestSparseLookupLayer:
         assert function.get_concrete_function().output_shapes.as_list() == [None, DIM]
         assert np.array_equal(function(sparse()), layer(sparse()))
 
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("kind", ["sparse", "ragged"])
+    def test_in_a_functional_model(
+        self, family: str, kind: str, weighted: bool, tmp_path: Path
+    ) -> None:
+        package, _ = FAMILIES[family]
+        dtypes = ["int64", "float32"] if weighted else ["int64"]
+        inputs = [package.Input((None,), dtype=dtype, **{kind: True}) for dtype in dtypes]
+        layer, make = layer_of(family, "SparseLookupLayer"), sparse if kind == "sparse" else ragged
+        model = package.Model(inputs, layer(*inputs))
+        assert [*model.output.shape] == [None, DIM]
+        given = [make(), make(WEIGHTS, tf.float32)] if weighted else [make()]
+        assert np.array_equal(model(given), layer(*given))
+        model.save(str(tmp_path / "model.keras"))
+        again = package.models.load_model(str(tmp_path / "model.keras"))
+        assert np.array_equal(again(given), layer(*given))
+
     def test_keys_of_another_kind(self, family: str) -> None:
         layer = layer_of(family, "SparseLookupLayer")
         with pytest.raises(TypeError, match="keys must be sparse or ragged"):
