@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.python.framework import tensor_util
 
 from fusion.ops import DEVICES
 from fusion.passes.gather_lookups import GatherLookups
@@ -179,6 +180,7 @@ def _served(
     view = GraphView(graph.node, OpSignatures(graph.library.function), outputs)
     gathers = list(_gathers(view, graph, lookup.signature_def, tables))
     _replace(graph, gathers, _ranks(graph, gathers), store)
+    _replace_shapes(view, graph, tables)
     signatures = dict(lookup.signature_def.items())
     for name in [name for name in signatures if name.startswith("__")]:
         del signatures[name]
@@ -295,6 +297,22 @@ def _replace(
                 node.attr["shape"].shape.CopyFrom(shape_proto((*[None] * rank, one.table.width)))
 
 
+def _replace_shapes(
+    view: GraphView, graph: graph_pb2.GraphDef, tables: Mapping[str, KeptTable]
+) -> None:
+    """Makes the shapes of tables constants: Keras 3 adds numbers of rows to negative ids."""
+    for node in graph.node:
+        handle = view.read_handle(view.inputs(node.name)[0]) if node.op == "Shape" else None
+        table = None if handle is None else tables.get(view.origin(handle).node)
+        if table is not None:
+            dtype = node.attr["out_type"].type or types_pb2.DT_INT32
+            node.op, node.input[:] = "Const", [text for text in node.input if text.startswith("^")]
+            node.ClearField("attr")
+            node.attr["dtype"].type = dtype
+            shape = tensor_util.make_tensor_proto([table.rows, table.width], dtype)
+            node.attr["value"].tensor.CopyFrom(shape)
+
+
 def _wide(graph: graph_pb2.GraphDef, gather: _Gather, name: str) -> str:
     """The ids as int64."""
     if gather.ids_dtype == types_pb2.DT_INT64:
@@ -317,10 +335,13 @@ def _check_handles(
     folder: Path, graph: graph_pb2.GraphDef, tables: Mapping[str, KeptTable]
 ) -> None:
     """Refuses what reads a table otherwise."""
+    view = GraphView(graph.node, OpSignatures(graph.library.function))
     for node in graph.node:
-        for text in node.input:
-            table = tables.get(node_name(text))
-            if table is not None and not text.startswith("^"):
+        if node.op == "Identity":  # of a handle, which nobody may read: an inlined call leaves it
+            continue
+        for source in view.inputs(node.name):
+            table = tables.get(view.origin(source).node)
+            if table is not None:
                 raise ModelError(
                     f"{folder}: table {table.file.name} cannot be in a store: {node.name} "
                     f"({node.op}) needs all of it"

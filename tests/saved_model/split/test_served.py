@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -249,10 +250,27 @@ def test_tables_that_a_store_cannot_have(tmp_path: Path) -> None:
     assert not (tmp_path / "served").exists()
 
 
+def test_ids_that_count_from_the_end(tmp_path: Path) -> None:
+    """Keras 3 adds the number of the table's rows to them, for which it reads the table."""
+    inputs = keras.Input((5,), dtype="int32", name="ids")
+    rows = keras.layers.Embedding(30, 4, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(rows))
+    model.export(str(tmp_path / "model"), verbose=False)
+    split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    serve_from_store(tmp_path / "split", tmp_path / "served")
+    with opened(tmp_path / "split"):
+        assert compared(tmp_path / "split", tmp_path / "served") > 0
+        ids = tf.constant([[1, 0, 29, -1, -30]])
+        both = [tf.saved_model.load(str(tmp_path / name)) for name in ("split/lookup", "served")]
+        (right,), (found,) = (one.signatures["serving_default"](ids=ids).values() for one in both)
+        assert np.array_equal(found, right)
+
+
 def test_a_table_that_is_needed_as_a_whole() -> None:
     graph = tf.compat.v1.GraphDef()
     graph.node.add(name="handle", op="VarHandleOp")
-    graph.node.add(name="read", op="ReadVariableOp", input=["handle"])
+    graph.node.add(name="argument", op="Identity", input=["handle"])
+    graph.node.add(name="read", op="ReadVariableOp", input=["argument"])
     table = KeptTable("", "handle", "songs", 3, 2, 1, PurePosixPath("tables/songs"))
     text = r"model: table songs cannot be in a store: read \(ReadVariableOp\) needs all of it"
     with pytest.raises(ModelError, match=text):
