@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.graph.tensor import dims
 from fusion.passes.targets import Target
+from fusion.saved_model.errors import ModelError
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.rewrite import rewrite_meta_graph
 from fusion.saved_model.source import MANIFEST_FILE
@@ -49,7 +50,8 @@ class SplitPlan:
             bundle: its variables.
 
         Raises:
-            ModelError: it has ops of this package that cannot become stock ones.
+            ModelError: it has ops of this package that cannot become stock ones, or needs variables
+                that were saved in parts.
         """
         stock = meta
         if own := used_ops(meta) & {*OP_NAMES}:
@@ -58,7 +60,8 @@ class SplitPlan:
             # `fusion join` keeps tables in files, and leaves no record.
             was_rewritten = READ_TABLE_FILE in own or (model / MANIFEST_FILE).is_file()
             rewrite_meta_graph(stock, Target.STOCK, model, was_rewritten=was_rewritten)
-        keys = {one.handle: one.key for one in restored_variables(meta) if not one.part}
+        restored = [*restored_variables(meta)]
+        keys = {one.handle: one.key for one in restored if not one.part}
         keys = {handle: key for handle, key in keys.items() if key.encode() in bundle.entries}
         graph = flat_graph(stock)
         origin = Origin(stock, graph, keys)
@@ -76,6 +79,13 @@ class SplitPlan:
         used = {key for signature in dense.signatures.values() for key in signature.inputs}
         self.cuts = [cut for cut in self.cuts if cut.name in used]
         lookup = lookup_part(graph, signatures, dense.signatures, self.cuts)
+        in_parts = {one.handle for one in restored if one.part}
+        for node in (*dense.graph.node, *lookup.graph.node):
+            if node.name in in_parts:
+                raise ModelError(
+                    f"{model}: cannot be split: variable {node.name} was saved in parts, as by a "
+                    "partitioner, and is needed as it is"
+                )
         handles = dict.fromkeys(handle for cut in self.cuts for handle in cut.handles)
         self.tables = [tables[handle] for handle in handles]
         whole = graph if stock is meta else flat_graph(meta)

@@ -269,6 +269,21 @@ def test_mapped_models_are_refused(tmp_path: Path) -> None:
         split_saved_model(tmp_path / "joined", tmp_path / "again")
 
 
+def test_models_with_variables_in_parts_are_refused(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        ids, shape = v1.placeholder(tf.int64, [None]), [40, 4]
+        parts = v1.get_variable(
+            "parts", shape, use_resource=True, partitioner=v1.fixed_size_partitioner(3)
+        )
+        whole = v1.get_variable("whole", shape, use_resource=True)
+        rows = tf.nn.embedding_lookup(parts, ids) + tf.nn.embedding_lookup(whole, ids)
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "model"), {"ids": ids}, {"y": rows})
+    with pytest.raises(ModelError, match=r"variable parts/part_0 was saved in parts"):
+        split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    assert not (tmp_path / "split").exists()
+
+
 class Keyed(tf.Module):
     def __init__(self) -> None:
         super().__init__()
