@@ -176,11 +176,11 @@ def remaining_fused_ops(
 
 def _advice(op: str, reason: str, was_rewritten: bool) -> str:
     if reason == TOO_OLD:
-        return "or rewrite the model that was fused instead"
+        return "or use the model that was fused instead"
     if IS_FOR in reason:
-        return "name a newer runtime, or rewrite the model that was fused instead"
+        return "name a newer runtime, or use the model that was fused instead"
     if was_rewritten:
-        return "rewrite the model that was fused instead"
+        return "use the model that was fused instead"
     if op in (ROW_UPDATE, UPDATE) or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
         return "leave steps of training out of what is exported"
     return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"

@@ -144,7 +144,7 @@ def read_version(folder: _PathLike) -> Version:
         if (folder / name).exists():
             try:
                 return read(folder, json.loads((folder / name).read_text(encoding="utf-8")))
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
                 cause = f"{type(error).__name__}: {error}"
                 raise ValueError(
                     f"{folder / name}: does not say what it should ({cause})"

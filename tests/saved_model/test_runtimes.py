@@ -184,7 +184,7 @@ def test_nothing_is_written_for_a_model_whose_release_is_too_old(
 def test_fused_lookups_are_an_error_that_names_a_way(saved: Path, tmp_path: Path) -> None:
     source = copy(saved, tmp_path / "source", "1.8.0")
     fusion.fuse_saved_model(source, tmp_path / "fused", verify=False)
-    message = f"{TOO_OLD}; or rewrite the model that was fused instead"
+    message = f"{TOO_OLD}; or use the model that was fused instead"
     with pytest.raises(ModelError, match=re.escape(message)):
         fusion.fuse_saved_model(tmp_path / "fused", tmp_path / "stock", "stock")
     assert not (tmp_path / "stock").exists()

@@ -113,7 +113,7 @@ def test_what_cannot_become_stock_ops_is_an_error(tmp_path: Path) -> None:
     """What an optimizer of rows does has no stock form; and what to do about it depends."""
     module = Trained()
     tf.saved_model.save(module, str(tmp_path / "trained"), module.update)
-    for advice in ("leave steps of training out of what is exported", "rewrite the model that was"):
+    for advice in ("leave steps of training out of what is exported", "use the model that was"):
         with pytest.raises(ModelError, match=r"cannot become stock ops.*; " + advice) as caught:
             fusion.fuse_saved_model(tmp_path / "trained", tmp_path / "stock", "stock")
         assert "\n" not in str(caught.value)

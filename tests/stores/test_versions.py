@@ -178,6 +178,7 @@ def test_a_writer_that_is_killed_leaves_no_version(tmp_path: Path) -> None:
         ('{"kind": "whole", "tables": {"../t": {"rows": 1, "dimension": 1}}}', "file name"),
         ('{"kind": "whole", "tables": {"t": {"rows": 1, "dimension": "1"}}}', "TypeError"),
         ('{"kind": "whole", "tables": {"t": {"rows": 1, "dimension": 1, "crc32": {}}}}', "'key'"),
+        pytest.param("[" * 100_000, "RecursionError", id="nested"),
     ],
 )
 def test_what_is_no_version(tmp_path: Path, content: str, cause: str) -> None:

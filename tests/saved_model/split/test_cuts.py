@@ -259,7 +259,7 @@ def test_mapped_models_are_refused(tmp_path: Path) -> None:
     tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
     mapped = RewriteOptions(tables="mapped", least_table_bytes=1, verify=False)
     rewrite_saved_model(tmp_path / "model", tmp_path / "mapped", mapped)
-    message = "cannot become stock ops.*; rewrite the model that was fused instead"
+    message = "cannot become stock ops.*; use the model that was fused instead"
     with pytest.raises(ModelError, match=message):
         split_saved_model(tmp_path / "mapped", tmp_path / "split")
     assert not (tmp_path / "split").exists()
