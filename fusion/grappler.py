@@ -275,15 +275,14 @@ def _fuse(
         not_read: fetched nodes of which nobody reads a value.
         is_observed: whether the graph stays as it is, and shall be told all.
     """
-    serialized = item.graph_def()
-    graph_def = graph_pb2.GraphDef.FromString(serialized)
+    graph_def = graph_pb2.GraphDef.FromString(item.graph_def())
     preserve, awaited = item.nodes_to_preserve(), frozenset[str]()
     if any(node.op in _FUNCTION_OPS for node in graph_def.node):
         # A function is given its values by name of its arguments only. What else it does not
         # return is there to be waited for: its control outputs.
         arguments = {node.name for node in graph_def.node if node.op in _FUNCTION_OPS}
         awaited = preserve - (item.fetches() - not_read) - arguments
-    tasks = local_tasks(serialized)
+    tasks = local_tasks()
     preserve -= awaited
     passes: list[Pass] = [
         FuseLookups(preserve, awaited, tasks=tasks, devices=DEVICES, runs=True),

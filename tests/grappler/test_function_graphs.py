@@ -1,8 +1,6 @@
 """Graphs of functions as TensorFlow hands them over, with arguments and control outputs."""
 
-import weakref
 from dataclasses import replace
-from threading import Event
 
 import numpy as np
 import pytest
@@ -108,26 +106,24 @@ def test_what_another_process_runs_is_left_alone(handed):
 @pytest.mark.parametrize("attribute", ["_server_def", "_collective_ops_server_def"])
 def test_which_tasks_are_this_process(monkeypatch, attribute):
     localhost = "/job:localhost/replica:0/task:0"
-    assert local_tasks(b"") == {localhost}
+    assert local_tasks() == {localhost}
     server = ServerDef(job_name="chief", task_index=2)
     monkeypatch.setattr(context.context(), attribute, server)
-    assert local_tasks(b"") == {localhost, "/job:chief/replica:0/task:2"}
+    assert local_tasks() == {localhost, "/job:chief/replica:0/task:2"}
 
 
 def test_servers_of_this_process_are_its_tasks():
     worker, other = (f"/job:worker/replica:0/task:{index}" for index in (0, 1))
-    graph = graph_pb2.GraphDef()
-    graph.node.add(device=f"{worker}/device:CPU:0")
-    graph.node.add(device=f"{other}/device:CPU:0")
-    serialized = graph.SerializeToString()
-    dead = weakref.proxy(Event())  # which nobody may ask for anything
-    assert worker not in local_tasks(serialized)
+    assert worker not in local_tasks()
     cluster = {"worker": ["127.0.0.1:0", "127.0.0.1:1"]}
+    with pytest.raises(tf.errors.InternalError) as error:
+        tf.distribute.Server(cluster, job_name="worker", task_index=2)
+    assert "/job:worker/replica:0/task:2" not in local_tasks()
     server = tf.distribute.Server(cluster, job_name="worker", task_index=0)
-    found = local_tasks(serialized)
+    found = local_tasks()
     assert worker in found
     assert other not in found
-    del server, dead
+    del server, error
 
 
 def test_a_second_call_finds_nothing_to_do(handed):

@@ -97,6 +97,7 @@ def test_it_is_told_at_import():
 
 COUNT = "from fusion.runtime.threads import pool; print(pool.thread_count())"
 SESSIONS = """
+import fusion
 import tensorflow as tf
 v1 = tf.compat.v1
 session = v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=1), graph=tf.Graph())
@@ -115,6 +116,7 @@ SETTING = "import tensorflow as tf; tf.config.threading.set_intra_op_parallelism
         ("", {"TF_NUM_INTRAOP_THREADS": "many"}, None),
         (SESSIONS, {}, 1),
         (SESSIONS, {"TF_NUM_INTRAOP_THREADS": "2"}, 1),
+        (SESSIONS + "del session\n", {}, None),
         (SETTING.format(1), {}, 1),
         (SETTING.format(64), {"TF_NUM_INTRAOP_THREADS": "1"}, None),
         (SETTING.format(1) + SESSIONS, {THREADS_VARIABLE: "3"}, 3),

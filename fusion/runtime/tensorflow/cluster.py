@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import re
 from typing import Any
 
 import tensorflow as tf
@@ -13,22 +11,20 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import device_spec
 from tensorflow.python.training import server_lib
 
-_NAMED = re.compile(rb"/job:([a-zA-Z0-9_]+)/replica:0/task:(\d+)")
+from fusion.runtime.tensorflow.instances import instances
 
 _Task = tuple[str, int]
 
+_servers = instances(server_lib.Server)
 
-def local_tasks(graph: bytes) -> frozenset[str]:
-    """The tasks of this process, among them all of those that a serialized graph names.
 
-    They are known from TensorFlow's context, and from the servers that the process has started.
+def local_tasks() -> frozenset[str]:
+    """The tasks of this process.
+
+    They are known from TensorFlow's context, and from the servers that the process has started
+    since this module was imported.
     """
-    known = {("localhost", 0), *_of_context()}
-    named = {(job.decode(), int(task)) for job, task in _NAMED.findall(graph)}
-    if not named <= known:
-        # A server is known to nobody but who started it. To look at all objects takes no longer
-        # than to optimize a small graph.
-        known |= _of_servers()
+    known = {("localhost", 0), *_of_context(), *_of_servers()}
     return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in known)
 
 
@@ -56,10 +52,9 @@ def _of_context() -> list[_Task]:
     return [_task_of(one) for one in definitions if one is not None]
 
 
-def _of_servers() -> set[_Task]:
-    # The type, not the class that an object says it has: proxies ask what they stand for.
-    servers = (one for one in gc.get_objects() if issubclass(type(one), server_lib.Server))
-    return {_task_of(server.server_def) for server in servers}
+def _of_servers() -> list[_Task]:
+    # One that is still being made, or could not be, has no server of C yet.
+    return [_task_of(one.server_def) for one in _servers.living() if hasattr(one, "_server")]
 
 
 def _task_of(definition: tensorflow_server_pb2.ServerDef) -> _Task:

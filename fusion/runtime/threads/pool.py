@@ -7,12 +7,10 @@ such a kernel is made in it.
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorflow.python.client.session import BaseSession
@@ -21,6 +19,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
+from fusion.runtime.tensorflow.instances import instances
 from fusion.runtime.threads.layout import THREADS_VARIABLE, Pool
 
 _logger = logging.getLogger("fusion")
@@ -60,6 +59,7 @@ class _Pool:
 
 
 _pool = single("threads", _Pool)
+_sessions = instances(BaseSession)
 
 
 def pool_address() -> int:
@@ -96,15 +96,11 @@ def thread_count() -> int:
 def tensorflow_threads() -> int:
     """The number that TensorFlow's API was given for its own threads within an op, 0 for none.
 
-    That is tf.config's, or the least of the ConfigProtos of the v1 Sessions that there are.
+    That is tf.config's, or the least of the ConfigProtos of the v1 Sessions that were made since
+    this module was imported and that are in use.
     """
     chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
-    return chosen or min(filter(None, map(_session_threads, _sessions())), default=0)
-
-
-def _sessions() -> Iterator[BaseSession]:
-    # By their type: what stands in for another object may make that when asked for its class.
-    return (one for one in gc.get_objects() if issubclass(type(one), BaseSession))
+    return chosen or min(filter(None, map(_session_threads, _sessions.living())), default=0)
 
 
 def _session_threads(session: BaseSession) -> int:
