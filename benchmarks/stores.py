@@ -17,8 +17,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,6 @@ class _Calls:
 @contextmanager
 def _redis_server(folder: Path) -> Iterator[int]:
     """The port of a server, which runs in the block."""
-    import redis
-    from redis.backoff import ConstantBackoff
-    from redis.retry import Retry
-
     program = shutil.which("redis-server")
     if program is None:
         raise SystemExit("needs redis-server: apt-get install redis-server")
@@ -187,11 +184,23 @@ def _redis_server(folder: Path) -> Iterator[int]:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir"]
     process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL)
     try:
-        redis.Redis("127.0.0.1", port, retry=Retry(ConstantBackoff(0.05), 200)).ping()
+        while not _answers(port):
+            if process.poll() is not None:
+                raise SystemExit(f"redis-server ended with exit code {process.returncode}")
+            time.sleep(0.05)
         yield port
     finally:
         process.kill()
         process.wait()
+
+
+def _answers(port: int) -> bool:
+    """Whether a server is there and ready."""
+    import redis
+
+    with suppress(redis.ConnectionError, redis.exceptions.BusyLoadingError):
+        return bool(redis.Redis("127.0.0.1", port).ping())
+    return False
 
 
 def main() -> None:

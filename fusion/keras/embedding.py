@@ -52,7 +52,13 @@ class Embedding(keras.layers.Embedding):
     def _sparse_rows(self, table: Any, ids: tf.SparseTensor) -> tf.Tensor:
         """[..., D] of a SparseTensor: each element is a bag of its own, or an empty one."""
         shape = ids.shape
-        ids = tf.SparseTensor(ids.indices, self._from_start(ids.values), ids.dense_shape)
+        if not self._prunes():
+            ids = tf.SparseTensor(ids.indices, self._from_start(ids.values), ids.dense_shape)
         elements = tf.sparse.expand_dims(ids, -1)
         rows = fused_safe_embedding_lookup_sparse(table, elements, default_id=0)
         return tf.ensure_shape(rows, [*shape, self.output_dim])
+
+    def _prunes(self) -> bool:
+        """Whether Keras's layer takes elements < 0 of a SparseTensor for none: where it casts."""
+        major, minor, _ = keras.__version__.split(".", 2)
+        return (int(major), int(minor)) < (3, 10) and self.compute_dtype != self.variable_dtype

@@ -26,6 +26,7 @@ from fusion.optimizers import tf_keras as legacy
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption, LeastFrequent
 from fusion.tables.replicas import SharedVariable
 from tests.embedding_variables.plain import initial_values, keyed, rows_of
+from tests.keras.releases import HAS_ADAGRAD_OF_ROWS
 
 v1 = tf.compat.v1
 
@@ -150,10 +151,9 @@ def resident_bytes() -> int:
 
 def losses_are_those_of_mirrored_tables(strategy: Strategy) -> None:
     values = initial_values(DIM, KEYS)
-    # Those of older Keras fail with any table: it does not know how long the rows are.
-    has_adagrad = tuple(map(int, keras.__version__.split(".")[:2])) > (3, 6)
+    # Those of older Keras fail with any table.
     for kind, lookup in (
-        (keras.optimizers.Adagrad if has_adagrad else keras3.Adagrad, rows_of_keys),
+        (keras.optimizers.Adagrad if HAS_ADAGRAD_OF_ROWS else keras3.Adagrad, rows_of_keys),
         (keras.optimizers.SGD, means_v2),
         (tf_keras.optimizers.Adagrad, sums_v1),
     ):

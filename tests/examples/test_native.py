@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from examples.native.client import Client, Refused
@@ -196,7 +196,7 @@ def test_a_model_with_an_op_of_a_later_version_is_not_loaded(program, models, tm
 
 def test_a_model_with_an_attr_of_a_later_version_is_refused(program, models, tmp_path):
     """TensorFlow leaves out what an op does not have; the kernel does not."""
-    model = newer(models, tmp_path / "newer", attr={"newer": {"i": 1}})
+    model = newer(models, tmp_path / "newer", attr={"newer": attr_value_pb2.AttrValue(i=1)})
     process = Process(program, "--ops", models / "library.so", "--port", 0, model)
     text = "attr newer is not known: a later version of fusion has written this node"
     with Client(process.address) as client, pytest.raises(Refused, match=text) as caught:

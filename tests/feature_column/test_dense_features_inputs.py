@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import keras
@@ -21,6 +20,7 @@ from tests.feature_column.dense_layers import (
     run,
     stock_layer,
 )
+from tests.keras.releases import HAS_RAGGED_INPUTS
 from tests.reference import assert_same_bits
 
 VALUES = [3, 1, 3, -1, 9, 0]
@@ -253,7 +253,7 @@ SYMBOLIC: dict[str, tuple[Any, Any, tuple[int | None, ...]]] = {
     ),
     **({
         "ragged": (ragged, tf.ragged.constant([[1, 2], [], [3]], tf.int64), (None, 4))
-    } if "ragged" in inspect.signature(keras.Input).parameters else {}),
+    } if HAS_RAGGED_INPUTS else {}),
 }  # fmt: skip
 
 

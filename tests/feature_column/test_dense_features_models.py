@@ -27,6 +27,7 @@ from tests.feature_column.dense_layers import (
     sparse,
     stock_layer,
 )
+from tests.keras.releases import EXPORTS_TABLES
 from tests.reference import assert_same_bits
 
 Array = Any
@@ -194,10 +195,6 @@ def with_vocabularies(file: Path) -> Any:
     return keras.Model(given, DenseFeatures(made)(given))
 
 
-#: Older ones write the tables of their own layers only.
-KERAS_EXPORTS_TABLES = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 9)
-
-
 @pytest.mark.parametrize("writer", ["export", "save"])
 def test_vocabularies_go_into_saved_models(writer: str, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("x\nyy\nz\n")
@@ -208,7 +205,7 @@ def test_vocabularies_go_into_saved_models(writer: str, tmp_path: Path) -> None:
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert_same_bits(loaded(batch).numpy(), expected.numpy())
     target = str(tmp_path / "model")
-    if writer == "export" and not KERAS_EXPORTS_TABLES:
+    if writer == "export" and not EXPORTS_TABLES:
         with pytest.raises(AssertionError, match="untracked"):
             model.export(target)
         return

@@ -13,6 +13,7 @@ import tensorflow as tf
 import fusion
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import TableDescription
+from tests.keras.releases import HAS_RAGGED_INPUTS
 from tests.keras.slots import FAMILIES
 from tests.stores.dictionary_tier import DictionaryTier
 
@@ -156,6 +157,10 @@ class TestSparseLookupLayer:
         self, family: str, kind: str, weighted: bool, tmp_path: Path
     ) -> None:
         package, _ = FAMILIES[family]
+        if (family, kind) == ("keras3", "ragged") and not HAS_RAGGED_INPUTS:
+            with pytest.raises(TypeError, match="ragged"):
+                package.Input((None,), ragged=True)
+            return
         dtypes = ["int64", "float32"] if weighted else ["int64"]
         inputs = [package.Input((None,), dtype=dtype, **{kind: True}) for dtype in dtypes]
         layer, make = layer_of(family, "SparseLookupLayer"), sparse if kind == "sparse" else ragged

@@ -1,10 +1,11 @@
 """How stock TensorFlow puts the numbers of a bag together, one after the other.
 
-All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_stock_sums.py:
+All of this was found by comparison with TensorFlow 2.18 and 2.21, see tests/ops/test_stock_sums.py:
 - Sums of half types are rounded after each addition, but for those of bfloat16 over an axis, which
   are float32. The elements of one packet of float16 are added as float32.
 - A maximum over an axis is NaN where any number is. Of two equal numbers it is the later one, which
-  tells zeros of different signs apart; in packets of half types it is the earlier one.
+  tells zeros of different signs apart; in packets of half types it is the earlier one, and until
+  TensorFlow 2.20 among the elements of one packet of any type.
 - UnsortedSegmentMax takes the later of two numbers unless the earlier one is larger, so that a NaN
   counts as what is behind it. It begins with the lowest finite number.
 
@@ -55,12 +56,17 @@ class Fold(NamedTuple):
     rounded: Any
 
 
-def fold_of(stored: str, order: int, takes_max: bool) -> Fold:
-    """How the sum, or the maximum, of numbers of dtype `stored` is found in an order."""
+def fold_of(stored: str, order: int, takes_max: bool, earlier_across: bool = False) -> Fold:
+    """How the sum, or the maximum, of numbers of dtype `stored` is found in an order.
+
+    Args:
+      earlier_across: whether a maximum over an axis is the earlier of equal elements of a packet.
+    """
     rounded, is_half = rounder(stored), DTYPES[stored].is_widened
     if takes_max and order == AXIS:
         join = _earlier if is_half else larger_or_nan
-        return Fold(-np.inf, join, larger_or_nan, larger_or_nan, rounded)
+        join_across = _earlier if earlier_across else larger_or_nan
+        return Fold(-np.inf, join, larger_or_nan, join_across, rounded)
     if takes_max:
         lowest = _LOWEST[stored] if is_half else float(np.finfo(stored).min)
         return Fold(lowest, larger, larger, larger, rounded)

@@ -49,6 +49,7 @@ def tile_kernel(
     order: int,
     takes_max: bool,
     row_format: str = PLAIN,
+    earlier_across: bool = False,
 ) -> Callable[[int], None]:
     """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
 
@@ -58,8 +59,10 @@ def tile_kernel(
       order: AXIS, SEQUENCE or DENSE_SEGMENT.
       takes_max: whether it finds the largest elements instead.
       row_format: how rows are stored, see `row_ops`.
+      earlier_across: see `fold_of`.
     """
-    rows, fold = row_ops(stored, row_format, lanes, count), fold_of(stored, order, takes_max)
+    rows = row_ops(stored, row_format, lanes, count)
+    fold = fold_of(stored, order, takes_max, earlier_across)
     ops = tile_ops(stored, lanes, count)
     item, store_tile, packet = DTYPES[stored].item_bytes, ops.store, packet_size(stored)
     add_up = _tile_sum(ops.zero, rows, stored, fold, terms, order)
@@ -90,11 +93,9 @@ def tile_kernel(
     return combine
 
 
-def any_kernel(
-    stored: str, terms: int, order: int, takes_max: bool, row_format: str = PLAIN
-) -> Callable[[int], None]:
+def any_kernel(stored: str, *how: Any) -> Callable[[int], None]:
     """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
-    one = jit(tile_kernel(stored, 1, 1, terms, order, takes_max, row_format))
+    one = jit(tile_kernel(stored, 1, 1, *how))
 
     def combine(args: int) -> None:
         for element in range(load(args, GatherArgs.dim)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.cpu_ops.column_layout import SEGMENT
+import tensorflow as tf
+
+from fusion.cpu_ops.column_layout import AXIS, SEGMENT
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.cpu.columns.kernel_indices import (
     DTYPE_COUNT,
@@ -70,8 +72,16 @@ def _ordered(shape: _Shape, variant: int) -> RowKernel:
     (order, terms), takes_max = divmod(variant // 2, 3), bool(variant % 2)
     order += SEGMENT + 1
     extras = f"{('', '_weighted', '_less')[terms]}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
-    how = (terms, order, takes_max, shape.row_format)
+    how: tuple[object, ...] = (terms, order, takes_max, shape.row_format)
+    if takes_max and order == AXIS:
+        how += (_earlier_across(),)
     return _row_kernel("fusion.cpu_ops.dense.kernels", f"gather_{shape.name}{extras}", shape, how)
+
+
+def _earlier_across() -> bool:
+    """Whether maxima are those of TensorFlow before 2.21, see `folds`."""
+    major, minor, _ = tf.__version__.split(".", 2)
+    return (int(major), int(minor)) < (2, 21)
 
 
 def _scatter_at(index: int) -> RowKernel:

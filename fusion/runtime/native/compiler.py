@@ -22,7 +22,7 @@ from fusion.runtime.tensorflow.library import SYMBOLS
 #: as madvise does, holds a lock for which every thread waits that touches new memory: it is for
 #: variables that are made, and not for calls.
 LIBC = frozenset(
-    {"snprintf", "memcpy", "memset", "memmove", "sqrt", "sqrtf", ""}
+    {"snprintf", "memcpy", "memset", "memmove", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
     | {"dlopen", "dlsym", "getenv", "sched_getaffinity", "sem_init", "write", "__register_atfork"}
     | {
@@ -143,6 +143,21 @@ def _entry_module(context: Any, fndesc: Any, symbol: str) -> Any:
 _NO_DESTRUCTOR = "define linkonce_odr void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
 
 
+#: What the C library's functions of that name do, but for their errors. Some versions of LLVM call
+#: them for numbers below zero, of which an instruction could not tell the error.
+_SQUARE_ROOTS = {
+    name: f"""
+declare {kind} @llvm.sqrt.{suffix}({kind})
+
+define linkonce_odr {kind} @{name}({kind} %x) {{
+  %root = call {kind} @llvm.sqrt.{suffix}({kind} %x)
+  ret {kind} %root
+}}
+"""
+    for name, kind, suffix in (("sqrt", "double", "f64"), ("sqrtf", "float", "f32"))
+}
+
+
 def _emit(library: Any, symbol: str) -> bytes:
     """The object code of a finished library with `symbol` as its only exported function."""
     import llvmlite.binding as llvm
@@ -151,6 +166,9 @@ def _emit(library: Any, symbol: str) -> bytes:
     module.link_in(llvm.parse_assembly(_NO_DESTRUCTOR))
     if not processor.target().has("f16c"):
         module.link_in(llvm.parse_assembly(CONVERSIONS))
+    called = {function.name for function in module.functions}
+    for name in called & _SQUARE_ROOTS.keys():
+        module.link_in(llvm.parse_assembly(_SQUARE_ROOTS[name]))
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
