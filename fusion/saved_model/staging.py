@@ -45,6 +45,8 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
             shown = dst if taken == path else taken
             raise ModelError(f"{shown}: already exists; choose a new path or remove it first")
     if not path.parent.is_dir():
+        if os.path.lexists(path.parent):
+            raise ModelError(f"{dst}: its parent {path.parent} is no folder")
         raise ModelError(f"{dst}: its parent folder {path.parent} does not exist; create it first")
     if (path.parent.resolve() / path.name).is_relative_to(src.resolve()):
         raise ModelError(f"{dst}: lies inside the source model {src}; choose a path outside it")

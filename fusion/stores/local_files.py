@@ -28,6 +28,7 @@ from fusion.stores.tier import (
     TierError,
     check_fetch,
     check_rows,
+    dimension_of,
 )
 from fusion.tables import files
 
@@ -203,12 +204,13 @@ def write_table(folder: _PathLike, blocks: Blocks) -> int:
     Raises:
       FileExistsError: there is something at `folder`.
       ValueError: no block, or blocks of other shapes or dtypes.
+      TypeError: blocks of something else than arrays.
     """
     iterator = iter(blocks)
     first = next(iterator, None)
     if first is None:
         raise ValueError(f"{folder}: a table of no block has no dimension")
-    dimension = first[1].shape[-1]
+    dimension = dimension_of(*first)
 
     def checked() -> Iterator[Block]:
         for block in chain([first], iterator):

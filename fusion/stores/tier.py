@@ -118,6 +118,21 @@ def check_fetch(dimension: int, keys: Keys, rows: Rows) -> None:
         raise ValueError("rows must be in C order and writable")
 
 
+def dimension_of(keys: Keys, rows: Rows) -> int:
+    """The dimension of the rows of a block.
+
+    Raises:
+      TypeError: it is not of arrays.
+      ValueError: other dtypes or shapes.
+    """
+    for name, given in (("keys", keys), ("rows", rows)):
+        if not isinstance(given, np.ndarray):
+            raise TypeError(f"{name} must be a NumPy array, got {type(given).__name__}")
+    dimension = rows.shape[-1] if rows.ndim else 0
+    check_rows(dimension, keys, rows)
+    return dimension
+
+
 def check_rows(dimension: int, keys: Keys, rows: Rows) -> None:
     """Checks keys and their rows.
 

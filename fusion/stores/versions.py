@@ -24,7 +24,7 @@ import numpy as np
 
 from fusion.stores import hash_index
 from fusion.stores.hash_index import KeyFile, open_index
-from fusion.stores.tier import Block, Blocks, TableDescription, check_rows
+from fusion.stores.tier import Block, Blocks, TableDescription, check_rows, dimension_of
 from fusion.tables import files
 
 _PathLike = str | os.PathLike[str]
@@ -202,6 +202,7 @@ def write_version(
       OSError: it cannot be written, such as on a full disk.
       ValueError: a number that cannot be, no table, no block, blocks of other shapes or dtypes, or
         a key that is there twice.
+      TypeError: blocks of something else than arrays.
     """
     if number < 0 or (base is not None and base < 0):
         raise ValueError(f"number and base must be at least 0, got {number} and {base}")
@@ -237,7 +238,7 @@ def _write_table(staging: Path, name: str, source: _PathLike | Blocks) -> dict[s
         first = next(iterator, None)
         if first is None:
             raise ValueError(f"table {name}: has no block, from which to know its dimension")
-        dimension = first[1].shape[-1]
+        dimension = dimension_of(*first)
         iterator = _chained(first, iterator)
     _ = TableDescription(name, dimension)  # is checked
     checksums = {files.KEYS: 0, files.ROWS: 0}

@@ -69,6 +69,9 @@ def test_destinations_that_cannot_be(tmp_path: Path):
             check_destination(src, tmp_path / taken)
     with pytest.raises(ModelError, match=r"parent folder .* does not exist"):
         check_destination(src, tmp_path / "no" / "dst")
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match=r"file/dst: its parent .*/file is no folder"):
+        check_destination(src, tmp_path / "file" / "dst")
     (tmp_path / "alias").symlink_to(src)
     for inside in (src / "dst", tmp_path / "alias" / "dst"):
         with pytest.raises(ModelError, match="inside the source"):

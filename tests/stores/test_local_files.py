@@ -260,6 +260,10 @@ def test_what_cannot_be_written(tmp_path):
     blocks = [(np.arange(2), np.zeros((2, d), np.float32)) for d in (3, 4)]
     with pytest.raises(ValueError, match=r"float32 of shape \(2, 3\)"):
         write_table(tmp_path / "a", blocks)
+    with pytest.raises(TypeError, match="keys must be a NumPy array, got list"):
+        write_table(tmp_path / "a", [([1], np.zeros((1, 4), np.float32))])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="rows must be float32"):
+        write_table(tmp_path / "a", [(np.arange(1), np.array(1, np.float32))])
     assert [*tmp_path.iterdir()] == []
     write_table(tmp_path / "a", blocks[:1])
     with pytest.raises(FileExistsError):

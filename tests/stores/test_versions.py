@@ -108,6 +108,12 @@ def test_what_cannot_be_written(tmp_path: Path, number, base, tables, message: s
     assert not root.exists() or [*root.iterdir()] == []
 
 
+def test_blocks_are_of_arrays(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="rows must be a NumPy array, got list"):
+        write_version(tmp_path, 1, {"items": [(np.arange(1), [[1.0]])]})  # type: ignore[list-item]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_version_is_written_once(tmp_path: Path) -> None:
     write_version(tmp_path, 1, {"items": rows_of(1, [1], 4)})
     with pytest.raises(FileExistsError, match="already exists"):

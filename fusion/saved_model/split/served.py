@@ -122,8 +122,15 @@ def _facts(folder: Path) -> list[dict[str, Any]]:
     """What the manifest of a split model says of its tables."""
     if not is_split(folder):
         raise ModelError(f"{folder}: not what `fusion split` has made: it has no {MANIFEST_FILE}")
-    tables: list[dict[str, Any]] = json.loads((folder / MANIFEST_FILE).read_text())["tables"]
-    return tables
+    manifest = folder / MANIFEST_FILE
+    try:
+        tables: list[dict[str, Any]] = json.loads(manifest.read_text())["tables"]
+        named = all(isinstance(table["name"], str) for table in tables)
+        if named and all(isinstance(table["dimension"], int) for table in tables):
+            return tables
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ModelError(f"{manifest}: damaged: it does not list the names and dimensions of tables")
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,21 @@ def test_a_table_that_is_needed_as_a_whole() -> None:
         served._check_handles(Path("model"), graph, {"handle": table})
 
 
+@pytest.mark.parametrize(
+    "tables", [None, "", "[]", "3", "[3]", '[{"name": "t"}]', '[{"name": "t", "dimension": "4"}]']
+)
+def test_a_manifest_that_was_changed_by_hand(tables: str | None, tmp_path: Path) -> None:
+    content = '{"kind": "split"' + ("" if tables is None else f', "tables": {tables}') + "}"
+    (tmp_path / "fusion.json").write_text(content)
+    if tables == "[]":
+        assert split_tables(tmp_path) == ()
+        return
+    wrong = "not what `fusion split` has made" if tables == "" else "fusion.json: damaged"
+    for read in (split_tables, lambda path: serve_from_store(path, tmp_path / "served")):
+        with pytest.raises(ModelError, match=wrong):
+            read(tmp_path)
+
+
 def test_what_is_no_split_model(models: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not what `fusion split` has made"):
         serve_from_store(models / "tf2", tmp_path / "served")
