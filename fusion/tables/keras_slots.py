@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import refuse_hdf5, replace_export, replace_saving
+from fusion.tables.keras_store import refuse_hdf5, replace, replace_export, replace_saving
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import is_shared, joined_gradients
 from fusion.tables.slots import (
@@ -67,15 +67,15 @@ def _prepare_keras() -> None:
 
     optimizers = keras.optimizers
     follow = functools.partial(_following, keras.initializers.get)
-    _replace(optimizers.Optimizer, "add_variable_from_reference", follow)
+    replace(optimizers.Optimizer, "add_variable_from_reference", follow)
     follow = functools.partial(_following_the_noted, keras.initializers.get)
-    _replace(optimizers.Optimizer, "add_variable", follow)
-    _replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
-    _replace(optimizers.Adafactor, "build", _refused_build)
-    _replace(optimizers.Optimizer, "_all_reduce_sum_gradients", _joining)
-    _replace(optimizers.LossScaleOptimizer, "build", _without_loss_scale)
+    replace(optimizers.Optimizer, "add_variable", follow)
+    replace(optimizers.Optimizer, "build", functools.partial(_checked_arguments, _DENSE))
+    replace(optimizers.Adafactor, "build", _refused_build)
+    replace(optimizers.Optimizer, "_all_reduce_sum_gradients", _joining)
+    replace(optimizers.LossScaleOptimizer, "build", _without_loss_scale)
     for name in _EARLY:
-        _replace(getattr(optimizers, name), "build", _checked_build)
+        replace(getattr(optimizers, name), "build", _checked_build)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     if keras.backend.backend() == "tensorflow":
@@ -86,38 +86,30 @@ def _prepare_tf_keras() -> None:
     import tf_keras
 
     optimizers = tf_keras.optimizers
-    _replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
+    replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
     checked = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
-    _replace(optimizers.Optimizer, "build", lambda method: checked(_without_xla(method)))
+    replace(optimizers.Optimizer, "build", lambda method: checked(_without_xla(method)))
     # Made before, it has the function that is replaced below.
-    _replace(optimizers.legacy.Optimizer, "_aggregate_gradients", _joining)
+    replace(optimizers.legacy.Optimizer, "_aggregate_gradients", _joining)
     follow = functools.partial(_following, tf_keras.initializers.get)
-    _replace(optimizers.legacy.Optimizer, "add_slot", follow)
+    replace(optimizers.legacy.Optimizer, "add_slot", follow)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace_saving(tf_keras.layers.Layer, _weights)
     refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
     scaling = importlib.import_module("tf_keras.src.mixed_precision.loss_scale_optimizer")
     for owner in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
-        _replace(owner, "apply_gradients", _without_loss_scale)
+        replace(owner, "apply_gradients", _without_loss_scale)
     utils = importlib.import_module("tf_keras.src.optimizers.utils")
-    _replace(utils, "all_reduce_sum_gradients", _joining)
+    replace(utils, "all_reduce_sum_gradients", _joining)
     replace_export(tf_keras.export.ExportArchive)
-    _replace(optimizers.Adafactor, "build", _refused_build)
+    replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
-        _replace(getattr(optimizers, name), "build", _checked_build)
+        replace(getattr(optimizers, name), "build", _checked_build)
 
 
 def _weights(layer: Any) -> list[Any]:
     """Those of a layer of tf_keras itself."""
     return [*layer._trainable_weights, *layer._non_trainable_weights]
-
-
-def _replace(owner: Any, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
-    method = getattr(owner, name, None)
-    if method is not None and not hasattr(method, "_knows_slots"):
-        replaced = functools.wraps(method)(wrap(method))
-        replaced._knows_slots = True  # type: ignore[attr-defined]
-        setattr(owner, name, replaced)
 
 
 def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variable") -> None:

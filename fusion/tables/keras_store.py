@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,6 +66,29 @@ def _raw(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
+def replace(owner: Any, name: str, wrap: Callable[..., Callable[..., Any]]) -> None:
+    """Replaces a function of a Keras from now on, if there is such and none was put in its place.
+
+    Args:
+      owner: the class or the module that has it.
+      name: of the function.
+      wrap: makes the new one of it. That is given by position whatever the old one takes so, as its
+        callers may name arguments, which have other names from class to class.
+    """
+    known = getattr(owner, name, None)
+    if known is None or hasattr(known, "_is_replaced"):
+        return
+    new, signature = wrap(known), inspect.signature(known)
+
+    @functools.wraps(known)
+    def call(*args: Any, **named: Any) -> Any:
+        bound = signature.bind(*args, **named)
+        return new(*bound.args, **bound.kwargs)
+
+    call._is_replaced = True  # type: ignore[attr-defined]
+    setattr(owner, name, call)
+
+
 def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]]) -> None:
     """Has a base class of Keras save variables by keys in files, where there are such.
 
@@ -113,14 +137,10 @@ def refuse_hdf5(module: Any) -> None:
     Its files have no room for anything but whole variables.
     """
     for name, position in _OF_HDF5.items():
-        known = getattr(module, name)
-        if not hasattr(known, "_refuses_keys"):
-            replaced = functools.wraps(known)(_refusing(known, position))
-            replaced._refuses_keys = True  # type: ignore[attr-defined]
-            setattr(module, name, replaced)
+        replace(module, name, functools.partial(_refusing, position))
 
 
-def _refusing(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+def _refusing(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     def refuse(*args: Any, **named: Any) -> Any:
         model = args[position]
         if has_keyed(model.weights):
