@@ -62,19 +62,36 @@ class _State:
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[plugin.Item], None]] = {}
-        self.puts_off_collection = False
+        self.threshold = 0  # what it was before the pass; 0 if it is not changed now
         self.renew_lock()
         os.register_at_fork(after_in_child=self.renew_after_fork)
 
     def renew_lock(self) -> None:
-        self.lock = threading.Lock()
+        # A handler of signals may ask for `stats` in the midst of what the main thread does here.
+        self.lock = threading.RLock()
 
     def renew_after_fork(self) -> None:
         """Lets a child of a fork go on, though a thread that it lacks may have been in the pass."""
         self.renew_lock()
-        if self.puts_off_collection:
-            self.puts_off_collection = False
-            gc.enable()
+        self.resume_collection()
+
+    def put_off_collection(self) -> None:
+        """Puts off looking for garbage: a pass makes a million objects that live to its end.
+
+        That is done by a threshold: programs look whether collection is enabled, and switch it.
+        """
+        with self.lock:
+            threshold, *_ = gc.get_threshold()
+            self.threshold = threshold or self.threshold
+            gc.set_threshold(0)
+
+    def resume_collection(self) -> None:
+        """Looks for garbage as before, though another thread may still be in the pass."""
+        with self.lock:
+            # A program that has set a threshold meanwhile keeps that.
+            if self.threshold and not gc.get_threshold()[0]:
+                gc.set_threshold(self.threshold)
+            self.threshold = 0
 
     @property
     def on(self) -> bool:
@@ -309,17 +326,11 @@ def _serialized_result(result: FusionResult) -> bytes | None:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Puts off looking for garbage: the pass makes a million objects that live to its end."""
-    enabled = gc.isenabled()
-    if enabled:
-        _state.puts_off_collection = True
-    gc.disable()
+    _state.put_off_collection()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
-            _state.puts_off_collection = False
+        _state.resume_collection()
 
 
 def _last_report(report: FusionReport, last: FusionReport | None) -> FusionReport:

@@ -4,7 +4,11 @@ import gc
 import logging
 import multiprocessing
 import os
+import signal
 import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -81,12 +85,43 @@ def test_a_child_forked_while_another_thread_holds_the_locks():
     ours, theirs = context.Pipe()
     forked = context.Process(target=child, args=(theirs,))
     optimizer = process.single("optimizer_plugin", plugin._Plugin)
-    with grappler._state.lock, optimizer.lock:
-        forked.start()
+    held, forked_by_now = threading.Event(), threading.Event()
+
+    def hold():
+        with grappler._state.lock, optimizer.lock:
+            held.set()
+            forked_by_now.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    forked.start()
+    forked_by_now.set()
+    holder.join()
     assert ours.poll(60)
     assert ours.recv()
     forked.join(60)
     assert forked.exitcode == 0
+
+
+def test_a_handler_of_signals_may_ask_for_stats_whatever_it_interrupts():
+    assert not grappler._state.on
+    seen = []
+
+    def too_late(*_):
+        raise TimeoutError
+
+    handlers = {signal.SIGUSR1: lambda *_: seen.append(fusion.stats()), signal.SIGALRM: too_late}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        with grappler._state.switching():
+            signal.alarm(20)
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.alarm(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert not seen[0].enabled
 
 
 # A graph without embeddings is not parsed
@@ -152,11 +187,43 @@ def test_where_updates_are_looked_for(ops, found):
         assert prefilter.meets(grappler._state.rule, graph) == found
 
 
+def collects():
+    """Whether Python looks for garbage as new objects are made."""
+    return gc.isenabled() and gc.get_threshold()[0] > 0
+
+
 def test_a_child_collects_garbage_though_it_was_forked_beside_the_pass():
     with grappler._no_garbage_collection():
         child = os.fork()
         if child == 0:
-            os._exit(not gc.isenabled())
-        assert not gc.isenabled()
-    assert gc.isenabled()
+            os._exit(not collects())
+        assert not collects()
+    assert collects()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_garbage_is_collected_as_before_when_passes_overlap():
+    before = gc.get_threshold()
+    first, second = grappler._no_garbage_collection(), grappler._no_garbage_collection()
+    with ExitStack() as one, ExitStack() as other:
+        one.enter_context(first)
+        other.enter_context(second)
+        one.close()
+        assert gc.get_threshold() == before
+    assert gc.get_threshold() == before
+
+
+def test_what_a_program_does_about_collection_during_the_pass_stays(request):
+    request.addfinalizer(gc.enable)
+    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
+    with grappler._no_garbage_collection():
+        assert gc.isenabled()  # nobody keeps it off who puts back what was there
+        gc.disable()
+    assert not gc.isenabled()
+    with grappler._no_garbage_collection():
+        gc.set_threshold(900, 20, 20)
+    assert gc.get_threshold() == (900, 20, 20)
+    gc.set_threshold(0)
+    with grappler._no_garbage_collection():
+        pass
+    assert gc.get_threshold()[0] == 0

@@ -47,3 +47,8 @@ def test_a_tensorflow_whose_variables_tell_no_dtype_shares_none(monkeypatch, for
     assert not variable_access.is_shared("float32", "CPU")
     with pytest.raises(NotImplementedError, match="where the dtype of a variable is"):
         variable_access.functions("float32", "CPU")
+
+
+def test_a_process_has_one_record_for_all_nodes(forgetful):
+    request = variable_access.AccessRequest("float32", "CPU", updates=True)
+    assert variable_access.live_record(request) == variable_access.live_record(request) != 0

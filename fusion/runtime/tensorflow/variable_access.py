@@ -180,8 +180,12 @@ class AccessRequest(NamedTuple):
     updates: bool = False
 
 
+@cache
 def live_record(request: AccessRequest) -> int:
-    """The address of a record of this process's functions; 0 where this TensorFlow lacks one."""
+    """The address of a record of this process's functions; 0 where this TensorFlow lacks one.
+
+    There is one for each request: nodes of ops are prepared as long as the process lives.
+    """
     try:
         words = (
             update_functions(request.dtype)
