@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
+from weakref import WeakValueDictionary
+
+from fusion.runtime.process import single
+
+# Functions of TensorFlow and Keras that a first copy of this package has replaced look up here what
+# the next one makes.
 
 #: Embedding variables by the identity of their table's handle, which lives as long as they do.
-_KNOWN: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
+_KNOWN: WeakValueDictionary[int, Any] = single("embedding variables", WeakValueDictionary)
 
 #: Sharded tables likewise, by the handle of each shard, with the shard's number.
-_SHARDS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_SHARDS: WeakValueDictionary[int, Any] = single("shards", WeakValueDictionary)
 
 
 def register_shard(variable: Any, shard: Any) -> None:

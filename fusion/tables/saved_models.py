@@ -14,6 +14,7 @@ from typing import Any
 from tensorflow.python.saved_model import load as saved_model_loader
 from tensorflow.python.saved_model import save as saved_model
 
+from fusion.runtime.process import single
 from fusion.tables.replicas import on_cpu
 
 #: The child of variables that is saved in their place.
@@ -23,7 +24,9 @@ OWNER = "embedding_variable"
 _FUNCTIONS = "_serialize_to_tensors", "_restore_from_tensors"
 
 #: Whether the checkpoint that is written is the one of a SavedModel.
-_IS_OF_MODEL = contextvars.ContextVar("is_of_model", default=False)
+_IS_OF_MODEL: contextvars.ContextVar[bool] = single(
+    "is_of_model", lambda: contextvars.ContextVar("is_of_model", default=False)
+)
 
 
 def leave_out(variable: Any) -> None:
