@@ -154,7 +154,7 @@ def _following(
         if variable is None and (shard := shard_of(table)) is not None:
             with _made_beside_shard(shard, optimizer, name):
                 return method(*args, **named)
-        if variable is None or isinstance(initializer, ZerosOnDemand):
+        if variable is None or getattr(initializer, "is_on_demand", False):
             return method(*args, **named)
         _check(optimizer, table, name)
         if isinstance(initializer, str) or callable(initializer):

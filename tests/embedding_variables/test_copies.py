@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
+import keras
 import pytest
 
 from fusion import EmbeddingVariable
-from fusion.tables import registry, saved_models
+from fusion.tables import initial_rows, registry, saved_models
 
 
 def copy_of(module: ModuleType) -> ModuleType:
@@ -35,6 +36,14 @@ def test_it_knows_the_shards_of_the_first_one():
     variable, shard = EmbeddingVariable("table", 2, capacity=50).table, Shard()
     registry.register_shard(variable, shard)
     assert copy_of(registry).shard_of(variable) is shard
+
+
+def test_its_optimizers_make_slots_that_take_memory_with_their_rows():
+    variable = EmbeddingVariable("table", 2)
+    zeros = copy_of(initial_rows).ZerosOnDemand()
+    optimizer = keras.optimizers.Adam()
+    slot = optimizer.add_variable_from_reference(variable.table, "slot", initializer=zeros)
+    assert slot.shape == variable.table.shape
 
 
 @pytest.mark.parametrize("is_of_model", [True, False])
