@@ -255,3 +255,28 @@ def test_what_explain_says_is_what_enable_does(
         case.run()
     assert verdicts(explained) == verdicts(fusion.stats().last_report)
     assert sorted(map(str, case.forms)) == sorted(str(c.form) for c in explained.columns)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
+    bags = tf.ragged.constant([[1, 2], [], [3]], dtype=tf.int64, row_splits_dtype=tf.int64)
+    iterator = iter(tf.data.Dataset.from_tensor_slices(bags).batch(3).repeat(2))
+    found = tables(2)
+
+    @tf.function
+    def step(ids: Any) -> Any:
+        ids = next(ids)
+        if is_known:
+            ids = ids.with_values(tf.ensure_shape(ids.values, [None]))
+        return tf.concat([tf.reduce_sum(tf.gather(table, ids), 1) for table in found], 1)
+
+    report = fusion.explain(step.get_concrete_function(iterator))
+    assert [column.fused for column in report.columns] == [is_known] * 2
+    if not is_known:
+        assert {c.reason for c in report.columns} == {"the ids are not known to be a vector"}
+        return
+    expected = step(iterator)
+    with fusion.fused():
+        fused = tf.function(step.python_function)(iterator)
+    assert fusion.stats().last_report.fused_count == 2
+    np.testing.assert_array_equal(fused, expected)

@@ -377,6 +377,11 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
     return (*batch, *dims(shapes.list.shape[dense]))
 
 
+def _unwrapped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the splits of a RaggedTensor that was a variant; its values may have any rank."""
+    return (None,) if index < view.int_attr(name, "output_ragged_rank") else None
+
+
 def _one_hot(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of, depth, axis = view.shape(inputs[0]), view.constant(inputs[1]), view.int_attr(name, "axis")
     if of is None or not -1 <= axis <= len(of):
@@ -434,6 +439,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "IteratorGetNext": _declared,
     "IteratorGetNextSync": _declared,
     "OptionalGetValue": _declared,
+    "RaggedTensorFromVariant": _unwrapped,
     "ParseExample": _parsed,
     "ParseExampleV2": _parsed,
     "StridedSlice": _strided,
