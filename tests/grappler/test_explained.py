@@ -278,5 +278,5 @@ def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
     expected = step(iterator)
     with fusion.fused():
         fused = tf.function(step.python_function)(iterator)
-    assert fusion.stats().last_report.fused_count == 2
+    assert verdicts(fusion.stats().last_report) == verdicts(report)
     np.testing.assert_array_equal(fused, expected)

@@ -100,8 +100,9 @@ def _reshaped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 
 def _measured(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a measured shape, a vector also where the rank is not known."""
     of = view.shape(inputs[index])
-    return (len(of),) if of is not None else None
+    return (None if of is None else len(of),)
 
 
 def _packed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -378,7 +379,7 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
 
 
 def _unwrapped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of the splits of a RaggedTensor that was a variant; its values may have any rank."""
+    """The shape of the splits of a RaggedTensor that was a variant, not of its values."""
     return (None,) if index < view.int_attr(name, "output_ragged_rank") else None
 
 
