@@ -280,3 +280,20 @@ def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
         fused = tf.function(step.python_function)(iterator)
     assert verdicts(fusion.stats().last_report) == verdicts(report)
     np.testing.assert_array_equal(fused, expected)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_rows_of_mixed_precision_are_joined_before_they_are_cast(dtype: str | None) -> None:
+    """As docs/layers.md has it."""
+    policy = keras.mixed_precision.DTypePolicy("mixed_bfloat16")
+    layers, chosen = keras.layers, dtype or policy
+    inputs = [keras.Input((1,), dtype="int64") for _ in range(2)]
+    rows = [layers.Flatten(dtype=chosen)(layers.Embedding(9, 4, dtype=chosen)(x)) for x in inputs]
+    model = keras.Model(
+        inputs, layers.Dense(2, dtype=policy)(layers.Concatenate(dtype=chosen)(rows))
+    )
+    ids = [tf.TensorSpec([None, 1], tf.int64)] * 2
+    report = fusion.explain(tf.function(model).get_concrete_function(ids))
+    assert [column.fused for column in report.columns] == [dtype is not None] * 2
+    if dtype is None:
+        assert all("(Cast), which joins them to none" in str(c.reason) for c in report.columns)
