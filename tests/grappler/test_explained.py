@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -282,16 +282,22 @@ def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
     np.testing.assert_array_equal(fused, expected)
 
 
+@pytest.fixture
+def mixed_precision() -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+@pytest.mark.usefixtures("mixed_precision")
 @pytest.mark.parametrize("dtype", [None, "float32"])
 def test_rows_of_mixed_precision_are_joined_before_they_are_cast(dtype: str | None) -> None:
     """As docs/layers.md has it."""
-    policy = keras.mixed_precision.DTypePolicy("mixed_bfloat16")
-    layers, chosen = keras.layers, dtype or policy
+    layers = keras.layers
     inputs = [keras.Input((1,), dtype="int64") for _ in range(2)]
-    rows = [layers.Flatten(dtype=chosen)(layers.Embedding(9, 4, dtype=chosen)(x)) for x in inputs]
-    model = keras.Model(
-        inputs, layers.Dense(2, dtype=policy)(layers.Concatenate(dtype=chosen)(rows))
-    )
+    rows = [layers.Flatten(dtype=dtype)(layers.Embedding(9, 4, dtype=dtype)(x)) for x in inputs]
+    model = keras.Model(inputs, layers.Dense(2)(layers.Concatenate(dtype=dtype)(rows)))
     ids = [tf.TensorSpec([None, 1], tf.int64)] * 2
     report = fusion.explain(tf.function(model).get_concrete_function(ids))
     assert [column.fused for column in report.columns] == [dtype is not None] * 2
