@@ -95,8 +95,18 @@ def test_a_dense_layer_of_more_dimensions(shape: tuple[int | None, ...]) -> None
                 np.testing.assert_array_equal(got, wanted)
 
 
-def test_others_may_be_columns_of_which_the_width_alone_is_known() -> None:
-    """As `input_layer` has them: each is reshaped to as many rows as were measured of it."""
+def reshaped(values: Any) -> Any:
+    return tf.reshape(values, [tf.shape(values)[0], 4])
+
+
+def summed(values: Any) -> Any:
+    each = tf.range(tf.shape(values)[0])
+    return tf.sparse.segment_sum(tf.ensure_shape(values, [None, 4]), each, each)
+
+
+@pytest.mark.parametrize("width", [reshaped, summed])
+def test_others_may_be_columns_of_which_the_width_alone_is_known(width: Any) -> None:
+    """As feature columns are: sums of rows, reshaped where the size of the batch is not known."""
     rng = np.random.default_rng(0)
 
     def numbers(*shape: int) -> Any:
@@ -104,7 +114,7 @@ def test_others_may_be_columns_of_which_the_width_alone_is_known() -> None:
 
     with tf.Graph().as_default() as graph:
         others = [v1.placeholder(tf.float32, None, f"in_{k}") for k in (1, 2)]
-        parts = [tf.reshape(other, [tf.shape(other)[0], 4]) for other in others]
+        parts = [width(other) for other in others]
         hot = tf.one_hot(v1.placeholder(tf.int64, [None], "in_0"), 92)
         kernel = v1.get_variable("kernel", initializer=numbers(100, 8))
         tf.matmul(tf.concat([parts[0], hot, parts[1]], 1), kernel, name="out")

@@ -401,6 +401,12 @@ def _summed_by_id(view: _View, name: str, inputs: tuple[Tensor, ...], index: int
     return (int(count) if is_known else None, *of[len(ids) :])  # type: ignore[arg-type]
 
 
+def _summed_by_bag(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a SparseSegmentSum's result, or of others like it."""
+    of = view.shape(inputs[0])
+    return (None, *of[1:]) if of else None
+
+
 def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     """The shape that a SparseToDense is given, of which often only the rank is known."""
     sizes, shape = view.constant(inputs[1]), view.shape(inputs[1])
@@ -458,6 +464,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Any": _summed,
     "All": _summed,
     "UnsortedSegmentSum": _summed_by_id,
+    "SparseSegmentMean": _summed_by_bag,
+    "SparseSegmentSqrtN": _summed_by_bag,
+    "SparseSegmentSum": _summed_by_bag,
     "SparseReshape": _reshaped,
     "Shape": _measured,
     "ShapeN": _measured,
