@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -255,3 +255,51 @@ def test_what_explain_says_is_what_enable_does(
         case.run()
     assert verdicts(explained) == verdicts(fusion.stats().last_report)
     assert sorted(map(str, case.forms)) == sorted(str(c.form) for c in explained.columns)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
+    bags = tf.ragged.constant([[1, 2], [], [3]], dtype=tf.int64, row_splits_dtype=tf.int64)
+    iterator = iter(tf.data.Dataset.from_tensor_slices(bags).batch(3).repeat(2))
+    found = tables(2)
+
+    @tf.function
+    def step(ids: Any) -> Any:
+        ids = next(ids)
+        if is_known:
+            ids = ids.with_values(tf.ensure_shape(ids.values, [None]))
+        return tf.concat([tf.reduce_sum(tf.gather(table, ids), 1) for table in found], 1)
+
+    report = fusion.explain(step.get_concrete_function(iterator))
+    assert [column.fused for column in report.columns] == [is_known] * 2
+    if not is_known:
+        assert {c.reason for c in report.columns} == {"the ids are not known to be a vector"}
+        return
+    expected = step(iterator)
+    with fusion.fused():
+        fused = tf.function(step.python_function)(iterator)
+    assert verdicts(fusion.stats().last_report) == verdicts(report)
+    np.testing.assert_array_equal(fused, expected)
+
+
+@pytest.fixture
+def mixed_precision() -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+@pytest.mark.usefixtures("mixed_precision")
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_rows_of_mixed_precision_are_joined_before_they_are_cast(dtype: str | None) -> None:
+    """As docs/layers.md has it."""
+    layers = keras.layers
+    inputs = [keras.Input((1,), dtype="int64") for _ in range(2)]
+    rows = [layers.Flatten(dtype=dtype)(layers.Embedding(9, 4, dtype=dtype)(x)) for x in inputs]
+    model = keras.Model(inputs, layers.Dense(2)(layers.Concatenate(dtype=dtype)(rows)))
+    ids = [tf.TensorSpec([None, 1], tf.int64)] * 2
+    report = fusion.explain(tf.function(model).get_concrete_function(ids))
+    assert [column.fused for column in report.columns] == [dtype is not None] * 2
+    if dtype is None:
+        assert all("(Cast), which joins them to none" in str(c.reason) for c in report.columns)

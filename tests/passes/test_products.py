@@ -95,6 +95,39 @@ def test_a_dense_layer_of_more_dimensions(shape: tuple[int | None, ...]) -> None
                 np.testing.assert_array_equal(got, wanted)
 
 
+def reshaped(values: Any) -> Any:
+    return tf.reshape(values, [tf.shape(values)[0], 4])
+
+
+def summed(values: Any) -> Any:
+    each = tf.range(tf.shape(values)[0])
+    return tf.sparse.segment_sum(tf.ensure_shape(values, [None, 4]), each, each)
+
+
+@pytest.mark.parametrize("width", [reshaped, summed])
+def test_others_may_be_columns_of_which_the_width_alone_is_known(width: Any) -> None:
+    """As feature columns are: sums of rows, reshaped where the size of the batch is not known."""
+    rng = np.random.default_rng(0)
+
+    def numbers(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(np.float32)
+
+    with tf.Graph().as_default() as graph:
+        others = [v1.placeholder(tf.float32, None, f"in_{k}") for k in (1, 2)]
+        parts = [width(other) for other in others]
+        hot = tf.one_hot(v1.placeholder(tf.int64, [None], "in_0"), 92)
+        kernel = v1.get_variable("kernel", initializer=numbers(100, 8))
+        tf.matmul(tf.concat([parts[0], hot, parts[1]], 1), kernel, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def()
+    result = PASS.apply(graph_def)
+    assert result.report.fused_count == 1, str(result.report)
+    feeds = {"in_0:0": rng.integers(0, 92, 7), "in_1:0": numbers(7, 4), "in_2:0": numbers(7, 4)}
+    (wanted,) = stock.run(graph_def, feeds, optimize=False)
+    (got,) = stock.run(result.graph_def, feeds)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 FOLLOWING: dict[str, Callable[[Any], Any]] = {
     "bias": lambda x: tf.nn.bias_add(x, tf.ones([8])),
     "relu": lambda x: tf.nn.relu(tf.nn.bias_add(x, tf.ones([8]))),

@@ -257,9 +257,16 @@ def test_rows_with_another_tensor_between_them_stay() -> None:
     stays(build, "nothing to gain: no other lookup is beside it")
 
 
-def test_a_gather_of_a_small_table_that_stays_is_no_lookup_to_speak_of() -> None:
-    graph_def = layers.build(Model((Table(),)))
+def test_a_gather_of_a_small_constant_that_stays_is_no_lookup_to_speak_of() -> None:
+    graph_def = layers.build(Model((Table(kind="constant"),)))
     assert report(graph_def).columns == ()
+
+
+@pytest.mark.parametrize("kind", ["resource", "read", "ref"])
+def test_a_gather_of_a_small_variable_that_stays_is_reported(kind: str) -> None:
+    (column,) = report(layers.build(Model((Table(kind=kind),)))).columns
+    assert not column.fused
+    assert column.reason
 
 
 def test_a_lone_gather_of_a_large_table_is_reported() -> None:

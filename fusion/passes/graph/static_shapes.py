@@ -100,8 +100,9 @@ def _reshaped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) ->
 
 
 def _measured(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a measured shape, a vector also where the rank is not known."""
     of = view.shape(inputs[index])
-    return (len(of),) if of is not None else None
+    return (None if of is None else len(of),)
 
 
 def _packed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -377,6 +378,11 @@ def _parsed(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> S
     return (*batch, *dims(shapes.list.shape[dense]))
 
 
+def _unwrapped(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of the splits of a RaggedTensor that was a variant, not of its values."""
+    return (None,) if index < view.int_attr(name, "output_ragged_rank") else None
+
+
 def _one_hot(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
     of, depth, axis = view.shape(inputs[0]), view.constant(inputs[1]), view.int_attr(name, "axis")
     if of is None or not -1 <= axis <= len(of):
@@ -393,6 +399,12 @@ def _summed_by_id(view: _View, name: str, inputs: tuple[Tensor, ...], index: int
         return None
     is_known = count is not None and count.ndim == 0
     return (int(count) if is_known else None, *of[len(ids) :])  # type: ignore[arg-type]
+
+
+def _summed_by_bag(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+    """The shape of a SparseSegmentSum's result, or of others like it."""
+    of = view.shape(inputs[0])
+    return (None, *of[1:]) if of else None
 
 
 def _scattered(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
@@ -434,6 +446,7 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "IteratorGetNext": _declared,
     "IteratorGetNextSync": _declared,
     "OptionalGetValue": _declared,
+    "RaggedTensorFromVariant": _unwrapped,
     "ParseExample": _parsed,
     "ParseExampleV2": _parsed,
     "StridedSlice": _strided,
@@ -451,6 +464,9 @@ _SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | 
     "Any": _summed,
     "All": _summed,
     "UnsortedSegmentSum": _summed_by_id,
+    "SparseSegmentMean": _summed_by_bag,
+    "SparseSegmentSqrtN": _summed_by_bag,
+    "SparseSegmentSum": _summed_by_bag,
     "SparseReshape": _reshaped,
     "Shape": _measured,
     "ShapeN": _measured,

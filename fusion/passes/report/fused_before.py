@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
+from fusion.passes.analysis.handles import VARIABLE_OPS
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
@@ -21,7 +22,7 @@ from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.encodings import MOST_CLASSES
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.recognise.stock.padded_sums import PaddedSum
@@ -100,12 +101,14 @@ def is_computed_for_its_gradient(view: GraphView, anchor: str) -> bool:
 def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     """Whether what has few ops already is a lookup: of stock ops alone it only looks like one.
 
-    Nor is a copy of rows for each entry, which v1 ops combine, or a gather of a small table, which
-    costs about as little as an op. Of a sum around a lookup that one is reported.
+    Nor is a copy of rows for each entry, which v1 ops combine, or a gather of a small matrix that
+    is no variable, as programs have them for other ends. Of a sum around a lookup that one is
+    reported.
     """
     whole = lookup.parts.whole
     if isinstance(whole, Rows):
-        return not is_small(whole.spec.table.dtype, whole.spec.table.shape)
+        table = whole.spec.table
+        return not is_small(table.dtype, table.shape) or _is_variable(view, table.shards[0])
     if isinstance(lookup.failure, NoProduct):
         return lookup.failure.classes > MOST_CLASSES
     if isinstance(whole, PaddedSum):
@@ -115,6 +118,13 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
     if is_computed_for_its_gradient(view, lookup.anchor):
         return False
     return whole is not None or lookup.spec is not None or is_of_fused_ops(view, lookup)
+
+
+def _is_variable(view: GraphView, shard: ShardSpec) -> bool:
+    """Whether a matrix is a variable, or what was read of one."""
+    if shard.kind == "resource" or view.read_handle(shard.tensor) is not None:
+        return True
+    return view.op(view.origin(shard.tensor).node) in VARIABLE_OPS
 
 
 def _why_not_one_op(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> str:
