@@ -18,6 +18,8 @@ from tests.keras.releases import MAKES_OTHER_GRAPHS
 
 ROOT = Path(__file__).parents[2]
 
+#: Programs for systems that do not have them.
+STAND_INS = Path(__file__).parent / "bin"
 
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
 WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md", "docs/watch.md"}
@@ -122,7 +124,7 @@ def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
     binaries = Path(sys.executable).parent
     environment = {
         **os.environ,
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join((str(binaries), os.environ["PATH"], str(STAND_INS))),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "COLUMNS": "100",
     }

