@@ -7,33 +7,29 @@ read them from files, and does nothing else.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fusion import installation
-
-installation.require()
-
-from fusion import feature_column, keras, ops, tables
-from fusion.lookup import (
-    fused_embedding_lookup_sparse,
-    fused_embedding_lookup_sparse_v2,
-    fused_safe_embedding_lookup_sparse,
-    lookup_sparse,
-    slots_lookup,
-    slots_lookup_coo,
-    slots_lookup_csr,
-    slots_to_coo,
-    slots_to_csr,
-)
-from fusion.tables import EmbeddingVariable, get_embedding_variable
+from fusion import installation, starting
+from fusion.lazy import lazy_names
 from fusion.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fusion import data, distribute, optimizers
+    from fusion import data, distribute, feature_column, keras, ops, optimizers, tables
     from fusion.explanation import explain
     from fusion.functions import fuse_function
     from fusion.graphs import fuse_graph
     from fusion.grappler import disable, enable, fused, stats
+    from fusion.lookup import (
+        fused_embedding_lookup_sparse,
+        fused_embedding_lookup_sparse_v2,
+        fused_safe_embedding_lookup_sparse,
+        lookup_sparse,
+        slots_lookup,
+        slots_lookup_coo,
+        slots_lookup_csr,
+        slots_to_coo,
+        slots_to_csr,
+    )
     from fusion.saved_model import (
         build_ops,
         fuse_saved_model,
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
         saved_model_load,
         split_saved_model,
     )
+    from fusion.tables import EmbeddingVariable, get_embedding_variable
 
 __all__ = [
     "EmbeddingVariable",
@@ -75,34 +72,57 @@ __all__ = [
     "tables",
 ]
 
-#: Public names that cost something to import, and where they live.
-_LAZY: dict[str, tuple[str, str | None]] = {
-    "build_ops": ("fusion.saved_model", "build_ops"),
-    "data": ("fusion.data", None),
-    "disable": ("fusion.grappler", "disable"),
-    "distribute": ("fusion.distribute", None),
-    "enable": ("fusion.grappler", "enable"),
-    "fused": ("fusion.grappler", "fused"),
-    "optimizers": ("fusion.optimizers", None),
-    "stats": ("fusion.grappler", "stats"),
-    "explain": ("fusion.explanation", "explain"),
-    "fuse_function": ("fusion.functions", "fuse_function"),
-    "fuse_graph": ("fusion.graphs", "fuse_graph"),
-    "fuse_saved_model": ("fusion.saved_model", "fuse_saved_model"),
-    "join_saved_model": ("fusion.saved_model", "join_saved_model"),
-    "saved_model_load": ("fusion.saved_model", "saved_model_load"),
-    "split_saved_model": ("fusion.saved_model", "split_saved_model"),
+#: The modules of public names.
+_MODULES = {
+    "EmbeddingVariable": "fusion.tables",
+    "build_ops": "fusion.saved_model",
+    "data": "fusion.data",
+    "disable": "fusion.grappler",
+    "distribute": "fusion.distribute",
+    "enable": "fusion.grappler",
+    "explain": "fusion.explanation",
+    "feature_column": "fusion.feature_column",
+    "fuse_function": "fusion.functions",
+    "fuse_graph": "fusion.graphs",
+    "fuse_saved_model": "fusion.saved_model",
+    "fused": "fusion.grappler",
+    "fused_embedding_lookup_sparse": "fusion.lookup",
+    "fused_embedding_lookup_sparse_v2": "fusion.lookup",
+    "fused_safe_embedding_lookup_sparse": "fusion.lookup",
+    "get_embedding_variable": "fusion.tables",
+    "join_saved_model": "fusion.saved_model",
+    "keras": "fusion.keras",
+    "lookup_sparse": "fusion.lookup",
+    "ops": "fusion.ops",
+    "optimizers": "fusion.optimizers",
+    "saved_model_load": "fusion.saved_model",
+    "slots_lookup": "fusion.lookup",
+    "slots_lookup_coo": "fusion.lookup",
+    "slots_lookup_csr": "fusion.lookup",
+    "slots_to_coo": "fusion.lookup",
+    "slots_to_csr": "fusion.lookup",
+    "split_saved_model": "fusion.saved_model",
+    "stats": "fusion.grappler",
+    "tables": "fusion.tables",
 }
 
-
-def __getattr__(name: str) -> Any:
-    try:
-        module_name, attribute = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'fusion' has no attribute {name!r}") from None
-    module = importlib.import_module(module_name)
-    return module if attribute is None else getattr(module, attribute)
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_MODULES})
+
+
+def register() -> None:
+    """Imports TensorFlow, and registers ops, columns and layers."""
+    installation.require()
+    for name in ("feature_column", "keras", "ops", "tables.deeprec"):
+        importlib.import_module(f"fusion.{name}")
+    from fusion.tables.saved_models import load_on_cpu, save_loaded_again
+
+    load_on_cpu()
+    save_loaded_again()
+
+
+if not starting.is_command():  # a command does it when its arguments are right
+    register()

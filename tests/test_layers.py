@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 #: For each package its parts, the lowest layer first; a part is a module or a package.
 LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
-        *("version", "installation", "printable", "arguments", "data", "runtime", "schema"),
+        *("lazy", "starting", "version", "installation", "printable", "arguments"),
+        *("data", "runtime", "schema"),
         *("stock_ops", "cpu_ops", "gpu_ops", "ops", "ops_library", "passes", "process_stats"),
         *("tables", "stores"),
         *(
@@ -29,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "optimized",
             "saved_model",
         ),
-        *("explanation", "cli"),
+        *("explanation", "cli", "__main__"),
     ),
     "fusion.runtime": (
         *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),

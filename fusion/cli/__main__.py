@@ -1,8 +1,6 @@
-"""`python -m fusion.cli`: the `fusion` command without its script."""
+"""`python -m fusion.cli`, as `python -m fusion`."""
 
-import sys
-
-from fusion.cli.app import main
+from fusion.cli.start import start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start()

@@ -11,20 +11,20 @@ from typing import Any
 
 import click
 
-from fusion.cli.bench import bench
-from fusion.cli.build_ops import build_ops
-from fusion.cli.completion import completion
-from fusion.cli.doctor import doctor
-from fusion.cli.inspect import inspect
+from fusion.cli.commands.bench import bench
+from fusion.cli.commands.build_ops import build_ops
+from fusion.cli.commands.completion import completion
+from fusion.cli.commands.doctor import doctor
+from fusion.cli.commands.inspect import inspect
+from fusion.cli.commands.plan import plan
+from fusion.cli.commands.rewrite import rewrite
+from fusion.cli.commands.split import join, split
+from fusion.cli.commands.tables import tables
+from fusion.cli.commands.verify import verify
+from fusion.cli.commands.warm import warm
 from fusion.cli.json_output import document
-from fusion.cli.plan import plan
 from fusion.cli.require import TooFewColumnsError
-from fusion.cli.rewrite import rewrite
 from fusion.cli.signals import ended_by_signals, exit_status, message
-from fusion.cli.split import join, split
-from fusion.cli.tables import tables
-from fusion.cli.verify import verify
-from fusion.cli.warm import warm
 from fusion.printable import printable, printable_lines
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.root_cause import root_cause

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from fusion.cli.require import Requirement
+from fusion.passes.report.report import FusionReport
 from fusion.saved_model.rewrite_options import Observer, Step
 
 _MEGABYTE = 1e6
@@ -32,6 +34,26 @@ class StepBar(Observer):
         """Shows how much is written."""
         amount = f"{done / _MEGABYTE:,.1f} of {total / _MEGABYTE:,.1f} MB"
         self._bars.update(self._task, amount=amount, refresh=True)
+
+
+class Checking(Observer):
+    """Ends a rewrite that fuses too few columns, and passes all else on to another observer."""
+
+    def __init__(self, other: Observer, requirement: Requirement, verb: str) -> None:
+        """Takes the other observer, and what is said of columns that are fused."""
+        self._other, self._requirement, self._verb = other, requirement, verb
+
+    def begins(self, step: Step) -> None:
+        """Passes it on."""
+        self._other.begins(step)
+
+    def copied(self, done: int, total: int) -> None:
+        """Passes it on."""
+        self._other.copied(done, total)
+
+    def fused(self, report: FusionReport) -> None:
+        """Raises TooFewColumnsError."""
+        self._requirement.check(report, f"{self._verb}, nothing written", report.to_dict())
 
 
 @contextmanager

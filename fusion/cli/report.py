@@ -11,8 +11,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fusion.passes.report.columns import distinct_columns
-from fusion.passes.report.report import already_fused
 from fusion.printable import printable
 
 if TYPE_CHECKING:
@@ -57,6 +55,9 @@ def totals(report: FusionReport, verb: str) -> str:
 
     Columns that have fused ops already are counted apart.
     """
+    from fusion.passes.report.columns import distinct_columns
+    from fusion.passes.report.report import already_fused
+
     columns = distinct_columns(report)
     if not columns:
         return "no embedding column found: nothing to fuse"
@@ -77,6 +78,8 @@ def totals(report: FusionReport, verb: str) -> str:
 
 def refusal_table(report: FusionReport) -> Table:
     """Returns a table of the columns not fused, or not all of them: a row for each reason."""
+    from fusion.passes.report.columns import distinct_columns
+
     groups: dict[str, list[tuple[str, ColumnReport]]] = defaultdict(list)
     for column in distinct_columns(report):
         if (limit := column.limit) is not None and not column.is_fused_already:

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion.passes.report.columns import distinct_columns
-from fusion.passes.report.report import FusionReport
+if TYPE_CHECKING:
+    from fusion.passes.report.report import FusionReport
 
 _ALL = "all"
 _NAMES_SHOWN = 20
@@ -55,6 +55,8 @@ class Requirement:
         Raises:
             TooFewColumnsError: they are too few.
         """
+        from fusion.passes.report.columns import distinct_columns
+
         columns = distinct_columns(report)
         left = [one.name for one in columns if one.refusal is not None and not one.is_fused_already]
         fused = len(columns) - len(left)

@@ -80,6 +80,21 @@ def ended_by_signals() -> Iterator[None]:
         sys.unraisablehook = hook
 
 
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """A block of `ended_by_signals` in which a signal ends the program, as nothing is half done."""
+    ours = {number: signal.getsignal(number) for number in ENDING}
+    own = threading.current_thread() is threading.main_thread()
+    replaced = {n: handler for n, handler in ours.items() if own and callable(handler)}
+    try:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
 def exit_status(error: BaseException) -> int:
     """The exit status of a program that a signal has ended, as a shell has it: 130 for Ctrl-C."""
     number = error.args[0] if error.args else signal.SIGINT

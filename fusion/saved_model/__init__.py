@@ -1,23 +1,30 @@
 """SavedModels in, fused ones out, in files or loaded; two compared, measured; kernels and ops."""
 
-from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
-from fusion.saved_model.errors import ModelError, VerificationError
-from fusion.saved_model.gain import Gain, Saving, expected_gain
-from fusion.saved_model.keyed_tables import keyed_tables
-from fusion.saved_model.loader import saved_model_load
-from fusion.saved_model.ops_library import build_ops
-from fusion.saved_model.rewrite import (
-    Rewrite,
-    explain_saved_model,
-    fuse_saved_model,
-    rewrite_saved_model,
-)
-from fusion.saved_model.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
-from fusion.saved_model.split.compare import compare
-from fusion.saved_model.split.join import join_saved_model
-from fusion.saved_model.split.split import Split, split_saved_model
-from fusion.saved_model.verify import Verification, compare_models
-from fusion.saved_model.warm import Warmed, warm
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fusion.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
+    from fusion.saved_model.embedding_variables import keyed_tables
+    from fusion.saved_model.errors import ModelError, VerificationError
+    from fusion.saved_model.gain import Gain, Saving, expected_gain
+    from fusion.saved_model.loader import saved_model_load
+    from fusion.saved_model.ops_library import build_ops
+    from fusion.saved_model.rewrite import (
+        Rewrite,
+        explain_saved_model,
+        fuse_saved_model,
+        rewrite_saved_model,
+    )
+    from fusion.saved_model.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
+    from fusion.saved_model.split.compare import compare
+    from fusion.saved_model.split.join import join_saved_model
+    from fusion.saved_model.split.split import Split, split_saved_model
+    from fusion.saved_model.verify import Verification, compare_models
+    from fusion.saved_model.warming import Warmed, warm
 
 __all__ = [
     "TABLE_PLACES",
@@ -48,3 +55,36 @@ __all__ = [
     "split_saved_model",
     "warm",
 ]
+
+#: The modules of public names; commands look at paths before TensorFlow is imported.
+_MODULES = {
+    "BenchReport": "fusion.saved_model.bench",
+    "Gain": "fusion.saved_model.gain",
+    "Measurement": "fusion.saved_model.bench",
+    "ModelError": "fusion.saved_model.errors",
+    "Ratio": "fusion.saved_model.bench",
+    "Rewrite": "fusion.saved_model.rewrite",
+    "RewriteOptions": "fusion.saved_model.rewrite_options",
+    "Saving": "fusion.saved_model.gain",
+    "Split": "fusion.saved_model.split.split",
+    "TABLE_PLACES": "fusion.saved_model.rewrite_options",
+    "TARGETS": "fusion.saved_model.rewrite_options",
+    "Verification": "fusion.saved_model.verify",
+    "VerificationError": "fusion.saved_model.errors",
+    "Warmed": "fusion.saved_model.warming",
+    "bench_models": "fusion.saved_model.bench",
+    "build_ops": "fusion.saved_model.ops_library",
+    "compare": "fusion.saved_model.split.compare",
+    "compare_models": "fusion.saved_model.verify",
+    "expected_gain": "fusion.saved_model.gain",
+    "explain_saved_model": "fusion.saved_model.rewrite",
+    "fuse_saved_model": "fusion.saved_model.rewrite",
+    "join_saved_model": "fusion.saved_model.split.join",
+    "keyed_tables": "fusion.saved_model.embedding_variables",
+    "rewrite_saved_model": "fusion.saved_model.rewrite",
+    "saved_model_load": "fusion.saved_model.loader",
+    "split_saved_model": "fusion.saved_model.split.split",
+    "warm": "fusion.saved_model.warming",
+}
+
+__getattr__ = lazy_names(__name__, _MODULES)

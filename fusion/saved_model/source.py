@@ -8,14 +8,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from typing import TYPE_CHECKING, NamedTuple
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.frozen import as_saved_model, parse_graph
 from fusion.saved_model.other_formats import way_from, why_not_read
+
+if TYPE_CHECKING:  # commands look at paths before TensorFlow is imported
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 MODEL_FILE = "saved_model.pb"
 FINGERPRINT_FILE = "fingerprint.pb"
@@ -66,11 +65,7 @@ def read_saved_model(
         ModelError: the path does not exist, is neither, cannot be read or parsed, or has no such
             outputs.
     """
-    if why := why_not_read(path):
-        raise ModelError(f"{path}: {why}" if os.fspath(path) else why)
-    model = Path(os.path.abspath(path))
-    if not model.exists():
-        raise ModelError(f"{path}: {way_from(model) or 'no such file or directory'}")
+    model = find_model(path)
     if not model.is_dir():
         return _read_frozen_graph(model, outputs)
     if outputs is not None:
@@ -78,13 +73,30 @@ def read_saved_model(
             f"{path}: outputs are named for frozen graphs; a SavedModel has signatures"
         )
     file = model / MODEL_FILE
-    if not file.is_file():
-        raise ModelError(f"{path}: not a SavedModel: {_why_no_model_file(model)}")
     content = _content(file)
     return SourceModel(model, _parse(file, content), content)
 
 
-def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel:
+def find_model(path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path of a SavedModel's directory, or of a file with a frozen graph.
+
+    Raises:
+        ModelError: the path does not exist, or by its name and kind it is neither.
+    """
+    if why := why_not_read(path):
+        raise ModelError(f"{path}: {why}" if os.fspath(path) else why)
+    model = Path(os.path.abspath(path))
+    if not model.exists():
+        raise ModelError(f"{path}: {way_from(model) or 'no such file or directory'}")
+    if not model.is_dir():
+        _check_file(model)
+    elif not (model / MODEL_FILE).is_file():
+        raise ModelError(f"{path}: not a SavedModel: {_why_no_model_file(model)}")
+    return model
+
+
+def _check_file(file: Path) -> None:
+    """Raises ModelError for a file that is no frozen graph by its name and kind."""
     if file.name == MODEL_FILE:
         raise ModelError(f"{file}: not a directory; give the folder that holds {MODEL_FILE}")
     if file.suffix == ".pbtxt":
@@ -94,6 +106,11 @@ def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel
         )
     if not file.is_file():
         raise ModelError(f"{file}: neither a directory nor a regular file")
+
+
+def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel:
+    from fusion.saved_model.frozen import as_saved_model, parse_graph
+
     content = _content(file)
     try:
         graph_def = parse_graph(file, content)
@@ -129,6 +146,9 @@ def _why_no_model_file(directory: Path) -> str:
 
 
 def _parse(file: Path, content: bytes) -> saved_model_pb2.SavedModel:
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import saved_model_pb2
+
     proto = saved_model_pb2.SavedModel()
     try:
         proto.ParseFromString(content)

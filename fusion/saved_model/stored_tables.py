@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+from fusion.saved_model.embedding_variables import keyed_tables_of
 from fusion.saved_model.errors import ModelError, graph_errors
-from fusion.saved_model.keyed_tables import keyed_tables_of
 from fusion.saved_model.meta_graph import update_op_list
 from fusion.saved_model.rewrite_options import RewriteOptions
 from fusion.saved_model.source import SourceModel, model_files

@@ -131,30 +131,30 @@ def test_a_failed_verification_is_one_line_and_leaves_nothing(
 
 
 def test_the_unexpected_is_one_line_and_verbose_shows_the_trace(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail(_: str) -> None:
         raise RuntimeError("first\nsecond")
 
     monkeypatch.setattr(saved_model, "explain_saved_model", fail)
-    assert main(["inspect", "model"]) == 70
+    assert main(["inspect", str(models / "tf2")]) == 70
     assert capsys.readouterr().err == (
         "fusion: error: internal error, RuntimeError: first second; --verbose shows the trace\n"
     )
-    assert main(["inspect", "model", "--verbose"]) == 70
+    assert main(["inspect", str(models / "tf2"), "--verbose"]) == 70
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert lines[-1].startswith("fusion: error: internal error")
 
 
 def test_an_interrupt_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(saved_model, "explain_saved_model", interrupt)
-    assert main(["inspect", "model"]) == 130
+    assert main(["inspect", str(models / "tf2")]) == 130
     assert capsys.readouterr().err.strip() == "fusion: error: interrupted"
 
 

@@ -56,6 +56,7 @@ def _report(*models: str) -> BenchReport:
 
 
 def _printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *models: str) -> list[str]:
+    monkeypatch.setattr("fusion.cli.commands.bench.check_model", lambda path: None)
     monkeypatch.setattr("fusion.saved_model.bench_models", lambda *a, **k: _report(*models))
     assert main(["bench", *models]) == 0
     return capsys.readouterr().out.splitlines()

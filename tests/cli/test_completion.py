@@ -18,7 +18,7 @@ import pytest
 
 from fusion.cli import main
 from fusion.cli.app import cli
-from fusion.cli.completion import script
+from fusion.cli.commands.completion import script
 from tests.cli.test_json import all_commands
 
 #: How each is started without a user's settings.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import click
 import pytest
 from rich.console import Console
 
+from fusion.cli import start
+from fusion.cli.commands.tables import _errors
 from fusion.cli.output_file import write_output_file
 from fusion.cli.report import plain_table, show_table
-from fusion.cli.tables import _errors
 from tests import zygote
 from tests.cli.interrupted import command_in
 
@@ -75,9 +77,10 @@ def main():
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_files_that_are_closed(closed: str, tmp_path: Path) -> None:
     package = tmp_path / "packages" / "fusion"
-    package.mkdir(parents=True)
+    (package / "cli").mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "cli.py").write_text(STAND_IN)
+    (package / "cli" / "__init__.py").write_text(STAND_IN)
+    shutil.copy(start.__file__, package / "cli" / "start.py")
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command_in(tmp_path), "doctor"]
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(

@@ -10,7 +10,8 @@ import pytest
 
 import fusion
 from fusion.cli import main
-from fusion.distribute import Table
+from fusion.cli.commands.plan import STRATEGIES
+from fusion.distribute import Table, planning
 from fusion.version import __version__
 from tests.cli.test_inspect import Capture
 
@@ -129,3 +130,7 @@ def test_a_model_without_tables_is_one_line(models: Path, capsys: Capture) -> No
     assert main(["plan", str(models / "plain"), "--replicas", "2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("plain has no embedding column with a table of known size")
+
+
+def test_strategies_are_those_of_the_planner() -> None:
+    assert (*planning.STRATEGIES,) == STRATEGIES

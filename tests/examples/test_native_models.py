@@ -20,7 +20,7 @@ from fusion.ops import node_kernels
 from fusion.ops_library.build import build
 from fusion.saved_model import compare_models
 from fusion.saved_model.rewrite import ROUNDING
-from fusion.saved_model.warm import nodes_of
+from fusion.saved_model.warming import nodes_of
 from modelzoo.layers import GraphLayers
 from modelzoo.options import Options
 from modelzoo.signatures import SERVING

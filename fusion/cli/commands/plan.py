@@ -6,23 +6,35 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-import fusion.distribute
+from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 from fusion.cli.run_options import FiniteRange
-from fusion.distribute import Table
-from fusion.distribute.planning import STRATEGIES
-from fusion.passes.report.columns import distinct_columns
 from fusion.printable import printable
+
+if TYPE_CHECKING:
+    from fusion.distribute import Table
 
 _COUNT = click.IntRange(min=1)
 
+#: Those of `fusion.distribute.planning`, which needs TensorFlow.
+STRATEGIES = ("basic", "memory_balanced", "memory_optimized")
 
-@click.command()
+
+def _check(model: str | None, file: str | None, **_: Any) -> None:
+    if (model is None) == (file is None):
+        raise click.UsageError("give a MODEL or --tables")
+    if model is not None:
+        check_model(model)
+    else:
+        _entries(str(file))
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("model", required=False)
 @click.option(
     "--tables",
@@ -34,7 +46,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--replicas", type=_COUNT, required=True, help="How many there are.")
 @click.option(
     "--strategy",
-    type=click.Choice([*STRATEGIES]),
+    type=click.Choice(STRATEGIES),
     default="basic",
     show_default=True,
     help="How tables that are whole or split by columns are placed.",
@@ -81,8 +93,8 @@ def plan(model: str | None, file: str | None, as_json: bool, **options: Any) -> 
     Tables are those that embedding columns of the SavedModel MODEL look up, as `fusion inspect`
     lists them, with an id of each column for a sample, or those of --tables.
     """
-    if (model is None) == (file is None):
-        raise click.UsageError("give a MODEL or --tables")
+    import fusion.distribute
+
     tables = _read(file) if file is not None else _tables_of(str(model))
     try:
         made = fusion.distribute.plan(tables, **options)
@@ -101,17 +113,31 @@ def _read(file: str) -> list[Any]:
     Raises:
         click.ClickException: it cannot be read, or something else stands in it.
     """
+    from fusion.distribute import Table
+
     try:
-        entries = json.loads(Path(file).read_text())
-        if not isinstance(entries, list):
-            raise TypeError("tables must be a list")
-        return [Table(**entry) if isinstance(entry, dict) else entry for entry in entries]
-    except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from error
+        return [Table(**entry) if isinstance(entry, dict) else entry for entry in _entries(file)]
     except (TypeError, ValueError) as error:
         message = str(error).replace("Table.__init__() ", "a table ")
         message = re.sub(r"missing \d+ required positional arguments?:", "has no", message)
         raise click.ClickException(f"{file}: {message}") from error
+
+
+def _entries(file: str) -> list[Any]:
+    """The list in a file of JSON.
+
+    Raises:
+        click.ClickException: it cannot be read, or has no list.
+    """
+    try:
+        entries = json.loads(Path(file).read_text())
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    if not isinstance(entries, list):
+        raise click.ClickException(f"{file}: tables must be a list")
+    return entries
 
 
 def _tables_of(model: str) -> list[Table]:
@@ -122,6 +148,8 @@ def _tables_of(model: str) -> list[Table]:
     """
     import tensorflow as tf
 
+    from fusion.distribute import Table
+    from fusion.passes.report.columns import distinct_columns
     from fusion.saved_model import explain_saved_model
 
     columns = distinct_columns(explain_saved_model(model))

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fusion.cli.command import Command, check_model_or_split
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 from fusion.cli.run_options import recorded_inputs, timeout, tolerance
@@ -14,7 +15,12 @@ DIFFERENT = 1
 """Exit status when the models differ."""
 
 
-@click.command()
+def _check(a: str, b: str, **_: Any) -> None:
+    for path in (a, b):
+        check_model_or_split(path)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("a")
 @click.argument("b")
 @timeout()

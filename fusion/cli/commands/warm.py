@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
 from fusion.runtime.cache.kernel_cache import CACHE_VARIABLE
 from fusion.runtime.cache.processor import CPU_VARIABLE
 
 
-@click.command()
+def _check(models: tuple[str, ...], **_: Any) -> None:
+    for path in models:
+        check_model(path)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--cpu",

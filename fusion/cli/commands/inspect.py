@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion.cli.column_table import column_table, common_scope
+from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import (
@@ -19,10 +19,9 @@ from fusion.cli.report import (
     totals,
 )
 from fusion.cli.require import Requirement, required
-from fusion.passes.report.columns import Column, distinct_columns
-from fusion.passes.report.report import SCOPE
 
 if TYPE_CHECKING:
+    from fusion.passes.report.columns import Column
     from fusion.passes.report.report import FusionReport
     from fusion.saved_model import Gain
     from fusion.tables.statistics import TableStatistics
@@ -31,7 +30,14 @@ if TYPE_CHECKING:
 UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
 
 
-@click.command()
+def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: Any) -> None:
+    if as_json and column is not None:
+        raise click.UsageError("--json prints all columns; leave --column out")
+    check_output_file(svg, "--svg")
+    check_model(model)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("model")
 @json_option
 @click.option(
@@ -53,9 +59,6 @@ def inspect(
     requirement: Requirement | None,
 ) -> None:
     """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
-    if as_json and column is not None:
-        raise click.UsageError("--json prints all columns; leave --column out")
-    check_output_file(svg, "--svg")
     from fusion.saved_model import expected_gain, explain_saved_model, keyed_tables
 
     report = explain_saved_model(model)
@@ -84,6 +87,10 @@ def _show(
     tables: Sequence[TableStatistics],
 ) -> None:
     """Prints the columns that were chosen in full, or else a table of all."""
+    from fusion.cli.column_table import column_table, common_scope
+    from fusion.passes.report.columns import distinct_columns
+    from fusion.passes.report.report import SCOPE
+
     out = console()
     if chosen is not None:
         click.echo("\n\n".join(_in_full(c) for c in chosen))
@@ -106,6 +113,8 @@ def _show(
 
 def _chosen(report: FusionReport, name: str | None) -> list[Column]:
     """Returns the columns of that name, or else whose name contains it; without name all."""
+    from fusion.passes.report.columns import distinct_columns
+
     columns = distinct_columns(report)
     if name is None:
         return list(columns)

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import cell, console, plain_table, say, show_table
@@ -30,7 +31,25 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-@click.command()
+def _check(
+    model: str,
+    model2: str | None,
+    batch: tuple[int, ...] | None,
+    inputs: str | None,
+    png: str | None,
+    report_file: str | None,
+    **_: Any,
+) -> None:
+    if inputs is not None and batch is not None:
+        raise click.UsageError("--inputs has a batch size of its own; leave --batch out")
+    check_output_file(report_file, "--report")
+    check_output_file(png, "--png")
+    for path in (model, model2):
+        if path is not None:
+            check_model(path)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("model")
 @click.argument("model2", required=False)
 @click.option(
@@ -90,9 +109,6 @@ def bench(
     the last column is MODEL2's throughput over MODEL's, with its range. Each model runs as its file
     has it: to measure what fusion brings, `fusion rewrite` it first.
     """
-    if inputs is not None and batch is not None:
-        raise click.UsageError("--inputs has a batch size of its own; leave --batch out")
-    check_output_file(report_file, "--report")
     draw = _drawer(png)
     from fusion.saved_model import bench_models
     from fusion.saved_model.bench import DEFAULT_BATCHES
@@ -125,7 +141,6 @@ def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:
     """Returns what draws, found before the work whose result it is to draw."""
     if png is None:
         return None
-    check_output_file(png, "--png")
     with drawing("--png"):
         from fusion.saved_model.bench.draw import draw_report
     return draw_report

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusion.cli.command import Command
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
 from fusion.cli.packed import deviation_table, packed_table, table_fields
-from fusion.cli.progress import step_bar
 from fusion.cli.report import cell, console, refusal_table, show_table, totals
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
-from fusion.saved_model.rewrite_options import Observer, Step
+from fusion.saved_model.source import find_model
+from fusion.saved_model.staging import check_destination
 
 if TYPE_CHECKING:
-    from fusion.passes.report.report import FusionReport
     from fusion.saved_model import Rewrite, RewriteOptions
     from fusion.saved_model.runtimes import Runtimes
 
@@ -24,7 +24,15 @@ _DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 _FUSED_LOAD = "run `import fusion` before loading it"
 
 
-@click.command()
+def _check(
+    src: str, dst: str, report_file: str | None, table_dtypes: tuple[str, ...], **_: Any
+) -> None:
+    check_output_file(report_file, "--report")
+    _by_name(table_dtypes)
+    check_destination(find_model(src), dst)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("src")
 @click.argument("dst")
 @click.option(
@@ -119,7 +127,7 @@ def rewrite(
     SRC is never changed. Run `import fusion` before loading DST; with --target stock it loads
     wherever SRC does, and what is fused in SRC becomes stock ops again.
     """
-    check_output_file(report_file, "--report")
+    from fusion.cli.progress import Checking, step_bar
     from fusion.saved_model import RewriteOptions, rewrite_saved_model
 
     names = None if outputs is None else [name for name in outputs.split(",") if name]
@@ -134,7 +142,7 @@ def rewrite(
         raise click.BadParameter(message, param_hint=hint) from None
     verb = "made of fewer stock ops" if options.target == "stock" else "fused"
     with step_bar() as bar:
-        observer = bar if requirement is None else _Checking(bar, requirement, verb)
+        observer = bar if requirement is None else Checking(bar, requirement, verb)
         done = rewrite_saved_model(src, dst, options, observer)
     fields = _fields(done, dst)
     if report_file is not None:
@@ -143,26 +151,6 @@ def rewrite(
         show_json(fields)
     else:
         _show(done, dst, options, verb)
-
-
-class _Checking(Observer):
-    """Ends a rewrite that fuses too few columns, and passes all else on to another observer."""
-
-    def __init__(self, other: Observer, requirement: Requirement, verb: str) -> None:
-        """Takes the other observer, and what is said of columns that are fused."""
-        self._other, self._requirement, self._verb = other, requirement, verb
-
-    def begins(self, step: Step) -> None:
-        """Passes it on."""
-        self._other.begins(step)
-
-    def copied(self, done: int, total: int) -> None:
-        """Passes it on."""
-        self._other.copied(done, total)
-
-    def fused(self, report: FusionReport) -> None:
-        """Raises TooFewColumnsError."""
-        self._requirement.check(report, f"{self._verb}, nothing written", report.to_dict())
 
 
 def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from fusion.cli.doctor import show_manifest
+from fusion.cli.command import Command, check_model
+from fusion.cli.commands.doctor import show_manifest
 from fusion.cli.json_output import json_option, show_json
 
 
-@click.command("build-ops")
+def _check(models: tuple[str, ...], **_: Any) -> None:
+    for path in models:
+        check_model(path)
+
+
+@click.command("build-ops", cls=Command, check=_check)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("-o", "--output", required=True, metavar="FILE", help="The library to write.")
 @click.option(

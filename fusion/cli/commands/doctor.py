@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from fusion.cli.command import Command
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import cell, console, say
 from fusion.version import __version__
@@ -20,7 +21,7 @@ BROKEN = 1
 """Exit status when something does not work."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("library", required=False)
 @json_option
 def doctor(library: str | None, as_json: bool) -> int:

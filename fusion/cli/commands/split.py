@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusion.cli.command import Command
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.packed import table_fields
 from fusion.cli.report import cell, console
 from fusion.cli.run_options import recorded_inputs, timeout
+from fusion.saved_model.source import find_model
+from fusion.saved_model.staging import check_destination
 
 if TYPE_CHECKING:
     from fusion.saved_model import Split
 
 
-@click.command()
+def _check(model: str, dst: str, **_: Any) -> None:
+    check_destination(find_model(model), dst)
+
+
+@click.command(cls=Command, check=_check)
 @click.argument("model")
 @click.argument("dst")
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with MODEL.")
@@ -92,7 +99,7 @@ def _show(done: Split, dst: str) -> None:
     out.print(cell(f"wrote {dst}; run `import fusion` before loading {lookup}"))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("split")
 @click.argument("dst")
 @click.option(
