@@ -118,8 +118,10 @@ def register() -> None:
     installation.require()
     for name in ("feature_column", "keras", "ops", "tables.deeprec"):
         importlib.import_module(f"fusion.{name}")
+    from fusion.runtime.tensorflow.forks import warn_children
     from fusion.tables.saved_models import load_on_cpu, save_loaded_again
 
+    warn_children()
     load_on_cpu()
     save_loaded_again()
 

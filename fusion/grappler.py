@@ -59,6 +59,7 @@ class _State:
         self.enabled = False
         self.scopes = 0
         self.columns_fused = 0
+        self.updates_fused = 0
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[plugin.Item], None]] = {}
@@ -214,6 +215,7 @@ def stats() -> FusionStats:
             enabled=_state.on,
             graphs_seen=counts.graphs,
             columns_fused=_state.columns_fused,
+            updates_fused=_state.updates_fused,
             milliseconds=counts.seconds * 1e3,
             failures=_state.failures,
             timeouts=counts.timeouts,
@@ -245,10 +247,12 @@ def _optimize(item: plugin.Item) -> bytes | None:
         failure = error
     with _state.lock:
         if report is not None:
+            updates = sum(one.fused and not one.fused_before for one in report.updates)
             _state.columns_fused += report.fused_count
+            _state.updates_fused += updates
             before = _state.last_report
             shown = _state.last_report = _last_report(report, before)
-            item.when_abandoned(partial(_take_back, report.fused_count, shown, before))
+            item.when_abandoned(partial(_take_back, report.fused_count, updates, shown, before))
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
@@ -274,10 +278,13 @@ def _log(report: FusionReport) -> None:
         _logger.debug("fused %d of %d columns of a graph, %d -> %d nodes", *counts)
 
 
-def _take_back(columns: int, shown: FusionReport, before: FusionReport | None) -> None:
-    """Forgets columns that TensorFlow did not wait for, and the report on them."""
+def _take_back(
+    columns: int, updates: int, shown: FusionReport, before: FusionReport | None
+) -> None:
+    """Forgets what TensorFlow did not wait for, and the report on it."""
     with _state.lock:
         _state.columns_fused -= columns
+        _state.updates_fused -= updates
         if _state.last_report is shown:
             _state.last_report = before
 

@@ -25,3 +25,8 @@ def printable(text: object) -> str:
 def printable_lines(text: object) -> str:
     """Returns text in several lines, each as `printable` makes it."""
     return "\n".join(map(printable, str(text).split("\n")))
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a number and what there are so many of: "1 signature", "2 signatures"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

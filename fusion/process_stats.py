@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fusion.passes.report.report import FusionReport
+from fusion.printable import counted
 from fusion.runtime.registration.op_counters import op_counts
 
 #: (op, or "" for the process; value)
@@ -25,6 +26,7 @@ _PROCESS_METRICS = (
     ("enabled", 1, "enabled", "gauge", "whether graphs are fused as TensorFlow optimizes them"),
     ("graphs_seen", 1, "graphs_seen_total", "counter", "graphs that TensorFlow showed"),
     ("columns_fused", 1, "columns_fused", "gauge", "lookups replaced in these graphs"),
+    ("updates_fused", 1, "updates_fused", "gauge", "updates of tables replaced in these graphs"),
     ("milliseconds", 1e-3, "optimizer_seconds_total", "counter", "time spent on these graphs"),
     ("failures", 1, "failures_total", "counter", "graphs left alone because of an error"),
     ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for want of Python's lock"),
@@ -53,7 +55,7 @@ class OpStats:
 
     def __str__(self) -> str:
         return (
-            f"{self.op}: {self.calls:,} calls, {self.rows:,} rows, "
+            f"{self.op}: {counted(self.calls, 'call')}, {counted(self.rows, 'row')}, "
             f"{self.threads / self.calls:.1f} threads, {self.milliseconds:,.1f} ms"
         )
 
@@ -77,6 +79,8 @@ class FusionStats:
         enabled: whether graphs are fused now.
         graphs_seen: how often TensorFlow showed a graph: two times and more for each of them.
         columns_fused: how many lookups were replaced in these graphs.
+        updates_fused: how many updates of tables were, what an optimizer does to a table and its
+            slots in a step being one.
         milliseconds: the time spent in all of this, summed over threads.
         failures: how often something went wrong, and the graph stayed as it was.
         timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
@@ -88,6 +92,7 @@ class FusionStats:
     enabled: bool
     graphs_seen: int
     columns_fused: int
+    updates_fused: int
     milliseconds: float
     failures: int
     timeouts: int
@@ -116,13 +121,18 @@ class FusionStats:
             yield from _family(name, kind, help_text, [("", getattr(self, field) * unit)])
 
     def __str__(self) -> str:
-        head = (
-            f"enable() is {'on' if self.enabled else 'off'}: {self.graphs_seen} graphs seen, "
-            f"{self.columns_fused} columns fused, {self.milliseconds:.1f} ms, "
-            f"{self.failures} failures, {self.timeouts} timeouts"
-        )
         called = [f"  {op}" for op in self.ops]
-        lines = [head, "fused ops called:" if called else "no fused op was called", *called]
+        ops = ["fused ops called:" if called else "no fused op was called", *called]
+        state = f"enable() is {'on' if self.enabled else 'off'}"
+        if not self.enabled and not self.graphs_seen:  # as in servers of rewritten models
+            return "\n".join([*ops, state])
+        head = (
+            f"{state}: {counted(self.graphs_seen, 'graph')} seen, "
+            f"{counted(self.columns_fused, 'column')} and "
+            f"{counted(self.updates_fused, 'update')} fused, {self.milliseconds:.1f} ms, "
+            f"{counted(self.failures, 'failure')}, {counted(self.timeouts, 'timeout')}"
+        )
+        lines = [head, *ops]
         if self.last_report is not None:
             lines.append(f"last graph: {self.last_report}")
         return "\n".join(lines)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ STATS = FusionStats(
     enabled=True,
     graphs_seen=4,
     columns_fused=2,
+    updates_fused=1,
     milliseconds=12.5,
     failures=0,
     timeouts=1,
@@ -195,13 +197,24 @@ STATS = FusionStats(
 
 def test_what_people_read() -> None:
     assert str(STATS) == (
-        "enable() is on: 4 graphs seen, 2 columns fused, 12.5 ms, 0 failures, 1 timeouts\n"
+        "enable() is on: 4 graphs seen, 2 columns and 1 update fused, 12.5 ms, 0 failures, "
+        "1 timeout\n"
         "fused ops called:\n"
         "  A: 4 calls, 1,234,567,890,123 rows, 1.5 threads, 1,500.0 ms\n"
-        "  B: 1 calls, 0 rows, 1.0 threads, 0.2 ms"
+        "  B: 1 call, 0 rows, 1.0 threads, 0.2 ms"
     )
-    none = FusionStats(False, 0, 0, 0.0, 0, 0, None)
+    none = FusionStats(True, 0, 0, 0, 0.0, 0, 0, None)
     assert str(none).endswith("\nno fused op was called")
+
+
+def test_a_server_of_rewritten_models_shows_its_ops_first() -> None:
+    server = replace(STATS, enabled=False, graphs_seen=0, columns_fused=0, updates_fused=0)
+    first, *_, last = str(server).splitlines()
+    assert (first, last) == ("fused ops called:", "enable() is off")
+    # What was fused before `disable` is of interest still.
+    assert str(replace(STATS, enabled=False)).startswith(
+        "enable() is off: 4 graphs seen, 2 columns"
+    )
 
 
 def test_what_programs_read() -> None:
@@ -239,4 +252,4 @@ def test_what_prometheus_reads() -> None:
     assert samples["fusion_op_seconds_total", "A"] == 1.5
     assert samples["fusion_enabled", ""] == 1
     assert samples["fusion_optimizer_seconds_total", ""] == 0.0125
-    assert len(samples) == 2 * 4 + 6
+    assert len(samples) == 2 * 4 + 7

@@ -1,18 +1,23 @@
-"""What a rewrite is at, shown on a terminal while it runs."""
+"""What long commands are at, shown on standard error while they run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from fusion.cli.require import Requirement
 from fusion.passes.report.report import FusionReport
+from fusion.printable import counted
 from fusion.saved_model.rewrite_options import Observer, Step
 
 _MEGABYTE = 1e6
+_SECONDS = 30.0
 _STEPS = (*Step,)
 
 
@@ -67,3 +72,51 @@ def step_bar() -> Iterator[Observer]:
     bars = Progress(SpinnerColumn(), *columns, TimeElapsedColumn(), console=out, transient=True)
     with bars:
         yield StepBar(bars)
+
+
+class KernelProgress:
+    """Says which kernel is compiled, and about how long the others will take."""
+
+    def __init__(self, show: Callable[[str], None], seconds: float = 0.0) -> None:
+        """Begins.
+
+        Args:
+          show: shows a line.
+          seconds: between two lines, at least.
+        """
+        self._show, self._seconds = show, seconds
+        self._first: tuple[float, int] | None = None
+        self._shown = 0.0
+
+    def __call__(self, number: int, count: int, name: str) -> None:
+        """Is called before a kernel is compiled: its number, how many there are, and its name."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._shown = (now, number), now
+            left = f"compiling {counted(count - number + 1, 'kernel')}, a second or more for each"
+            self._show(left if self._seconds else f"{number} of {count}: {name}")
+            return
+        if now - self._shown < self._seconds:
+            return
+        self._shown = now
+        begun, first = self._first
+        left = (now - begun) / (number - first) * (count - number + 1)
+        self._show(f"{number} of {count}: {name}, about {_duration(left)} left")
+
+
+def _duration(seconds: float) -> str:
+    return counted(round(seconds), "second") if seconds < 90 else f"{round(seconds / 60)} minutes"
+
+
+@contextmanager
+def kernel_progress() -> Iterator[KernelProgress]:
+    """A block in which standard error shows the kernels that are compiled.
+
+    On a terminal that is a line that changes, elsewhere a line at the start and each half minute.
+    """
+    out = Console(stderr=True)
+    if not out.is_terminal:
+        yield KernelProgress(lambda line: click.echo(line, err=True), _SECONDS)
+        return
+    with out.status("starting") as status:
+        yield KernelProgress(lambda line: status.update(Text(line)))

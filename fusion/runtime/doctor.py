@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
+from fusion.printable import counted
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import FolderState
 from fusion.runtime.native import objects
@@ -69,7 +70,9 @@ def _op(spec: OpSpec) -> Fact:
     by_device: dict[str, int] = {}
     for kernel in registered:
         by_device[kernel.device_type] = by_device.get(kernel.device_type, 0) + 1
-    text = ", ".join(f"{count} {device} kernels" for device, count in sorted(by_device.items()))
+    text = ", ".join(
+        counted(count, f"{device} kernel") for device, count in sorted(by_device.items())
+    )
     return f"op {spec.name}", text or "no kernels", bool(registered)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,13 +76,42 @@ def test_the_table_of_one_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_table_of_two_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    heading, first, second, _, _, _, outputs, _ = _printed(capsys, monkeypatch, "a", "b")
-    last = ["examples/s", "calls", "MODEL2 / MODEL"]
+    heading, first, second, *_, outputs, _, conclusion = _printed(
+        capsys, monkeypatch, "models/[a]", "models/b"
+    )
+    last = ["examples/s", "calls", "times as fast"]
     assert _cells(heading) == ["batch", "clients", "model", *LATENCIES, *last]
     numbers = ["0.5", "0.25", "12.3", "98,765", "1,234"]
-    assert _cells(first) == ["in graph", "64", "2", "MODEL", *numbers]
-    assert _cells(second) == ["in graph", "64", "2", "MODEL2", *numbers, "2.00 (1.50-2.50)"]
+    assert _cells(first) == ["in graph", "64", "2", "[a]", *numbers]
+    assert _cells(second) == ["in graph", "64", "2", "b", *numbers, "2.00 (1.50-2.50)"]
     assert outputs == "outputs compared: alike"
+    clear = "2.00 times as fast (2.00 to 2.00), clearly so under 1 of 1 loads"
+    assert conclusion == f"b beside [a]: in graph {clear}; end to end {clear}"
+
+
+#: A median, and the range of rounds.
+FASTER, SLOWER, MAYBE = (1.5, 1.2, 1.9), (0.8, 0.7, 0.9), (1.1, 0.9, 1.3)
+
+
+@pytest.mark.parametrize(
+    ("loads", "share", "said"),
+    [
+        ([FASTER], 0.19, "1.50 times as fast (1.50 to 1.50), clearly so under 1 of 1 loads"),
+        ([SLOWER], 0.19, "0.80 times as fast (0.80 to 0.80), clearly so under 1 of 1 loads"),
+        ([FASTER, MAYBE], 0.19, "1.30 times as fast (1.10 to 1.50), clearly so under 1 of 2 loads"),
+        ([MAYBE], 0.19, "no clear difference (1.10 to 1.10), fused ops are 19% of a call"),
+        ([MAYBE], 0.0, "no clear difference (1.10 to 1.10)"),
+        ([SLOWER, FASTER], 0.0, "no clear difference (0.80 to 1.50)"),
+    ],
+)
+def test_a_difference_is_clear_if_all_rounds_agree(
+    loads: list[tuple[float, float, float]], share: float, said: str
+) -> None:
+    report = _report("a", "b")
+    measurements = tuple(replace(m, fused_share=share) for m in report.measurements)
+    ratios = tuple(Ratio(bench.IN_GRAPH, 64, 2, *load) for load in loads)
+    report = replace(report, measurements=measurements, ratios=ratios)
+    assert report.conclusion() == f"b beside a: in graph {said}"
 
 
 def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
@@ -91,8 +121,9 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
     done = command("bench", *pair, *SHORT, "--clients", "1,2", *files)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 1 + 16 + 4
-    assert "outputs equal to the bit" in lines[-3]
+    assert len(lines) == 1 + 16 + 5
+    assert "outputs equal to the bit" in lines[-4]
+    assert "fused beside " in lines[-2]
     assert lines[-1] == f"wrote {tmp_path / 'bench.png'}"
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found.pop("command"), found.pop("version"), found.pop("status")) == (
@@ -102,6 +133,8 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
     )
     report = BenchReport.from_dict(found)
     assert (len(report.measurements), len(report.ratios)) == (16, 8)
+    shares = [measurement.fused_share for measurement in report.measurements]
+    assert all((share > 0) == (index % 2) for index, share in enumerate(shares))
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 

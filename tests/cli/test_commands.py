@@ -49,7 +49,7 @@ def test_rewrite_verify_and_report(models: Path, tmp_path: Path):
     assert done.stderr == ""
     first, second, third = done.stdout.splitlines()
     assert first.startswith("2 of 2 columns fused, ")
-    agreed = "1 signatures, 12 runs, outputs equal to the bit; 2 runs fail alike in both"
+    agreed = "1 signature, 12 runs, outputs equal to the bit; 2 runs fail alike in both"
     assert second == f"verified: {agreed}"
     load = "run `import fusion` before loading it, in TensorFlow 2.18 to 2.21"
     assert third == f"wrote {dst}; {load}"
@@ -96,7 +96,7 @@ def test_verify_runs_recorded_inputs(
     file, model = tmp_path / "inputs.npz", str(models / "plain")
     np.savez(file, x=np.ones((2, 3), np.float32))
     assert main(["verify", "--inputs", str(file), model, model]) == 0
-    assert capsys.readouterr().out == "same: 1 signatures, 2 runs, outputs equal to the bit\n"
+    assert capsys.readouterr().out == "same: 1 signature, 2 runs, outputs equal to the bit\n"
 
     np.savez(file, x=np.ones((2, 4), np.float32))
     assert main(["verify", "--inputs", str(file), model, model]) == 2
@@ -117,7 +117,7 @@ def test_verify_takes_batches_of_examples(
         for _ in range(5):
             writer.write(example.SerializeToString())
     assert main(["verify", "--inputs", str(file), "--batch-size", "2", model, model]) == 0
-    assert capsys.readouterr().out == "same: 1 signatures, 6 runs, outputs equal to the bit\n"
+    assert capsys.readouterr().out == "same: 1 signature, 6 runs, outputs equal to the bit\n"
     assert main(["verify", "--inputs", str(tmp_path / "none"), model, model]) == 2
     assert capsys.readouterr().err == (
         f"fusion: error: {tmp_path / 'none'}: cannot be read: no such file or directory\n"
@@ -140,7 +140,7 @@ def test_rewrite_runs_recorded_inputs(
             writer.write(example.SerializeToString())
     options = ["--inputs", str(file), "--batch-size", "2"]
     assert main(["rewrite", *options, model, str(new)]) == 0
-    assert "verified: 1 signatures, 4 runs, outputs equal to the bit" in capsys.readouterr().out
+    assert "verified: 1 signature, 4 runs, outputs equal to the bit" in capsys.readouterr().out
     assert json.loads((new / "fusion.json").read_text())["options"]["inputs"] == "examples"
 
 

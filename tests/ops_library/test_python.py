@@ -135,7 +135,7 @@ def test_verify_runs_the_fused_model_by_the_library(models, library, build_libra
     result = fusion_saved_model.compare_models(a, b, library=lacking)
     assert "the library of ops was built without the kernel" in str(result.differences[0])
     assert main(["verify", *map(str, models), "--library", str(library)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("same: 1 signatures, 10 runs")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("same: 1 signature, 10 runs")
 
 
 def test_verify_refuses_what_is_no_library(models, tmp_path, capsys):

@@ -105,9 +105,10 @@ def bench(
     """Measure latency and throughput of a signature of the SavedModel MODEL, or of a frozen graph.
 
     In the graph, that is in a Session that gets and gives nothing, and end to end, from Python with
-    NumPy arrays. With MODEL2 both take turns in one process after their outputs were compared, and
-    the last column is MODEL2's throughput over MODEL's, with its range. Each model runs as its file
-    has it: to measure what fusion brings, `fusion rewrite` it first.
+    NumPy arrays. With MODEL2 both take turns in one process after their outputs were compared; the
+    last column is MODEL2's throughput over MODEL's, with its range over the turns, and the last
+    line says whether that is a clear difference. Each model runs as its file has it: to measure
+    what fusion brings, `fusion rewrite` it first.
     """
     draw = _drawer(png)
     from fusion.saved_model import bench_models
@@ -148,20 +149,22 @@ def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:
 
 def _table(report: BenchReport) -> Table:
     """Returns a table with a row for each measurement."""
+    from fusion.saved_model.bench.report import short_names
+
     two = len(report.models) > 1
-    names = ("MODEL", "MODEL2")
+    names = short_names(report.models)
     table = plain_table(
         *("", "batch", "clients"),
         *(("model",) if two else ()),
         *("p50 ms", "p90 ms", "p99 ms", "examples/s", "calls"),
-        *(("MODEL2 / MODEL",) if two else ()),
+        *(("times as fast",) if two else ()),
     )
     for column in table.columns[1:]:
         column.justify = "left" if column.header == "model" else "right"
     for m in report.measurements:
         table.add_row(
             *(m.way, f"{m.batch}", f"{m.clients}"),
-            *((names[m.model],) if two else ()),
+            *((cell(names[m.model]),) if two else ()),
             *(f"{ms:.3g}" for ms in (m.p50_ms, m.p90_ms, m.p99_ms)),
             *(f"{m.examples_per_s:,.0f}", f"{m.calls:,}"),
             *((_times(report, m),) if two else ()),
@@ -183,4 +186,5 @@ def _notes(report: BenchReport) -> list[str]:
         *notes,
         f"{machine['processor']}, {machine['cores']} cores, TensorFlow {machine['tensorflow']}; "
         f"other programs kept {report.busy_elsewhere:.1f} cores busy",
+        *((report.conclusion(),) if report.ratios else ()),
     ]

@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from fusion.cli.command import Command, check_model
 from fusion.cli.commands.doctor import show_manifest
 from fusion.cli.json_output import json_option, show_json
+from fusion.printable import counted
 
 
 def _check(models: tuple[str, ...], **_: Any) -> None:
@@ -46,16 +45,13 @@ def build_ops(
     It has the kernels with which any fused model runs, and those made for the SavedModels or
     frozen graphs MODEL. To compile them takes minutes for each processor; they are kept.
     """
+    from fusion.cli.progress import kernel_progress
     from fusion.ops_library.linking import LinkError
     from fusion.saved_model import ModelError
     from fusion.saved_model.ops_library import DEFAULT_CPU
     from fusion.saved_model.ops_library import build_ops as build
 
-    with Console(stderr=True).status("starting") as status:
-
-        def show(number: int, count: int, name: str) -> None:
-            status.update(Text(f"{number} of {count}: {name}"))
-
+    with kernel_progress() as show:
         try:
             built = build(output, models, cpus or (DEFAULT_CPU,), static=static, progress=show)
         except ModelError:
@@ -68,4 +64,5 @@ def build_ops(
     if manifest:
         show_manifest(built)
     kernels = sum(map(len, built.cpus.values()))
-    click.echo(f"{output}: {len(built.ops)} ops, {kernels} kernels for {', '.join(built.cpus)}")
+    contents = f"{counted(len(built.ops), 'op')}, {counted(kernels, 'kernel')}"
+    click.echo(f"{output}: {contents} for {', '.join(built.cpus)}")

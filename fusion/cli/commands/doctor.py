@@ -12,6 +12,7 @@ from rich.text import Text
 from fusion.cli.command import Command
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import cell, console, say
+from fusion.printable import counted
 from fusion.version import __version__
 
 if TYPE_CHECKING:
@@ -70,6 +71,6 @@ def _show_library(path: str, as_json: bool) -> int:
 def show_manifest(manifest: Manifest) -> None:
     """Prints what a library of ops says of itself."""
     say(f"fusion {manifest.fusion}")
-    say(f"{len(manifest.ops)} ops: {', '.join(manifest.ops)}")
+    say(f"{counted(len(manifest.ops), 'op')}: {', '.join(manifest.ops)}")
     for cpu, kernels in manifest.cpus.items():
-        say(f"{len(kernels)} kernels for {cpu}: {', '.join(kernels)}")
+        say(f"{counted(len(kernels), 'kernel')} for {cpu}: {', '.join(kernels)}")

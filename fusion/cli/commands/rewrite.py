@@ -13,6 +13,7 @@ from fusion.cli.packed import deviation_table, packed_table, table_fields
 from fusion.cli.report import cell, console, refusal_table, show_table, totals
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
+from fusion.printable import counted
 from fusion.saved_model.source import find_model
 from fusion.saved_model.staging import check_destination
 
@@ -218,8 +219,8 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     if is_packed and verification is not None:
         show_table(out, deviation_table(verification))
     if done.unchecked:
-        count, where = len(done.unchecked), "named in fusion.json"
-        out.print(cell(f"not compared: {count} functions that no signature runs, {where}"))
+        functions, where = counted(len(done.unchecked), "function"), "named in fusion.json"
+        out.print(cell(f"not compared: {functions} that no signature runs, {where}"))
     if report.newer:
         newer = ", ".join(report.newer)
         out.print(cell(f"newer than TensorFlow {done.runtimes.first}, in SRC too: {newer}"))

@@ -12,6 +12,7 @@ from fusion.cli.json_output import json_option, show_json
 from fusion.cli.packed import table_fields
 from fusion.cli.report import cell, console
 from fusion.cli.run_options import recorded_inputs, timeout
+from fusion.printable import counted
 from fusion.saved_model.source import find_model
 from fusion.saved_model.staging import check_destination
 
@@ -91,7 +92,9 @@ def _show(done: Split, dst: str) -> None:
         tables = " and ".join(names[handle] for handle in cut.handles)
         out.print(cell(f"{cut.name} [{sizes}] from {tables}"))
     size = total_bytes(done.tables) / 1e6
-    out.print(cell(f"lookups: {len(done.cuts)}, in {len(done.tables)} tables of {size:.1f} MB"))
+    out.print(
+        cell(f"lookups: {len(done.cuts)}, in {counted(len(done.tables), 'table')} of {size:.1f} MB")
+    )
     verification = done.verification
     checked = "not verified" if verification is None else f"verified: {verification.summary()}"
     out.print(cell(checked))

@@ -13,6 +13,7 @@ import click
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
 from fusion.cli.run_options import FiniteRange
+from fusion.printable import counted
 
 if TYPE_CHECKING:
     from fusion.stores.addresses import Tables
@@ -209,7 +210,7 @@ def _compared(
         found = compare(first, second, name, batch, tolerance)
         yield (
             {"name": name, "same": found.is_same, **asdict(found)},
-            f"{name}: {found.rows} rows in both, {found.different} differ, by "
+            f"{name}: {counted(found.rows, 'row')} in both, {found.different} differ, by "
             f"{found.deviation:g} at most; {found.only_a} only in A, "
             f"{found.only_b} only in B; {found.seconds:.1f} s",
         )
@@ -236,7 +237,8 @@ def _without_login(address: str) -> str:
 
 
 def _show(name: str, copied: Transfer) -> None:
-    say(f"{name}: {copied.rows} rows, {copied.byte_count / 1e6:.1f} MB, {copied.seconds:.1f} s")
+    rows = counted(copied.rows, "row")
+    say(f"{name}: {rows}, {copied.byte_count / 1e6:.1f} MB, {copied.seconds:.1f} s")
 
 
 def _show_json(done: Mapping[str, Transfer]) -> None:

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
+from fusion.printable import counted
 from fusion.runtime.cache.kernel_cache import CACHE_VARIABLE
 from fusion.runtime.cache.processor import CPU_VARIABLE
 
@@ -41,14 +40,11 @@ def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: 
     Kernels are those of the fused lookups in MODEL and of those that can be fused. Without MODEL
     they are the kernels that do not depend on a model, which takes minutes.
     """
+    from fusion.cli.progress import kernel_progress
     from fusion.saved_model import ModelError
     from fusion.saved_model import warm as warm_models
 
-    with Console(stderr=True).status("starting") as status:
-
-        def show(number: int, count: int, name: str) -> None:
-            status.update(Text(f"{number} of {count}: {name}"))
-
+    with kernel_progress() as show:
         try:
             done = warm_models(models, cpu, folder, show)
         except ModelError:
@@ -61,7 +57,7 @@ def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: 
         show_json({**asdict(done), "settings": settings})
         return
     click.echo(
-        f"{done.kernels} kernels for {done.cpu} in {done.folder}, "
+        f"{counted(done.kernels, 'kernel')} for {done.cpu} in {done.folder}, "
         f"{done.added} of them added in {done.seconds:.1f} s"
     )
     if settings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from os.path import commonpath, relpath
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,7 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from fusion.printable import printable
-from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH, BenchReport, Measurement
+from fusion.saved_model.bench.report import (
+    END_TO_END,
+    IN_GRAPH,
+    BenchReport,
+    Measurement,
+    short_names,
+)
 
 _STYLES = ("o-", "s--")
 """Of the first model, and of the second."""
@@ -55,13 +60,6 @@ def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[
             label = printable(f"{name}, {count} client{'s' * (count > 1)}")
             color = f"C{index * len(report.models) + model}"
             yield label, _STYLES[model], color, sorted(points, key=lambda m: m.batch)
-
-
-def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns paths without the folder they share, if they are different ones."""
-    if len(set(paths)) < 2:
-        return tuple(path.rstrip("/").rpartition("/")[2] for path in paths)
-    return tuple(relpath(path, commonpath(paths)) for path in paths)
 
 
 def _latency(axes: Axes, points: list[Measurement], *, label: str, style: str, color: str) -> None:

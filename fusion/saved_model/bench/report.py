@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import asdict, dataclass
+from os.path import commonpath, relpath
 from typing import Any
 
 IN_GRAPH = "in graph"
@@ -25,6 +27,7 @@ class Measurement:
             the slowest one.
         p50_ms, p90_ms, p99_ms: percentiles of a call's latency in milliseconds.
         examples_per_s: examples per second of all clients together.
+        fused_share: the share of a call's latency that is in kernels of fused ops, from 0 to 1.
     """
 
     way: str
@@ -36,6 +39,7 @@ class Measurement:
     p90_ms: float
     p99_ms: float
     examples_per_s: float
+    fused_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,29 @@ class BenchReport:
         same = (r for r in self.ratios if (r.way, r.batch, r.clients) == load)
         return next(same, None) if measurement.model else None
 
+    def conclusion(self) -> str:
+        """Returns a sentence: how much faster the second model is, and how certain that is.
+
+        Under a load the difference is clear if all rounds say which model is faster.
+        """
+        first, second = short_names(self.models)
+        ways = dict.fromkeys(ratio.way for ratio in self.ratios)
+        return f"{second} beside {first}: {'; '.join(map(self._conclusion, ways))}"
+
+    def _conclusion(self, way: str) -> str:
+        ratios = [ratio for ratio in self.ratios if ratio.way == way]
+        medians = sorted(ratio.median for ratio in ratios)
+        spread = f"{medians[0]:.2f} to {medians[-1]:.2f}"
+        clear = [ratio.low > 1 for ratio in ratios if ratio.low > 1 or ratio.high < 1]
+        if clear and all(is_faster == (medians[0] > 1) for is_faster in clear):
+            median = statistics.median(medians)
+            loads = f"{len(clear)} of {len(ratios)} loads"
+            return f"{way} {median:.2f} times as fast ({spread}), clearly so under {loads}"
+        shares = [m.fused_share for m in self.measurements if (m.way, m.model) == (way, 1)]
+        share = statistics.median(shares)
+        why = f", fused ops are {share:.0%} of a call" if share else ""
+        return f"{way} no clear difference ({spread}){why}"
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers, ready for JSON."""
         return asdict(self)
@@ -100,3 +127,10 @@ class BenchReport:
             "ratios": tuple(Ratio(**fields) for fields in plain["ratios"]),
         }
         return BenchReport(**{**plain, **lists})
+
+
+def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns paths without the folder they share, if they are different ones."""
+    if len(set(paths)) < 2:
+        return tuple(path.rstrip("/").rpartition("/")[2] for path in paths)
+    return tuple(relpath(path, commonpath(paths)) for path in paths)

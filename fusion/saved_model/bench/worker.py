@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
+from fusion.process_stats import op_stats
 from fusion.runtime.machine import busy_elsewhere, machine
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds, read_feeds
 from fusion.saved_model.bench.report import BenchReport, Measurement, Ratio
@@ -193,7 +194,7 @@ def _measured(
         for clients in request.clients:
             progress(f"{way}: batch {batch}, {clients} client{'s' * (clients > 1)}")
             runs = {
-                model: partial(run_clients, call, clients, request.seconds / _ROUNDS)
+                model: partial(_round, call, clients, request.seconds / _ROUNDS)
                 for model, call in enumerate(calls)
             }
             rounds = interleaved(runs, _ROUNDS)
@@ -202,17 +203,27 @@ def _measured(
                 for model in range(len(calls))
             ]
             pairs = zip(rounds[0], rounds[1], strict=True) if len(calls) > 1 else ()
-            ratios = [b.calls_per_s / a.calls_per_s for a, b in pairs]
+            ratios = [b[0].calls_per_s / a[0].calls_per_s for a, b in pairs]
             yield loads, [Ratio(way, batch, clients, **spread(ratios))] if ratios else []
 
 
+def _round(call: Callable[[], object], clients: int, seconds: float) -> tuple[Load, float]:
+    """Returns what `run_clients` does, and the milliseconds in fused ops of a call."""
+    before = sum(op.milliseconds for op in op_stats())
+    load = run_clients(call, clients, seconds)
+    within = sum(op.milliseconds for op in op_stats()) - before
+    return load, within / (len(load.latencies) + 1)  # it makes a call that it does not time
+
+
 def _measurement(
-    way: str, batch: int, clients: int, model: int, rounds: Sequence[Load]
+    way: str, batch: int, clients: int, model: int, rounds: Sequence[tuple[Load, float]]
 ) -> Measurement:
-    latencies = np.concatenate([load.latencies for load in rounds]) * 1e3
+    latencies = np.concatenate([load.latencies for load, _ in rounds]) * 1e3
     p50, p90, p99 = (float(latency) for latency in np.percentile(latencies, (50, 90, 99)))
-    rate = batch * float(np.mean([load.calls_per_s for load in rounds]))
-    return Measurement(way, batch, clients, model, len(latencies), p50, p90, p99, rate)
+    rate = batch * float(np.mean([load.calls_per_s for load, _ in rounds]))
+    within = float(np.mean([milliseconds for _, milliseconds in rounds]))
+    share = min(within / float(np.mean(latencies)), 1.0)
+    return Measurement(way, batch, clients, model, len(latencies), p50, p90, p99, rate, share)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fusion.printable import printable
+from fusion.printable import counted, printable
 
 _EQUAL = "equal to the bit"
 
@@ -186,18 +186,22 @@ class Verification:
             return text if self.columns is None else f"{text}; {self.columns}"
         if self.unverified:
             return printable("could not verify: " + "; ".join(self.unverified))
-        text = f"{len(self.signatures)} signatures, {self.runs} runs, outputs {self._equality()}"
+        text = (
+            f"{counted(len(self.signatures), 'signature')}, {counted(self.runs, 'run')}, "
+            f"outputs {self._equality()}"
+        )
         if self.columns is not None:
             text += (
-                f", {self.columns.same} columns to the bit (the arithmetic behind them TensorFlow "
-                "orders by the graph that it is in)"
+                f", {counted(self.columns.same, 'column')} to the bit (the arithmetic behind them "
+                "TensorFlow orders by the graph that it is in)"
             )
         if self.varying:
             text += f", but for {len(self.varying)} that vary from run to run"
         if self.errors_alike:
-            text += f"; {len(self.errors_alike)} runs fail alike in both"
+            count = len(self.errors_alike)
+            text += f"; {counted(count, 'run')} {'fails' if count == 1 else 'fail'} alike in both"
         if self.not_compared:
-            text += f"; {len(self.not_compared)} runs not compared"
+            text += f"; {counted(len(self.not_compared), 'run')} not compared"
         return text
 
     def _equality(self) -> str:

@@ -6,7 +6,8 @@ import matplotlib.image
 import numpy as np
 
 from fusion.saved_model.bench import END_TO_END, IN_GRAPH, BenchReport, Measurement
-from fusion.saved_model.bench.draw import draw_report, short_names
+from fusion.saved_model.bench.draw import draw_report
+from fusion.saved_model.bench.report import short_names
 
 
 def _report(batches: tuple[int, ...], models: tuple[str, ...]) -> BenchReport:

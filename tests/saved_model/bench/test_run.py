@@ -57,7 +57,7 @@ def test_two_models_side_by_side(models: Path, tmp_path: Path) -> None:
     fuse_saved_model(models / "tf2", tmp_path / "fused", verify=False)
     report = bench_models(models / "tf2", tmp_path / "fused", signature="embedding", **SHORT)
     assert report.signature == "embedding"
-    assert report.outputs == "1 signatures, 2 runs, outputs equal to the bit"
+    assert report.outputs == "1 signature, 2 runs, outputs equal to the bit"
     assert [m.model for m in report.measurements] == [0, 1] * 4
     assert [(r.way, r.batch) for r in report.ratios] == [
         (way, batch) for way in (IN_GRAPH, END_TO_END) for batch in (1, 5)
@@ -78,7 +78,7 @@ def test_other_outputs_are_an_error_unless_tolerated(tmp_path: Path) -> None:
     assert "elements differ, by at most" in text
     assert text.endswith("--tolerance allows for rounding")
     report = bench_models(a, b, tolerance=1e-5, **SHORT)
-    assert report.outputs == "1 signatures, 2 runs, outputs equal within 1e-05 of the largest"
+    assert report.outputs == "1 signature, 2 runs, outputs equal within 1e-05 of the largest"
 
 
 def test_a_model_with_other_inputs(models: Path) -> None:

@@ -52,7 +52,7 @@ def test_equal_outputs_are_the_same(tmp_path: Path):
     result = _compare(tmp_path, runs, runs)
     assert result.same
     assert result.runs == 2
-    assert result.summary() == "1 signatures, 2 runs, outputs equal to the bit"
+    assert result.summary() == "1 signature, 2 runs, outputs equal to the bit"
 
 
 def test_a_difference_names_signature_output_batch_size_and_count(tmp_path: Path):
@@ -119,7 +119,7 @@ def test_an_ordinary_batch_that_the_first_model_refuses_proves_nothing(tmp_path:
     assert result.not_compared == (
         "score, batch 1 (session): raises InvalidArgumentError (said so)",
     )
-    assert result.summary().endswith("outputs equal to the bit; 1 runs not compared")
+    assert result.summary().endswith("outputs equal to the bit; 1 run not compared")
 
 
 def test_errors_alike_over_ordinary_batches_alone_verify_nothing(tmp_path: Path):
