@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "optimizers",
             "feature_column",
             "keras",
+            "imported",
             "graphs",
             "functions",
             "compiled",
