@@ -36,6 +36,7 @@ from fusion.saved_model.inputs.atoms import (
     in_part,
     of_kind,
 )
+from fusion.saved_model.inputs.carried import ALL, CARRIED, EACH, WHOLE
 from fusion.saved_model.inputs.composites import Composite, composite_arguments, flattened_arguments
 from fusion.saved_model.inputs.constraints import Constraints, Extent, Key, Role
 from fusion.saved_model.inputs.conversions import COMPUTED, SPLITS, converted
@@ -49,49 +50,8 @@ from fusion.schema.names import GROUPED, SINGLE
 _MAX_SWEEPS = 20
 _MAX_DEPTH = 40
 
-ALL = -2
-"""As an input index below: every input."""
-
-# op -> pairs (input, output) along which values travel unchanged.
-_CARRIED: dict[str, tuple[tuple[int, int], ...]] = {
-    **dict.fromkeys(
-        (
-            "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "Snapshot",
-            "PreventGradient", "PlaceholderWithDefault", "EnsureShape", "GatherNd", "StridedSlice",
-            "Slice", "Unique", "UniqueV2", "UniqueWithCountsV3", "Tile", "Transpose", "Enter",
-            "Exit", "NextIteration", "ReadVariableOp", "Gather", "GatherV2", "DynamicPartition",
-            "BroadcastTo", "Pad", "PadV2", "Max", "Min", "ReverseV2", "TensorListFromTensor",
-            "TensorListGetItem", "TensorListStack", "TensorListGather",
-        ),
-        ((0, 0),),
-    ),
-    **dict.fromkeys(("ConcatV2", "Pack", "Merge"), ((ALL, 0),)),
-    **dict.fromkeys(("Select", "SelectV2"), ((1, 0), (2, 0))),
-    **dict.fromkeys(("Maximum", "Minimum"), ((0, 0), (1, 0))),
-    "Switch": ((0, 0), (0, 1)),
-    "SparseFillEmptyRows": ((0, 0), (1, 1)),
-    "SparseReshape": ((0, 0), (1, 1)),
-    "SparseReorder": ((0, 0), (1, 1)),
-    "SparseToDense": ((2, 0),),
-    "TensorListSetItem": ((0, 0), (2, 0)),
-    "RaggedFillEmptyRows": ((0, 0), (1, 1)),
-    "RaggedTensorToTensor": ((1, 0),),
-    "RaggedTensorToSparse": ((-1, 1),),
-    "PruneInvalidAndFillEmptyRows": ((0, 0), (1, 1)),
-}  # fmt: skip
-
-# Of these, ops whose output is their input, whole and whenever the graph runs.
-_WHOLE = frozenset(
-    [
-        "Identity", "Cast", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape",
-        "PlaceholderWithDefault",
-    ]
-)  # fmt: skip
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 """Of the ops that run functions, those that run theirs once and always."""
-
-# ops that carry each of their inputs to the output of the same index.
-_EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
 
 # op -> its inputs (indices, values, dense_shape).
 _SPARSE: dict[str, tuple[int, int, int]] = {
@@ -286,7 +246,7 @@ class _Analysis:
             if node.op not in _CALLS and node.op not in self._library.functions:
                 arguments = [in_part(atoms) for atoms in arguments]
             return _union(self._call(name, arguments, depth) for name in called)
-        if node.op in _EACH:
+        if node.op in EACH:
             return dict(enumerate(data))
         along = dict(enumerate(self.extents.outputs(view, node, data)))
         return _union((self._values(node, data), along, answers(node, data)))
@@ -294,9 +254,9 @@ class _Analysis:
     def _values(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atoms]:
         """Returns where the values of the outputs come from."""
         outputs: dict[int, Atoms] = {}
-        for source, output in _CARRIED.get(node.op, ()):
+        for source, output in CARRIED.get(node.op, ()):
             carried = NOTHING.union(*data) if source == ALL else data[source]
-            selected = carried if node.op in _WHOLE else in_part(carried)
+            selected = carried if node.op in WHOLE else in_part(carried)
             values = frozenset(atom for atom in selected if isinstance(atom, _VALUES))
             outputs[output] = outputs.get(output, NOTHING) | values
         if node.op in COMPUTED:

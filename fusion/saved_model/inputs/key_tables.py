@@ -69,7 +69,8 @@ def table_of_keys(function: str, node: node_def_pb2.NodeDef) -> str | None:
     """Returns the name of the table that a node of a function makes, None if it makes none."""
     if not _TABLE.fullmatch(node.op):
         return None
-    return node.attr["shared_name"].s.decode(errors="replace") or f"{function}/{node.name}"
+    shared = node.attr["shared_name"].s if "shared_name" in node.attr else b""
+    return shared.decode(errors="replace") or f"{function}/{node.name}"
 
 
 def fillings(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Filling]:
@@ -154,23 +155,28 @@ class _Search:
             node = frame.view.nodes.get(tensor.node)
             if node is None:
                 break
+            inputs = frame.view.inputs(node.name)
             if node.op == ARG_OP:
                 if node.name not in frame.arguments:
                     break
                 frame, tensor = frame.arguments[node.name]
+            elif node.op in _CARRYING | _READS and not inputs:
+                break
             elif node.op in _CARRYING:
-                tensor = frame.view.inputs(node.name)[0]
+                tensor = inputs[0]
             elif node.op in _READS:
-                frame, tensor = self._assigned(frame, frame.view.inputs(node.name)[0])
+                frame, tensor = self._assigned(frame, inputs[0])
             elif names := callees(node, self._functions):
-                frame = self._called(frame, node, names[0])
                 function = self._functions[names[0]]
-                result = function.signature.output_arg[tensor.index].name
-                tensor = frame.view.tensor(function.ret[result])
+                results = [function.ret.get(one.name, "") for one in function.signature.output_arg]
+                if tensor.index >= len(results):
+                    break
+                frame = self._called(frame, node, names[0])
+                tensor = frame.view.tensor(results[tensor.index])
             else:
                 names_of = None
-                if node.op in _RESTORES:
-                    known, _ = self._origin(frame, frame.view.inputs(node.name)[1])
+                if node.op in _RESTORES and len(inputs) > 1:
+                    known, _ = self._origin(frame, inputs[1])
                     names_of = None if known is None else known.node
                 return Origin(node, tensor.index, names_of), frame
         return None, frame
@@ -185,6 +191,7 @@ class _Search:
         view = self._main.view
         if frame.view is view:
             for use in view.uses(handle.node):
-                if view.op(use.node) in _WRITES and use.position == 0:
-                    return self._main, view.inputs(use.node)[1]
+                inputs = view.inputs(use.node)
+                if view.op(use.node) in _WRITES and use.position == 0 and len(inputs) > 1:
+                    return self._main, inputs[1]
         return frame, Tensor("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _MAX_KEYS = 10_000_000
 """A table of a checkpoint that has more is not read, which would take memory."""
 
 _WHOLE_LINE, _LINE_NUMBER = -2, -1
+_INTEGER = re.compile(rb"\s*-?[0-9]+\s*")
 _SAVERS = frozenset(["SaveV2", "RestoreV2", "Save", "Restore"])
 
 
@@ -122,7 +124,10 @@ class Vocabularies:
             return _spread(_constant(source.node))
         if source.names is None or source.names.op != "Const":
             return []
-        keys = self._saved(_constant(source.names).ravel().tolist()[source.output].decode())
+        names = _constant(source.names).ravel().tolist()
+        if source.output >= len(names) or not isinstance(names[source.output], bytes):
+            return []
+        keys = self._saved(names[source.output].decode(errors="replace"))
         if filling.reserved:  # a dense table is saved with what is free in it
             keys = np.unique(keys)
             for reserved in filling.reserved:
@@ -133,21 +138,24 @@ class Vocabularies:
     def _keys_in_file(self, filling: Filling, file: node_def_pb2.NodeDef) -> list[Any]:
         path = self._files.get(filling.source.node.name)
         if path is None and filling.source.node.op == "Const":
-            path = Path(os.fsdecode(filling.source.node.attr["value"].tensor.string_val[0]))
+            texts = [t for t in _constant(filling.source.node).ravel().tolist()[:1] if t]
+            path = Path(os.fsdecode(texts[0])) if texts and isinstance(texts[0], bytes) else None
         if path is None or not path.is_file():
             return []
-        lines, column = _lines(path), int(file.attr["key_index"].i)
-        limit = int(file.attr["vocab_size"].i)
+        lines, column = _lines(path), _number(file, "key_index", _WHOLE_LINE)
+        limit = _number(file, "vocab_size", -1)
         lines = lines[: min(_MAX_WORDS, limit if limit > 0 else _MAX_WORDS)]
         if column == _LINE_NUMBER:
-            first = int(file.attr["offset"].i) if "offset" in file.attr else 0
+            first = _number(file, "offset", 0)
             return list(range(first, first + len(lines)))
         if column != _WHOLE_LINE:
-            delimiter = file.attr["delimiter"].s or b"\t"
+            delimiter = (file.attr["delimiter"].s if "delimiter" in file.attr else b"") or b"\t"
             cells = (line.split(delimiter) for line in lines)
             lines = [row[column] for row in cells if 0 <= column < len(row)]
-        if filling.table.attr["key_dtype"].type in (types_pb2.DT_INT64, types_pb2.DT_INT32):
-            return [int(line) for line in lines if line.strip().lstrip(b"-").isdigit()]
+        table = filling.table
+        dtype = table.attr["key_dtype"].type if "key_dtype" in table.attr else types_pb2.DT_STRING
+        if dtype in (types_pb2.DT_INT64, types_pb2.DT_INT32):
+            return [int(line) for line in lines if _INTEGER.fullmatch(line)]
         return list(dict.fromkeys(lines))
 
     def _saved(self, name: str) -> Array:
@@ -161,6 +169,10 @@ class Vocabularies:
             return none
         keys: Array = reader.get_tensor(name)
         return keys
+
+
+def _number(node: node_def_pb2.NodeDef, key: str, default: int) -> int:
+    return int(node.attr[key].i) if key in node.attr else default
 
 
 def _constant(node: node_def_pb2.NodeDef) -> Array:
