@@ -23,12 +23,12 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from tensorflow.python.eager.wrap_function import WrappedFunction
 from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 from tensorflow.python.ops import custom_gradient
 from tensorflow.python.saved_model.load import _WrapperFunction
 from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
+from fusion.imported import imported_function
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
@@ -171,7 +171,7 @@ class _Rebuild:
             return function.graph, function.function_type
         # In a model of TensorFlow 1 a function is its definition and nothing else.
         with self._library.graph.as_default():
-            graph = function_def_to_graph(function.cached_definition)
+            graph = imported_function(function.cached_definition)
         signature = graph.structured_input_signature, graph.structured_outputs
         return graph, from_structured_signature(*signature, graph.function_captures.capture_types)
 
@@ -185,7 +185,7 @@ class _Rebuild:
         _rename_calls(renamed, {name: new.name.decode() for name, new in rebuilt.items()})
         rebind_gradients(renamed, original)
         with self._library.graph.as_default():
-            graph = function_def_to_graph(renamed, original.structured_input_signature)
+            graph = imported_function(renamed, original.structured_input_signature)
         graph.structured_outputs = _like(original.structured_outputs, original, graph)
         for name in sorted(names & self._definitions.keys()):
             function = rebuilt.get(name) or self._library.graph._get_function(name)

@@ -21,6 +21,7 @@ from tensorflow.python.ops import handle_data_util
 from fusion.functions import Library, explain_function
 from fusion.graphs import checked_outputs, final_nodes
 from fusion.grappler import observed
+from fusion.imported import imported_graph
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
@@ -188,8 +189,7 @@ def _drop_unknown_colocations(graph_def: graph_pb2.GraphDef) -> None:
 
 
 def _imported(graph_def: graph_pb2.GraphDef) -> tf.Graph:
-    with tf.Graph().as_default() as graph:
-        tf.import_graph_def(graph_def, name="")
+    graph = imported_graph(graph_def)
     for node in graph_def.node:
         if node.op == ARG_OP:
             op: Any = graph.get_operation_by_name(node.name)

@@ -23,6 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "optimizers",
             "feature_column",
             "keras",
+            "imported",
             "graphs",
             "functions",
             "compiled",
@@ -37,7 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.data": (
-        *("files", "schema", "columns", "plan", "batches", "reader", "opening"),
+        *("partitions", "files", "schema", "columns", "plan", "batches", "reader", "opening"),
         *("loader", "statistics", "validater"),
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),

@@ -40,10 +40,10 @@ def without_nulls(column: Column, data: pa.ChunkedArray, path: str) -> list[pa.A
 
 
 def _array(column: Column, array: pa.Array) -> pa.Array:
-    if column.width > 1 or pa.types.is_fixed_size_list(array.type):
-        if array.null_count:
-            raise ValueError(f"{array.null_count} of its lists of {column.width} are null")
-        return _values(column, array.flatten())
+    if pa.types.is_null(array.type):
+        array = pa.nulls(len(array), column.row_type)
+    if pa.types.is_fixed_size_list(array.type):
+        return _values(column, _of_fixed_size(column, array))
     if column.form is None:
         return _values(column, array)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
@@ -52,6 +52,21 @@ def _array(column: Column, array: pa.Array) -> pa.Array:
     offsets = np.zeros([len(lengths) + 1], np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return pa.LargeListArray.from_arrays(pa.array(offsets), _values(column, array.flatten()))
+
+
+def _of_fixed_size(column: Column, array: pa.Array) -> pa.Array:
+    """The values of lists that all have the same size; of null ones as many nulls."""
+    values = array.flatten()
+    if not array.null_count:
+        return values
+    if column.fill_value is None:
+        raise ValueError(
+            f"{array.null_count} of its lists of {column.width} are null; {_advice(column)}"
+        )
+    is_null = array.is_null().to_numpy(zero_copy_only=False)
+    rows = np.cumsum(~is_null) - 1
+    places = rows[:, np.newaxis] * column.width + np.arange(column.width)
+    return values.take(pa.array(places.ravel(), mask=np.repeat(is_null, column.width)))
 
 
 def _values(column: Column, array: pa.Array) -> pa.Array:
@@ -67,11 +82,12 @@ def _values(column: Column, array: pa.Array) -> pa.Array:
     if not array.null_count:
         return array
     if column.fill_value is None:
-        raise ValueError(
-            f"{array.null_count} of its values are null; fill_values={{{column.name!r}: ...}} "
-            "says what stands for them"
-        )
+        raise ValueError(f"{array.null_count} of its values are null; {_advice(column)}")
     return pc.fill_null(array, pa.scalar(_filled(column), target))
+
+
+def _advice(column: Column) -> str:
+    return f"fill_values={{{column.name!r}: ...}} says what stands for them"
 
 
 def _filled(column: Column) -> Any:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from fusion.data.partitions import is_partition, partition_of, typed
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _BUFFER = 1 << 20
@@ -32,7 +34,8 @@ class File:
         name: its name there.
         size: bytes.
         metadata: its footer, a `pyarrow.parquet.FileMetaData`.
-        schema: the Arrow schema.
+        stored: the Arrow schema of what is in it.
+        constants: the columns that only the names of its folders have, and the value of each.
     """
 
     path: str
@@ -40,7 +43,14 @@ class File:
     name: str = field(repr=False)
     size: int
     metadata: Any = field(repr=False)
-    schema: pa.Schema = field(repr=False)
+    stored: pa.Schema = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False, default_factory=dict)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of all its columns."""
+        fields = [pa.field(name, value.type) for name, value in self.constants.items()]
+        return pa.schema([*self.stored, *fields])
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -74,16 +84,29 @@ class Location:
     filesystem: Any = field(repr=False)
     name: str = field(repr=False)
 
-    def read_footer(self) -> File:
+    @property
+    def partition(self) -> dict[str, str | None]:
+        """The keys and values that the names of its folders have."""
+        return partition_of(self.name)
+
+    def read_footer(self, types: Mapping[str, pa.DataType]) -> File:
         """Opens the file and reads its footer.
+
+        Args:
+            types: `partition_types` of all files.
 
         Raises:
             DataError: it is not there, or no Parquet file.
         """
         with _errors_of(self.path), self.filesystem.open_input_file(self.name) as source:
             opened = pq.ParquetFile(source)
-            size, metadata = source.size(), opened.metadata
-            return File(self.path, self.filesystem, self.name, size, metadata, opened.schema_arrow)
+            size, metadata, schema = source.size(), opened.metadata, opened.schema_arrow
+            constants = {
+                key: typed(value, types[key])
+                for key, value in self.partition.items()
+                if key not in schema.names
+            }
+            return File(self.path, self.filesystem, self.name, size, metadata, schema, constants)
 
 
 @contextmanager
@@ -100,8 +123,9 @@ def find_files(paths: Paths, storage_options: Mapping[str, Any] | None = None) -
     """The files of paths, in the order given; those of a glob or folder in that of their names.
 
     Args:
-        paths: files, globs, folders (of which the files that end in .parquet are taken), or URLs of
-            any of them, for which fsspec is needed.
+        paths: files, globs, folders (of which the files that end in .parquet are taken, and those
+            of folders in them whose names are a key and a value), or URLs of any of them, for which
+            fsspec is needed.
         storage_options: for fsspec's filesystem.
 
     Raises:
@@ -149,15 +173,18 @@ def _in_url(url: str, storage_options: Mapping[str, Any]) -> list[Location]:
 
 
 def _of_folder(filesystem: Any, folder: str, path: str) -> list[str]:
-    names = [
-        found.path
-        for found in filesystem.get_file_info(pafs.FileSelector(folder))
-        if found.type != pafs.FileType.Directory
-        and found.base_name.endswith(".parquet")
-        and not found.base_name.startswith((".", "_"))
-    ]
+    names, others = list[str](), list[str]()
+    start = len(folder.rstrip("/")) + 1
+    for found in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
+        if found.type == pafs.FileType.Directory or not found.base_name.endswith(".parquet"):
+            continue
+        *folders, name = found.path[start:].split("/")
+        if name.startswith((".", "_")):
+            continue
+        (names if all(map(is_partition, folders)) else others).append(found.path)
     if not names:
-        raise DataError(f"{path}: no file in it ends in .parquet")
+        inside = f"; {min(others)} is in a folder that is not called KEY=VALUE" if others else ""
+        raise DataError(f"{path}: no file in it ends in .parquet{inside}")
     return sorted(names)
 
 

@@ -78,7 +78,8 @@ class ParquetLoader(tf.data.Dataset):
         Arguments have the names of NVTabular's KerasSequenceLoader, as far as it has them.
 
         Args:
-            paths: files, globs, folders, or URLs that fsspec knows.
+            paths: files, globs, folders, or URLs that fsspec knows. Folders may have partitions in
+                them, `day=3/part.parquet`, whose keys are columns if they are asked for.
             batch_size: rows of a batch, of each replica.
             label_names: columns that are labels.
             cat_names: columns that are ids or strings.
@@ -97,7 +98,8 @@ class ParquetLoader(tf.data.Dataset):
             ragged_names: columns of lists that become RaggedTensors.
             dtypes: of tensors, by column, in place of those above.
             fill_values: what stands for nulls and NaNs, by column. Nulls of others are an error,
-                their NaNs stay. A list that is null is one of no values.
+                their NaNs stay. A list that is null has no values, or as many of these as lists of
+                one size have.
             on_error: "raise", or "skip" to leave out files and row groups that cannot be read.
             progress: called with `num_rows_processed` and `num_rows` for each chunk that was read.
             storage_options: arguments of fsspec's filesystem.

@@ -9,10 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.data.files import DataError, File, Location, Paths, find_files
+from fusion.data.partitions import partition_types
 from fusion.data.reader import Skipped
-from fusion.data.schema import Column, Request, Role
+from fusion.data.schema import Column, Nulls, Request, Role, merged
 
 _FOOTERS_AT_ONCE = 8
+
+_Seen = tuple[Column | Nulls, File]
+"""A column, and the first file that says that it is this one."""
 
 
 def columns_of(
@@ -59,22 +63,23 @@ def open_files(
     Raises:
         DataError: a file cannot be read or has other columns, or there is none that can.
     """
+    types = partition_types((location.partition for location in locations), request.texts)
 
     def footer(location: Location) -> File | DataError:
         try:
-            return location.read_footer()
+            return location.read_footer(types)
         except DataError as error:
             return error
 
     files, reason = list[File](), ""
-    columns: tuple[Column, ...] = ()
+    columns: dict[str, _Seen] = {}
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         for location, found in zip(locations, pool.map(footer, locations), strict=True):
             try:
                 if isinstance(found, DataError):
                     raise found
                 own = request.columns_of(found.path, found.schema)
-                _check_alike(found, own, files[0] if files else found, columns or own)
+                columns = {column.name: _merged(columns, column, found) for column in own}
             except DataError as error:
                 reason = reason or str(error)
                 if skip is None:
@@ -83,10 +88,12 @@ def open_files(
                 skip(Skipped(location.path, rows, str(error)))
                 continue
             files.append(found)
-            columns = own
     if not files:
         raise DataError(f"no file can be read: {reason}")
-    return files, columns
+    return files, tuple(
+        column if isinstance(column, Column) else request.of_nulls(file.path, column)
+        for column, file in columns.values()
+    )
 
 
 def roles_of(
@@ -111,14 +118,17 @@ def roles_of(
     return roles
 
 
-def _check_alike(
-    file: File, columns: Sequence[Column], first: File, expected: Sequence[Column]
-) -> None:
-    for column, wanted in zip(columns, expected, strict=True):
-        if column != wanted:
-            kinds = (one.schema.field(column.name).type for one in (file, first))
-            raise DataError(
-                "{}: column {} has {}, but {} in {}".format(
-                    file.path, column.name, *kinds, first.path
-                )
-            )
+def _merged(columns: Mapping[str, _Seen], column: Column | Nulls, file: File) -> _Seen:
+    """A column of files, with one more.
+
+    Raises:
+        DataError: the file has another column.
+    """
+    before, first = columns.get(column.name, (column, file))
+    both = merged(before, column)
+    if both is None:
+        kinds = (one.schema.field(column.name).type for one in (file, first))
+        raise DataError(
+            "{}: column {} has {}, but {} in {}".format(file.path, column.name, *kinds, first.path)
+        )
+    return both, first if both == before else file

@@ -84,7 +84,7 @@ class Reader:
         groups = [one.group for one in run]
         with file.opened() as opened:
             try:
-                names = [column.name for column in self.columns]
+                names = [c.name for c in self.columns if c.name not in file.constants]
                 table: Any = opened.read_row_groups(groups, columns=names)
             except (pa.ArrowException, OSError) as error:
                 broken = [name for name in names if not _is_readable(opened, groups, name)]
@@ -96,7 +96,10 @@ class Reader:
         if len(table) < run[0].start + wanted:
             raise DataError(f"{file.path}: has {len(table)} rows where its footer says more")
         table = table.slice(run[0].start, wanted)
-        return [without_nulls(column, table[column.name], file.path) for column in self.columns]
+        found = dict(zip(table.column_names, table.columns, strict=True))
+        for name, value in file.constants.items():
+            found[name] = pa.chunked_array([pa.repeat(value, wanted)])
+        return [without_nulls(column, found[column.name], file.path) for column in self.columns]
 
 
 def _is_readable(file: pq.ParquetFile, groups: Sequence[int], name: str) -> bool:

@@ -59,6 +59,47 @@ class Column:
             return pa.large_binary()
         return pa.from_numpy_dtype(self.dtype.as_numpy_dtype)
 
+    @property
+    def row_type(self) -> pa.DataType:
+        """The Arrow type of its rows."""
+        if self.form is not None:
+            return pa.large_list(self.arrow_type)
+        return self.arrow_type if self.width == 1 else pa.list_(self.arrow_type, self.width)
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """A column that has nulls alone in a file, so that its type is that of other files.
+
+    Attributes:
+        name: in the files.
+        is_list: whether it is one of lists of any length, in which nulls may be.
+        width: the size of its lists that all have the same; None if it holds none.
+    """
+
+    name: str
+    is_list: bool = False
+    width: int | None = None
+
+    def may_be(self, other: Column | Nulls) -> bool:
+        """Whether it may be a column that other files have."""
+        if not self.is_list and self.width is None:
+            return True
+        if isinstance(other, Nulls):
+            return self == other
+        if self.is_list:
+            return other.form is not None
+        return other.form is None and other.width == self.width
+
+
+def merged(one: Column | Nulls, other: Column | Nulls) -> Column | Nulls | None:
+    """What a column is that is this in one file and that in another; None if it is not the same."""
+    if isinstance(one, Nulls) and one.may_be(other):
+        return other
+    if isinstance(other, Nulls) and other.may_be(one):
+        return one
+    return one if one == other else None
+
 
 @dataclass(frozen=True)
 class Request:
@@ -79,7 +120,12 @@ class Request:
                     "cont_names"
                 )
 
-    def columns_of(self, path: str, schema: pa.Schema) -> tuple[Column, ...]:
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that are to be strings."""
+        return tuple(name for name, dtype in self.dtypes.items() if dtype == tf.string)
+
+    def columns_of(self, path: str, schema: pa.Schema) -> tuple[Column | Nulls, ...]:
         """The columns of a file.
 
         Raises:
@@ -89,18 +135,41 @@ class Request:
             raise DataError(f"{path}: no column {', '.join(missing)}")
         return tuple(self._column(path, schema.field(name)) for name in self.roles)
 
-    def _column(self, path: str, field: pa.Field) -> Column:
+    def of_nulls(self, path: str, nulls: Nulls) -> Column:
+        """A column that has nulls alone in all files.
+
+        Raises:
+            DataError: it may be of integers or of strings.
+        """
+        dtype = self.dtypes.get(nulls.name)
+        if dtype is None and self.roles[nulls.name] is Role.CATEGORICAL:
+            raise DataError(
+                f"{path}: column {nulls.name} has null in all files: "
+                f"dtypes={{{nulls.name!r}: ...}} says what its ids are"
+            )
+        form = self.forms.get(nulls.name, Form.OFFSETS if nulls.is_list else None)
+        return self._of(nulls.name, dtype or tf.float32, nulls.width or 1, form)
+
+    def _column(self, path: str, field: pa.Field) -> Column | Nulls:
         name, kind = field.name, field.type
-        width, form = 1, None
+        width, form = None, None
         if pa.types.is_fixed_size_list(kind):
             width, kind = kind.list_size, kind.value_type
         elif is_list(kind):
             form, kind = self.forms.get(name, Form.OFFSETS), kind.value_type
+        is_null = has_nulls_alone(field.type)
+        if is_null and width is None and form is None:
+            return Nulls(name)
         if form is None and name in self.forms:
             raise DataError(f"{path}: column {name} has {field.type}, no lists of any length")
+        if is_null:
+            return Nulls(name, form is not None, width)
         dtype = _dtype(plain(kind), self.roles[name], self.dtypes.get(name))
         if isinstance(dtype, str):
             raise DataError(f"{path}: column {name} has {field.type}, {dtype}")
+        return self._of(name, dtype, width or 1, form)
+
+    def _of(self, name: str, dtype: tf.DType, width: int, form: Form | None) -> Column:
         return Column(
             name, dtype, width, form, self.sparse_max.get(name), self.fill_values.get(name)
         )
@@ -109,6 +178,12 @@ class Request:
 def is_list(kind: pa.DataType) -> bool:
     """Whether it is of lists of any length."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def has_nulls_alone(kind: pa.DataType) -> bool:
+    """Whether values of a type, or of lists of it, can be nulls and nothing else."""
+    is_any_list = is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return pa.types.is_null(plain(kind.value_type if is_any_list else kind))
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

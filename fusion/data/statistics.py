@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusion.data.files import DataError, Paths, find_files
+from fusion.data.partitions import partition_types
+from fusion.data.schema import has_nulls_alone
 
 
 def cardinalities(
@@ -22,8 +24,15 @@ def cardinalities(
         DataError: a file has none of a column, or no such column, or cannot be read.
     """
     largest = dict.fromkeys(names, 0)
-    for location in find_files(paths, storage_options):
-        file = location.read_footer()
+    locations = find_files(paths, storage_options)
+    types = partition_types(location.partition for location in locations)
+    for location in locations:
+        file = location.read_footer(types)
+        for name in largest.keys() & file.constants.keys():
+            value = file.constants[name].as_py()
+            if isinstance(value, str):
+                raise DataError(f"{file.path}: column {name} holds no integers")
+            largest[name] = max(largest[name], value or 0)
         if missing := [name for name in names if name not in file.schema.names]:
             raise DataError(f"{file.path}: no column {', '.join(missing)}")
         for group in range(file.metadata.num_row_groups):
@@ -31,7 +40,7 @@ def cardinalities(
             for place in range(columns.num_columns):
                 column = columns.column(place)
                 name = column.path_in_schema.split(".")[0]
-                if name in largest:
+                if name in largest and not has_nulls_alone(file.schema.field(name).type):
                     largest[name] = max(largest[name], _largest(column, file.path, name))
     return {name: one + 1 for name, one in largest.items()}
 

@@ -11,8 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.inputs.cases import Case
-from fusion.saved_model.inputs.dataflow import signature_meanings
-from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, input_generators
 from fusion.saved_model.inputs.recorded import (
     DEFAULT_BATCH_SIZE,
     recorded_batches,
@@ -74,6 +73,4 @@ def _meta(model: SourceModel, signature: Signature) -> meta_graph_pb2.MetaGraphD
 
 def _generator(model: SourceModel, signature: Signature) -> InputGenerator:
     meta = _meta(model, signature)
-    words = vocabulary(model.path, meta.graph_def)
-    meaning = signature_meanings(meta, [signature])[signature.title]
-    return InputGenerator(signature, meaning, words)
+    return input_generators(model.path, meta, [signature])[signature.title]

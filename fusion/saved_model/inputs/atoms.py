@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fusion.saved_model.inputs.constraints import Extent, Key, Role
+from fusion.saved_model.inputs.conversions import Conversions
 
 
 @dataclass(frozen=True)
@@ -16,14 +17,14 @@ class Source:
     Attributes:
         input: an input of the signature.
         path: the field parsed out of its records, see `Key`.
-        exact: whether these are its very values, not others computed one by one from them.
+        conversions: the ops that computed these one by one from its values, see `Conversions`.
         whole: whether these are all of them, in their order and shape, with nothing between, in a
             part of the model that runs whenever it does.
     """
 
     input: str
     path: tuple[str, ...] = ()
-    exact: bool = True
+    conversions: Conversions = ()
     whole: bool = True
 
     @property
@@ -31,12 +32,31 @@ class Source:
         """The input or field."""
         return Key(self.input, self.path)
 
+    @property
+    def exact(self) -> bool:
+        """Whether these are its very values."""
+        return self.conversions == ()
+
 
 @dataclass(frozen=True)
 class Table:
     """A variable or constant with this many rows."""
 
     rows: int
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """A table that maps words or integers to numbers, by its name, see `table_of_keys`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a table has for values of an input, or what is computed from that."""
+
+    key: Key
 
 
 @dataclass(frozen=True)
@@ -106,7 +126,20 @@ class Claim:
     right: frozenset[Source | Number | Count | Rows]
 
 
-Atom = Source | Table | Text | Number | Along | Count | Positions | Steps | Rows | Claim
+Atom = (
+    Source
+    | Table
+    | KeyTable
+    | Answer
+    | Text
+    | Number
+    | Along
+    | Count
+    | Positions
+    | Steps
+    | Rows
+    | Claim
+)
 Atoms = frozenset[Atom]
 NOTHING: Atoms = frozenset()
 

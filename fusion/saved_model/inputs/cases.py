@@ -17,6 +17,10 @@ class Ids(Enum):
     """Some are negative."""
     BEYOND = "out of range"
     """Some are too large for their table, as far as it is known."""
+    UNKNOWN = "unknown"
+    """Some are not in the table of words, or of integers, that they are looked up in."""
+    UNKNOWN_ELSEWHERE = "unknown elsewhere"
+    """Likewise, but for inputs of whose answers the model asserts something."""
     MISSING = "missing"
     """There are none: sparse rows are empty, and dense ones hold -1 and ""."""
 
@@ -39,7 +43,7 @@ class Case:
     @property
     def may_raise(self) -> bool:
         """Whether a model may well raise an error over it, which is then what it answers."""
-        return self.ids in (Ids.NEGATIVE, Ids.BEYOND)
+        return self.ids in (Ids.NEGATIVE, Ids.BEYOND, Ids.UNKNOWN, Ids.UNKNOWN_ELSEWHERE)
 
 
 CASES = (
@@ -48,6 +52,8 @@ CASES = (
     Case("batch 32 of unequal rows", 32, Ids.UNEQUAL),
     Case("batch 32 with negative ids", 32, Ids.NEGATIVE),
     Case("batch 32 with ids out of range", 32, Ids.BEYOND),
+    Case("batch 32 with unknown values", 32, Ids.UNKNOWN),
+    Case("batch 32 with unknown values where none is asserted", 32, Ids.UNKNOWN_ELSEWHERE),
     Case("batch 32 of empty rows", 32, Ids.MISSING),
     Case("empty batch", 0),
 )

@@ -21,11 +21,14 @@ from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.saved_model.inputs.answers import KEYED_LOOKUPS, answers
 from fusion.saved_model.inputs.atoms import (
     NOTHING,
     Along,
+    Answer,
     Atom,
     Atoms,
+    KeyTable,
     Number,
     Source,
     Table,
@@ -33,74 +36,22 @@ from fusion.saved_model.inputs.atoms import (
     in_part,
     of_kind,
 )
+from fusion.saved_model.inputs.carried import ALL, CARRIED, EACH, WHOLE
 from fusion.saved_model.inputs.composites import Composite, composite_arguments, flattened_arguments
 from fusion.saved_model.inputs.constraints import Constraints, Extent, Key, Role
+from fusion.saved_model.inputs.conversions import COMPUTED, SPLITS, converted
 from fusion.saved_model.inputs.extents import ExtentFlow
+from fusion.saved_model.inputs.key_tables import table_of_keys
 from fusion.saved_model.inputs.records import OPAQUE, PARSERS, RecordSpec, parsed_records
 from fusion.saved_model.inputs.signature import Signature
+from fusion.saved_model.inputs.vocabularies import Lookup
 from fusion.schema.names import GROUPED, SINGLE
 
 _MAX_SWEEPS = 20
 _MAX_DEPTH = 40
 
-ALL = -2
-"""As an input index below: every input."""
-
-# op -> pairs (input, output) along which values travel unchanged.
-_CARRIED: dict[str, tuple[tuple[int, int], ...]] = {
-    **dict.fromkeys(
-        (
-            "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "Snapshot",
-            "PreventGradient", "PlaceholderWithDefault", "EnsureShape", "GatherNd", "StridedSlice",
-            "Slice", "Unique", "UniqueV2", "UniqueWithCountsV3", "Tile", "Transpose", "Enter",
-            "Exit", "NextIteration", "ReadVariableOp", "Gather", "GatherV2", "DynamicPartition",
-            "BroadcastTo", "Pad", "PadV2", "Max", "Min", "ReverseV2", "TensorListFromTensor",
-            "TensorListGetItem", "TensorListStack", "TensorListGather",
-        ),
-        ((0, 0),),
-    ),
-    **dict.fromkeys(("ConcatV2", "Pack", "Merge"), ((ALL, 0),)),
-    **dict.fromkeys(("Select", "SelectV2"), ((1, 0), (2, 0))),
-    **dict.fromkeys(("Maximum", "Minimum"), ((0, 0), (1, 0))),
-    "Switch": ((0, 0), (0, 1)),
-    "SparseFillEmptyRows": ((0, 0), (1, 1)),
-    "SparseReshape": ((0, 0), (1, 1)),
-    "SparseReorder": ((0, 0), (1, 1)),
-    "SparseToDense": ((2, 0),),
-    "TensorListSetItem": ((0, 0), (2, 0)),
-    "RaggedFillEmptyRows": ((0, 0), (1, 1)),
-    "RaggedTensorToTensor": ((1, 0),),
-    "RaggedTensorToSparse": ((-1, 1),),
-    "PruneInvalidAndFillEmptyRows": ((0, 0), (1, 1)),
-}  # fmt: skip
-
-# Of these, ops whose output is their input, whole and whenever the graph runs.
-_WHOLE = frozenset(
-    [
-        "Identity", "Cast", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape",
-        "PlaceholderWithDefault",
-    ]
-)  # fmt: skip
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 """Of the ops that run functions, those that run theirs once and always."""
-
-# ops that carry each of their inputs to the output of the same index.
-_EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
-
-# op -> the input from which each element of its output 0 is computed: a hash, a table of words.
-_COMPUTED: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "StringToHashBucketFast", "StringToHashBucketStrong", "StringToHashBucket", "AsString",
-            "StringToNumber", "StringLower", "StringUpper", "StringStrip", "StaticRegexReplace",
-            "Bucketize", "FloorMod", "FloorDiv", "Mod", "AddV2", "Add", "Sub", "Mul", "Neg", "Abs",
-            "Log", "Log1p", "RealDiv",
-        ),
-        0,
-    ),
-    "LookupTableFind": 1,
-    "LookupTableFindV2": 1,
-}  # fmt: skip
 
 # op -> its inputs (indices, values, dense_shape).
 _SPARSE: dict[str, tuple[int, int, int]] = {
@@ -116,7 +67,7 @@ _LOOKUPS = frozenset(
     ["Gather", "GatherV2", "ResourceGather"]
     + [f"SparseSegment{c}{n}" for c in ("Sum", "Mean", "SqrtN") for n in ("", "WithNumSegments")]
 )
-_VALUES = Source | Table | Text | Number
+_VALUES = Source | Table | KeyTable | Text | Number
 _Call = tuple[str, tuple[Atoms, ...]]
 """A function and what is known of its arguments."""
 
@@ -130,6 +81,8 @@ class Meaning:
 
     Attributes:
         rows: the rows of the smallest table that values of this source index.
+        lookups: the tables of words, or of integers, that values of this source are looked up in.
+        asserted: sources of which the model asserts something that their tables have for them.
         sparse: triples (indices, values, dense_shape) of inputs that form a sparse tensor.
         records: inputs, and fields of records, that hold records, with what is in them.
         opaque: inputs that hold what cannot be made up, with the op that reads it.
@@ -137,6 +90,8 @@ class Meaning:
     """
 
     rows: dict[Key, int] = field(default_factory=dict)
+    lookups: dict[Key, set[Lookup]] = field(default_factory=dict)
+    asserted: set[Key] = field(default_factory=set)
     sparse: set[tuple[str, str, str]] = field(default_factory=set)
     records: dict[Key, RecordSpec] = field(default_factory=dict)
     opaque: dict[str, str] = field(default_factory=dict)
@@ -279,6 +234,8 @@ class _Analysis:
         self, view: GraphView, node: node_def_pb2.NodeDef, data: Sequence[Atoms], depth: int
     ) -> dict[int, Atoms]:
         """Notes what `node` says about its inputs; returns the atoms of its outputs."""
+        if (name := table_of_keys(view.function, node)) is not None:
+            return {0: frozenset({KeyTable(name)})}
         if not data:
             return {0: atoms} if (atoms := self._constant(node)) else {}
         self._note(node, data)
@@ -289,28 +246,32 @@ class _Analysis:
             if node.op not in _CALLS and node.op not in self._library.functions:
                 arguments = [in_part(atoms) for atoms in arguments]
             return _union(self._call(name, arguments, depth) for name in called)
-        if node.op in _EACH:
+        if node.op in EACH:
             return dict(enumerate(data))
         along = dict(enumerate(self.extents.outputs(view, node, data)))
-        return _union((self._values(node, data), along))
+        return _union((self._values(node, data), along, answers(node, data)))
 
     def _values(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atoms]:
         """Returns where the values of the outputs come from."""
         outputs: dict[int, Atoms] = {}
-        for source, output in _CARRIED.get(node.op, ()):
+        for source, output in CARRIED.get(node.op, ()):
             carried = NOTHING.union(*data) if source == ALL else data[source]
-            selected = carried if node.op in _WHOLE else in_part(carried)
+            selected = carried if node.op in WHOLE else in_part(carried)
             values = frozenset(atom for atom in selected if isinstance(atom, _VALUES))
             outputs[output] = outputs.get(output, NOTHING) | values
-        if node.op in _COMPUTED:
-            sources = of_kind(data[_COMPUTED[node.op]], Source)
-            outputs[0] = frozenset(replace(source, exact=False, whole=False) for source in sources)
+        if node.op in COMPUTED:
+            source, output = COMPUTED[node.op]
+            outputs[output] = _converted(node, data, of_kind(data[source], Source))
         if node.op in _LOOKUPS and 0 in outputs:
             # A gathered value is an id when ids were gathered; rows of a table are no table.
             outputs[0] = of_kind(outputs[0], Source)
         return outputs
 
     def _note(self, node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> None:
+        if node.op in KEYED_LOOKUPS:
+            self._note_keys(data[0], data[1])
+        if node.op == "Assert":
+            self.meaning.asserted |= {answer.key for answer in of_kind(data[0], Answer)}
         if node.op in _LOOKUPS and len(data) > 1:
             self._note_rows(data[0], data[1])
         if (triple := _SPARSE.get(node.op)) and len(data) > max(triple):
@@ -330,6 +291,13 @@ class _Analysis:
             if tables and source.exact:
                 bound = min(tables)
                 self.meaning.rows[source.key] = min(self.meaning.rows.get(source.key, bound), bound)
+
+    def _note_keys(self, table: Atoms, keys: Atoms) -> None:
+        names = [atom.name for atom in of_kind(table, KeyTable)]
+        for source in of_kind(keys, Source):
+            if names and source.conversions is not None:
+                lookups = self.meaning.lookups.setdefault(source.key, set())
+                lookups.update(Lookup(name, source.conversions) for name in names)
 
     def _note_sparse(self, indices: Atoms, values: Atoms, shape: Atoms) -> None:
         triple = [_only_input(atoms) for atoms in (indices, values, shape)]
@@ -386,7 +354,7 @@ class _Analysis:
 
     def _call(self, name: str, data: Sequence[Atoms], depth: int) -> dict[int, Atoms]:
         """Returns the atoms of a function's results; what is noted once need not be again."""
-        is_reached = any(isinstance(atom, Source) for atoms in data for atom in atoms)
+        is_reached = any(isinstance(atom, Source | Answer) for atoms in data for atom in atoms)
         calls = self._calls if is_reached else self._library.constant_calls
         call = name, tuple(data)
         if call not in calls:
@@ -423,6 +391,19 @@ def _columns(
     forms = node.attr["forms"].list.s or [node.attr["form"].s]
     for index in range(count):
         yield forms[index].decode(), not boundaries[index], data[index : 5 * count : count]
+
+
+def _converted(
+    node: node_def_pb2.NodeDef, data: Sequence[Atoms], sources: Iterable[Source]
+) -> Atoms:
+    """Returns values that an op computes from others."""
+    separators: Sequence[bytes] = ()
+    if node.op in SPLITS and len(data) > 1:
+        separators = [text for atom in of_kind(data[1], Text) for text in atom.values]
+    return frozenset(
+        replace(source, conversions=converted(source.conversions, node.op, separators), whole=False)
+        for source in sources
+    )
 
 
 def _union(parts: Iterable[Mapping[int, Atoms]]) -> dict[int, Atoms]:

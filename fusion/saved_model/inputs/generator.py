@@ -11,24 +11,28 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.inputs.cases import CASES, Case, Ids
 from fusion.saved_model.inputs.constraints import Array, Bounds, Extent, Key, Role
-from fusion.saved_model.inputs.dataflow import Meaning
+from fusion.saved_model.inputs.dataflow import Meaning, signature_meanings
 from fusion.saved_model.inputs.layout import BAGS, RowLayout
 from fusion.saved_model.inputs.records import Feature
 from fusion.saved_model.inputs.serialized import RecordMaker
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
+from fusion.saved_model.inputs.values import (
+    UNUSUAL,
+    bounded,
+    integers,
+    known_numbers,
+    known_words,
+)
+from fusion.saved_model.inputs.vocabularies import Known, Vocabularies
 
-_UNKNOWN_ROWS = 10
 _OTHER_DIM = 3
 _NESTED = 3
 """How many records lie in one, where parsing pads them to equally many."""
-_UNUSUAL = 0.25
 _WORDS = ("a", "bb", "unseen", "", "7", "sparse table", "\u00e9\u00e8")
-_MAX_WORDS = 1000
-_SAVERS = frozenset(["SaveV2", "RestoreV2", "Save", "Restore"])
 
 
 class Unsupported(Exception):
@@ -38,10 +42,24 @@ class Unsupported(Exception):
 class InputGenerator:
     """Generates the inputs of one signature; equal arguments give equal inputs."""
 
-    def __init__(self, signature: Signature, meaning: Meaning, words: Sequence[bytes]) -> None:
-        """Takes what `input_meaning` found, and words worth trying as strings."""
+    def __init__(
+        self,
+        signature: Signature,
+        meaning: Meaning,
+        words: Sequence[bytes],
+        known: Mapping[Key, Known] | None = None,
+    ) -> None:
+        """Prepares to generate.
+
+        Args:
+            signature: the signature.
+            meaning: what `input_meaning` found.
+            words: worth trying as strings of inputs that no table of known words is for.
+            known: what inputs may hold so that the tables that they are looked up in know it.
+        """
         self._signature = signature
         self._meaning = meaning
+        self._known = known or {}
         self._words = [*words, *(word.encode() for word in _WORDS)]
         constraints = meaning.constraints
         self._bounds = constraints.ordered_bounds(
@@ -65,9 +83,12 @@ class InputGenerator:
             self._signature, self._meaning.constraints, self._triples, CASES[0], self._rng
         )
         groups = len(rows.groups())
+        asserted = self._known.keys() & self._meaning.asserted
         useful = {
             Ids.UNEQUAL: one_by_one or groups > 1,
             Ids.BEYOND: bool(self._meaning.rows),
+            Ids.UNKNOWN: bool(self._known),
+            Ids.UNKNOWN_ELSEWHERE: 0 < len(asserted) < len(self._known),
             Ids.MISSING: one_by_one or groups > 0 or bool(self._meaning.rows),
         }
         return tuple(case for case in CASES if useful.get(case.ids, True))
@@ -171,23 +192,42 @@ class InputGenerator:
         key: Key,
     ) -> Array:
         kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
-        missing = case.ids is Ids.MISSING
-        bounds = self._bounds.get(key)
+        ids, missing = self._shown(case.ids, key), case.ids is Ids.MISSING
+        bounds, rows = self._bounds.get(key), self._meaning.rows.get(key)
         if kind == tf.string:
-            words = np.array([b""] if missing else self._words, dtype=object)
-            return words[rng.integers(len(words), size=shape)]
+            return self._texts(rng, ids, shape, key)
         if kind == tf.bool:
             return rng.random(shape) < 0.5
-        if kind.is_integer and not kind.is_quantized:
-            rows = self._meaning.rows.get(key)
-            if missing and rows is not None and not kind.is_unsigned:
-                return np.full(shape, -1, kind.as_numpy_dtype)
-            return _integers(rng, case.ids, kind, shape, rows, bounds)
+        is_integer = kind.is_integer and not kind.is_quantized
+        if is_integer and missing and rows is not None and not kind.is_unsigned:
+            return np.full(shape, -1, kind.as_numpy_dtype)
+        if key in self._known and (is_integer or kind.is_floating):
+            known = self._known[key]
+            found = known_numbers(rng, ids, kind, shape, known, rows, bounds)
+            if found is not None:
+                return found
+        if is_integer:
+            return integers(rng, ids, kind, shape, rows, bounds)
         if kind.is_floating or kind.is_complex:
             numbers = rng.standard_normal(shape)
-            bounded = numbers if bounds is None else _bounded(rng, numbers, bounds)
-            return bounded.astype(kind.as_numpy_dtype)
+            numbers = numbers if bounds is None else bounded(rng, numbers, bounds)
+            return numbers.astype(kind.as_numpy_dtype)
         raise Unsupported(f"input {key.input!r} has dtype {kind.name}")
+
+    def _shown(self, ids: Ids, key: Key) -> Ids:
+        """Returns what a batch shows of one input."""
+        if ids is not Ids.UNKNOWN_ELSEWHERE:
+            return ids
+        return Ids.IN_RANGE if key in self._meaning.asserted else Ids.UNKNOWN
+
+    def _texts(self, rng: np.random.Generator, ids: Ids, shape: tuple[int, ...], key: Key) -> Array:
+        if ids is not Ids.MISSING and key in self._known:
+            texts = known_words(rng, ids, shape, self._known[key], self._words)
+            if texts is not None:
+                return texts
+        words = np.array([b""] if ids is Ids.MISSING else self._words, dtype=object)
+        drawn: Array = words[rng.integers(len(words), size=shape)]
+        return drawn
 
     def _record_maker(self, rng: np.random.Generator, case: Case) -> RecordMaker:
         """Returns what makes records that have, but for unequal ones, one number of values each."""
@@ -208,7 +248,7 @@ class InputGenerator:
             self._meaning.constraints,
             values,
             length,
-            lambda: missing or rng.random() < _UNUSUAL,
+            lambda: missing or rng.random() < UNUSUAL,
             is_equal=case.ids is not Ids.UNEQUAL,
         )
 
@@ -220,7 +260,7 @@ class InputGenerator:
             if not same or any(other.shape != array.shape for other in arrays):
                 continue
             rng = self._rng(case, repr(min(same)))
-            mask = rng.random(array.shape) < (1.0 if case.ids is Ids.MISSING else _UNUSUAL)
+            mask = rng.random(array.shape) < (1.0 if case.ids is Ids.MISSING else UNUSUAL)
             missing = same[Key(name)]
             others = array[array != missing].ravel()
             present = others[0] if others.size else _present(array, missing)
@@ -243,54 +283,6 @@ class InputGenerator:
         feeds[second.input] = np.where(up, high + unit, high)
 
 
-def _integers(
-    rng: np.random.Generator,
-    ids: Ids,
-    kind: tf.DType,
-    shape: tuple[int, ...],
-    rows: int | None,
-    bounds: Bounds | None,
-) -> Array:
-    """Returns integers in [0, rows), and about a quarter of those that a batch is to show.
-
-    Args:
-        rng: what to draw them with.
-        ids: what the batch is to show.
-        kind: their dtype.
-        shape: their shape.
-        rows: those of the table that they index; None if they index none that is known.
-        bounds: the values that the model accepts.
-    """
-    largest = int(kind.max)
-    count = max(min(_UNKNOWN_ROWS if rows is None else rows, largest), 1)
-    low, end = 0, count
-    if bounds is not None:
-        low, end = bounds.integers(count)
-    values: Array = rng.integers(low, end, size=shape).astype(kind.as_numpy_dtype)
-    others: list[int] = []
-    if ids is Ids.NEGATIVE and not kind.is_unsigned:
-        others = [n for n in (-1, -2, -count) if n >= int(kind.min)]
-    elif ids is Ids.BEYOND and rows is not None:
-        others = [n for n in (rows, rows + 1, 2 * rows) if n <= largest]
-    if others and values.size:
-        chosen = np.asarray(rng.random(shape) < _UNUSUAL)
-        chosen.reshape(-1)[rng.integers(chosen.size)] = True
-        drawn = np.array(others, kind.as_numpy_dtype)[rng.integers(len(others), size=shape)]
-        values = np.where(chosen, drawn, values)
-    return values
-
-
-def _bounded(rng: np.random.Generator, numbers: Array, bounds: Bounds) -> Array:
-    """Returns numbers strictly between bounds."""
-    low, high = np.isfinite(bounds.low), np.isfinite(bounds.high)
-    if low and high:
-        return bounds.low + (bounds.high - bounds.low) * rng.uniform(0.05, 0.95, numbers.shape)
-    far = np.abs(numbers) + 0.01
-    if low:
-        return bounds.low + far
-    return bounds.high - far if high else numbers
-
-
 def _present(array: Array, missing: float | bytes) -> Any:
     """Returns a value that does not stand for a missing one."""
     if array.dtype == object:
@@ -307,6 +299,26 @@ def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, 
             chosen.append(triple)
             taken.update(triple)
     return tuple(chosen)
+
+
+def input_generators(
+    model: Path, meta: meta_graph_pb2.MetaGraphDef, known: Sequence[Signature]
+) -> dict[str, InputGenerator]:
+    """Returns what generates the inputs of signatures of a model, by their titles.
+
+    Args:
+        model: the folder of the model.
+        meta: its meta graph.
+        known: signatures of it.
+    """
+    vocabularies, meanings = Vocabularies(model, meta), signature_meanings(meta, known)
+    words = vocabularies.words()
+    generators = {}
+    for signature in known:
+        meaning = meanings[signature.title]
+        of_tables = vocabularies.known(meaning.lookups)
+        generators[signature.title] = InputGenerator(signature, meaning, words, of_tables)
+    return generators
 
 
 def _may_be_sparse(shapes: Sequence[tuple[int, ...] | None]) -> bool:
@@ -326,26 +338,3 @@ def _inner_dims(rank: int, cells: int) -> list[int]:
 def _sparse_rank(indices: TensorSpec, shape: TensorSpec) -> int:
     candidates = [(indices.shape or ())[1:2], (shape.shape or ())[0:1]]
     return next((dims[0] for dims in candidates if dims and dims[0] > 0), 2)
-
-
-def vocabulary(model: Path, graph: graph_pb2.GraphDef) -> list[bytes]:
-    """Returns words that the model may know: lines of its assets and its string constants.
-
-    Random strings alone would miss every vocabulary and compare nothing but empty rows.
-    """
-    words: dict[bytes, None] = {}
-    for file in sorted((model / "assets").glob("*")):
-        if file.is_file():
-            with open(file, "rb") as lines:
-                head = lines.read(1 << 16).split(b"\n")
-            words.update(dict.fromkeys(word for word in head[:-1][:_MAX_WORDS] if len(word) < 256))
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    for body in bodies:
-        # The names of saved tensors are no words of the model.
-        of_savers = {i.partition(":")[0] for n in body if n.op in _SAVERS for i in n.input}
-        for node in body:
-            if node.op == "Const" and node.name not in of_savers:
-                strings = node.attr["value"].tensor.string_val
-                if len(strings) > 1:
-                    words.update(dict.fromkeys(strings[:_MAX_WORDS]))
-    return list(words)[: 4 * _MAX_WORDS]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fusion.imported import imported_graph
 from fusion.passes.analysis.variables import writers
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.signatures import OpSignatures
@@ -61,8 +62,7 @@ def find_cuts(
     """
     view = GraphView(graph.node, OpSignatures(graph.library.function), frozenset(outputs))
     matches = outermost(match for match in recognise_all(view) if match.spec is not None)
-    with tf.Graph().as_default() as inferred:
-        tf.graph_util.import_graph_def(graph, name="")
+    inferred = imported_graph(graph)
     inside = inside_control_flow(graph)
     cuts: dict[Tensor, Cut] = {}
     for match in matches:

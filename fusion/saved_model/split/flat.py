@@ -9,6 +9,8 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import tf_optimizer
 
+from fusion.imported import forget_contradictions
+from fusion.passes.graph.calls import reached_functions
 from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.table_files.initial import init_op
 
@@ -21,6 +23,9 @@ _NO_EFFECT = frozenset(
 
 _LOWERED, _FUNCTIONAL = "_lower_using_switch_merge", "_fusion_functional"
 """Has TensorFlow put branches and loops into the graph, and what it is called meanwhile."""
+
+_SPECIALIZED = "_GrapplerSpecializedFunc"
+"""How the optimizer marks functions that it changed, which `tf.saved_model.load` then refuses."""
 
 _ENTERS, _MERGES = ("Enter", "RefEnter"), ("Merge", "RefMerge")
 _BACK = ("NextIteration", "RefNextIteration")
@@ -50,6 +55,9 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     options.fail_on_optimizer_errors = True
     graph = tf_optimizer.OptimizeGraph(config, given)
     _rename_attr(graph, _FUNCTIONAL, _LOWERED)
+    forget_contradictions(graph)
+    for function in graph.library.function:
+        function.attr.pop(_SPECIALIZED, None)
     forget_idle_controls(graph)
     return reachable(graph, wanted)
 
@@ -86,7 +94,7 @@ def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
 
 
 def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.GraphDef:
-    """Returns a graph of the nodes that some need, in their order, with its library."""
+    """Returns a graph of the nodes and functions that some nodes need, in their order."""
     nodes, kept, pending = {node.name: node for node in graph.node}, set[str](), list(wanted)
     while pending:
         name = pending.pop()
@@ -95,9 +103,29 @@ def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.Gra
             pending += map(node_name, nodes[name].input)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
     result.node.extend(node for node in graph.node if node.name in kept)
+    _forget_functions(result)
     for node in result.node:
         _forget_neighbours(node, kept)
     return result
+
+
+def _forget_functions(graph: graph_pb2.GraphDef) -> None:
+    """Removes the functions that a graph does not run, and gradients of such ones."""
+    reached, library = reached_functions(graph), graph.library
+    if len(reached) == len(library.function):
+        return
+    own = [function for function in library.function if function.signature.name in reached]
+    gradients = [g for g in library.gradient if {g.function_name, g.gradient_func} <= reached]
+    graph.library.Clear()
+    graph.library.function.extend(own)
+    graph.library.gradient.extend(gradients)
+
+
+def add_functions(graph: graph_pb2.GraphDef, other: graph_pb2.GraphDef) -> None:
+    """Adds the functions of another graph; those of one name are the same, as of one model."""
+    known = {function.signature.name for function in graph.library.function}
+    new = (f for f in other.library.function if f.signature.name not in known)
+    graph.library.function.extend(new)
 
 
 def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:

@@ -13,7 +13,12 @@ from fusion.saved_model.copies import copy_file, link_file
 from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
-from fusion.saved_model.split.flat import reachable, signature_nodes, tensor_names
+from fusion.saved_model.split.flat import (
+    add_functions,
+    reachable,
+    signature_nodes,
+    tensor_names,
+)
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
@@ -108,7 +113,7 @@ def _joined(
     _rename(before, renamed)
     known = {node.name for node in before.node}
     graph = graph_pb2.GraphDef(versions=behind.versions, library=behind.library)
-    graph.library.MergeFrom(before.library)
+    add_functions(graph, before)
     graph.node.extend(before.node)
     graph.node.extend(node for node in behind.node if node.name not in known)
     signatures = {}
@@ -166,7 +171,7 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
     graph = graph_pb2.GraphDef(versions=dense.graph_def.versions)
     known: set[str] = set()
     for part in (lookup, dense):
-        graph.library.MergeFrom(part.graph_def.library)
+        add_functions(graph, part.graph_def)
         graph.node.extend(node for node in part.graph_def.node if node.name not in known)
         known.update(node.name for node in part.graph_def.node)
         name = init_op(part)

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saver_pb2
 from tensorflow.python.framework import tensor_util
 
 from fusion.saved_model.meta_graph import node_name, update_op_list
-from fusion.saved_model.split.flat import reachable
+from fusion.saved_model.split.flat import add_functions, reachable
 from fusion.saved_model.split.parts import Part
 from fusion.saved_model.table_files.initial import (
     add_reads,
@@ -60,6 +60,7 @@ def assemble(
     known = {node.name for node in meta.graph_def.node}
     more = reachable(origin.graph, initializers)
     meta.graph_def.node.extend(node for node in more.node if node.name not in known)
+    add_functions(meta.graph_def, more)
     names = {node.name for node in meta.graph_def.node}
     for asset in assets_of(origin.meta):
         if node_name(asset.tensor_info.name) in names:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.framework import tensor_util
 
+from fusion.imported import imported_graph
 from fusion.ops import DEVICES
 from fusion.passes.gather_lookups import GatherLookups
 from fusion.passes.graph.idioms import is_row_gather
@@ -262,8 +262,7 @@ def _behind(name: str, levels: Mapping[str, int], gathers: Mapping[str, object])
 
 def _ranks(graph: graph_pb2.GraphDef, gathers: Iterable[_Gather]) -> dict[str, int | None]:
     """The rank of the ids of each gather, None if it is not known."""
-    with tf.Graph().as_default() as imported:
-        tf.graph_util.import_graph_def(graph, name="")
+    imported = imported_graph(graph)
     found = {}
     for gather in gathers:
         node, _, index = gather.ids.partition(":")

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tensorflow.core.protobuf import meta_graph_pb2
-
 from fusion.saved_model.inputs.constraints import Array
-from fusion.saved_model.inputs.dataflow import signature_meanings
-from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, input_generators
 from fusion.saved_model.inputs.recorded import recorded_batches
 from fusion.saved_model.inputs.signature import Signature, signatures
-from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.source import read_saved_model
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, read_outcomes
 
@@ -82,7 +79,7 @@ class Batches:
         self.tags = [tuple(meta.meta_info_def.tags) for meta in source.meta_graphs]
         self._generators: dict[str, InputGenerator] = {}
         for meta in source.meta_graphs:
-            self._generators |= _generators(source, meta)
+            self._generators |= input_generators(source.path, meta, signatures(meta))
 
     def of(self, signature: Signature) -> Iterator[Batch]:
         """Yields the batches of a signature."""
@@ -98,12 +95,3 @@ class Batches:
                 yield Batch(case.name, generate(case), case.may_raise)
             except Unsupported as error:
                 yield Batch(case.name, str(error))
-
-
-def _generators(
-    source: SourceModel, meta: meta_graph_pb2.MetaGraphDef
-) -> dict[str, InputGenerator]:
-    words = vocabulary(source.path, meta.graph_def)
-    known = signatures(meta)
-    meanings = signature_meanings(meta, known)
-    return {s.title: InputGenerator(s, meanings[s.title], words) for s in known}

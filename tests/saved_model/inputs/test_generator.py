@@ -9,9 +9,10 @@ import tensorflow as tf
 from fusion.saved_model.inputs.cases import CASES, Case, Ids
 from fusion.saved_model.inputs.constraints import Bounds, Constraints, Key
 from fusion.saved_model.inputs.dataflow import Meaning
-from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, vocabulary
+from fusion.saved_model.inputs.generator import InputGenerator, Unsupported
 from fusion.saved_model.inputs.records import Feature, RecordSpec
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
+from fusion.saved_model.inputs.vocabularies import Vocabularies
 from fusion.saved_model.source import read_saved_model
 
 INT64 = tf.int64.as_datatype_enum
@@ -20,6 +21,7 @@ UNEQUAL = Case("unequal", 50, Ids.UNEQUAL)
 NEGATIVE = Case("negative", 50, Ids.NEGATIVE)
 BEYOND = Case("beyond", 50, Ids.BEYOND)
 MISSING = Case("missing", 50, Ids.MISSING)
+UNKNOWN = {Ids.UNKNOWN, Ids.UNKNOWN_ELSEWHERE}
 
 
 def _generator(
@@ -115,10 +117,10 @@ def test_batches_that_would_repeat_others_are_left_out():
         return {case.ids for case in generate.cases()}
 
     assert kinds(_generator(("x", tf.float32, (-1,)))) == {Ids.IN_RANGE, Ids.NEGATIVE}
-    assert kinds(_sparse(2)) == set(Ids) - {Ids.UNEQUAL}
+    assert kinds(_sparse(2)) == set(Ids) - {Ids.UNEQUAL, *UNKNOWN}
     two = [(p + n, tf.int64, s) for n in "ab" for p, s in _PARTS]
     pair = _generator(*two, sparse=(("ia", "va", "sa"), ("ib", "vb", "sb")))
-    assert kinds(pair) == set(Ids) - {Ids.BEYOND}
+    assert kinds(pair) == set(Ids) - {Ids.BEYOND, *UNKNOWN}
 
 
 def test_sparse_inputs_share_their_row_lengths_unless_they_are_to_be_unequal():
@@ -228,6 +230,6 @@ def test_examples_without_entries_and_of_unequal_lengths():
 
 def test_words_come_from_assets_and_constants_but_not_from_the_saver(models: Path):
     meta = read_saved_model(models / "v1_ref").meta_graphs[0]
-    words = vocabulary(models / "v1_ref", meta.graph_def)
+    words = Vocabularies(models / "v1_ref", meta).words()
     assert words[:5] == [b"red", b"green", b"blue", b"cyan", b"black"]
     assert not any(b"embedding_weights" in word for word in words)

@@ -17,6 +17,7 @@ from fusion.saved_model import (
     rewrite_saved_model,
     split_saved_model,
 )
+from fusion.saved_model.source import read_saved_model
 
 v1 = tf.compat.v1
 
@@ -300,3 +301,52 @@ def test_models_of_embedding_variables_are_refused(tmp_path: Path) -> None:
     tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
     with pytest.raises(ModelError, match=r"cannot become stock ops; build the model with"):
         split_saved_model(tmp_path / "model", tmp_path / "split")
+
+
+AS_IT_IS = {"_noinline": True}
+
+
+class Called(Base):
+    """Calls functions that are not inlined; of one it reads the second output, as LSTMs do."""
+
+    @tf.function(input_signature=[IDS])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.gather(self.items, self.next(ids))
+        _, steps = self.both(rows)
+        return {"y": tf.reduce_sum(steps, 2), "z": self.next(2 * ids)}
+
+    @tf.function(input_signature=[IDS], experimental_attributes=AS_IT_IS)
+    def next(self, ids: tf.Tensor) -> tf.Tensor:
+        return ids + 1
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3, 8])], experimental_attributes=AS_IT_IS)
+    def both(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return rows[:, -1], 2 * rows
+
+
+def test_functions_that_are_called(tmp_path: Path) -> None:
+    """TensorFlow drops the output that nobody reads, and leaves its shape at the call."""
+    module = Called()
+    tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
+    done = split_saved_model(tmp_path / "model", tmp_path / "split")
+    assert [cut.shape for cut in done.cuts] == [(None, 3, 8)]
+    expected = module.serve(SOME_IDS)
+    found = both_parts(tmp_path / "split", "serving_default", ids=SOME_IDS)
+    join_saved_model(tmp_path / "split", tmp_path / "joined")
+    joined = tf.saved_model.load(str(tmp_path / "joined")).signatures["serving_default"](SOME_IDS)
+    for outputs in (found, joined):
+        assert {key: value.numpy().tolist() for key, value in outputs.items()} == {
+            key: value.numpy().tolist() for key, value in expected.items()
+        }
+
+
+def test_parts_have_their_own_functions(tmp_path: Path) -> None:
+    module = Called()
+    tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
+    split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
+    functions = {}
+    for part in ("lookup", "dense"):
+        (meta,) = read_saved_model(tmp_path / "split" / part).meta_graphs
+        names = [f.signature.name for f in meta.graph_def.library.function]
+        functions[part] = {name.split("_")[3] for name in names}
+    assert functions == {"lookup": {"next"}, "dense": {"next", "both"}}

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.saved_model import ModelError, split_saved_model
-from fusion.saved_model.inputs.dataflow import signature_meanings
-from fusion.saved_model.inputs.generator import InputGenerator, vocabulary
+from fusion.saved_model.inputs.generator import input_generators
 from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.meta_graph import used_ops
 from fusion.saved_model.source import read_saved_model
@@ -47,8 +46,7 @@ def compared(split: Path, served: Path) -> int:
     source, count = read_saved_model(split / "lookup"), 0
     (meta,) = source.meta_graphs
     known = signatures(meta)
-    meanings = signature_meanings(meta, known)
-    words = vocabulary(source.path, meta.graph_def)
+    generators = input_generators(source.path, meta, known)
     tags = tuple(meta.meta_info_def.tags)
     for name, load in loaders(source.proto).items():
         other = loaders(read_saved_model(served).proto)[name]
@@ -57,7 +55,7 @@ def compared(split: Path, served: Path) -> int:
             contextlib.closing(other(served, tags)) as ours,
         ):
             for signature in known:
-                generate = InputGenerator(signature, meanings[signature.title], words)
+                generate = generators[signature.title]
                 for case in generate.cases():
                     inputs = generate(case)
                     try:
@@ -219,8 +217,7 @@ def test_without_a_store(splits: Path, tmp_path: Path) -> None:
     (meta,) = read_saved_model(tmp_path / "served").meta_graphs
     source = read_saved_model(splits / "tf2" / "lookup")
     signature = signatures(meta)[0]
-    meanings = signature_meanings(source.meta_graphs[0], [signature])
-    generate = InputGenerator(signature, meanings[signature.title], [])
+    generate = input_generators(source.path, source.meta_graphs[0], [signature])[signature.title]
     load = next(iter(loaders(read_saved_model(tmp_path / "served").proto).values()))
     with (
         contextlib.closing(load(tmp_path / "served", tuple(meta.meta_info_def.tags))) as runner,

@@ -254,3 +254,39 @@ def test_a_model_that_crashes_tensorflow_is_reported(models: Path, tmp_path: Pat
         ModelError, match=r"TensorFlow crashed \(SIG[A-Z]+\) while running .*/model"
     ):
         compare_models(tmp_path / "model", tmp_path / "model")
+
+
+class Strict(tf.Module):
+    """Asserts that words are known, as Keras's StringLookup(num_oov_indices=0) does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = [tf.Variable(tf.random.stateless_normal([3, 4], [n, 1])) for n in range(2)]
+        self.tables = [
+            tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(words, tf.range(3, dtype=tf.int64)), -1
+            )
+            for words in (["ant", "bee", "cat"], ["rice", "salt", "tea"])
+        ]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in "ab"])
+    def serve(self, a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = [table.lookup(texts) for table, texts in zip(self.tables, (a, b), strict=True)]
+        with tf.control_dependencies([tf.debugging.assert_non_negative(ids) for ids in found]):
+            rows = [tf.gather(*pair) for pair in zip(self.rows, found, strict=True)]
+        return {"y": tf.concat(rows, 1)}
+
+
+def test_words_are_from_the_table_of_each_input(tmp_path: Path):
+    """Of two tables' words together the model would take no batch of 32."""
+    module = Strict()
+    tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
+    module.rows[1].assign_add(tf.ones([3, 4]))
+    tf.saved_model.save(module, str(tmp_path / "other"), module.serve)
+    result = compare_models(tmp_path / "model", tmp_path / "other")
+    assert not result.unverified
+    assert not result.not_compared
+    assert {one.case for one in result.differences} >= {"batch 1", "batch 32"}
+    assert {text.split(" (")[0] for text in result.errors_alike} == {
+        "serving_default, batch 32 with unknown values"
+    }
