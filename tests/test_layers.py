@@ -60,9 +60,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.tables": (
         *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
-        *("saved_models", "checkpoint", "exchange", "statistics"),
+        *("saved_models", "checkpoint", "graph_order", "waiting_rows", "slots", "keyed_rows"),
+        *("exchange", "statistics"),
         *(
-            "slots",
             "keras_store",
             "keras_slots",
             "v1_slots",

@@ -12,7 +12,8 @@ from tensorflow.python.trackable.base import Trackable
 from fusion.distribute.exchange import COUNTS, WHOLE, Peers
 from fusion.distribute.layout import BLOCK_ROWS, Layout, positions
 from fusion.distribute.replicas import Replicas
-from fusion.tables.checkpoint import gather_rows, when_written
+from fusion.tables.checkpoint import when_written
+from fusion.tables.keyed_rows import gather_rows
 from fusion.tables.replicas import beside
 
 #: The name of what is saved.

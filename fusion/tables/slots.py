@@ -17,6 +17,7 @@ import tensorflow as tf
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.tables.initial_rows import memory_bytes
+from fusion.tables.waiting_rows import WaitingRows
 
 
 class _Slot(NamedTuple):
@@ -26,6 +27,7 @@ class _Slot(NamedTuple):
     values: Any  # [1, D]; None for zeros
     number: int | None  # None if nobody has to fill its rows
     is_filled: bool
+    waiting: WaitingRows
 
 
 class Slots:
@@ -57,7 +59,8 @@ class Slots:
                 "do not begin with zeros"
             )
         number = numbers if needs_number else None
-        self._slots.append(_Slot(weakref.ref(slot), values, number, is_filled))
+        waiting = WaitingRows(slot)
+        self._slots.append(_Slot(weakref.ref(slot), values, number, is_filled, waiting))
         return number
 
     def is_filled(self, slot: Any) -> bool:
@@ -99,15 +102,47 @@ class Slots:
             and (only is None or slot is only)
         ]
 
-    def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any]) -> list[Any]:
+    def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any], only: Any = None) -> list[Any]:
         """Makes rows of all slots that are still there what they were first.
 
         Args:
           rows: int64 [n].
           begin: in a graph, gives a slot its initial value if it has none; is waited for.
+          only: a slot, to reset no other.
         """
         found = [(known.reference(), known.values) for known in self._slots]
-        return [_reset(slot, values, rows, begin) for slot, values in found if slot is not None]
+        return [
+            _reset(slot, values, rows, begin)
+            for slot, values in found
+            if slot is not None and (only is None or slot is only)
+        ]
+
+    def hold(self, slot: Any, keys: tf.Tensor, values: tf.Tensor) -> Any:
+        """Has rows of a slot wait for their keys; see `WaitingRows`.
+
+        Returns:
+          In a graph, the op that does so.
+        """
+        known = next(known for known in self._slots if known.reference() is slot)
+        held = known.waiting.hold(slot, keys, values)
+        return None if tf.executing_eagerly() else tf.group(*held)
+
+    def waiting(self, index: Any) -> list[tuple[Any, tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """The rows that wait for their keys.
+
+        Args:
+          index: the variable of the index.
+
+        Returns:
+          Of each slot itself, the keys [n], the values of their rows [n, D], and the rows that they
+          have now, int64 [n], -1 for none.
+        """
+        held = [(known.reference(), known.waiting.read()) for known in self._slots]
+        return [
+            (slot, *found, ops.find_embedding_keys(index=index.handle, keys=found[0]))
+            for slot, found in held
+            if slot is not None and found is not None
+        ]
 
 
 def _reset(slot: Any, values: Any, rows: tf.Tensor, begin: Callable[[Any], Any]) -> Any:
