@@ -60,7 +60,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.tables": (
         *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
-        *("saved_models", "checkpoint", "graph_order", "waiting_rows", "slots", "keyed_rows"),
+        *("saved_models", "checkpoint", "graph_order", "slots", "keyed_rows"),
         *("exchange", "statistics"),
         *(
             "keras_store",

@@ -566,7 +566,12 @@ class EmbeddingVariable(tf.Module):
             first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         if tf.executing_eagerly():
             return initialize(variable, first)
-        return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
+
+        def begin() -> Any:
+            with tf.control_dependencies(None):  # who made it is not who runs it
+                return initialize(variable, first)
+
+        return _once(_BEGINNINGS, variable, begin)
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
         """Keys as the index has them, int32 or int64.

@@ -102,9 +102,8 @@ def restore_slot(
       tf.errors.InvalidArgumentError: rows of another size.
     """
     keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
-    with after(_same_width(values, slot)):
-        ready = [begin(slot), begin(index), table_gate(tensors["keys"], index)]
-    with tf.control_dependencies(in_graph([one for one in ready if one is not None])):
+    gate = table_gate(tensors["keys"], index)
+    with after(_same_width(values, slot)), after(begin(slot)), after(begin(index)), after(gate):
         entries = ops.embedding_key_entries(index=index.handle)
         rows = ops.find_embedding_keys(index=index.handle, keys=keys)
     has_row = rows >= 0
@@ -227,9 +226,7 @@ def restore_table(
     """
     *about_keys, values = (tensors[name] for name in TABLE_TENSORS)
     keys, counts, steps = (tf.reshape(tensor, [-1]) for tensor in about_keys)
-    with after(_same_width(values, table)):
-        ready = begin(table)
-    with after(begin(index)), after(ready):
+    with after(_same_width(values, table)), after(begin(index)), after(begin(table)):
         known = ops.embedding_key_entries(index=index.handle)
     has_row = known.rows >= 0
     with_row = tf.boolean_mask(known.keys, has_row), tf.boolean_mask(keys, steps >= 0)
