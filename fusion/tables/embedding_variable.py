@@ -26,6 +26,7 @@ from fusion.tables.arguments import (
     as_ids,
     check_eager,
     integer,
+    key_tensor,
     module_name,
     one_of,
 )
@@ -267,7 +268,7 @@ class EmbeddingVariable(tf.Module):
           tf.errors.ResourceExhaustedError: in training, for a key that finds no room.
         """
         with tf.name_scope(name or "keyed_embedding_lookup"):
-            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            keys = key_tensor(keys, self.key_dtype, self.name)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
             # Tapes ask for the gradient of all that they know, also where nobody wants it.

@@ -16,7 +16,7 @@ from tensorflow.python.framework.ops import colocate_with
 from fusion import ops
 from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.tables import exchange
-from fusion.tables.arguments import as_ids, check_eager, module_name
+from fusion.tables.arguments import as_ids, check_eager, key_tensor, module_name
 from fusion.tables.checkpoint import (
     NamedSaver,
     Restore,
@@ -177,7 +177,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         Its gradients with respect to `tables` are `IndexedSlices`.
         """
         with tf.name_scope(name or "partitioned_embedding_lookup"):
-            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            keys = key_tensor(keys, self.key_dtype, self.name)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             rows = self._gather(flat, None if counts is None else tf.reshape(counts, [-1]))
             rows.set_shape([None, self.dimension])
