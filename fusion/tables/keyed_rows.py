@@ -245,7 +245,8 @@ def restore_table(
         rows = _add(keys, counts, steps, values, table=table, index=index)
     with after(rows):
         given = give_waiting(held, index, slots, ends=True)
-        assigned = initial.assign(tensors["initial"], read_value=False)
+        own = getattr(initial, "_primary", initial)  # of a strategy's the one
+        assigned = own.assign(tensors["initial"], read_value=False)
     if tf.executing_eagerly():
         return None
     restored = tf.group(assigned, *given)

@@ -34,8 +34,8 @@ class WaitingRows:
 
     def _make(self, slot: Any) -> None:
         shapes = {tf.int64: [], slot.dtype: [int(slot.shape[1])]}
-        # No strategy makes them, and no saver or initializer of a graph knows them.
-        with tf.init_scope(), tf.device(slot.device or None):
+        # No strategy makes or places them, and no saver or initializer of a graph knows them.
+        with tf.init_scope(), tf.device(None), tf.device(slot.device or None):
             self._variables = [
                 ResourceVariable(
                     lambda dtype=dtype, shape=shape: tf.zeros([0, *shape], dtype),

@@ -14,7 +14,7 @@ from fusion import EmbeddingVariable
 from fusion.tables import FrozenEmbedding, PartitionedEmbeddingVariable
 from tests.embedding_variables.test_checkpoints import train
 
-OPTIONS = {"capacity": 50, "seed": 1}
+OPTIONS: dict[str, Any] = {"capacity": 50, "seed": 1}
 
 
 def plain(key_dtype: str) -> EmbeddingVariable:
@@ -84,15 +84,18 @@ def test_keys_of_any_integers():
         np.testing.assert_array_equal(table.embedding_lookup(keys), expected)
     np.testing.assert_array_equal(table.embedding_lookup(1), expected[0])
     np.testing.assert_array_equal(table.embedding_lookup(np.array([[1, 2]])), [expected[:2]])
-    for none in ([], np.array([]), np.zeros([0], np.uint64)):
+    empty: list[Any] = [[], np.array([]), np.zeros([0], np.uint64)]
+    for none in empty:
         assert table.embedding_lookup(none).shape == [0, 2]
 
 
 def test_keys_of_strings():
     table = EmbeddingVariable("words", 2, key_dtype="string", **OPTIONS)
-    for keys in (["a", "b"], [b"a", b"b"], np.array(["a", "b"]), np.array([b"a", b"b"], object)):
+    some: list[Any] = [["a", "b"], [b"a", b"b"]]
+    for keys in [*some, np.array(some[0]), np.array(some[1], object)]:
         assert table.embedding_lookup(keys).shape == [2, 2]
-    for keys in ([1], np.array([1]), np.array([1.0]), np.array([True])):
+    bad: list[Any] = [[1], np.array([1]), np.array([1.0]), np.array([True])]
+    for keys in bad:
         with pytest.raises(TypeError, match="string"):
             table.embedding_lookup(keys)
 
