@@ -61,10 +61,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
-        *("frozen", "arguments", "initial_rows", "files", "eviction", "registry", "replicas"),
-        *("saved_models", "checkpoint", "exchange", "statistics"),
+        *("arguments", "frozen", "initial_rows", "files", "eviction", "registry", "replicas"),
+        *("saved_models", "checkpoint", "graph_order", "slots", "keyed_rows"),
+        *("exchange", "statistics"),
         *(
-            "slots",
             "keras_store",
             "keras_slots",
             "v1_slots",

@@ -12,9 +12,9 @@ import tensorflow as tf
 from fusion import ops
 from fusion.distribute.layout import Layout
 from fusion.tables import exchange, files
-from fusion.tables.checkpoint import gather_rows, put_rows
 from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.files import Array, ArrayFile
+from fusion.tables.keyed_rows import gather_rows, put_rows
 from fusion.tables.partitioned import PartitionedEmbeddingVariable
 
 #: Keys [n], and the rows [n, D] of a table and of each of its optimizer variables.
@@ -113,7 +113,8 @@ class KeyedRows:
         """The rows of all keys that have one."""
         for partition, slots in self._partitions:
             entries = ops.embedding_key_entries(index=partition.index.handle)
-            yield from exchange.blocks([partition.table, *slots], entries)
+            partition.fill_slots()
+            yield from exchange.blocks([partition.table, *slots], partition.index, entries)
 
     def check(self, path: Path, blocks: Iterator[Array]) -> None:
         """Checks keys before any row is written.
@@ -141,8 +142,7 @@ class KeyedRows:
             own_keys, values = tf.constant(keys[own]), tf.cast(rows[0][own], partition.dtype)
             put_rows(own_keys, values, partition.table, partition.index)
             for slot, some in zip(slots, rows[1:], strict=True):
-                _, restore = partition.slot_saver(slot)
-                restore({"keys": own_keys, "values": tf.constant(some[own])})
+                partition.put_slot_rows(own_keys, some[own], slot)
 
 
 def partitions_of(

@@ -12,7 +12,8 @@ from tensorflow.python.trackable.base import Trackable
 from fusion.distribute.exchange import COUNTS, WHOLE, Peers
 from fusion.distribute.layout import BLOCK_ROWS, Layout, positions
 from fusion.distribute.replicas import Replicas
-from fusion.tables.checkpoint import gather_rows, when_written
+from fusion.tables.checkpoint import copy_saved, when_written
+from fusion.tables.keyed_rows import gather_rows
 from fusion.tables.replicas import beside
 
 #: The name of what is saved.
@@ -50,6 +51,10 @@ class SavedShards(Trackable):
     def _serialize_to_tensors(self) -> Mapping[str, Any]:
         (first, *_) = (variable() for variable in self._variables.values())
         return when_written(self.saved_tensors, [WHOLE_TABLE], first.dtype, first.device)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        (first, *_) = (variable() for variable in self._variables.values())
+        copy_saved(self, self.saved_tensors, first.device, object_map)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         return self.restore(restored_tensors)

@@ -12,7 +12,7 @@ from tensorflow.python.feature_column import feature_column_v2 as stock
 from tensorflow.python.feature_column import serialization
 
 from fusion.tables import EmbeddingVariableOption
-from fusion.tables.frozen import fingerprints
+from fusion.tables.arguments import fingerprints, is_key_dtype
 from fusion.tables.partitions import checked_count
 
 _DTYPES = (tf.int64, tf.int32, tf.string)
@@ -57,7 +57,8 @@ class KeyColumn(
     def _transformed(self, feature: Any) -> tf.SparseTensor:
         sparse = stock._to_sparse_input_and_drop_ignore_values(feature)
         is_string = sparse.dtype == tf.string
-        if is_string != (self.dtype == tf.string) or not (is_string or sparse.dtype.is_integer):
+        is_key = is_string or is_key_dtype(sparse.dtype)
+        if is_string != (self.dtype == tf.string) or not is_key:
             raise ValueError(
                 f"feature {self.key!r} must be of {self.dtype.name}, got {sparse.dtype.name}"
             )

@@ -13,7 +13,7 @@ import tensorflow as tf
 from fusion import ops
 from fusion.lookup import Lookup, LookupOptions, single_lookup
 from fusion.schema.attributes import COMBINERS
-from fusion.tables.arguments import integer
+from fusion.tables.arguments import integer, is_key_dtype
 
 _Layer: Any = object  # that of a Keras comes behind
 
@@ -168,11 +168,11 @@ def _keys(keys: Any, layer: str) -> tf.Tensor:
     """Keys as int64.
 
     Raises:
-      TypeError: they are no integers.
+      TypeError: they are of a dtype with values that int64 does not have.
     """
     keys = tf.convert_to_tensor(keys)
-    if not keys.dtype.is_integer:
-        raise TypeError(f"layer {layer!r}: keys must be integers, got {keys.dtype.name}")
+    if not is_key_dtype(keys.dtype):
+        raise TypeError(f"layer {layer!r}: keys must be int64, got {keys.dtype.name}")
     return tf.cast(keys, tf.int64)
 
 

@@ -20,6 +20,7 @@ from fusion.ops.read_tables import SPEC as READ_TABLES
 from fusion.ops.row_update import SPEC as ROW_UPDATE
 from fusion.ops.tables.entries import ADD as ADD_KEYS
 from fusion.ops.tables.entries import ENTRIES as KEY_ENTRIES
+from fusion.ops.tables.entries import FIND as FIND_KEYS
 from fusion.ops.tables.entries import REMOVE as REMOVE_KEYS
 from fusion.ops.tables.file import SPEC as READ_TABLE_FILE
 from fusion.ops.tables.fill import SPEC as FILL_SLOT
@@ -70,6 +71,7 @@ SPECS: tuple[OpSpec, ...] = (
     KEYED_GATHER,
     FILL_SLOT,
     KEY_ENTRIES,
+    FIND_KEYS,
     ADD_KEYS,
     REMOVE_KEYS,
     READ_TABLE_FILE,
@@ -118,6 +120,7 @@ embedding_key_index = _functions["embedding_key_index"]
 keyed_embedding_gather = _functions["keyed_embedding_gather"]
 fill_embedding_slot = _functions["fill_embedding_slot"]
 embedding_key_entries = _functions["embedding_key_entries"]
+find_embedding_keys = _functions["find_embedding_keys"]
 add_embedding_keys = _functions["add_embedding_keys"]
 remove_embedding_keys = _functions["remove_embedding_keys"]
 read_table_file = _functions["read_table_file"]

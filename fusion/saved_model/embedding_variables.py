@@ -13,7 +13,7 @@ from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.source import SourceModel, read_saved_model
 from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.schema.names import KEY_ENTRIES
-from fusion.tables.checkpoint import TABLE_TENSORS
+from fusion.tables.keyed_rows import TABLE_TENSORS
 from fusion.tables.statistics import TableStatistics
 
 #: Between an object and its tensors in a checkpoint of TensorFlow 2.

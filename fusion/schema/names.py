@@ -27,6 +27,7 @@ KEY_INDEX = "EmbeddingKeyIndex"
 KEYED_GATHER = "KeyedEmbeddingGather"
 FILL_SLOT = "FillEmbeddingSlot"
 KEY_ENTRIES = "EmbeddingKeyEntries"
+FIND_KEYS = "FindEmbeddingKeys"
 ADD_KEYS = "AddEmbeddingKeys"
 REMOVE_KEYS = "RemoveEmbeddingKeys"
 READ_TABLE_FILE = "ReadTableFile"
@@ -59,6 +60,7 @@ OP_NAMES: tuple[str, ...] = (
     KEYED_GATHER,
     FILL_SLOT,
     KEY_ENTRIES,
+    FIND_KEYS,
     ADD_KEYS,
     REMOVE_KEYS,
     READ_TABLE_FILE,

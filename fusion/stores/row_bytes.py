@@ -11,13 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.stores.tier import Found, Keys, Rows
+from fusion.stores.tier import Found, Keys, Rows, check_keys
 
 KEY_BYTES = 8
 
 
 def bytes_of_keys(keys: Keys) -> list[bytes]:
-    """Each of some keys as bytes."""
+    """Each of some keys as bytes.
+
+    Raises:
+      ValueError: as `check_keys`.
+    """
+    check_keys(keys)
     content = keys.astype(">i8").tobytes()
     return [content[k : k + KEY_BYTES] for k in range(0, len(content), KEY_BYTES)]
 

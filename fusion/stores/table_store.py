@@ -26,6 +26,7 @@ from fusion.stores.open_stores import PATIENCE_NS, open_stores
 from fusion.stores.redis import Redis
 from fusion.stores.refresh import FolderFollower, Followers, RedisFollower
 from fusion.stores.tier import Keys, Rows, TableDescription, Tier
+from fusion.tables.arguments import key_array
 
 #: So many keys are asked for at once where all rows of a table may be.
 _BLOCK = 1 << 16
@@ -175,6 +176,7 @@ class TableStore:
         Raises:
           KeyError: there is no such table.
           TypeError: keys are no integers.
+          ValueError: a key is no int64.
           TierError: rows are waited for, and a tier fails.
           tf.errors.FailedPreconditionError: the store is closed.
         """
@@ -484,8 +486,7 @@ def _keys(keys: ArrayLike) -> NDArray[np.int64]:
 
     Raises:
       TypeError: they are no integers.
+      ValueError: one is too large.
     """
-    given = np.asarray(keys)
-    if given.size and not np.issubdtype(given.dtype, np.integer):
-        raise TypeError(f"keys must be integers, got {given.dtype}")
-    return np.ascontiguousarray(given, np.int64).reshape(given.shape)
+    given = key_array(keys, np.int64, "keys")
+    return np.ascontiguousarray(given).reshape(given.shape)

@@ -133,14 +133,23 @@ def dimension_of(keys: Keys, rows: Rows) -> int:
     return dimension
 
 
+def check_keys(keys: Keys) -> None:
+    """Checks keys.
+
+    Raises:
+      ValueError: another dtype or shape.
+    """
+    if keys.dtype != np.int64 or keys.ndim != 1:
+        raise ValueError(f"keys must be int64 of one axis, got {keys.dtype} of shape {keys.shape}")
+
+
 def check_rows(dimension: int, keys: Keys, rows: Rows) -> None:
     """Checks keys and their rows.
 
     Raises:
       ValueError: other dtypes or shapes.
     """
-    if keys.dtype != np.int64 or keys.ndim != 1:
-        raise ValueError(f"keys must be int64 of one axis, got {keys.dtype} of shape {keys.shape}")
+    check_keys(keys)
     if rows.dtype != np.float32 or rows.shape != (len(keys), dimension):
         raise ValueError(
             f"rows must be float32 of shape {(len(keys), dimension)}, got {rows.dtype} of shape "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-
-from fusion.tables.frozen import fingerprints
+from numpy.typing import ArrayLike, NDArray
 
 #: Dtypes of keys.
 KEY_DTYPES = (tf.int64, tf.int32, tf.string)
@@ -51,6 +51,66 @@ def one_of(name: str, dtype: Any, allowed: tuple[str, ...]) -> tf.DType:
     if found.name not in allowed:
         raise TypeError(f"{name} must be one of {allowed}, got {found.name}")
     return found
+
+
+def key_array(keys: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
+    """Keys of any integer dtype as an array of another one; none of them changes its value.
+
+    Args:
+      keys: integers, of any shape.
+      dtype: of the array, int32 or int64.
+      what: the argument, for errors.
+
+    Raises:
+      TypeError: they are no integers; bools are none.
+      ValueError: one is too small or too large for the dtype.
+    """
+    given, wanted = np.asarray(keys), np.dtype(dtype)
+    if given.size == 0:
+        return given.astype(wanted)
+    if given.dtype.kind not in "iu":
+        first = given.reshape(-1)[0]
+        raise TypeError(f"{what} must be {wanted.name}, got {given.dtype.name}: {first!r}")
+    if not np.can_cast(given.dtype, wanted):
+        limits = np.iinfo(wanted)
+        for extreme in (int(given.min()), int(given.max())):
+            if not limits.min <= extreme <= limits.max:
+                raise ValueError(f"{what} must be {wanted.name}, got {extreme}")
+    return given.astype(wanted, copy=False)
+
+
+def is_key_dtype(dtype: tf.DType) -> bool:
+    """Whether all integers of a dtype are keys, which are int64."""
+    return bool(dtype.is_integer) and dtype != tf.uint64
+
+
+def key_tensor(keys: Any, key_dtype: tf.DType, name: str) -> tf.Tensor:
+    """Keys as a tensor: those of a tensor have its dtype, all others that of the keys.
+
+    TensorFlow makes integers of arrays of anything, and lets large ones wrap around.
+
+    Args:
+      keys: a tensor, or what `key_array` takes, or strings.
+      key_dtype: int64, int32 or string.
+      name: of the table.
+
+    Raises:
+      TypeError, ValueError: as `key_array`; or they are no strings.
+    """
+    has_tensors = isinstance(keys, list | tuple) and any(map(tf.is_tensor, tf.nest.flatten(keys)))
+    if tf.is_tensor(keys) or has_tensors:
+        return tf.convert_to_tensor(keys)
+    what = f"keys of {name}"
+    if key_dtype != tf.string:
+        return tf.convert_to_tensor(key_array(keys, key_dtype.as_numpy_dtype, what))
+    if hasattr(keys, "dtype") and np.asarray(keys).dtype.kind not in "SUOT":
+        raise TypeError(f"{what} must be string, got {keys.dtype}")
+    return tf.convert_to_tensor(keys, tf.string)
+
+
+def fingerprints(keys: tf.Tensor) -> tf.Tensor:
+    """What stands for string keys: int64 of their shape, 63 bits of a fingerprint."""
+    return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
 
 
 def as_ids(keys: tf.Tensor, key_dtype: tf.DType, name: str) -> tf.Tensor:

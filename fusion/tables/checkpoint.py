@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.checkpoint.tensor_callable import Callable as CallableTensor
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.trackable import data_structures
 from tensorflow.python.trackable.base import Trackable
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
-from fusion import ops
 from fusion.tables.saved_models import (
     OWNER,
     is_of_model,
@@ -30,15 +30,10 @@ from fusion.tables.saved_models import (
 
 #: What makes the tensors that a variable is saved as, by name.
 Save = Callable[[], Mapping[str, tf.Tensor]]
-#: Gives a variable its initial value where it has none; what does so in a graph.
-Begin = Callable[[Any], Any]
 #: Takes them, and returns what is to be done for it in a graph.
 Restore = Callable[[Mapping[str, tf.Tensor]], Any]
 
-#: What an embedding variable is saved as: [n] of each key, and [rows, D] of those that have a row.
-TABLE_TENSORS = ("keys", "counts", "steps", "values")
-
-#: The dtypes of those that are not of the table's.
+#: The dtypes of tensors that are not of the table's.
 _DTYPES = {"keys": tf.int64, "counts": tf.int32, "steps": tf.int64}
 
 #: The attribute of variables that are saved by keys, or with another object: what the Saver of
@@ -77,6 +72,7 @@ def save_as(
         return when_written(save, names, variable.dtype, variable.device)
 
     leave_out_of_models(variable)
+    variable._copy_trackable_to_cpu = functools.partial(copy_saved, variable, save, variable.device)
     variable._serialize_to_tensors = serialize
     variable._restore_from_tensors = restore
     setattr(variable, _SAVER, (save, restore))
@@ -106,6 +102,47 @@ def when_written(
         name: CallableTensor(lambda name=name: made()[name], _DTYPES.get(name, dtype), device)
         for name in names
     }
+
+
+class _SavedCopy(Trackable):
+    """What was saved of an object when an asynchronous checkpoint began, which writes it later."""
+
+    def __init__(self, saved: Mapping[str, tf.Tensor], device: str) -> None:
+        with tf.device(saveable_object_util.set_cpu0(device) if device else None):
+            # No strategy makes them.
+            self._parts = {
+                name: ResourceVariable(
+                    tensor, trainable=False, shape=tf.TensorShape([None, *tensor.shape[1:]])
+                )
+                for name, tensor in saved.items()
+            }
+
+    def update(self, saved: Mapping[str, tf.Tensor]) -> None:
+        """Takes what is saved now."""
+        for name, tensor in saved.items():
+            self._parts[name].assign(tensor, read_value=False)
+
+    def _serialize_to_tensors(self) -> Mapping[str, tf.Tensor]:
+        return {name: part.read_value_no_copy() for name, part in self._parts.items()}
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> None:
+        """Nothing: TensorFlow restores the object itself."""
+
+
+def copy_saved(owner: Any, save: Save, device: str, object_map: Any) -> None:
+    """`_copy_trackable_to_cpu` of what is not saved as a whole, for asynchronous checkpoints.
+
+    Args:
+      owner: the object.
+      save: makes what is saved of it.
+      device: of the object.
+      object_map: what is written in place of objects; a copy is added, or takes what is saved now.
+    """
+    saved = save()
+    if owner in object_map:
+        object_map[owner].update(saved)
+    else:
+        object_map[owner] = _SavedCopy(saved, device)
 
 
 def saver_of(variable: Any) -> tuple[Save, Restore] | None:
@@ -227,193 +264,6 @@ def owner_of(variable: Any) -> Any:
     """What a SavedModel has in place of a variable, see `save_with`, or None."""
     is_saved_with = hasattr(variable, _SAVER)
     return variable._trackable_children("savedmodel").get(OWNER) if is_saved_with else None
-
-
-def save_rows(variable: Any, index: Any, before: Callable[[], Any]) -> Mapping[str, tf.Tensor]:
-    """The rows of keys that have one.
-
-    Args:
-      variable: [capacity, D].
-      index: the variable of the index.
-      before: is called first; in a graph what it returns is waited for.
-    """
-    with _after(before()):
-        entries = ops.embedding_key_entries(index=index.handle)
-    has_row = entries.rows >= 0
-    rows = tf.boolean_mask(entries.rows, has_row)
-    return {"keys": tf.boolean_mask(entries.keys, has_row), "values": gather_rows(variable, rows)}
-
-
-def gather_rows(variable: Any, rows: Any) -> tf.Tensor:
-    """Rows of a variable, which is never read whole."""
-    if tf.executing_eagerly():  # where the other op knows no shape of a variable of a server
-        return tf.raw_ops.ResourceGather(
-            resource=variable.handle, indices=rows, dtype=variable.dtype
-        )
-    # In a SavedModel a ResourceGather would look like a lookup.
-    return tf.raw_ops.ResourceGatherNd(
-        resource=variable.handle, indices=rows[:, tf.newaxis], dtype=variable.dtype
-    )
-
-
-def restore_rows(
-    tensors: Mapping[str, tf.Tensor],
-    slot: Any,
-    table: Any,
-    index: Any,
-    begin: Begin,
-    fill: Callable[[], Sequence[Any]],
-) -> tf.Operation | None:
-    """Writes rows of a slot, whose keys get one if they have none.
-
-    Args:
-      tensors: of `save_rows`.
-      slot: [capacity, D].
-      table, index: the variables of the embedding variable.
-      begin: in a graph, gives a variable its initial value if it has none; is waited for.
-      fill: fills rows of slots that were never filled; in a graph what it returns is waited for.
-
-    Raises:
-      tf.errors.InvalidArgumentError: rows of another size.
-      tf.errors.ResourceExhaustedError: there is no room for all keys.
-    """
-    keys, values = tf.reshape(tensors["keys"], [-1]), tensors["values"]
-    with _after(_same_width(values, slot)):
-        ready = begin(slot)
-    with _after(begin(index)), _after(begin(table)), _after(ready):
-        rows = put_rows(keys, tf.zeros([0, table.shape[1]], table.dtype), table, index)
-    with _after(rows):
-        filled = fill()
-    with tf.control_dependencies(_in_graph([rows, *filled])):
-        return tf.raw_ops.ResourceScatterUpdate(
-            resource=slot.handle, indices=rows, updates=tf.cast(values, slot.dtype)
-        )
-
-
-def put_rows(keys: tf.Tensor, values: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
-    """Gives keys rows of these values, or of zeros where there are none; returns which.
-
-    Args:
-      keys: int64 [n].
-      values: [n, D], or [0, D] to leave the rows of keys that have one.
-      table, index: the variables of the embedding variable.
-    """
-    counts, steps = tf.zeros_like(keys, tf.int32), tf.zeros_like(keys)
-    return _add(keys, counts, steps, values, table=table, index=index)
-
-
-def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
-    keys, counts, steps, values = entries
-    return ops.add_embedding_keys(
-        table=table.handle,
-        index=index.handle,
-        keys=keys,
-        counts=counts,
-        steps=steps,
-        values=tf.cast(values, table.dtype),
-        dim=table.shape[1],
-    )
-
-
-def save_table(
-    table: Any, index: Any, initial: Any, begin: Begin, before: Callable[[], Any]
-) -> Mapping[str, tf.Tensor]:
-    """All keys, with what is known of each, and the rows of those that have one, in their order.
-
-    Args:
-      table: [capacity, D].
-      index: the variable of the index.
-      initial: the variable of what rows begin with.
-      begin: as in `restore_rows`: who loads a SavedModel saves it before anything is restored.
-      before: as in `save_rows`.
-    """
-    with _after(begin(index)), _after(begin(table)), _after(before()):
-        entries = ops.embedding_key_entries(index=index.handle)
-    with _after(begin(initial)):
-        first = initial.read_value()
-    rows = tf.boolean_mask(entries.rows, entries.rows >= 0)  # waits for all that
-    tensors = entries.keys, entries.counts, entries.steps, gather_rows(table, rows)
-    return {**dict(zip(TABLE_TENSORS, tensors, strict=True)), "initial": first}
-
-
-def restore_table(
-    tensors: Mapping[str, tf.Tensor],
-    table: Any,
-    index: Any,
-    initial: Any,
-    begin: Begin,
-    reset: Callable[[tf.Tensor], Sequence[Any]],
-) -> tf.Operation | None:
-    """Makes keys and rows those of a checkpoint.
-
-    Args:
-      tensors: of `save_table`.
-      table, index, initial: likewise.
-      begin: as in `restore_rows`.
-      reset: makes rows of slots what they were first, which keys get if there are no others; in a
-        graph what it returns is waited for.
-
-    Raises:
-      tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as `restore_rows`.
-    """
-    *about_keys, values = (tensors[name] for name in TABLE_TENSORS)
-    keys, counts, steps = (tf.reshape(tensor, [-1]) for tensor in about_keys)
-    with _after(_same_width(values, table)):
-        ready = begin(table)
-    with _after(begin(index)), _after(ready):
-        known = ops.embedding_key_entries(index=index.handle)
-    has_row = known.rows >= 0
-    with_row = tf.boolean_mask(known.keys, has_row), tf.boolean_mask(keys, steps >= 0)
-    others = tf.raw_ops.ListDiff(x=with_row[0], y=with_row[1]).out
-    waiting = tf.boolean_mask(known.keys, tf.logical_not(has_row))  # whose counts would add up
-    removed = ops.remove_embedding_keys(
-        index=index.handle,
-        keys=tf.concat([others, waiting], 0),
-        release=tf.constant(-1, tf.int64),
-    )
-    with _after(removed):
-        pending = ops.embedding_key_entries(index=index.handle).pending
-    with tf.control_dependencies(_in_graph([pending, *reset(pending)])):
-        rows = _add(keys, counts, steps, values, table=table, index=index)
-    with tf.control_dependencies(_in_graph([rows])):
-        assigned = initial.assign(tensors["initial"], read_value=False)
-    return None if tf.executing_eagerly() else assigned
-
-
-def _same_width(values: tf.Tensor, variable: Any) -> Any:
-    """Checks that rows of a checkpoint are of the dimension of a variable's."""
-    return tf.debugging.assert_equal(
-        tf.shape(values)[1],
-        variable.shape[1],
-        f"the checkpoint has rows of another dimension than {variable.name}",
-    )
-
-
-def initialize(variable: Any, initial_value: Callable[[], tf.Tensor]) -> Any:
-    """Gives a variable its initial value if it has none; returns the op that does so in a graph."""
-    if tf.executing_eagerly():
-        if not variable.is_initialized():
-            variable.assign(initial_value(), read_value=False)
-        return None
-
-    def assign() -> tf.Tensor:
-        value = initial_value()
-        assigned = tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-        with tf.control_dependencies([assigned]):
-            return tf.constant(True)
-
-    is_initialized = tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
-    return tf.cond(is_initialized, lambda: tf.constant(False), assign)
-
-
-def _after(what: Any) -> Any:
-    """A context in which ops of a graph wait for an op or a tensor."""
-    return tf.control_dependencies(_in_graph([] if what is None else [what]))
-
-
-def _in_graph(what: Sequence[Any]) -> Sequence[Any]:
-    """What a graph can wait for: nothing of what has run already."""
-    return [] if tf.executing_eagerly() else what
 
 
 class _KeyedSaveable(saveable_object.SaveableObject):

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import operator
 import os
+import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.saved_model import save_context
 
@@ -26,19 +26,15 @@ from fusion.tables.arguments import (
     as_ids,
     check_eager,
     integer,
+    key_tensor,
     module_name,
     one_of,
 )
 from fusion.tables.checkpoint import (
-    TABLE_TENSORS,
     Restore,
     Save,
-    initialize,
-    restore_rows,
-    restore_table,
+    copy_saved,
     save_as,
-    save_rows,
-    save_table,
     save_with,
     when_written,
 )
@@ -55,6 +51,17 @@ from fusion.tables.initial_rows import (
     most_rows,
 )
 from fusion.tables.keras_slots import make_keras_slots_follow
+from fusion.tables.keyed_rows import (
+    TABLE_TENSORS,
+    give_waiting,
+    initialize,
+    put_slot_rows,
+    read_rows,
+    restore_slot,
+    restore_table,
+    save_slot,
+    save_table,
+)
 from fusion.tables.registry import embedding_variable_of, register
 from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
 from fusion.tables.slots import Slots, check_slot_shape
@@ -66,6 +73,10 @@ _EMBEDDING_VARIABLES = "embedding_variables"
 
 #: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
+
+
+#: Of evictions at the same time one would release rows that another has just taken from keys.
+_ONE_EVICTION = threading.RLock()
 
 
 class KeyedInputs(NamedTuple):
@@ -257,7 +268,7 @@ class EmbeddingVariable(tf.Module):
           tf.errors.ResourceExhaustedError: in training, for a key that finds no room.
         """
         with tf.name_scope(name or "keyed_embedding_lookup"):
-            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            keys = key_tensor(keys, self.key_dtype, self.name)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
             # Tapes ask for the gradient of all that they know, also where nobody wants it.
@@ -339,17 +350,20 @@ class EmbeddingVariable(tf.Module):
 
     def slot_saver(self, slot: Any) -> tuple[Save, Restore]:
         """What saves a slot, and what restores it."""
-        fill = functools.partial(self._slots.fill, self.index, slot)
 
         def save() -> Mapping[str, tf.Tensor]:
             with self.beside():
-                return save_rows(slot, self.index, self._evict_before_save)
+                return save_slot(slot, self.index, self._slots)
 
         def restore(tensors: Mapping[str, tf.Tensor]) -> Any:
             with self.beside():
-                return restore_rows(tensors, slot, self.table, self.index, self._begin, fill)
+                return restore_slot(tensors, slot, self.index, self._begin, self._slots)
 
         return save, restore
+
+    def put_slot_rows(self, keys: Any, values: Any, slot: Any) -> None:
+        """Writes rows of a slot to those of keys that have one; eagerly. Other rows stay."""
+        put_slot_rows(keys, values, slot, self.index, self._slots)
 
     @property
     def slots(self) -> list[Any]:
@@ -401,6 +415,9 @@ class EmbeddingVariable(tf.Module):
         names = (*TABLE_TENSORS, "initial")
         return when_written(self.saved_tensors, names, self.dtype, self.device)
 
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        copy_saved(self, self.saved_tensors, self.device, object_map)
+
     def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it."""
         with self.beside():
@@ -410,10 +427,10 @@ class EmbeddingVariable(tf.Module):
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""
         # The function that a SavedModel has for it knows no slots, which are not in there.
-        reset = (lambda rows: []) if save_context.in_save_context() else self._reset_slots
+        slots = Slots() if save_context.in_save_context() else self._slots
         with self.beside():
             variables = self.table, self.index, self.initial
-            return restore_table(restored_tensors, *variables, self._begin, reset)
+            return restore_table(restored_tensors, *variables, self._begin, slots)
 
     def statistics(self) -> TableStatistics:
         """How full it is now.
@@ -441,11 +458,11 @@ class EmbeddingVariable(tf.Module):
         check_runs_once("evict")
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        now = None if self.step is None else self._step_now()
-        with self.beside():
+        with _ONE_EVICTION, self.beside():
+            now = None if self.step is None else self._step_now()
             evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
-        if tf.executing_eagerly():
-            self._evicted_at = int(clock[0])
+            if tf.executing_eagerly():
+                self._evicted_at = int(clock[0])
         return evicted
 
     def _reset_slots(self, rows: tf.Tensor) -> list[Any]:
@@ -453,13 +470,17 @@ class EmbeddingVariable(tf.Module):
         return self._slots.reset(rows, self._begin)
 
     def _evict_before_save(self) -> Any:
-        """Evicts once for all variables of a save; in a graph, what saves wait for."""
-        if self.eviction is None or _is_traced():
+        """Evicts, unless nothing was trained since it did; in a graph, what saves wait for.
+
+        It is done when the table is saved: what slots have of evicted keys is not restored.
+        """
+        if self.eviction is None or save_context.in_save_context():
             return None
         if not tf.executing_eagerly():
             return _once(_EVICTIONS, self, self.evict)
-        clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
-        return self.evict() if clock != self._evicted_at else None
+        with _ONE_EVICTION:
+            clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
+            return self.evict() if clock != self._evicted_at else None
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Writes the keys that have rows, and these, to a new folder; returns how many.
@@ -495,7 +516,15 @@ class EmbeddingVariable(tf.Module):
           RuntimeError: called in a graph.
         """
         check_eager("import_from")
-        return import_rows(path, [(self.table, self.index, None)])
+        with self.slots_follow():
+            return import_rows(path, [(self.table, self.index, None)])
+
+    @contextlib.contextmanager
+    def slots_follow(self) -> Iterator[None]:
+        """A context of ops that add keys, eagerly: restored rows of slots wait for these."""
+        waiting = self._slots.waiting(self.index)
+        yield
+        give_waiting(waiting, self.index, self._slots, ends=False)
 
     def apply_delta(self, path: str | os.PathLike[str]) -> int:
         """As `import_from`, of a folder of `delta`."""
@@ -510,10 +539,11 @@ class EmbeddingVariable(tf.Module):
         check_eager("freeze")
         entries = ops.embedding_key_entries(index=self.index.handle)
         has_row = entries.rows >= 0
-        rows = tf.gather(self.table, tf.boolean_mask(entries.rows, has_row))
+        keys, rows = (tf.boolean_mask(some, has_row) for some in (entries.keys, entries.rows))
+        (values,), are_theirs = read_rows([self.table], self.index, keys, rows)
         return FrozenEmbedding(
-            tf.boolean_mask(entries.keys, has_row),
-            tf.concat([self.initial[:1], rows], 0),
+            tf.boolean_mask(keys, are_theirs),
+            tf.concat([self.initial[:1], tf.boolean_mask(values, are_theirs)], 0),
             self.key_dtype,
         )
 
@@ -537,7 +567,12 @@ class EmbeddingVariable(tf.Module):
             first = functools.partial(ZerosOnDemand(), variable.shape.as_list(), self.dtype)
         if tf.executing_eagerly():
             return initialize(variable, first)
-        return _once(_BEGINNINGS, variable, lambda: initialize(variable, first))
+
+        def begin() -> Any:
+            with tf.control_dependencies(None):  # who made it is not who runs it
+                return initialize(variable, first)
+
+        return _once(_BEGINNINGS, variable, begin)
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
         """Keys as the index has them, int32 or int64.
@@ -546,11 +581,6 @@ class EmbeddingVariable(tf.Module):
           TypeError: keys of another dtype than `key_dtype`.
         """
         return as_ids(keys, self.key_dtype, self.name)
-
-
-def _is_traced() -> bool:
-    """Whether ops are those of a function, as of the save and restore of a SavedModel."""
-    return isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
 
 
 def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:

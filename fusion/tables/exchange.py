@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.tables import files
-from fusion.tables.checkpoint import gather_rows, put_rows
+from fusion.tables.keyed_rows import put_rows, read_rows
 
 
 def export_rows(
@@ -31,33 +31,36 @@ def export_rows(
     Raises:
       FileExistsError: there is something at `path`.
     """
-    found = [(table, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
+    found = [(table, i, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
     table = partitions[0][0]
-    step = max(int(entries.clock[0]) for _, entries in found)
+    step = max(int(entries.clock[0]) for *_, entries in found)
     parts = (
         (keys, rows)
-        for table, entries in found
-        for keys, (rows,) in blocks([table], entries, since)
+        for table, index, entries in found
+        for keys, (rows,) in blocks([table], index, entries, since)
     )
     about = {"dtype": table.dtype.name, "step": step, **about}
     return files.write_table(path, int(table.shape[1]), parts, about)
 
 
 def blocks(
-    variables: Sequence[Any], entries: Any, since: int = 0
+    variables: Sequence[Any], index: Any, entries: Any, since: int = 0
 ) -> Iterator[tuple[files.Array, list[files.Array]]]:
     """Keys [n], and of each variable their rows [n, D], at most `files.CHUNK_ROWS` at a time.
 
     Args:
       variables: the table of an embedding variable, and slots of it.
-      entries: of its index, see `EmbeddingKeyEntries`.
+      index: the variable of its index.
+      entries: of that, see `EmbeddingKeyEntries`.
       since: the step since which keys were trained.
     """
     chosen = np.flatnonzero((entries.rows.numpy() >= 0) & (entries.steps.numpy() >= since))
     keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
     for first in range(0, len(keys), files.CHUNK_ROWS):
         some = slice(first, first + files.CHUNK_ROWS)
-        yield keys[some], [gather_rows(variable, rows[some]).numpy() for variable in variables]
+        found, are_theirs = read_rows(variables, index, keys[some], rows[some])
+        mask = are_theirs.numpy()
+        yield keys[some][mask], [values.numpy()[mask] for values in found]
 
 
 def import_rows(

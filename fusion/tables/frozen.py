@@ -6,10 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-
-def fingerprints(keys: tf.Tensor) -> tf.Tensor:
-    """What stands for string keys: int64 of their shape, 63 bits of a fingerprint."""
-    return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
+from fusion.tables.arguments import as_ids, key_tensor
 
 
 class FrozenEmbedding(tf.Module):
@@ -39,10 +36,8 @@ class FrozenEmbedding(tf.Module):
         """The rows [*keys.shape, D] of keys.
 
         Raises:
-          TypeError: keys of another dtype.
+          TypeError, ValueError: keys of another dtype.
         """
-        keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
-        if (keys.dtype == tf.string) != (self._key_dtype == tf.string):
-            raise TypeError(f"keys must be {self._key_dtype.name}, got {keys.dtype.name}")
-        ids = fingerprints(keys) if keys.dtype == tf.string else tf.cast(keys, tf.int64)
-        return tf.gather(self.table, self.map.lookup(ids))
+        name = "a frozen embedding"
+        ids = as_ids(key_tensor(keys, self._key_dtype, name), self._key_dtype, name)
+        return tf.gather(self.table, self.map.lookup(tf.cast(ids, tf.int64)))

@@ -20,7 +20,13 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import refuse_hdf5, replace, replace_export, replace_saving
+from fusion.tables.keras_store import (
+    copying,
+    refuse_hdf5,
+    replace,
+    replace_export,
+    replace_saving,
+)
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import is_shared, joined_gradients
 from fusion.tables.slots import (
@@ -77,6 +83,7 @@ def _prepare_keras() -> None:
     for name in _EARLY:
         replace(getattr(optimizers, name), "build", _checked_build)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
+    replace(keras.Variable, "_copy_trackable_to_cpu", copying)
     refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     if keras.backend.backend() == "tensorflow":
         replace_export(type(keras.export.ExportArchive()))

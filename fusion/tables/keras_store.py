@@ -191,6 +191,24 @@ def _export_raw(variable: Any, object_map: Any, *args: Any, **named: Any) -> Any
     return handles
 
 
+def copying(copy: Callable[..., Any]) -> Callable[..., Any]:
+    """`_copy_trackable_to_cpu` of Keras 3's variables, which knows variables that are copied whole.
+
+    Others have a copy of what is saved, or none.
+    """
+
+    def copy_to_cpu(variable: Any, object_map: Any) -> None:
+        raw = _raw(variable)
+        if not is_saved_otherwise(raw):
+            copy(variable, object_map)
+            return
+        raw._copy_trackable_to_cpu(object_map=object_map)
+        if raw in object_map:
+            object_map[variable] = object_map[raw]
+
+    return copy_to_cpu
+
+
 class KeyedWeights:
     """A base before Keras 3's layer, whose weights can be tables of embedding variables."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import zlib
@@ -15,12 +16,12 @@ from tensorflow.python.framework.ops import colocate_with
 from fusion import ops
 from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.tables import exchange
-from fusion.tables.arguments import as_ids, check_eager, module_name
+from fusion.tables.arguments import as_ids, check_eager, key_tensor, module_name
 from fusion.tables.checkpoint import (
-    TABLE_TENSORS,
     NamedSaver,
     Restore,
     Save,
+    copy_saved,
     leave_out_of_numbers,
     leave_to_first,
     save_alone_as,
@@ -32,6 +33,7 @@ from fusion.tables.checkpoint import (
 from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
+from fusion.tables.keyed_rows import TABLE_TENSORS
 from fusion.tables.partitions import checked_count, partition_capacity, whole_name
 from fusion.tables.saved_models import leave_out
 from fusion.tables.statistics import TableStatistics
@@ -175,7 +177,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         Its gradients with respect to `tables` are `IndexedSlices`.
         """
         with tf.name_scope(name or "partitioned_embedding_lookup"):
-            keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self.key_dtype)
+            keys = key_tensor(keys, self.key_dtype, self.name)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             rows = self._gather(flat, None if counts is None else tf.reshape(counts, [-1]))
             rows.set_shape([None, self.dimension])
@@ -242,7 +244,10 @@ class PartitionedEmbeddingVariable(tf.Module):
         """Gives keys the rows of a folder, of any partitions; see `EmbeddingVariable`."""
         check_eager("import_from")
         parts = [(p.table, p.index, p.partition.is_of) for p in self.partitions]
-        return exchange.import_rows(path, parts)
+        with contextlib.ExitStack() as stack:
+            for partition in self.partitions:
+                stack.enter_context(partition.slots_follow())
+            return exchange.import_rows(path, parts)
 
     def apply_delta(self, path: str | os.PathLike[str]) -> int:
         """As `import_from`, of a folder of `delta`."""
@@ -259,6 +264,9 @@ class PartitionedEmbeddingVariable(tf.Module):
     def _serialize_to_tensors(self) -> Mapping[str, Any]:
         names, device = (*TABLE_TENSORS, "initial"), self.partitions[0].device
         return when_written(self.saved_tensors, names, self.dtype, device)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        copy_saved(self, self.saved_tensors, self.partitions[0].device, object_map)
 
     def saved_tensors(self) -> Mapping[str, tf.Tensor]:
         """What a checkpoint has of it: what it has of a table without partitions."""

@@ -33,6 +33,7 @@ def leave_out(variable: Any) -> None:
     """Has a variable, or another object, not saved."""
     variable._serialize_to_tensors = dict
     variable._restore_from_tensors = lambda tensors: None
+    variable._copy_trackable_to_cpu = lambda object_map: None  # of asynchronous checkpoints
 
 
 def leave_out_of_models(variable: Any) -> None:

@@ -8,15 +8,80 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.tables.graph_order import is_of_session
 from fusion.tables.initial_rows import memory_bytes
+
+
+class WaitingRows:
+    """Rows of a slot whose keys have none in the table, until that is restored.
+
+    They are in variables, since restoring may be done by a graph, or by a function.
+    """
+
+    def __init__(self, slot: Any) -> None:
+        self._variables: list[Any] = []
+        if is_of_session():  # the table may be restored by ops that are made before the slot's
+            self._make(slot)
+
+    def _make(self, slot: Any) -> None:
+        shapes = {tf.int64: [], slot.dtype: [int(slot.shape[1])]}
+        # No strategy makes or places them, and no saver or initializer of a graph knows them.
+        with tf.init_scope(), tf.device(None), tf.device(slot.device or None):
+            self._variables = [
+                ResourceVariable(
+                    lambda dtype=dtype, shape=shape: tf.zeros([0, *shape], dtype),
+                    trainable=False,
+                    collections=[],
+                    name="waiting_rows",
+                    dtype=dtype,
+                    shape=[None, *shape],
+                )
+                for dtype, shape in shapes.items()
+            ]
+
+    def hold(self, slot: Any, keys: tf.Tensor, values: tf.Tensor) -> Sequence[Any]:
+        """Has rows of keys wait instead of those that do; in a graph, the ops that do so.
+
+        Args:
+          slot: the slot.
+          keys: int64 [n].
+          values: [n, D].
+        """
+        if not self._variables:
+            if tf.executing_eagerly() and keys.shape[0] == 0:
+                return []
+            self._make(slot)
+        pairs = zip(self._variables, (keys, tf.cast(values, slot.dtype)), strict=True)
+        return [variable.assign(value, read_value=False) for variable, value in pairs]
+
+    def read(self) -> list[tf.Tensor] | None:
+        """The keys [n] and rows [n, D] that wait; None if there were never any."""
+        if not self._variables:
+            return None
+        if tf.executing_eagerly():
+            return [variable.read_value() for variable in self._variables]
+        return [_value_or_empty(variable) for variable in self._variables]
+
+
+def _value_or_empty(variable: Any) -> tf.Tensor:
+    """The value of a variable, none of its rows if it has none yet."""
+    is_initialized = tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+    empty = [0, *variable.shape[1:]]
+    value: tf.Tensor = tf.cond(
+        is_initialized,
+        lambda: tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype),
+        lambda: tf.zeros(empty, variable.dtype),
+    )
+    return value
 
 
 class _Slot(NamedTuple):
@@ -26,6 +91,7 @@ class _Slot(NamedTuple):
     values: Any  # [1, D]; None for zeros
     number: int | None  # None if nobody has to fill its rows
     is_filled: bool
+    waiting: WaitingRows
 
 
 class Slots:
@@ -57,7 +123,8 @@ class Slots:
                 "do not begin with zeros"
             )
         number = numbers if needs_number else None
-        self._slots.append(_Slot(weakref.ref(slot), values, number, is_filled))
+        waiting = WaitingRows(slot)
+        self._slots.append(_Slot(weakref.ref(slot), values, number, is_filled, waiting))
         return number
 
     def is_filled(self, slot: Any) -> bool:
@@ -99,15 +166,47 @@ class Slots:
             and (only is None or slot is only)
         ]
 
-    def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any]) -> list[Any]:
+    def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any], only: Any = None) -> list[Any]:
         """Makes rows of all slots that are still there what they were first.
 
         Args:
           rows: int64 [n].
           begin: in a graph, gives a slot its initial value if it has none; is waited for.
+          only: a slot, to reset no other.
         """
         found = [(known.reference(), known.values) for known in self._slots]
-        return [_reset(slot, values, rows, begin) for slot, values in found if slot is not None]
+        return [
+            _reset(slot, values, rows, begin)
+            for slot, values in found
+            if slot is not None and (only is None or slot is only)
+        ]
+
+    def hold(self, slot: Any, keys: tf.Tensor, values: tf.Tensor) -> Any:
+        """Has rows of a slot wait for their keys; see `WaitingRows`.
+
+        Returns:
+          In a graph, the op that does so.
+        """
+        known = next(known for known in self._slots if known.reference() is slot)
+        held = known.waiting.hold(slot, keys, values)
+        return None if tf.executing_eagerly() else tf.group(*held)
+
+    def waiting(self, index: Any) -> list[tuple[Any, tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """The rows that wait for their keys.
+
+        Args:
+          index: the variable of the index.
+
+        Returns:
+          Of each slot itself, the keys [n], the values of their rows [n, D], and the rows that they
+          have now, int64 [n], -1 for none.
+        """
+        held = [(known.reference(), known.waiting.read()) for known in self._slots]
+        return [
+            (slot, *found, ops.find_embedding_keys(index=index.handle, keys=found[0]))
+            for slot, found in held
+            if slot is not None and found is not None
+        ]
 
 
 def _reset(slot: Any, values: Any, rows: tf.Tensor, begin: Callable[[Any], Any]) -> Any:

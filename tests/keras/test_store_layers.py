@@ -83,7 +83,7 @@ class TestLookupLayer:
         assert np.array_equal(found, TABLE[[1]].astype(np.float16))
 
     def test_keys_that_are_no_integers(self, family: str) -> None:
-        with pytest.raises(TypeError, match="keys must be integers, got float32"):
+        with pytest.raises(TypeError, match="keys must be int64, got float32"):
             layer_of(family)(tf.constant([1.0]))
 
 

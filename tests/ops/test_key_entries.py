@@ -97,6 +97,23 @@ def test_added_keys_have_the_rows_that_are_given(dtype):
     assert values == [[1, 2], table.default.tolist(), [3, 4]]
 
 
+def test_rows_of_keys_that_are_found():
+    table = KeyedTable(8, 2, admission=2)
+    table.train([5, 7, 9, 7, 9])
+
+    def found(keys):
+        keys = tf.constant(keys, tf.int64)
+        return ops.find_embedding_keys(index=table.index.handle, keys=keys).numpy().tolist()
+
+    assert found([9, 5, 1, 7, 9]) == [1, -1, -1, 0, 1]  # 5 waits
+    assert found([]) == []
+    remove(table, [7], released=-1)
+    assert found([7, 9]) == [-1, 1]
+    assert entries(table).keys() == {5, 9}
+    with pytest.raises(tf.errors.FailedPreconditionError, match="index has no EmbeddingKeyIndex"):
+        ops.find_embedding_keys(index=tf.Variable([1.0, 2.0], dtype=tf.float64).handle, keys=[1])
+
+
 def test_added_keys_without_values_have_zeros_or_the_rows_that_they_had():
     table = KeyedTable(4, 2)
     before = table.train([7, 8])[0][0].tolist()

@@ -113,6 +113,7 @@ def test_names_follow_tensorflows_generator():
         "KeyedEmbeddingGather": "keyed_embedding_gather",
         "FillEmbeddingSlot": "fill_embedding_slot",
         "EmbeddingKeyEntries": "embedding_key_entries",
+        "FindEmbeddingKeys": "find_embedding_keys",
         "AddEmbeddingKeys": "add_embedding_keys",
         "RemoveEmbeddingKeys": "remove_embedding_keys",
         "ReadTableFile": "read_table_file",

@@ -456,6 +456,11 @@ def _key_entries(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
         yield OpCall(label, {}, {"index": table.index})
 
 
+def _find_keys(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
+    for label, table in _tables(rng, "float32"):
+        yield OpCall(label, {}, {"index": table.index, "keys": _some_keys(rng)})
+
+
 def _add_keys(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
     for label, table in _tables(rng, types["T"]):
         keys = _some_keys(rng)
@@ -497,6 +502,7 @@ CALLS: dict[str, Calls] = {
     "KeyedEmbeddingGather": _keyed_gather,
     "FillEmbeddingSlot": _fill_slot,
     "EmbeddingKeyEntries": _key_entries,
+    "FindEmbeddingKeys": _find_keys,
     "AddEmbeddingKeys": _add_keys,
     "RemoveEmbeddingKeys": _remove_keys,
 }

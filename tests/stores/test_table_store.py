@@ -131,8 +131,24 @@ class TestLookup:
     def test_wrong_arguments(self, store: TableStore) -> None:
         with pytest.raises(KeyError, match=r"no table 'c' in the store; it has a, b"):
             store.lookup("c", [1])
-        with pytest.raises(TypeError, match="keys must be integers, got float64"):
-            store.lookup("a", [1.0])
+
+    def test_what_is_no_key(self, store: TableStore) -> None:
+        some: list[tuple[Any, type[Exception], str]] = [
+            ([1.0], TypeError, "got float64: .*1.0"),
+            (np.array([True]), TypeError, "got bool: .*True"),
+            (tf.constant([1.5]), TypeError, "got float32"),
+            (np.array([1, 2**63 + 1], np.uint64), ValueError, f"got {2**63 + 1}"),
+            ([-(2**63) - 1], TypeError, "got object"),
+        ]
+        for keys, error, message in some:
+            for method in (store.lookup, store.warm, store.invalidate):
+                with pytest.raises(error, match=f"keys must be int64, {message}"):
+                    method("a", keys)
+            with pytest.raises(error, match=f"keys must be int64, {message}"):
+                store.update("a", keys, rows(np.ones(len(keys))))
+        for dtype in ("int8", "uint32", "uint64"):
+            keys = np.array([1, 2], dtype)
+            assert np.array_equal(store.lookup("a", keys), rows(keys))
 
 
 class TestMisses:

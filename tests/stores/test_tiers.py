@@ -138,6 +138,16 @@ def test_tables_are_apart(writable):
     assert (writable.count(first), writable.count(second)) == (1, 0)
 
 
+def test_keys_to_remove_are_int64(writable):
+    table = next(NAMES)
+    writable.open_table(TableDescription(table, 1))
+    writable.put(table, np.array([1]), np.ones((1, 1), np.float32))
+    for keys in (np.array([1.2]), np.array([True]), np.array([1], np.uint64)):
+        with pytest.raises(ValueError, match="keys must be int64 of one axis, got"):
+            writable.remove(table, keys)
+    assert writable.count(table) == 1
+
+
 def test_tables_that_are_not_open(writable):
     with pytest.raises(KeyError, match="never"):
         writable.fetch("never", np.arange(1), np.zeros((1, 2), np.float32))

@@ -1,4 +1,4 @@
-"""Ops on the keys of an index: all that there are, put back, and taken out."""
+"""Ops on the keys of an index: all that there are, found, put back, and taken out."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ ENTRIES = OpSpec(
     ),
     attrs=(),
     kernels={"CPU": cpu.kernel("tables.entries_kernel")},
+    builder=BUILDER,
+    gradient=NOT_DIFFERENTIABLE,
+    is_stateful=True,
+)
+
+FIND = OpSpec(
+    name=names.FIND_KEYS,
+    doc="The rows that keys have at this moment; nothing changes, and nothing waits.",
+    inputs=(_INDEX, Arg("keys", "int64", "[n]")),
+    outputs=(Arg("rows", "int64", "[?]", doc="[n], -1 for keys without a row"),),
+    attrs=(),
+    kernels={"CPU": cpu.kernel("tables.find_kernel")},
     builder=BUILDER,
     gradient=NOT_DIFFERENTIABLE,
     is_stateful=True,

@@ -32,7 +32,7 @@ from fusion.saved_model.table_files.saver import restored_keys
 from fusion.saved_model.table_files.tensor_bundle import Bundle, empty_entry
 from fusion.schema.attributes import TABLE_TYPES
 from fusion.schema.names import GROUPED_KEYED, GROUPED_KEYED_PRE, KEYED_GATHER
-from fusion.tables.checkpoint import TABLE_TENSORS
+from fusion.tables.keyed_rows import TABLE_TENSORS
 
 _SHAPES = "_output_shapes"
 
