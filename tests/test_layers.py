@@ -63,6 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("saved_models", "checkpoint", "exchange", "statistics"),
         *(
             "slots",
+            "keyed_variables",
             "keras_store",
             "keras_slots",
             "v1_slots",

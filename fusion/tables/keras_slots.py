@@ -20,7 +20,16 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.tables.initial_rows import ZerosOnDemand
-from fusion.tables.keras_store import refuse_hdf5, replace, replace_export, replace_saving
+from fusion.tables.keras_store import (
+    refuse_hdf5,
+    refuse_state_tree,
+    replace,
+    replace_export,
+    replace_histograms,
+    replace_repr,
+    replace_saving,
+    replace_weights,
+)
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import is_shared, joined_gradients
 from fusion.tables.slots import (
@@ -80,6 +89,14 @@ def _prepare_keras() -> None:
     refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     if keras.backend.backend() == "tensorflow":
         replace_export(type(keras.export.ExportArchive()))
+    replace_weights(
+        keras.layers.Layer,
+        lambda weight: weight.numpy(),
+        lambda weight, value: weight.assign(value),
+    )
+    replace_histograms(keras.callbacks.TensorBoard)
+    replace_repr(keras.Variable)
+    refuse_state_tree(keras.Model)
 
 
 def _prepare_tf_keras() -> None:
@@ -102,6 +119,9 @@ def _prepare_tf_keras() -> None:
     utils = importlib.import_module("tf_keras.src.optimizers.utils")
     replace(utils, "all_reduce_sum_gradients", _joining)
     replace_export(tf_keras.export.ExportArchive)
+    backend = tf_keras.backend
+    replace_weights(tf_keras.layers.Layer, backend.get_value, backend.set_value)
+    replace_histograms(tf_keras.callbacks.TensorBoard)
     replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
         replace(getattr(optimizers, name), "build", _checked_build)

@@ -122,7 +122,6 @@ class PartitionedEmbeddingVariable(tf.Module):
         self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
         self.key_dtype = tf.as_dtype(key_dtype)
         self.eviction = eviction
-        self.has_default_capacity = capacity is None
         self.capacity = sum(p.capacity for p in partitions) if capacity is None else capacity
 
     def _adopt(self, partition: EmbeddingVariable, number: int) -> None:
