@@ -15,6 +15,8 @@ from fusion.tables.eviction import L2WeightEvict as L2WeightEvict
 from fusion.tables.eviction import LeastFrequent as LeastFrequent
 from fusion.tables.eviction import LeastRecent as LeastRecent
 from fusion.tables.frozen import FrozenEmbedding as FrozenEmbedding
+from fusion.tables.keras_store import KeyedRows as KeyedRows
+from fusion.tables.keyed_variables import make_keyed
 from fusion.tables.options import CBFFilter as CBFFilter
 from fusion.tables.options import CounterFilter as CounterFilter
 from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption
@@ -42,7 +44,7 @@ _LAZY = {
 }
 
 load_on_cpu()
-save_loaded_again()
+save_loaded_again(make_keyed)
 
 
 def __getattr__(name: str) -> Any:

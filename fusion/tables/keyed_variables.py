@@ -38,26 +38,24 @@ _READS_ROWS: contextvars.ContextVar[bool] = single(
 class _Keys:
     """The keys that the rows of a variable belong to: those of a table and its index."""
 
+    name: str  # of the variable
     table: Any
     index: Any
 
-    def check(self, variable: Any) -> None:
-        """Checks that a variable of the same capacity can be read whole.
-
-        Raises:
-          ValueError: it would take too much memory.
-        """
+    def refusal(self, variable: Any) -> str | None:
+        """Why a variable of the same capacity is not read whole; None if it takes little memory."""
         capacity = int(self.table.shape[0])
-        if takes_too_much(capacity, _row_bytes(self.table)):
-            size = int(variable.shape.num_elements()) * variable.dtype.size
-            raise ValueError(
-                f"reading variable {variable.name!r} whole would take {size / 2**30:.3g} GiB: it "
-                f"belongs to an embedding variable with a capacity of {capacity} keys. Look up "
-                "rows by keys; save them in a checkpoint, a .keras or .weights.h5 file, or by "
-                "export(); get_weights() and set_weights() of Keras layers and models have the "
-                "rows of keys alone; optimizers of fusion.optimizers update no others; or make it "
-                "with a smaller capacity"
-            )
+        if not takes_too_much(capacity, _row_bytes(self.table)):
+            return None
+        size = int(variable.shape.num_elements()) * variable.dtype.size
+        return (
+            f"reading variable {self.name!r} whole would take {size / 2**30:,.1f} GiB: it "
+            f"belongs to an embedding variable with a capacity of {capacity} keys. Look up "
+            "rows by keys; save them in a checkpoint, a .keras or .weights.h5 file, or by "
+            "export(); get_weights() and set_weights() of Keras layers and models have the "
+            "rows of keys alone; optimizers of fusion.optimizers update no others; or make it "
+            "with a smaller capacity"
+        )
 
     def shown(self, variable: Any) -> str:
         """How many keys and rows there are, and the bytes of these in a variable; "" if unknown."""
@@ -90,25 +88,19 @@ class _Handle:
 
 
 class _Updated:
-    """A base before the class of what TensorFlow has for a variable after an update."""
+    """A base before the class of what TensorFlow has for a variable after an update.
+
+    Reads raise a ValueError where they would take too much memory.
+    """
 
     _fusion_keys: _Keys
 
     def _read_variable_op(self, *args: Any, **named: Any) -> tf.Tensor:
         """All reads of variables in Python."""
-        self._fusion_keys.check(self)
+        if (refusal := self._fusion_keys.refusal(self)) is not None:
+            raise ValueError(refusal)
         read: tf.Tensor = super()._read_variable_op(*args, **named)  # type: ignore[misc]
         return read
-
-    def _as_graph_element(self) -> Any:
-        """What a Session fetches."""
-        self._fusion_keys.check(self)
-        return super()._as_graph_element()  # type: ignore[misc]
-
-    def eval(self, session: Any = None) -> Any:
-        """What a Session gives for it."""
-        self._fusion_keys.check(self)
-        return super().eval(session)  # type: ignore[misc]
 
 
 class _Keyed(_Updated):
@@ -151,7 +143,7 @@ def make_keyed(variable: Any, table: Any, index: Any) -> None:
     """
     one, table, index = (getattr(v, "_primary", v) for v in (variable, table, index))
     if isinstance(one, BaseResourceVariable):  # parameter servers have others, too
-        _become(one, _Keyed, _Keys(table, index))
+        _become(one, _Keyed, _Keys(one.name, table, index))
 
 
 def _become(variable: Any, base: type[_Updated], keys: _Keys) -> Any:
@@ -159,7 +151,20 @@ def _become(variable: Any, base: type[_Updated], keys: _Keys) -> Any:
     if not isinstance(variable, base):
         variable.__class__ = _subclass(base, type(variable))
     setattr(variable, _KEYS, keys)
+    read, refusal = variable._graph_element, keys.refusal(variable)
+    if read is not None and refusal is not None:
+        _fail_before(read.op, refusal)
     return variable
+
+
+def _fail_before(read: Any, refusal: str) -> None:
+    """Has the op that a Session runs for a variable fail, an InvalidArgumentError, before it reads.
+
+    Graphs of TensorFlow 1 have that op from the beginning.
+    """
+    with read.graph.as_default(), tf.control_dependencies(None), tf.name_scope(f"{read.name}/"):
+        failure = tf.raw_ops.Assert(condition=False, data=[refusal])
+    read._add_control_input(failure)
 
 
 @functools.cache
