@@ -119,11 +119,12 @@ def register() -> None:
     for name in ("feature_column", "keras", "ops", "tables.deeprec"):
         importlib.import_module(f"fusion.{name}")
     from fusion.runtime.tensorflow.forks import warn_children
+    from fusion.tables.keyed_variables import make_keyed
     from fusion.tables.saved_models import load_on_cpu, save_loaded_again
 
     warn_children()
     load_on_cpu()
-    save_loaded_again()
+    save_loaded_again(make_keyed)
 
 
 if not starting.is_command():  # a command does it when its arguments are right

@@ -65,6 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("saved_models", "checkpoint", "graph_order", "slots", "keyed_rows"),
         *("exchange", "statistics"),
         *(
+            "keyed_variables",
             "keras_store",
             "keras_slots",
             "v1_slots",

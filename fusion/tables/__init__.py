@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fusion.tables.eviction import LeastFrequent as LeastFrequent
     from fusion.tables.eviction import LeastRecent as LeastRecent
     from fusion.tables.frozen import FrozenEmbedding as FrozenEmbedding
+    from fusion.tables.keras_store import KeyedRows as KeyedRows
     from fusion.tables.options import CBFFilter as CBFFilter
     from fusion.tables.options import CounterFilter as CounterFilter
     from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption
@@ -36,6 +37,7 @@ _MODULES = {
     "get_embedding_variable": "fusion.tables.deeprec",
     "GlobalStepEvict": "fusion.tables.eviction",
     "InitializerOption": "fusion.tables.options",
+    "KeyedRows": "fusion.tables.keras_store",
     "L2WeightEvict": "fusion.tables.eviction",
     "LeastFrequent": "fusion.tables.eviction",
     "LeastRecent": "fusion.tables.eviction",

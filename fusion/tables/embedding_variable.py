@@ -62,6 +62,7 @@ from fusion.tables.keyed_rows import (
     save_slot,
     save_table,
 )
+from fusion.tables.keyed_variables import make_keyed, shown_keys
 from fusion.tables.registry import embedding_variable_of, register
 from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
 from fusion.tables.slots import Slots, check_slot_shape
@@ -109,7 +110,6 @@ class EmbeddingVariable(tf.Module):
       initial: the variable [1 + n, D] of the default row and of those that the initializer made.
       admission: how often a key is seen before it gets a row.
       capacity: how many keys can have rows.
-      has_default_capacity: whether that is as many as memory may hold.
       dimension: D.
       key_dtype: of keys.
       is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
@@ -175,7 +175,6 @@ class EmbeddingVariable(tf.Module):
         self.dtype = one_of("dtype", dtype, UPDATE_DTYPES)
         self.key_dtype = one_of("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
-        self.has_default_capacity = capacity is None
         if capacity is None:
             self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
         else:
@@ -213,8 +212,9 @@ class EmbeddingVariable(tf.Module):
                 "initial_rows",
                 False,
             )
-        forget_at_initialization(self.table)
-        forget_at_initialization(self.index)
+        for variable in (self.table, self.index):
+            forget_at_initialization(variable)
+            make_keyed(variable, self.table, self.index)
         self.is_trained: Callable[[], bool] = lambda: bool(self.table.trainable)
         save_with(self.table, self, is_in_name_of=True)
         save_with(self.index, self, is_in_name_of=False)
@@ -240,6 +240,10 @@ class EmbeddingVariable(tf.Module):
         )
         index.set_shape([index_bytes(self.capacity) // 8])
         return index
+
+    def __repr__(self) -> str:
+        about = f"{self.name!r} dimension={self.dimension} dtype={self.dtype.name}"
+        return f"<{type(self).__name__} {about}{shown_keys(self.table) or ''}>"
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -342,6 +346,7 @@ class EmbeddingVariable(tf.Module):
         check_slot_shape(self, slot.shape, slot.name)
         number = self._slots.add(slot, first, is_filled)
         forget_at_initialization(slot)
+        make_keyed(slot, self.table, self.index)
         if self.partition is None:
             save_as(slot, *self.slot_saver(slot))
         else:
@@ -418,11 +423,12 @@ class EmbeddingVariable(tf.Module):
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         copy_saved(self, self.saved_tensors, self.device, object_map)
 
-    def saved_tensors(self) -> Mapping[str, tf.Tensor]:
-        """What a checkpoint has of it."""
+    def saved_tensors(self, evicts: bool = True) -> Mapping[str, tf.Tensor]:
+        """What a checkpoint has of it, which forgets keys before if it `evicts`."""
+        before = self._evict_before_save if evicts else lambda: None
         with self.beside():
             variables = self.table, self.index, self.initial
-            return save_table(*variables, self._begin, self._evict_before_save)
+            return save_table(*variables, self._begin, before)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +123,15 @@ def most_rows(row_bytes: int) -> int:
     return min(memory_bytes() // max(row_bytes, _INDEX_ROW_BYTES), 2**31 - 2)
 
 
+def takes_too_much(capacity: int, row_bytes: int) -> bool:
+    """Whether rows of keys take too much memory if all that there may be are read or written.
+
+    That is a quarter of the machine's, or what a default capacity makes of it.
+    """
+    return capacity >= most_rows(row_bytes) or capacity * row_bytes > memory_bytes() // 4
+
+
+@functools.cache
 def memory_bytes() -> int:
     """The memory of this machine."""
     with open("/proc/meminfo", encoding="ascii") as lines:

@@ -23,9 +23,13 @@ from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.keras_store import (
     copying,
     refuse_hdf5,
+    refuse_state_tree,
     replace,
     replace_export,
+    replace_histograms,
+    replace_repr,
     replace_saving,
+    replace_weights,
 )
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import is_shared, joined_gradients
@@ -87,6 +91,14 @@ def _prepare_keras() -> None:
     refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     if keras.backend.backend() == "tensorflow":
         replace_export(type(keras.export.ExportArchive()))
+    replace_weights(
+        keras.layers.Layer,
+        lambda weight: weight.numpy(),
+        lambda weight, value: weight.assign(value),
+    )
+    replace_histograms(keras.callbacks.TensorBoard)
+    replace_repr(keras.Variable)
+    refuse_state_tree(keras.Model)
 
 
 def _prepare_tf_keras() -> None:
@@ -109,6 +121,9 @@ def _prepare_tf_keras() -> None:
     utils = importlib.import_module("tf_keras.src.optimizers.utils")
     replace(utils, "all_reduce_sum_gradients", _joining)
     replace_export(tf_keras.export.ExportArchive)
+    backend = tf_keras.backend
+    replace_weights(tf_keras.layers.Layer, backend.get_value, backend.set_value)
+    replace_histograms(tf_keras.callbacks.TensorBoard)
     replace(optimizers.Adafactor, "build", _refused_build)
     for name in _EARLY:
         replace(getattr(optimizers, name), "build", _checked_build)

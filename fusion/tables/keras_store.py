@@ -1,15 +1,20 @@
-"""Embedding variables in Keras 3's files of weights and exported models: they are saved by keys."""
+"""Embedding variables in files of weights, exported models and `get_weights` of Keras: by keys."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from fusion.tables.arguments import check_eager
 from fusion.tables.checkpoint import NamedSaver, is_saved_otherwise, owner_of, saver_alone
+from fusion.tables.keyed_variables import read_as_rows, shown_keys
+from fusion.tables.registry import embedding_variable_of
 
 
 def has_keyed(variables: Sequence[Any]) -> bool:
@@ -122,6 +127,181 @@ def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]
     owner.load_own_variables = load_own_variables
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class KeyedRows:
+    """What `get_weights` has for the table of an embedding variable, in the place of an array.
+
+    It is what a checkpoint has, so that `set_weights` can give it to a table of any capacity.
+
+    Attributes:
+      keys: int64 [n].
+      counts: int32 [n], how often each was seen.
+      steps: int64 [n], when it was last; negative for keys that wait for admission.
+      values: the rows of the others, [rows, D], in their order.
+      initial: [1 + m, D], the default row and those that new ones are made of.
+    """
+
+    keys: np.ndarray[Any, Any]
+    counts: np.ndarray[Any, Any]
+    steps: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+    initial: np.ndarray[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[rows, D]."""
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in self._arrays().values())
+
+    def _arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        rows, dimension = self.shape
+        return f"<KeyedRows of {len(self.keys):,} keys: {rows:,} rows of {dimension}>"
+
+    @classmethod
+    def of(cls, variable: Any) -> KeyedRows:
+        """Those of an embedding variable now.
+
+        Raises:
+          RuntimeError: called in a graph.
+        """
+        check_eager("get_weights of an embedding variable")
+        saved = variable.saved_tensors(evicts=False)
+        return cls(**{name: tensor.numpy() for name, tensor in saved.items()})
+
+    def restore(self, variable: Any) -> None:
+        """Makes keys and rows of an embedding variable these.
+
+        Raises:
+          RuntimeError: called in a graph.
+          tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError: as for a checkpoint.
+        """
+        check_eager("set_weights of an embedding variable")
+        tensors = {name: tf.convert_to_tensor(array) for name, array in self._arrays().items()}
+        variable._restore_from_tensors(tensors)
+
+
+def replace_weights(layer: type[Any], read: Callable[..., Any], write: Callable[..., Any]) -> None:
+    """Has `get_weights` and `set_weights` of a Keras's layers have tables as `KeyedRows`.
+
+    Args:
+      layer: the base class of layers, whose `weights` may have tables of hash tables, too.
+      read: from a weight to its array.
+      write: called with a weight and an array.
+    """
+    replace(layer, "get_weights", functools.partial(_with_keyed_rows, read))
+    replace(layer, "set_weights", functools.partial(_taking_keyed_rows, write))
+
+
+def _with_keyed_rows(read: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    def get_weights(self: Any) -> list[Any]:
+        if not any(map(embedding_variable_of, self.weights)):
+            return list(method(self))
+        found: list[Any] = []
+        for weight in self.weights:
+            variable = embedding_variable_of(weight)
+            if variable is not None:
+                found.append(KeyedRows.of(variable))
+            elif hasattr(weight, "get_tensors"):  # what tf_keras has of a hash table
+                found += map(read, weight.get_tensors())
+            else:
+                found.append(read(weight))
+        return found
+
+    return get_weights
+
+
+def _taking_keyed_rows(write: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    def set_weights(self: Any, weights: Any) -> None:
+        variables = [embedding_variable_of(weight) for weight in self.weights]
+        if not any(variables):
+            method(self, weights)
+            return
+        counts = [getattr(weight, "num_tensors", 1) for weight in self.weights]
+        if len(weights) != sum(counts):
+            raise ValueError(
+                f"layer {self.name!r} has {sum(counts)} weights, but weights are {len(weights)}"
+            )
+        values = iter(weights)
+        parts = [[next(values) for _ in range(count)] for count in counts]
+        pairs = list(zip(self.weights, variables, parts, strict=True))
+        for weight, variable, part in pairs:
+            _check_weight(weight, variable, *part)
+        for weight, variable, part in pairs:
+            if variable is not None:
+                part[0].restore(variable)
+            elif hasattr(weight, "num_tensors"):
+                weight.set_weights(part)
+            else:
+                write(weight, *part)
+        for inner in getattr(self, "_flatten_layers", list)():  # as tf_keras does
+            getattr(inner, "finalize_state", lambda: None)()
+
+    return set_weights
+
+
+def _check_weight(weight: Any, variable: Any, value: Any, *_: Any) -> None:
+    """Checks what is given for a weight, before any is written.
+
+    Raises:
+      ValueError: it is of a table and not what `get_weights` has for it, or the other way round.
+    """
+    if variable is None:
+        if isinstance(value, KeyedRows):
+            raise ValueError(f"weight {weight.name!r} is no table of keys, got {value!r}")
+        return
+    if not isinstance(value, KeyedRows):
+        raise ValueError(
+            f"weight {weight.name!r} is the table of an embedding variable, whose rows belong to "
+            f"keys: weights must have the KeyedRows of get_weights(), got {type(value).__name__}"
+        )
+    if value.shape[1] != variable.dimension:
+        raise ValueError(
+            f"weight {weight.name!r} has rows of {variable.dimension} numbers, got {value!r}"
+        )
+
+
+def _reading_rows(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that reads weights of a model: of embedding variables it sees the rows of keys."""
+
+    def call(*args: Any) -> Any:
+        with read_as_rows():
+            return method(*args)
+
+    return call
+
+
+def replace_histograms(tensorboard: type[Any]) -> None:
+    """Has a Keras's TensorBoard show the rows of keys."""
+    replace(tensorboard, "_log_weights", _reading_rows)
+
+
+def _showing_keys(method: Callable[..., Any]) -> Callable[..., Any]:
+    def show(self: Any) -> str:
+        keys = shown_keys(getattr(self, "_value", None))
+        if keys is None:
+            return str(method(self))
+        return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}{keys}>"
+
+    return show
+
+
+def replace_repr(variables: type[Any]) -> None:
+    """Has Keras 3's variables show how many keys there are, and not all numbers of the capacity."""
+    replace(variables, "__repr__", _showing_keys)
+
+
+def refuse_state_tree(models: type[Any]) -> None:
+    """Has Keras 3's models refuse to give arrays of all variables, in which keys would be lost."""
+    replace(models, "get_state_tree", functools.partial(_refusing, 0, "arrays of variables"))
+
+
 #: Functions of a Keras that write or read whole variables of a model, and which argument it is.
 _OF_HDF5 = {
     "save_model_to_hdf5": 0,
@@ -137,16 +317,16 @@ def refuse_hdf5(module: Any) -> None:
     Its files have no room for anything but whole variables.
     """
     for name, position in _OF_HDF5.items():
-        replace(module, name, functools.partial(_refusing, position))
+        replace(module, name, functools.partial(_refusing, position, "the old HDF5 format"))
 
 
-def _refusing(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(position: int, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def refuse(*args: Any, **named: Any) -> Any:
         model = args[position]
         if has_keyed(model.weights):
             raise NotImplementedError(
-                f"model {model.name!r} has embedding variables or sharded tables, which the old "
-                "HDF5 format cannot have: use .keras, .weights.h5 or a SavedModel"
+                f"model {model.name!r} has embedding variables or sharded tables, which {what} "
+                "cannot have: use .keras, .weights.h5 or a SavedModel"
             )
         return function(*args, **named)
 

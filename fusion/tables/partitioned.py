@@ -34,6 +34,7 @@ from fusion.tables.embedding_variable import EmbeddingVariable
 from fusion.tables.eviction import LeastFrequent, LeastRecent
 from fusion.tables.frozen import FrozenEmbedding
 from fusion.tables.keyed_rows import TABLE_TENSORS
+from fusion.tables.keyed_variables import shown_keys
 from fusion.tables.partitions import checked_count, partition_capacity, whole_name
 from fusion.tables.saved_models import leave_out
 from fusion.tables.statistics import TableStatistics
@@ -124,7 +125,6 @@ class PartitionedEmbeddingVariable(tf.Module):
         self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
         self.key_dtype = tf.as_dtype(key_dtype)
         self.eviction = eviction
-        self.has_default_capacity = capacity is None
         self.capacity = sum(p.capacity for p in partitions) if capacity is None else capacity
 
     def _adopt(self, partition: EmbeddingVariable, number: int) -> None:
@@ -145,6 +145,13 @@ class PartitionedEmbeddingVariable(tf.Module):
                 self._restore_from_tensors,
             )
             save_alone_as(partition.table, lambda: saver)
+
+    def __repr__(self) -> str:
+        about = f"{self.name!r} dimension={self.dimension} dtype={self.dtype.name}"
+        parts = [
+            f"{k}{shown_keys(table)}" for k, table in zip(self._numbers, self.tables, strict=True)
+        ]
+        return f"<{type(self).__name__} {about}, partitions: {'; '.join(parts)}>"
 
     @property
     def partitions(self) -> list[EmbeddingVariable]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.python.saved_model import load as saved_model_loader
@@ -107,13 +107,16 @@ def load_on_cpu() -> None:
     saved_model_loader.Loader._recreate_variable = recreate
 
 
-def save_loaded_again() -> None:
+def save_loaded_again(make_keyed: Callable[[Any, Any, Any], None]) -> None:
     """Has models that `tf.saved_model.load` has loaded be saved again.
 
     TensorFlow does so for variables and resources alone: of another object it takes the functions
     that save and restore it for children as well, and fails (an AssertionError). It has no hook for
     it: the method that gives loaded objects these functions is replaced by one that does the same,
     and hides them. Variables are saved with their owner again, and not as a whole.
+
+    Args:
+      make_keyed: is called with each table and index that is loaded, and both of its owner.
     """
     known = saved_model_loader.Loader._load_checkpoint_save_and_restore_functions
     if hasattr(known, "_knows_keys"):
@@ -128,9 +131,22 @@ def save_loaded_again() -> None:
             for child in proto.children:
                 if proto.HasField("variable") and child.local_name == OWNER:
                     _save_with_loaded(self.get(number), self.get(child.node_id))
+            variables = _table_and_index(self._proto, proto)
+            for variable in variables:
+                make_keyed(*map(self.get, (variable, *variables)))
 
     load_functions._knows_keys = True  # type: ignore[attr-defined]
     saved_model_loader.Loader._load_checkpoint_save_and_restore_functions = load_functions
+
+
+def _table_and_index(models: Any, proto: Any) -> list[int]:
+    """The numbers of an embedding variable's table and index in a model; [] of other objects."""
+    numbers = {child.local_name: child.node_id for child in proto.children}
+    if not {"table", "index", "initial"} <= numbers.keys():
+        return []
+    found = [numbers["table"], numbers["index"]]
+    of_tables = models.nodes[found[0]].children
+    return found if any(child.local_name == OWNER for child in of_tables) else []
 
 
 def _hide_functions(loaded: Any) -> None:

@@ -18,7 +18,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
 from fusion.tables.graph_order import is_of_session
-from fusion.tables.initial_rows import memory_bytes
+from fusion.tables.initial_rows import takes_too_much
 
 
 class WaitingRows:
@@ -288,11 +288,8 @@ def first_values_of(initial_value: Any, slot_name: str) -> Any:
 
 
 def is_too_large(variable: Any) -> bool:
-    """Whether a slot of an embedding variable that is written as a whole takes too much memory.
-
-    That is a quarter of the machine's, or what a default capacity makes of it.
-    """
-    return variable.has_default_capacity or _slot_bytes(variable) > memory_bytes() // 4
+    """Whether a slot of an embedding variable that is written as a whole takes too much memory."""
+    return takes_too_much(variable.capacity, variable.dimension * variable.dtype.size)
 
 
 def has_rows(variable: Any, shape: Any) -> bool:
