@@ -27,12 +27,15 @@ from fusion.runtime.cache.processor import CPU_VARIABLE
     metavar="DIR",
     help="Where to keep the kernels; by default where they are looked for.",
 )
+@click.option("--all", "all_types", is_flag=True, help="Compile those for all dtypes, too.")
 @json_option
-def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: bool) -> None:
+def warm(
+    models: tuple[str, ...], cpu: str | None, folder: str | None, all_types: bool, as_json: bool
+) -> None:
     """Compile the kernels that the SavedModels or frozen graphs MODEL need, and run nothing.
 
     Kernels are those of the fused lookups in MODEL and of those that can be fused. Without MODEL
-    they are the kernels that do not depend on a model, which takes minutes.
+    they are those that most models need, of int64 ids and float32 tables.
     """
     from fusion.saved_model import ModelError
     from fusion.saved_model import warm as warm_models
@@ -43,7 +46,7 @@ def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: 
             status.update(Text(f"{number} of {count}: {name}"))
 
         try:
-            done = warm_models(models, cpu, folder, show)
+            done = warm_models(models, cpu, folder, show, all_types=all_types)
         except ModelError:
             raise
         except ValueError as error:

@@ -34,6 +34,9 @@ CACHE_VARIABLE = "FUSION_CACHE_DIR"
 IDLE_SECONDS, WAIT_SECONDS = 30.0, 600.0
 _LOOK_SECONDS = 0.05
 
+#: The folder in the package with the objects that come with it.
+PACKAGED_FOLDER = "kernels"
+
 _PACKAGE = Path(__file__).resolve().parents[2]
 _MAGIC = b"fusion object 1\n"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
@@ -161,6 +164,10 @@ class KernelCache:
             return content
         finally:
             opened.close(is_ours)
+
+    def can_keep(self) -> bool:
+        """Whether a folder can be written that later processes find files in."""
+        return any(not state.problem for state in self.states())
 
     def offer(self, name: str, content: bytes) -> None:
         """Keeps a file that can be had without it: where nothing can be written, nobody is told."""
@@ -323,6 +330,12 @@ def default() -> KernelCache:
     """The cache of this process."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return KernelCache(chosen, is_chosen=True) if chosen else KernelCache(*_folders())
+
+
+@cache
+def packaged() -> KernelCache:
+    """The files that come with the package, and are only read."""
+    return KernelCache(str(_PACKAGE / PACKAGED_FOLDER))
 
 
 def _folders() -> list[str]:
