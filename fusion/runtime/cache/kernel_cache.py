@@ -165,6 +165,14 @@ class KernelCache:
         finally:
             opened.close(is_ours)
 
+    def kernels(self) -> list[str]:
+        """The names of the kernels' files that can be read."""
+        found = list[str]()
+        for path in self.folders:
+            with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
+                found += _kernels_in(folder)
+        return found
+
     def can_keep(self) -> bool:
         """Whether a folder can be written that later processes find files in."""
         return any(not state.problem for state in self.states())
@@ -197,11 +205,10 @@ class KernelCache:
             problem = "removed when this process ends"
         try:
             with trusted_files.opened_folder(path) as folder:
-                names = trusted_files.names(folder)
+                kernels = _kernels_in(folder)
         except (OSError, UntrustedError):
             return FolderState(path, (), problem, False, mend)
-        kernels = tuple(sorted(name for name in names if name.endswith(".o")))
-        return FolderState(path, kernels, problem, True, mend)
+        return FolderState(path, tuple(kernels), problem, True, mend)
 
     def _open_to_write(self, lock_name: str) -> _Opened | None:
         """The first folder that can be written, with a lock; None if there is none at all."""
@@ -240,6 +247,10 @@ class KernelCache:
         if about not in self._warned:
             self._warned.add(about)
             _logger.warning(f"{text}; see docs/cache.md", *values)
+
+
+def _kernels_in(folder: int) -> list[str]:
+    return sorted(name for name in trusted_files.names(folder) if name.endswith(".o"))
 
 
 def _open(path: str, lock_name: str, create: bool = True) -> _Opened:
