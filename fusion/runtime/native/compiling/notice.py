@@ -128,12 +128,12 @@ class Notice:
             self._is_told = True
             self._done.clear()
             self._said |= names
-        _logger.log(
-            logging.INFO if os.environ.get(LOG_LEVEL_VARIABLE) == _SILENT else logging.WARNING,
-            "fusion compiles %d kernel%s for this processor, about %.0f s in all; docs/cache.md "
-            "tells how to have them ready",
-            *(len(names), "" if len(names) == 1 else "s", seconds),
-        )
+        if os.environ.get(LOG_LEVEL_VARIABLE) != _SILENT:
+            _logger.warning(
+                "fusion compiles %d kernel%s for this processor, about %.0f s in all; "
+                "docs/cache.md tells how to have them ready",
+                *(len(names), "" if len(names) == 1 else "s", seconds),
+            )
 
     def _estimate(self, running: set[str], names: set[str]) -> float:
         """The seconds that kernels take in all, by what those have that are compiled."""
