@@ -174,7 +174,8 @@ def test_behind_kernels_are_compiled_for_later_processes(folder, monkeypatch):
     kept = kernel_cache.default()
     found = {name: kept.read(name) for name in ("a.o", "b.o", "c.o", "d.o")}
     assert {name for name, file in found.items() if file} == {"b.o"}
-    assert found["b.o"].content == b"behind x86-64-v4"
+    (file,) = filter(None, found.values())
+    assert file.content == b"behind x86-64-v4"
 
 
 def test_behind_nothing_is_compiled_that_cannot_be_kept(folder, monkeypatch, caplog):
