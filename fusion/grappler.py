@@ -325,9 +325,8 @@ def _serialized_result(result: FusionResult) -> bytes | None:
     """Returns a new graph whose nodes have their kernels ready; None if it is the old one."""
     if not result.modified:
         return None
-    for node in result.graph_def.node:
-        # Whoever has Python's lock may wait for the very thread that makes the kernels.
-        op_kernels.prepare(node)
+    # Whoever has Python's lock may wait for the very thread that makes the kernels.
+    op_kernels.prepare(result.graph_def.node)
     return result.graph_def.SerializeToString()
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
-from fusion.ops.columns.row_kernels import GATHERS, SCATTERS, any_gathers, any_scatters
+from fusion.ops.columns.row_kernels import (
+    GATHERS,
+    SCATTERS,
+    any_gathers,
+    any_scatters,
+    common_gathers,
+    common_scatters,
+)
 from fusion.ops.update import BLOCK_KERNELS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
@@ -18,11 +25,15 @@ from fusion.runtime.registration.creation import FIRST_ROW_KERNEL
 from fusion.runtime.registration.library.chosen import LIBRARY_VARIABLE
 from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.spec import Attr, OpSpec
+from fusion.runtime.tensorflow.spec import Attr, OpSpec, RowKernels
 from fusion.runtime.threads import pool
+from fusion.schema.attributes import ROW_UPDATE_DTYPES
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
+
+#: The dtypes of most tables and ids.
+_COMMON_TYPES = frozenset({_COMMON, "int64"})
 
 
 #: The kernels of an op, and what of them, as `Kernels.recipe` takes it.
@@ -43,6 +54,12 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
 def of_all_ops() -> dict[str, Recipe]:
     """How each kernel on a CPU is made that does not depend on a model, see `places_of_all_ops`."""
     return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places_of_all_ops())
+
+
+def of_common_types() -> dict[str, Recipe]:
+    """How each kernel on a CPU is made that most models need, see `places_of_common_types`."""
+    places = places_of_common_types()
+    return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places)
 
 
 def places_of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[Place]:
@@ -93,6 +110,38 @@ def places_of_all_ops() -> Iterator[Place]:
         if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
             needed += range(FIRST_ROW_KERNEL, FIRST_ROW_KERNEL + BLOCK_KERNELS.count)
         yield from ((kernels_of, what) for what in needed)
+
+
+def places_of_common_types() -> Iterator[Place]:
+    """Yields the kernels on a CPU that models of int64 ids and float32 tables need, whatever else.
+
+    Of those for one dimension these are the ones for rows that are combined as stock lookups and
+    layers do without limited norms.
+    """
+    _require_compiler()
+    for spec in SPECS:
+        kernels_of = op_kernels.kernels_of(spec.name)
+        assert kernels_of is not None
+        bodies = [k for k, types in enumerate(kernels_of.bodies) if _are_common(spec, types)]
+        rows = [] if spec.builder is None else _common_rows(spec.builder.row_kernels)
+        needed = [creation.BUILDER, *bodies, *(FIRST_ROW_KERNEL + index for index in rows)]
+        yield from ((kernels_of, what) for what in needed)
+
+
+def _are_common(spec: OpSpec, types: Mapping[str, str]) -> bool:
+    """Whether dtypes are the most common ones of those that an op has."""
+    return all(
+        dtype in _COMMON_TYPES or _COMMON_TYPES.isdisjoint(spec.kernel_types[attr])
+        for attr, dtype in types.items()
+    )
+
+
+def _common_rows(kind: RowKernels | None) -> Iterable[int]:
+    """The indices of row kernels for the most common rows."""
+    if kind is BLOCK_KERNELS:
+        return [ROW_UPDATE_DTYPES.index(_COMMON)]
+    makers = {GATHERS.name: common_gathers, SCATTERS.name: common_scatters}
+    return [] if kind is None else makers[kind.name](_COMMON)
 
 
 def places_of_any_dimension() -> Iterator[Place]:

@@ -14,6 +14,7 @@ from fusion.printable import counted
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import FolderState
 from fusion.runtime.native import objects
+from fusion.runtime.native.compiling import packaged
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.registration.library.chosen import chosen_library
 from fusion.runtime.tensorflow import library, variable_access
@@ -55,7 +56,7 @@ def _compiler() -> list[Fact]:
     if library_of_ops is not None:  # it was loaded, or fusion could not be imported
         return [("ops library", str(library_of_ops), True)]
     packages = ((name, *_version(name)) for name in ("numba", "llvmlite"))
-    return [*packages, _processor(), *_cache()]
+    return [*packages, _processor(), _packaged(), *_cache()]
 
 
 def _version(package: str) -> tuple[str, bool]:
@@ -90,6 +91,14 @@ def _shared_variables() -> tuple[str, bool]:
     # Without the functions that it takes, lookups in variables keep their gathers.
     shared = variable_access.is_shared("float32", "CPU")
     return ("read in place" if shared else "gathered from: TensorFlow cannot share them"), True
+
+
+def _packaged() -> Fact:
+    """The kernels that came with the package."""
+    count = len(kernel_cache.packaged().kernels())
+    none = "none; `fusion warm` compiles those that most models need"
+    text = f"{count} for {packaged.PROCESSOR.name}" if count else none
+    return "kernels of the package", text, True
 
 
 def _cache() -> list[Fact]:

@@ -47,18 +47,21 @@ def warm(
     cpu: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    *,
+    all_types: bool = False,
 ) -> Warmed:
     """Compiles the kernels for CPUs that models need; nothing of them is run.
 
     Those are the kernels of fused lookups as they are, and of what the pass makes of others.
 
     Args:
-        models: SavedModels and frozen graphs. Without any, the kernels that do not depend on a
-            model are compiled.
+        models: SavedModels and frozen graphs. Without any, the kernels are compiled that most
+            models need: of all ops, for int64 ids and float32 tables.
         cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
             process loads kernels of.
         folder: where kernels are kept; by default where they are looked for.
-        progress: is called with each kernel before it is compiled.
+        progress: is called with each kernel before it is compiled, by several threads.
+        all_types: compile those of all ops for all dtypes, too.
 
     Raises:
         ModelError: a model cannot be read, or has a node that could not run.
@@ -69,13 +72,18 @@ def warm(
     files = known if folder is None else KernelCache(os.path.abspath(folder), is_chosen=True)
     kept_in = _writable_folder(files)
     with processor.compiling_for(target):
-        recipes, added, begun = _wanted([*models]), 0, time.monotonic()
-        for number, (name, recipe) in enumerate(recipes.items(), 1):
+        recipes, begun = _wanted([*models], all_types), time.monotonic()
+        missing = {
+            name: recipe
+            for name, recipe in recipes.items()
+            if files.read(objects.file_name(name, recipe)) is None
+        }
+        numbers = {name: number for number, name in enumerate(missing, 1)}
+
+        def add(name: str, recipe: Recipe) -> None:
             file_name = objects.file_name(name, recipe)
-            if files.read(file_name) is not None:
-                continue
             if progress is not None:
-                progress(number, len(recipes), name)
+                progress(numbers[name], len(missing), name)
             content = known.read(file_name)
             if content is None:
                 files.get(file_name, partial(objects.compiled, name, recipe.compile_it))
@@ -83,9 +91,10 @@ def warm(
                 files.get(file_name, partial(bytes, content.content))
             if files.read(file_name) is None:
                 raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
-            added += 1
+
+        objects.together(add, missing.items())
     sources.keep_in(files)
-    return Warmed(len(recipes), added, time.monotonic() - begun, target.name, kept_in)
+    return Warmed(len(recipes), len(missing), time.monotonic() - begun, target.name, kept_in)
 
 
 def _writable_folder(files: KernelCache) -> str:
@@ -96,10 +105,12 @@ def _writable_folder(files: KernelCache) -> str:
     raise ValueError("; ".join(f"{state.path}: {state.problem}" for state in states))
 
 
-def _wanted(models: list[str | os.PathLike[str]]) -> dict[str, Recipe]:
-    if not models:
-        return node_kernels.of_all_ops()
+def _wanted(models: list[str | os.PathLike[str]], all_types: bool) -> dict[str, Recipe]:
     recipes: dict[str, Recipe] = {}
+    if all_types:
+        recipes |= node_kernels.of_all_ops()
+    if all_types or not models:
+        recipes |= node_kernels.of_common_types()
     for model in models:
         try:
             recipes |= node_kernels.of_nodes(nodes_of(model))

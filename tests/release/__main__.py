@@ -133,6 +133,9 @@ def build(tools: Path, url: str) -> Built:
     target = ROOT / "dist"
     shutil.rmtree(target, ignore_errors=True)
     with last_commit() as source:
+        # Of these sources, and with the tools of this environment: those of a build have neither
+        # Numba nor TensorFlow.
+        run(sys.executable, "-m", "fusion.ops_library.packaged", folder=source)
         run(tools, "-m", "build", "--outdir", target, source, FUSION_PROJECT_URL=url)
     (sdist,), (wheel,) = target.glob("*.tar.gz"), target.glob("*.whl")
     run(tools, "-m", "twine", "check", "--strict", sdist, wheel)
@@ -154,7 +157,10 @@ def check(built: Built) -> None:
     packaged = {name for name in tracked_files() if name.startswith("fusion/")}
     packaged.remove("fusion/cli/fusion")  # a script, which is not in the package
     packaged.add(f"{NAME}-{metadata['Version']}.data/scripts/fusion")
-    if different := packaged ^ {*names}:
+    kernels = {name for name in names if re.fullmatch(r"fusion/kernels/[^/]+\.o", name)}
+    if not kernels:
+        raise SystemExit(f"{built.wheel.name} has no kernels")
+    if different := packaged ^ {*names} - kernels:
         raise SystemExit(f"{built.wheel.name}: {', '.join(sorted(different))}")
     check_links(metadata)
 
@@ -190,9 +196,13 @@ def try_out(python: Path, example: Example) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / example.name).write_text(example.text)
-        printed = run(python, example.name, folder=folder, TF_CPP_MIN_LOG_LEVEL="3")
+        kept = folder / "kernels"
+        settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "FUSION_CACHE_DIR": str(kept)}
+        printed = run(python, example.name, folder=folder, **settings)
         if example.answer not in printed.splitlines():
             raise SystemExit(f"{example.name} does not print {example.answer!r}\n{printed}")
+        if compiled := sorted(file.name for file in kept.glob("*.o")):
+            raise SystemExit(f"{example.name} compiles {', '.join(compiled)}")
         run(python.with_name("fusion"), "doctor", folder=folder)
 
 

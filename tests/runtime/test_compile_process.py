@@ -21,9 +21,10 @@ import pytest
 import fusion
 from fusion.ops import SPECS, node_kernels
 from fusion.runtime.cache import processor
-from fusion.runtime.native import compile_process, compile_worker
-from fusion.runtime.native.compile_process import CompileProcess, RemoteError
 from fusion.runtime.native.compiler import Compilation, undefined_symbols
+from fusion.runtime.native.compiling import process as compile_process
+from fusion.runtime.native.compiling import worker as compile_worker
+from fusion.runtime.native.compiling.process import CompileProcess, RemoteError
 from fusion.runtime.registration import kernel_objects
 
 PACKAGE = Path(fusion.__file__).parent
@@ -245,7 +246,7 @@ def run_bare(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 _WAITS = """
-from fusion.runtime.native.compile_process import CompileProcess
+from fusion.runtime.native.compiling.process import CompileProcess
 from fusion.runtime.native.compiler import Compilation
 made = CompileProcess()
 kernel = Compilation("fusion.runtime.threads.native_start", "forget_threads", 1, "forget_threads")

@@ -101,16 +101,16 @@ def test_only_placed_nodes_of_our_own_are_prepared(unique):
         for node in nodes:
             node.device = device
             before = node.SerializeToString()
-            op_kernels.prepare(node)
+            op_kernels.prepare([node])
             assert node.SerializeToString() == before
         assert any(bodies_of(unique)) == is_ready
     other = node_def_pb2.NodeDef(name="a", op="NoOp", device="/device:CPU:0")
-    op_kernels.prepare(other)
+    op_kernels.prepare([other])
 
 
 def test_a_node_that_could_not_run_is_prepared_in_silence(unique):
     node = node_def_pb2.NodeDef(name="a", op="UniqueWithCountsV3", device="/device:CPU:0")
-    op_kernels.prepare(node)
+    op_kernels.prepare([node])
     assert not any(bodies_of(unique))
 
 

@@ -13,10 +13,11 @@ import tensorflow as tf
 
 import fusion
 from fusion.ops import node_kernels
-from fusion.runtime.cache import processor
+from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native.objects import Recipe
 from fusion.saved_model import ModelError, warm
+from fusion.saved_model.warm import nodes_of
 from tests import zygote
 
 #: Prints what is compiled, and what a model answers.
@@ -99,11 +100,11 @@ def test_a_process_with_the_kernels_of_its_model_compiles_nothing(
 
 def test_one_without_them_does(fused: Path, tmp_path: Path) -> None:
     done = warm([fused], folder=tmp_path)
-    (kernel,) = tmp_path.glob("infer_shapes@*.o")
+    (kernel,) = tmp_path.glob("gather_*_clipped@*.o")  # which no package has
     kernel.unlink()
     lines = served(fused, "not", tmp_path)
     assert lines[0] == f"compiling kernels for {done.cpu}"
-    assert re.match("compiled infer_shapes in ", lines[1])
+    assert re.match("compiled gather_.*_clipped in ", lines[1])
     assert lines[2:] == ["answer 27.73", "fused 0"]
 
 
@@ -162,10 +163,66 @@ def test_without_a_model_all_ops_have_all_kernels() -> None:
     assert not [name for name in recipes if "clipped" in name or name.startswith("gather_float64")]
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_common_types_are_all_that_most_models_need(dtype: tf.DType, tmp_path: Path) -> None:
+    """Of a model of float32 tables, and of another one not all."""
+
+    class Shop(tf.Module):
+        def __init__(self) -> None:
+            self.tables = [tf.Variable(tf.ones([50, dim], dtype)) for dim in (1, 16, 24, 300)]
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 20], tf.int64)])
+        def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+            rows = [tf.reduce_mean(tf.gather(table, ids), 1) for table in self.tables]
+            sparse = tf.sparse.from_dense(ids)
+            bags = [tf.nn.safe_embedding_lookup_sparse(table, sparse) for table in self.tables]
+            return tf.concat([*rows, *bags], 1)
+
+    tf.saved_model.save(Shop(), str(tmp_path))
+    for cpu in ("x86-64-v3", "x86-64-v4"):  # with vectors of different widths
+        with processor.compiling_for(processor.named(cpu)):
+            needed = {*node_kernels.of_nodes(nodes_of(tmp_path))}
+            lacking = needed - {*node_kernels.of_common_types()}
+        assert {"lookup_kernel_CPU", "build_columns_state"} <= needed
+        assert bool(lacking) == (dtype != tf.float32)
+
+
+def test_of_all_types_there_are_more() -> None:
+    common, all_types = node_kernels.of_common_types(), node_kernels.of_all_ops()
+    assert "UniqueWithCountsV3_CPU_int64" in common
+    assert "UniqueWithCountsV3_CPU_int32" not in common
+    assert "UniqueWithCountsV3_CPU_int32" in all_types
+    assert not [name for name in common if "float16" in name or "float64" in name]
+
+
+def test_without_a_model_those_of_common_types_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusion.runtime.native import objects
+
+    with processor.compiling_for(processor.named("x86-64-v3")):
+        wanted = {*node_kernels.of_common_types()}
+    node_kernels.of_all_ops()  # for which this process loads kernels of its own
+    compiled: list[str] = []
+
+    def compile_it(name: str, made_by: object) -> bytes:
+        compiled.append(name)
+        return b"code"
+
+    monkeypatch.setattr(objects, "compiled", compile_it)
+    monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path / "known")))
+    common = warm(folder=tmp_path / "common", cpu="x86-64-v3")
+    assert common.kernels == common.added == len({*compiled}) == len(compiled)
+    assert {*compiled} == wanted
+    compiled.clear()
+    every = warm(folder=tmp_path / "every", cpu="x86-64-v3", all_types=True)
+    assert every.added > common.added
+    assert "UniqueWithCountsV3_CPU_int32" in compiled
+
+
 def test_a_cache_of_its_own_is_filled_from_the_known_one(
     fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusion.runtime.cache import kernel_cache
     from fusion.runtime.native import objects
 
     warm([fused], folder=tmp_path / "first")

@@ -33,12 +33,15 @@ def _check(models: tuple[str, ...], **_: Any) -> None:
     metavar="DIR",
     help="Where to keep the kernels; by default where they are looked for.",
 )
+@click.option("--all", "all_types", is_flag=True, help="Compile those for all dtypes, too.")
 @json_option
-def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: bool) -> None:
+def warm(
+    models: tuple[str, ...], cpu: str | None, folder: str | None, all_types: bool, as_json: bool
+) -> None:
     """Compile the kernels that the SavedModels or frozen graphs MODEL need, and run nothing.
 
     Kernels are those of the fused lookups in MODEL and of those that can be fused. Without MODEL
-    they are the kernels that do not depend on a model, which takes minutes.
+    they are those that most models need, of int64 ids and float32 tables.
     """
     from fusion.cli.progress import kernel_progress
     from fusion.saved_model import ModelError
@@ -46,7 +49,7 @@ def warm(models: tuple[str, ...], cpu: str | None, folder: str | None, as_json: 
 
     with kernel_progress() as show:
         try:
-            done = warm_models(models, cpu, folder, show)
+            done = warm_models(models, cpu, folder, show, all_types=all_types)
         except ModelError:
             raise
         except ValueError as error:

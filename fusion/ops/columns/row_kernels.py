@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from fusion.ops.cpu.columns.kernel_indices import (
     MOST_TILES,
     SCATTER_VARIANTS,
     TABLE_COUNT,
+    ordered,
     shape_index,
 )
 from fusion.runtime.native.compiler import Compilation
@@ -111,6 +113,26 @@ def any_scatters() -> list[int]:
     """The indices of those for any number of elements."""
     variants = range(SCATTER_VARIANTS)
     return [_any(dtype) * SCATTER_VARIANTS + k for dtype in range(DTYPE_COUNT) for k in variants]
+
+
+def common_gathers(dtype: str) -> list[int]:
+    """The indices of those for rows of any number of elements, as most lookups combine them.
+
+    Those are unweighted and weighted bags, and means and sums of layers.
+    """
+    variants = (0, 1, ordered(AXIS, 0, 0))
+    return [index * GATHER_VARIANTS + k for index in _tiles_of(dtype) for k in variants]
+
+
+def common_scatters(dtype: str) -> list[int]:
+    """The indices of those for rows of any number of elements."""
+    variants = range(SCATTER_VARIANTS)
+    return [index * SCATTER_VARIANTS + k for index in _tiles_of(dtype) for k in variants]
+
+
+def _tiles_of(dtype: str) -> Iterable[int]:
+    """The indices of all tiles of plain rows, and of any number of elements."""
+    return [shape_index(DTYPES[dtype].code, tile) for tile in range(1 + len(tiles(dtype)))]
 
 
 def _any(table: int) -> int:

@@ -34,6 +34,9 @@ CACHE_VARIABLE = "FUSION_CACHE_DIR"
 IDLE_SECONDS, WAIT_SECONDS = 30.0, 600.0
 _LOOK_SECONDS = 0.05
 
+#: The folder in the package with the objects that come with it.
+PACKAGED_FOLDER = "kernels"
+
 _PACKAGE = Path(__file__).resolve().parents[2]
 _MAGIC = b"fusion object 1\n"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
@@ -162,6 +165,18 @@ class KernelCache:
         finally:
             opened.close(is_ours)
 
+    def kernels(self) -> list[str]:
+        """The names of the kernels' files that can be read."""
+        found = list[str]()
+        for path in self.folders:
+            with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
+                found += _kernels_in(folder)
+        return found
+
+    def can_keep(self) -> bool:
+        """Whether a folder can be written that later processes find files in."""
+        return any(not state.problem for state in self.states())
+
     def offer(self, name: str, content: bytes) -> None:
         """Keeps a file that can be had without it: where nothing can be written, nobody is told."""
         for path in self.folders:
@@ -190,11 +205,10 @@ class KernelCache:
             problem = "removed when this process ends"
         try:
             with trusted_files.opened_folder(path) as folder:
-                names = trusted_files.names(folder)
+                kernels = _kernels_in(folder)
         except (OSError, UntrustedError):
             return FolderState(path, (), problem, False, mend)
-        kernels = tuple(sorted(name for name in names if name.endswith(".o")))
-        return FolderState(path, kernels, problem, True, mend)
+        return FolderState(path, tuple(kernels), problem, True, mend)
 
     def _open_to_write(self, lock_name: str) -> _Opened | None:
         """The first folder that can be written, with a lock; None if there is none at all."""
@@ -233,6 +247,10 @@ class KernelCache:
         if about not in self._warned:
             self._warned.add(about)
             _logger.warning(f"{text}; see docs/cache.md", *values)
+
+
+def _kernels_in(folder: int) -> list[str]:
+    return sorted(name for name in trusted_files.names(folder) if name.endswith(".o"))
 
 
 def _open(path: str, lock_name: str, create: bool = True) -> _Opened:
@@ -323,6 +341,12 @@ def default() -> KernelCache:
     """The cache of this process."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return KernelCache(chosen, is_chosen=True) if chosen else KernelCache(*_folders())
+
+
+@cache
+def packaged() -> KernelCache:
+    """The files that come with the package, and are only read."""
+    return KernelCache(str(_PACKAGE / PACKAGED_FOLDER))
 
 
 def _folders() -> list[str]:

@@ -13,9 +13,10 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -23,8 +24,11 @@ from typing import Any, NamedTuple
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.llvm import binding
 from fusion.runtime.native import sources
-from fusion.runtime.native.compile_process import compile_process
 from fusion.runtime.native.compiler import Compilation
+from fusion.runtime.native.compiling import packaged
+from fusion.runtime.native.compiling.behind import behind
+from fusion.runtime.native.compiling.notice import notice
+from fusion.runtime.native.compiling.process import PROCESS_COUNT, compile_processes
 from fusion.runtime.tensorflow import executable_memory, library
 from fusion.version import __version__
 
@@ -112,10 +116,85 @@ def fingerprint() -> str:
 
 
 def get(name: str, compile_it: Compile, *modules: str) -> bytes:
-    """The object `name`, from disk or else compiled and kept; see `Recipe`."""
+    """The object `name`, from disk or the package, or else compiled and kept; see `Recipe`."""
     files = kernel_cache.default()
     key = file_name(name, Recipe(compile_it, modules))
-    return files.get(key, lambda: compiled(name, compile_it))
+    if (kept := files.read(key)) is not None:
+        return kept.content
+    if (code := packaged.read(name, compile_it)) is not None:
+        if processor.target() != packaged.PROCESSOR:
+            assert isinstance(compile_it, Compilation)
+            behind().add(key, compile_it)
+        return code
+    with notice().compiling(name):
+        return files.get(key, lambda: compiled(name, compile_it))
+
+
+def expect(recipes: Iterable[tuple[str, Recipe]]) -> dict[str, Recipe]:
+    """Takes note of objects that will be needed, so that what is said of compiling counts them.
+
+    Args:
+      recipes: their names, and how they are made.
+
+    Returns:
+      Those that have to be compiled.
+    """
+    missing = {name: recipe for name, recipe in recipes if _is_missing(name, recipe)}
+    notice().expect(missing)
+    return missing
+
+
+def load_all(recipes: Iterable[tuple[str, Recipe]]) -> None:
+    """Loads those objects that have to be compiled, side by side.
+
+    It waits for threads that import modules of this package, so that none may be waiting for this
+    one: it is not for what runs while the package is imported.
+    """
+    together(recipe_address, expect(recipes).items())
+
+
+def together(do: Callable[[str, Recipe], object], recipes: Iterable[tuple[str, Recipe]]) -> None:
+    """Calls a function that compiles with each name and recipe, as many at a time as is useful.
+
+    Raises:
+      BaseException: what a call raises; those that have not begun are left out then.
+    """
+    waiting, errors = deque(recipes), list[BaseException]()
+
+    def work() -> None:
+        while not errors:
+            try:
+                one = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                do(*one)
+            except BaseException as error:
+                errors.append(error)
+
+    helpers = [
+        threading.Thread(target=copy_context().run, args=(work,), daemon=True)
+        for _ in range(min(PROCESS_COUNT, len(waiting)) - 1)
+    ]
+    try:
+        for helper in helpers:
+            with suppress(RuntimeError):  # this process has too many threads, or ends
+                helper.start()
+        work()
+        for helper in helpers:
+            if not errors and helper.ident is not None:
+                helper.join()
+    except BaseException as error:  # an interrupt of this thread
+        errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _is_missing(name: str, recipe: Recipe) -> bool:
+    """Whether an object is to be compiled."""
+    if name in _addresses or kernel_cache.default().read(file_name(name, recipe)) is not None:
+        return False
+    return packaged.read(name, recipe.compile_it) is None
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
@@ -129,7 +208,7 @@ def compiled(name: str, compile_it: Compile) -> bytes:
         _initialized()
     done = None
     if isinstance(compile_it, Compilation):
-        done = compile_process().compiled(compile_it)
+        done = compile_processes().compiled(compile_it)
     code, seconds = done or _compiled_here(compile_it)
     _seconds.append(seconds)
     figures = name, _seconds[-1], len(_seconds), sum(_seconds)

@@ -62,6 +62,11 @@ def digest(*modules: str) -> str:
     return _digest(frozenset(modules))
 
 
+def digest_of_bytes() -> str:
+    """A digest of the bytes of all sources, the same in all versions of Python."""
+    return _known().digest
+
+
 def digest_of_all() -> str:
     """A digest of all that any function depends on in this package."""
     return digest(*(_known().graph or ()))

@@ -33,12 +33,25 @@ def library_provider() -> tuple[str, Recipe]:
 
 def registrar() -> int:
     """The address of what tells TensorFlow of ops and kernels, see `native_registry`."""
-    return objects.recipe_address(*_recipe("native_registry", "register", 1, "register_ops"))
+    return objects.recipe_address(*_registrar_recipe())
 
 
 def provider() -> int:
     """The address of what has Python bring what a state lacks, see `creation`."""
-    return objects.recipe_address(*_recipe("asking", "ask_python", 1))
+    return objects.recipe_address(*_provider_recipe())
+
+
+def expect() -> None:
+    """Takes note that all of these will be needed, see `objects.expect`."""
+    objects.expect([*common_recipes(), _registrar_recipe(), _provider_recipe()])
+
+
+def _registrar_recipe() -> tuple[str, Recipe]:
+    return _recipe("native_registry", "register", 1, "register_ops")
+
+
+def _provider_recipe() -> tuple[str, Recipe]:
+    return _recipe("asking", "ask_python", 1)
 
 
 def plain_builder() -> tuple[str, Recipe]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -179,9 +180,10 @@ class Kernels:
 
     def serve(self, request: Request) -> None:
         """Brings what a state needs: a node of the op is first run."""
-        content = request.input()
+        lacking = [what for (what,) in struct.iter_unpack("=q", request.input())]
         try:
-            for (what,) in struct.iter_unpack("=q", content):
+            objects.load_all(self.recipes(lacking))
+            for what in lacking:
                 self.bring(what)
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
             code = next((c for kind, c in _CODES.items() if isinstance(error, kind)), _INTERNAL)
@@ -216,6 +218,16 @@ class Kernels:
             place = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
             address = objects.recipe_address(*self.recipe(what))
             ctypes.c_int64.from_address(place).value = address
+
+    def recipes(self, lacking: Iterable[int]) -> Iterator[tuple[str, Recipe]]:
+        """The objects among what is lacking, and those that are known to be needed with them."""
+        for what in lacking:
+            if what == creation.BUILDER and len(self.bodies) == 1:
+                yield self.recipe(0)
+            if what == creation.POOL:
+                yield from (pool.thread_count_recipe(), pool.serve_recipe())
+            if what == creation.BUILDER or what >= 0:
+                yield self.recipe(what)
 
     def recipe(self, what: int) -> tuple[str, Recipe]:
         """The name of a builder, a body or a row kernel, and how it is made."""
@@ -330,20 +342,32 @@ def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
     return _kernels.get((op, device))
 
 
-def prepare(node: node_def_pb2.NodeDef) -> None:
-    """Has all ready that the kernel of a placed node leads to, so that Python is not needed for it.
+def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
+    """Has all ready that kernels of placed nodes lead to, so that Python is not needed for them.
 
     Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
     node will find out.
     """
+    ours = [(found, node) for node in nodes if (found := _kernels_for(node)) is not None]
+    _bring((kernels_of, what) for kernels_of, _ in ours for what in kernels_of.lacks())
+    needed: list[tuple[Kernels, int]] = []
+    for kernels_of, node in ours:
+        with suppress(Exception):
+            needed += ((kernels_of, what) for what in kernels_of.needs(node))
+    _bring(needed)
+
+
+def _bring(places: Iterable[tuple[Kernels, int]]) -> None:
+    """Lets native code have what it lacks, as far as that is to be had."""
+    wanted = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in places}
+    with suppress(Exception):
+        objects.load_all(one for found, what in wanted.values() for one in found.recipes([what]))
+    for kernels_of, what in wanted.values():
+        with suppress(Exception):
+            kernels_of.bring(what)
+
+
+def _kernels_for(node: node_def_pb2.NodeDef) -> Kernels | None:
+    """Those of fusion's own for a placed node, unless it asks for some by a label."""
     device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
-    kernels_of = _kernels.get((node.op, str(device)))
-    if kernels_of is None or "_kernel" in node.attr:  # one with a label
-        return
-    try:
-        for what in kernels_of.lacks():
-            kernels_of.bring(what)
-        for what in kernels_of.needs(node):
-            kernels_of.bring(what)
-    except Exception:
-        return
+    return None if "_kernel" in node.attr else _kernels.get((node.op, str(device)))

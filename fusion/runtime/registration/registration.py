@@ -17,7 +17,7 @@ from tensorflow.python.framework import kernels, op_def_registry, ops
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever
 from fusion.runtime.records import LiveMemory
-from fusion.runtime.registration import op_kernels, registry
+from fusion.runtime.registration import op_functions, op_kernels, registry
 from fusion.runtime.registration.library.chosen import chosen_library, load_library, unusable
 from fusion.runtime.registration.op_functions import native_functions, registrar
 from fusion.runtime.registration.op_kernels import FindGpus, Kernels
@@ -50,6 +50,7 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     # TensorFlow looks through all of its kernels for those of an op; one that is new has none.
     unkerneled = [spec for spec in specs if spec.name not in known or not _has_kernels(spec)]
     if unkerneled:
+        op_functions.expect()
         memory = _kept_memory()
         tables = {spec.name: memory.words(layout.words(spec, memory)) for spec in unkerneled}
         made = [Kernels(spec, "CPU", tables[spec.name]) for spec in unkerneled]

@@ -17,6 +17,7 @@ from tensorflow.python.client.session import BaseSession
 
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
+from fusion.runtime.native.compiling.behind import behind
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.instances import instances
@@ -75,6 +76,8 @@ def is_ready() -> bool:
 def start_pool() -> None:
     """Lets the pool have all its threads; none where one thread is all there is."""
     helpers = thread_count() - 1
+    if helpers + 1 >= len(os.sched_getaffinity(0)):  # else there is less to be had than it seems
+        behind().begin()
     address = serve_address() if helpers > 0 else 0
     with _pool.lock:
         if not _pool.words[Pool.is_ready]:

@@ -26,15 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from fusion.runtime.cache import processor
-from fusion.runtime.native import compile_worker
 from fusion.runtime.native.compiler import Compilation
+from fusion.runtime.native.compiling import worker
 
 #: After so many seconds without a kernel to compile the process is ended.
 IDLE_SECONDS = 10.0
 #: It has to begin within so many seconds.
 _START_SECONDS = 60.0
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+#: So many compile at a time at most, a quarter of a gigabyte each.
+PROCESS_COUNT = min(len(os.sched_getaffinity(0)), 4)
+
+_PACKAGE = Path(__file__).resolve().parents[3]
 _logger = logging.getLogger("fusion")
 
 
@@ -65,9 +68,15 @@ def _no_sigpipe() -> Iterator[None]:
 
 
 class CompileProcess:
-    """The other process, and whether it is there. There is one for each process."""
+    """The other process, and whether it is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_idle_work: bool = False) -> None:
+        """Makes one that is started when something is compiled.
+
+        Args:
+          is_idle_work: it has processor time that nothing else wants.
+        """
+        self._is_idle_work = is_idle_work
         self._renew()
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self._end_at_exit)
@@ -140,12 +149,15 @@ class CompileProcess:
         with theirs:
             descriptor = theirs.fileno()
             self._process = subprocess.Popen(
-                [executable, "-I", str(compile_worker.__file__), str(descriptor)],
+                [executable, "-I", str(worker.__file__), str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[descriptor],
             )
-        setting = compile_worker.Setting(
+        if self._is_idle_work:
+            with suppress(OSError):
+                os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
+        setting = worker.Setting(
             sys.path, str(_PACKAGE), sys.pycache_prefix, sys.dont_write_bytecode
         )
         with _no_sigpipe():
@@ -184,7 +196,29 @@ class CompileProcess:
         self._process = self._connection = None
 
 
+class CompileProcesses:
+    """Several of them, started only where several threads compile at the same time."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._free = threading.Semaphore(PROCESS_COUNT)
+        self._idle: list[CompileProcess] = []
+
+    def compiled(self, compilation: Compilation) -> tuple[bytes, float] | None:
+        """As `CompileProcess.compiled`."""
+        with self._free:
+            one = self._idle.pop() if self._idle else CompileProcess()
+            try:
+                return one.compiled(compilation)
+            finally:
+                self._idle.append(one)
+
+
 @cache
-def compile_process() -> CompileProcess:
-    """The one of this process."""
-    return CompileProcess()
+def compile_processes() -> CompileProcesses:
+    """Those that compile what this process waits for."""
+    return CompileProcesses()

@@ -1,0 +1,1 @@
+"""When and where kernels are compiled: in processes of their own, behind, and said aloud."""

@@ -1,0 +1,101 @@
+"""Kernels compiled behind: those of this processor for which objects of the package stand in.
+
+A process that runs for a while compiles them for later ones, with processor time that nothing else
+on the machine wants. What it has loaded itself stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from fusion.runtime.cache import kernel_cache, processor
+from fusion.runtime.cache.processor import Processor
+from fusion.runtime.native.compiler import Compilation
+from fusion.runtime.native.compiling.process import CompileProcess
+
+#: So many seconds a process runs kernels before it compiles for others.
+DELAY_SECONDS = 30.0
+
+_logger = logging.getLogger("fusion")
+
+
+class _Work(NamedTuple):
+    """An object to compile: the name of its file, what makes it, and for which processor."""
+
+    file_name: str
+    compilation: Compilation
+    target: Processor
+
+
+class _UnableError(Exception):
+    """Nothing can be compiled behind in this process."""
+
+
+class Behind:
+    """What is to be compiled, and the thread that has it compiled one by one."""
+
+    def __init__(self, wait: Callable[[float], None] = time.sleep) -> None:
+        """Begins with nothing.
+
+        Args:
+          wait: waits so many seconds.
+        """
+        self._wait = wait
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, file_name: str, compilation: Compilation) -> None:
+        """Has an object compiled, some time after `begin`, for what this thread compiles for."""
+        self._work.put(_Work(file_name, compilation, processor.target()))
+
+    def begin(self) -> None:
+        """Starts the thread, if it is not there."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # this process has too many, or ends
+                    return
+
+    def _run(self) -> None:
+        self._wait(DELAY_SECONDS)
+        compiler = CompileProcess(is_idle_work=True)
+        files = kernel_cache.default()
+        while True:
+            work = self._work.get()
+            if not files.can_keep():
+                return
+
+            def make(work: _Work = work) -> bytes:
+                with processor.compiling_for(work.target):
+                    made = compiler.compiled(work.compilation)
+                if made is None:
+                    raise _UnableError
+                _logger.info("compiled %s in %.1f s, for later processes", work[0], made[1])
+                return made[0]
+
+            try:
+                files.get(work.file_name, make)
+            except _UnableError:
+                return
+            except Exception as error:  # it stays with the object that stands in
+                _logger.info("not compiled behind: %s: %s", work.file_name, error)
+
+
+@cache
+def behind() -> Behind:
+    """That of this process."""
+    return Behind()

@@ -1,0 +1,155 @@
+"""A line that says that kernels are compiled, how many, and about how long that takes.
+
+It comes when they have been compiled for two seconds, and once for all that were known by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Protocol
+
+#: After so many seconds of silence it is said that kernels are compiled.
+SECONDS = 2.0
+
+#: After so many seconds without a kernel what was compiled does not count any more. Until then
+#: more of them are worth another line if they take so many seconds.
+_WAVE_SECONDS, _MORE_SECONDS = 10.0, 5.0
+
+#: What kernels take, by the first text that their names begin with, in seconds (AMD EPYC). On other
+#: machines they take more or less in the same proportion.
+_TYPICAL = {
+    "lookup_kernel": 12.0,
+    "keyed_": 6.0,
+    "unique_kernel": 3.0,
+    "update_kernel": 10.0,
+    "update_": 12.0,
+    "build_update": 8.0,
+    "build_": 4.0,
+    "Fused": 4.0,
+    "gather_": 0.7,
+    "scatter_": 0.7,
+    "": 1.2,
+}
+
+#: With this level of its log TensorFlow says nothing but why it ends the process.
+LOG_LEVEL_VARIABLE, _SILENT = "TF_CPP_MIN_LOG_LEVEL", "3"
+
+_logger = logging.getLogger("fusion")
+
+
+class _Timer(Protocol):
+    """A `threading.Timer`."""
+
+    daemon: bool
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Notice:
+    """What is compiled in a process, and what of it has been said."""
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        timer: Callable[[float, Callable[[], None]], _Timer] = threading.Timer,
+    ) -> None:
+        """Begins with nothing.
+
+        Args:
+          now: tells seconds.
+          timer: calls a function after so many seconds, in another thread.
+        """
+        self._now, self._timer = now, timer
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._expected: set[str] = set()
+        self._begun: dict[str, float] = {}
+        self._done: dict[str, float] = {}
+        self._said: set[str] = set()
+        self._ended, self._is_told = 0.0, False
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Takes note of kernels that will be compiled."""
+        with self._lock:
+            self._expected |= {*names}
+
+    @contextmanager
+    def compiling(self, name: str) -> Iterator[None]:
+        """A block in which a kernel is compiled, or another process that does is waited for."""
+        with self._lock:
+            is_said, now = name in self._said, self._now()
+            if not self._begun and now - self._ended > _WAVE_SECONDS:
+                self._done.clear()
+                self._is_told = False
+            self._begun[name] = now
+            passed = self._passed()
+        timer = self._timer(max(SECONDS - passed, 0.0), self._say)
+        timer.daemon = True
+        if not is_said:
+            with suppress(RuntimeError):  # this process has too many threads, or ends
+                timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._ended = self._now()
+                begun = self._begun.pop(name, self._ended)  # none in a child of a fork
+                self._expected.discard(name)
+                if name not in self._said:
+                    self._done[name] = self._ended - begun
+
+    def _passed(self) -> float:
+        """The seconds for which was compiled what has not been said."""
+        now = self._now()
+        running = (now - begun for name, begun in self._begun.items() if name not in self._said)
+        return sum(running) + sum(self._done.values())
+
+    def _say(self) -> None:
+        with self._lock:
+            if self._passed() < SECONDS:  # it was said meanwhile
+                return
+            running = self._begun.keys() - self._said
+            names = self._done.keys() | running | self._expected - self._said
+            seconds = max(self._estimate(running, names), self._passed() + 1)
+            if self._is_told and seconds < _MORE_SECONDS:
+                return
+            self._is_told = True
+            self._done.clear()
+            self._said |= names
+        if os.environ.get(LOG_LEVEL_VARIABLE) != _SILENT:
+            _logger.warning(
+                "fusion compiles %d kernel%s for this processor, about %.0f s in all; "
+                "docs/cache.md tells how to have them ready",
+                *(len(names), "" if len(names) == 1 else "s", seconds),
+            )
+
+    def _estimate(self, running: set[str], names: set[str]) -> float:
+        """The seconds that kernels take in all, by what those have that are compiled."""
+        done = self._done
+        speed = sum(done.values()) / sum(map(_typical, done)) if done else 1.0
+        now = self._now()
+        taken = {name: now - self._begun[name] for name in running}
+        left = (max(speed * _typical(name), taken.get(name, 0.0)) for name in names - done.keys())
+        return sum(done.values()) + sum(left)
+
+
+def _typical(name: str) -> float:
+    return next(seconds for start, seconds in _TYPICAL.items() if name.startswith(start))
+
+
+@cache
+def notice() -> Notice:
+    """That of this process."""
+    return Notice()
