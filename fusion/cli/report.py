@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fusion.passes.report.columns import distinct_columns
-from fusion.passes.report.report import already_fused
+from fusion.passes.report.report import already_fused, others_line
 from fusion.printable import printable
 
 if TYPE_CHECKING:
@@ -73,6 +73,13 @@ def totals(report: FusionReport, verb: str) -> str:
         parts.append(text)
     after = "" if report.nodes_after == report.nodes_before else f" -> {report.nodes_after}"
     return f"{'; '.join(parts)}, {report.nodes_before}{after} nodes"
+
+
+def show_totals(out: Console, report: FusionReport, verb: str) -> None:
+    """Prints `totals`, and how many lookups no signature runs."""
+    out.print(cell(totals(report, verb)))
+    if (line := others_line(report, verb)) is not None:
+        out.print(cell(line))
 
 
 def refusal_table(report: FusionReport) -> Table:

@@ -2,7 +2,6 @@
 
 from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
 from fusion.saved_model.errors import ModelError, VerificationError
-from fusion.saved_model.gain import Gain, Saving, expected_gain
 from fusion.saved_model.keyed_tables import keyed_tables
 from fusion.saved_model.loader import saved_model_load
 from fusion.saved_model.ops_library import build_ops
@@ -23,13 +22,11 @@ __all__ = [
     "TABLE_PLACES",
     "TARGETS",
     "BenchReport",
-    "Gain",
     "Measurement",
     "ModelError",
     "Ratio",
     "Rewrite",
     "RewriteOptions",
-    "Saving",
     "Split",
     "Verification",
     "VerificationError",
@@ -38,7 +35,6 @@ __all__ = [
     "build_ops",
     "compare",
     "compare_models",
-    "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
     "join_saved_model",

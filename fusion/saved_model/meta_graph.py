@@ -37,6 +37,7 @@ def lookup_pass(
         variables=variables,
         devices=DEVICES,
         runtime=runtime or release_of(meta),
+        fetched=fetched_names(meta),
     )
 
 
@@ -65,6 +66,13 @@ def preserved_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
     functions of the object graph.
     """
     return frozenset(name for raw in _references(meta) if (name := node_name(raw)))
+
+
+def fetched_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str] | None:
+    """Returns the nodes that signatures return; None where there are no signatures."""
+    infos = [info for one in meta.signature_def.values() for info in one.outputs.values()]
+    names = {node_name(raw) for info in infos for raw in _strings(info)}
+    return frozenset(names) & {node.name for node in meta.graph_def.node} or None
 
 
 def _references(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[str]:
