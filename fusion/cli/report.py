@@ -76,6 +76,15 @@ def totals(report: FusionReport, verb: str) -> str:
     return f"{'; '.join(parts)}, {report.nodes_before}{after} nodes"
 
 
+def show_totals(out: Console, report: FusionReport, verb: str) -> None:
+    """Prints `totals`, and how many lookups no signature runs."""
+    from fusion.passes.report.report import others_line
+
+    out.print(cell(totals(report, verb)))
+    if (line := others_line(report, verb)) is not None:
+        out.print(cell(line))
+
+
 def refusal_table(report: FusionReport) -> Table:
     """Returns a table of the columns not fused, or not all of them: a row for each reason."""
     from fusion.passes.report.columns import distinct_columns

@@ -14,15 +14,18 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
-from fusion.passes.plan.safety import refuse_unsafe
+from fusion.passes.plan.safety import Refusals, refuse_unsafe
 from fusion.passes.plan.training_step import NO_STEP, TrainingStep
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
 from fusion.schema.names import SINGLE
+
+UNSERVED = "no signature runs it"
+"""What is said of lookups of training ops beside what signatures run."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +44,30 @@ class FuseLookups(LookupPass):
         rewrites = self.rewrites(graph_def)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(graph_def, edits) if edits else graph_def
-        columns = tuple(column for rewrite in rewrites for column in rewrite.columns)
-        report = FusionReport(columns, count_nodes(graph_def), count_nodes(result))
+        columns, others = served_first(c for rewrite in rewrites for c in rewrite.columns)
+        nodes = count_nodes(graph_def), count_nodes(result)
+        report = FusionReport(columns, *nodes, others=others)
         return FusionResult(result, report, modified=bool(edits))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
-        columns = tuple(c for rewrite in self.rewrites(graph_def) for c in rewrite.columns)
-        count = count_nodes(graph_def)
-        return FusionReport(columns, count, count)
+        rewrites, count = self.rewrites(graph_def), count_nodes(graph_def)
+        columns, others = served_first(c for rewrite in rewrites for c in rewrite.columns)
+        return FusionReport(columns, count, count, others=others)
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         matches = self.named(view, recognise_all(view))
-        is_step = self.runs and not view.function and not view.has_loops
+        matches = tuple(_as_served(view, lookup) for lookup in matches)
+        may_step = self.runs or self.fetched is not None
+        is_step = may_step and not view.function and not view.has_loops
         writers = writers.outside(view) if is_step else writers
         step = TrainingStep.of(view, matches) if is_step else NO_STEP
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
         measures = step.measures if is_step else None
         refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks, measures)
-        refused = refusals.all
+        unserved = _unserved(view, gaining, refusals)
+        refused = refusals.all | unserved
         if refusal:
             refused = {
                 lookup.anchor: NoMatch(refusal, lookup.anchor) for lookup in gaining
@@ -68,16 +75,41 @@ class FuseLookups(LookupPass):
         lookups = outermost(
             lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused
         )
-        behind = (lookup for lookup in gaining if lookup.anchor in refusals.by_use and not refusal)
+        behind = refusals.by_use.keys() - unserved.keys() if not refusal else ()
         forward = [
             Group(Lowering.FORWARD, (lookup,), forward=match)
-            for lookup in behind
-            if (match := match_forward(view, lookup)) is not None
+            for lookup in gaining
+            if lookup.anchor in behind and (match := match_forward(view, lookup)) is not None
         ]
         choice = choose_fused(view, lookups, writers, forward, step)
         refused = step.refused | refused | choice.refused
         columns = _columns(view, matches, gaining, refused, choice, writers, step)
         return self.rewrite(view, columns, choice.edit)
+
+
+def _as_served(view: GraphView, lookup: LookupMatch) -> LookupMatch:
+    """Returns a lookup without the gradients that no signature runs, where one runs the lookup.
+
+    They stay stock ops, with all that they read.
+    """
+    if view.fetched is None or not view.is_served(lookup.anchor):
+        return lookup
+    ends = (one.node if isinstance(one, NoMatch) else one.output.node for one in lookup.gradients)
+    pairs = zip(lookup.gradients, ends, strict=True)
+    return replace(lookup, gradients=tuple(one for one, end in pairs if view.is_served(end)))
+
+
+def _unserved(
+    view: GraphView, lookups: Collection[LookupMatch], refusals: Refusals
+) -> dict[str, NoMatch]:
+    """Refuses lookups of training ops that no signature runs.
+
+    Among them are those that stay for gradients when a lookup of a signature is fused.
+    """
+    if not view.fetched:
+        return {}
+    trained = (one.anchor for one in lookups if one.gradients or one.anchor in refusals.by_use)
+    return {name: NoMatch(UNSERVED, name) for name in trained if not view.is_served(name)}
 
 
 def _can_gain(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
@@ -110,7 +142,7 @@ def _columns(
         elif not lookup.has_few_ops:
             yield column_report(view, lookup, refused, None)
         elif view.op(lookup.anchor) != SINGLE and is_reported(view, lookup):
-            why = refuse_fused(view, lookup, refused, writers, bags, step.measures)
+            why = refuse_fused(view, lookup, refused, writers, bags, step.unread)
             yield column_report(view, replace(lookup, failure=why), {}, None)
     yield from trained_columns(view)
     yield from in_one_op(view, groups)

@@ -11,7 +11,7 @@ from typing import Protocol
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters, Variable, variables_name
-from fusion.passes.graph.calls import called
+from fusion.passes.graph.calls import called, functions_run_by
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
@@ -93,6 +93,9 @@ class LookupPass(ABC):
             alone.
         runtime: the TensorFlow release in which a graph of stock ops has to load, where its source
             does.
+        fetched: names of main-graph nodes that signatures return. What no signature runs, such as
+            training ops, then does not restrict what becomes of lookups that signatures run. None:
+            all of the graph counts.
     """
 
     preserve: frozenset[str] = frozenset()
@@ -101,6 +104,7 @@ class LookupPass(ABC):
     tasks: frozenset[str] | None = None
     devices: Devices = CPU_ALONE
     runtime: Release = NEWEST
+    fetched: frozenset[str] | None = None
 
     @abstractmethod
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -126,10 +130,21 @@ class LookupPass(ABC):
         writers = SparseWriters((view for view, _ in bodies), self.variables)
         return [self.rewrite_body(view, refusal, writers) for view, refusal in bodies]
 
+    def views(self, graph_def: graph_pb2.GraphDef) -> dict[str, GraphView]:
+        """Returns the main graph, "", and each function as the pass sees them, by name."""
+        return {view.function: view for view, _ in self._bodies(graph_def)}
+
     def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
         signatures, home = OpSignatures(graph_def.library.function), self.devices.home
-        yield GraphView(graph_def.node, signatures, self.preserve, None, self.awaited, home), ""
+        main = GraphView(
+            graph_def.node, signatures, self.preserve, None, self.awaited, home, self.fetched
+        )
+        yield main, ""
+        served = None
+        if self.fetched is not None:
+            nodes = (node for name, node in main.nodes.items() if main.is_served(name))
+            served = functions_run_by(nodes, graph_def.library)
         compiled = _compiled_functions(graph_def)
         shapes: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
         for (function, argument), variable in self.variables.items():
@@ -137,7 +152,9 @@ class LookupPass(ABC):
         for definition in graph_def.library.function:
             name = definition.signature.name
             refusal = COMPILED_REASON if name in compiled else ""
-            yield GraphView.of_function(definition, signatures, shapes[name], home), refusal
+            fetched = None if served is None or name in served else frozenset[str]()
+            view = GraphView.of_function(definition, signatures, shapes[name], home, fetched)
+            yield view, refusal
 
     def named(self, view: GraphView, lookups: Iterable[LookupMatch]) -> tuple[LookupMatch, ...]:
         """Returns lookups with the names of their tables, where callers determine them."""
@@ -157,8 +174,9 @@ class LookupPass(ABC):
         self, view: GraphView, columns: Iterable[ColumnReport], edit: GraphEdit | None
     ) -> Rewrite:
         """Returns a rewrite whose reports have the names of variables."""
-        named = tuple(named_column(view, column, self.variables) for column in columns)
-        return Rewrite(view.function, named, edit)
+        named = (named_column(view, column, self.variables) for column in columns)
+        served = (replace(column, served=view.is_served(column.anchor)) for column in named)
+        return Rewrite(view.function, tuple(served), edit)
 
 
 def by_lookup(plan: Plan) -> dict[str, Group]:

@@ -26,7 +26,7 @@ from fusion.passes.report.fused_before import (
     is_reported,
     trained_columns,
 )
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
 from fusion.passes.ungroup import ungrouped
 from fusion.schema.names import OP_NAMES, ROW_UPDATE, UPDATE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
@@ -49,11 +49,14 @@ class LowerLookups(LookupPass):
         if result is apart:
             # To take groups apart is a step on the way, and no gain.
             result = graph_def
-        columns = tuple(
+        columns, others = served_first(
             _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
         )
-        newer = newer_than(result, self.runtime)
-        report = FusionReport(columns, count_nodes(graph_def), count_nodes(result), newer=newer)
+        nodes, newer = (
+            (count_nodes(graph_def), count_nodes(result)),
+            newer_than(result, self.runtime),
+        )
+        report = FusionReport(columns, *nodes, newer=newer, others=others)
         return FusionResult(result, report, modified=result is not graph_def)
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
@@ -161,7 +164,7 @@ def remaining_fused_ops(
     ]
     if not found:
         return None
-    reasons = {(c.function, c.anchor): c.reason for c in report.columns if not c.fused}
+    reasons = {(c.function, c.anchor): c.reason for c in report.lookups if not c.fused}
     lacking = expanded(ungrouped(graph_def, runtime=runtime), runtime=runtime).lacking
     left = [
         (node, lacking.get(function, reasons.get((function, node.name))))

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
     from fusion.saved_model.embedding_variables import keyed_tables
     from fusion.saved_model.errors import ModelError, VerificationError
-    from fusion.saved_model.gain import Gain, Saving, expected_gain
     from fusion.saved_model.loader import saved_model_load
     from fusion.saved_model.ops_library import build_ops
     from fusion.saved_model.rewrite import (
@@ -30,13 +29,11 @@ __all__ = [
     "TABLE_PLACES",
     "TARGETS",
     "BenchReport",
-    "Gain",
     "Measurement",
     "ModelError",
     "Ratio",
     "Rewrite",
     "RewriteOptions",
-    "Saving",
     "Split",
     "Verification",
     "VerificationError",
@@ -45,7 +42,6 @@ __all__ = [
     "build_ops",
     "compare",
     "compare_models",
-    "expected_gain",
     "explain_saved_model",
     "fuse_saved_model",
     "join_saved_model",
@@ -59,13 +55,11 @@ __all__ = [
 #: The modules of public names; commands look at paths before TensorFlow is imported.
 _MODULES = {
     "BenchReport": "fusion.saved_model.bench",
-    "Gain": "fusion.saved_model.gain",
     "Measurement": "fusion.saved_model.bench",
     "ModelError": "fusion.saved_model.errors",
     "Ratio": "fusion.saved_model.bench",
     "Rewrite": "fusion.saved_model.rewrite",
     "RewriteOptions": "fusion.saved_model.rewrite_options",
-    "Saving": "fusion.saved_model.gain",
     "Split": "fusion.saved_model.split.split",
     "TABLE_PLACES": "fusion.saved_model.rewrite_options",
     "TARGETS": "fusion.saved_model.rewrite_options",
@@ -76,7 +70,6 @@ _MODULES = {
     "build_ops": "fusion.saved_model.ops_library",
     "compare": "fusion.saved_model.split.compare",
     "compare_models": "fusion.saved_model.verify",
-    "expected_gain": "fusion.saved_model.gain",
     "explain_saved_model": "fusion.saved_model.rewrite",
     "fuse_saved_model": "fusion.saved_model.rewrite",
     "join_saved_model": "fusion.saved_model.split.join",

@@ -9,6 +9,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import meta_graph as tf_meta_graph
 from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.saved_model import constants
 
 from fusion.ops import DEVICES
 from fusion.passes.graph.runtime_ops import recorded_release
@@ -37,6 +38,7 @@ def lookup_pass(
         variables=variables,
         devices=DEVICES,
         runtime=runtime or release_of(meta),
+        fetched=fetched_names(meta),
     )
 
 
@@ -65,6 +67,14 @@ def preserved_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
     functions of the object graph.
     """
     return frozenset(name for raw in _references(meta) if (name := node_name(raw)))
+
+
+def fetched_names(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str] | None:
+    """Returns the nodes that signatures return; None where there are no signatures."""
+    keys = meta.signature_def.keys() - {constants.INIT_OP_SIGNATURE_KEY}
+    infos = [info for key in keys for info in meta.signature_def[key].outputs.values()]
+    names = {node_name(raw) for info in infos for raw in _strings(info)}
+    return frozenset(names) & {node.name for node in meta.graph_def.node} or None
 
 
 def _references(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[str]:

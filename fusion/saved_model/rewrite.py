@@ -380,7 +380,7 @@ def _custom_ops(proto: saved_model_pb2.SavedModel) -> frozenset[str]:
 def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tuple[str, ...]:
     """Returns the functions with fused lookups that no main graph calls."""
     reached = frozenset[str]().union(*(reached_functions(m.graph_def) for m in proto.meta_graphs))
-    fused = dict.fromkeys(c.function for c in report.columns if c.fused and c.function)
+    fused = dict.fromkeys(c.function for c in report.lookups if c.fused and c.function)
     return tuple(name for name in fused if name not in reached)
 
 
@@ -422,7 +422,7 @@ def tolerance_of(report: FusionReport, *, has_fused_ops: bool) -> float:
         report: what was done.
         has_fused_ops: whether one of the models has fused ops.
     """
-    fused = [c for c in report.columns if c.fused]
+    fused = [c for c in report.lookups if c.fused]
     rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
     has_products = any(c.spec is not None and c.spec.is_product for c in fused)
     return ROUNDING if (has_fused_ops and rounds) or has_products else 0.0

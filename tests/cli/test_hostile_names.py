@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +102,9 @@ def test_inspect(folder: Path, tmp_path: Path, capsys: Capture, model: str) -> N
     assert "no column has" in run(capsys, "inspect", folder / model, "--column", "\x1b[1mnone")
     found = json.loads(run(capsys, "inspect", folder / model, "--json"))
     assert any(HOSTILE in column["name"] for column in found["columns"])
-    svg = tmp_path / "column.svg"
-    run(capsys, "inspect", folder / model, "--svg", svg)
-    text = "".join(ElementTree.parse(svg).getroot().itertext())
+    drawing = tmp_path / "column.mmd"
+    run(capsys, "inspect", folder / model, "--mermaid", drawing)
+    text = drawing.read_text()
     assert "[red]$x_1$[/red]" in text
     assert not set("\x1b\x07\u202e\x9b") & set(text)
 

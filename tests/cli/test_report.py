@@ -197,3 +197,16 @@ def test_a_table_that_is_too_wide_becomes_lines():
         f"  node      {long}/node",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_other_lookups_have_one_line() -> None:
+    other = _column("a", "layer", "its rows are used by Identity")
+    report = FusionReport((_column("a", "f"),), 9, 9, others=(other, other))
+    assert totals(report, "fused") == "1 of 1 columns fused, 9 nodes"
+    assert refusal_table(report).row_count == 0
+    assert str(report).splitlines() == [
+        "1 of 1 columns fused, 9 nodes",
+        "  fused  f: a",
+        "  2 other lookups that no signature runs: 0 fused",
+    ]
+    assert FusionReport.merge([report, report]).others == (other,) * 4

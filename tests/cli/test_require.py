@@ -52,6 +52,13 @@ def test_too_few(text: str, fused: int, stock: int, message: str) -> None:
     assert (str(raised.value), raised.value.fields) == (message, {"a": 1})
 
 
+def test_lookups_that_no_signature_runs_do_not_count() -> None:
+    others = FusionReport(report(2, 0).columns, others=report(0, 4).columns)
+    Requirement("all").check(others, "fused", {})
+    with pytest.raises(TooFewColumnsError, match=r"2 of 2 columns fused$"):
+        Requirement("3").check(others, "fused", {})
+
+
 def test_many_names_are_cut() -> None:
     with pytest.raises(TooFewColumnsError, match=r"stock19 and 280 more$"):
         Requirement("all").check(report(0, 300), "fused", {})

@@ -6,7 +6,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
-from fusion.saved_model.meta_graph import apply_pass, preserved_names, update_op_list, used_ops
+from fusion.saved_model.meta_graph import (
+    apply_pass,
+    fetched_names,
+    preserved_names,
+    update_op_list,
+    used_ops,
+)
 from fusion.saved_model.source import read_saved_model
 
 
@@ -34,6 +40,19 @@ class _Rename:
         return FusionResult(
             graph, FusionReport(columns, len(graph.node), len(graph.node)), bool(found)
         )
+
+
+def test_what_signatures_return_is_fetched(models: Path):
+    meta = _meta(models / "v1_resource")
+    outputs = meta.signature_def["serving_default"].outputs.values()
+    results = {info.name.partition(":")[0] for info in outputs}
+    assert "model/Sigmoid" in results
+    assert fetched_names(meta) == results
+    # What initializes a model is no signature of its user's.
+    meta.signature_def["__saved_model_init_op"].outputs["op"].name = meta.graph_def.node[0].name
+    assert fetched_names(meta) == results
+    del meta.signature_def["serving_default"]
+    assert fetched_names(meta) is None
 
 
 def test_names_of_signatures_collections_saver_and_assets_are_preserved(models: Path):

@@ -60,6 +60,7 @@ class WrongPass:
     variables: object = None
     devices: object = None
     runtime: object = None
+    fetched: object = None
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         graph = graph_pb2.GraphDef()

@@ -9,31 +9,27 @@ import click
 
 from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
-from fusion.cli.output_file import check_output_file, drawing, write_output_file
+from fusion.cli.output_file import check_output_file, write_output_file
 from fusion.cli.report import (
     cell,
     console,
     keyed_table_table,
     say,
     show_table,
-    totals,
+    show_totals,
 )
 from fusion.cli.require import Requirement, required
 
 if TYPE_CHECKING:
     from fusion.passes.report.columns import Column
     from fusion.passes.report.report import FusionReport
-    from fusion.saved_model import Gain
     from fusion.tables.statistics import TableStatistics
 
 
-UNMEASURED = "expected gain: not known, no columns like these were measured; see `fusion bench`"
-
-
-def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: Any) -> None:
+def _check(model: str, as_json: bool, column: str | None, mermaid: str | None, **_: Any) -> None:
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
-    check_output_file(svg, "--svg")
+    check_output_file(mermaid, "--mermaid")
     check_model(model)
 
 
@@ -46,34 +42,34 @@ def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: 
     help="Print all that is known about a column, given its name or a part of it.",
 )
 @click.option(
-    "--svg",
+    "--mermaid",
     metavar="FILE",
-    help="Draw a column before and after; the first one of those chosen that can be fused.",
+    help="Draw a column before and after, as Mermaid text; the first one of those chosen that can "
+    "be fused.",
 )
 @required("The exit status is 1 if fewer can be.")
 def inspect(
     model: str,
     as_json: bool,
     column: str | None,
-    svg: str | None,
+    mermaid: str | None,
     requirement: Requirement | None,
 ) -> None:
     """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
-    from fusion.saved_model import expected_gain, explain_saved_model, keyed_tables
+    from fusion.saved_model import explain_saved_model, keyed_tables
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
-    drawn = None if svg is None else _draw(model, chosen, svg)
-    gain, tables = expected_gain(report), keyed_tables(model)
+    drawn = None if mermaid is None else _draw(model, chosen, mermaid)
+    tables = keyed_tables(model)
     fields = {
         **report.to_dict(),
-        "expected_gain": None if gain is None else gain.to_dict(),
         "embedding_variables": [table.to_dict() for table in tables],
     }
     if not as_json:
-        _show(report, chosen if column is not None else None, gain, tables)
+        _show(report, chosen if column is not None else None, tables)
         if drawn is not None:
-            say(f"wrote {svg}: {drawn.name}")
+            say(f"wrote {mermaid}: {drawn.name}")
     if requirement is not None:
         requirement.check(report, "can be fused", fields)
     if as_json:
@@ -83,7 +79,6 @@ def inspect(
 def _show(
     report: FusionReport,
     chosen: list[Column] | None,
-    gain: Gain | None,
     tables: Sequence[TableStatistics],
 ) -> None:
     """Prints the columns that were chosen in full, or else a table of all."""
@@ -104,25 +99,30 @@ def _show(
         show_table(out, table)
         if table.row_count < len(columns):
             out.print(cell("alike columns are in one row; --column NAME shows one, --json all"))
-    out.print(cell(totals(report, "can be fused")))
-    if report.fused_count:
-        out.print(cell(gain or UNMEASURED), soft_wrap=not out.is_terminal)
+    show_totals(out, report, "can be fused")
     if tables:
         show_table(out, keyed_table_table(tables))
 
 
 def _chosen(report: FusionReport, name: str | None) -> list[Column]:
-    """Returns the columns of that name, or else whose name contains it; without name all."""
-    from fusion.passes.report.columns import distinct_columns
+    """Returns the columns of that name, or else whose name contains it; without name all.
 
-    columns = distinct_columns(report)
+    Those that no signature runs are asked last.
+    """
+    from fusion.passes.report.columns import distinct_columns, traces_joined
+
+    columns, others = distinct_columns(report), traces_joined(report.others)
     if name is None:
         return list(columns)
-    chosen = [c for c in columns if c.name == name] or [c for c in columns if name in c.name]
+    chosen = _named(columns, name) or _named(others, name)
     if not chosen:
         message = f"no column has {name!r} in its name; without --column all are listed"
         raise click.BadParameter(message, param_hint="--column")
     return chosen
+
+
+def _named(columns: Sequence[Column], name: str) -> list[Column]:
+    return [c for c in columns if c.name == name] or [c for c in columns if name in c.name]
 
 
 def _in_full(column: Column) -> str:
@@ -136,11 +136,10 @@ def _draw(model: str, chosen: list[Column], file: str) -> Column:
     """Draws the first column, rather one that can be fused, and returns it."""
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
-    with drawing("--svg"):
-        from fusion.passes.report.draw import draw_column
+    from fusion.passes.report.mermaid import draw_column
     from fusion.saved_model.column_views import column_views
 
     column = next((candidate for candidate in chosen if candidate.refusal is None), chosen[0])
     shown = column.refusal or column.copies[0]
-    write_output_file(file, draw_column(*column_views(model, shown), shown))
+    write_output_file(file, draw_column(*column_views(model, shown), shown).encode())
     return column

@@ -10,7 +10,7 @@ from fusion.cli.command import Command
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
 from fusion.cli.packed import deviation_table, packed_table, table_fields
-from fusion.cli.report import cell, console, refusal_table, show_table, totals
+from fusion.cli.report import cell, console, refusal_table, show_table, show_totals
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
 from fusion.printable import counted
@@ -195,7 +195,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
 
     out = console()
     report, is_stock = done.report, options.target == "stock"
-    out.print(cell(totals(report, verb)))
+    show_totals(out, report, verb)
     if (refusals := refusal_table(report)).row_count:
         show_table(out, refusals)
     if done.tables:
@@ -210,7 +210,8 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
         least = options.least_table_bytes
         out.print(cell(f"packed tables: no float32 table has --table-bytes ({least})"))
     is_packed = any(not table.refusal for table in done.packed)
-    if done.runtimes is None or not (report.fused_count or done.tables or is_packed):
+    is_fused = any(column.fused for column in report.lookups)
+    if done.runtimes is None or not (is_fused or done.tables or is_packed):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification

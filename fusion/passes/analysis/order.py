@@ -72,7 +72,7 @@ class Order:
         """Whether a node surely waits for a start, if that runs, or is it."""
         return bool(self._sure[second] & self._bits[first])
 
-    def may_be_before(self, first: str, second: str) -> bool:
+    def may_be_before(self, first: Start, second: str) -> bool:
         """Whether a node may wait for a start, or is it."""
         return bool(self._maybe[second] & self._bits[first])
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+)
 
 _FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
 _SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
@@ -49,8 +54,15 @@ def first_argument(node: node_def_pb2.NodeDef) -> int:
 
 def reached_functions(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
     """Returns the library functions that the main graph runs, at any depth."""
-    functions = {f.signature.name: f for f in graph_def.library.function}
-    stack = [name for node in graph_def.node for name in called(node)]
+    return functions_run_by(graph_def.node, graph_def.library)
+
+
+def functions_run_by(
+    nodes: Iterable[node_def_pb2.NodeDef], library: function_pb2.FunctionDefLibrary
+) -> frozenset[str]:
+    """Returns the library functions that nodes run, at any depth."""
+    functions = {f.signature.name: f for f in library.function}
+    stack = [name for node in nodes for name in called(node)]
     reached: set[str] = set()
     while stack:
         name = stack.pop()

@@ -65,6 +65,8 @@ class GraphView:
         preserved: names that something outside the graph refers to.
         awaited: names that something outside waits for, without reading a value.
         home_type: the type of device that fused ops are put on where no node says otherwise.
+        fetched: the nodes of a main graph that signatures return; empty in a function that no
+            signature runs; None where all nodes count as run.
         inferred: what `inferred_shapes` was asked already, and its answers.
     """
 
@@ -76,12 +78,14 @@ class GraphView:
         definition: function_pb2.FunctionDef | None = None,
         awaited: frozenset[str] = frozenset(),
         home_type: str = "CPU",
+        fetched: frozenset[str] | None = None,
     ) -> None:
         self.function: str = definition.signature.name if definition is not None else ""
         self.signatures = signatures
         self.preserved = preserved
         self.awaited = awaited
         self.home_type = home_type
+        self.fetched = fetched
         self._in_function = definition is not None
         self._tensors: dict[str, Tensor] = {}
         self._strings: dict[Tensor, str] = {}
@@ -92,6 +96,7 @@ class GraphView:
         self._depth = 0
         self._has_loops: bool | None = None
         self._live: set[str] | None = None
+        self._served: set[str] | None = None
         self._without_effect: set[str] = set()
         self.inferred: dict[Any, Any] = {}
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
@@ -132,6 +137,7 @@ class GraphView:
         signatures: OpSignatures | None = None,
         shapes: Mapping[str, Shape] | None = None,
         home_type: str = "CPU",
+        fetched: frozenset[str] | None = None,
     ) -> GraphView:
         """Returns the view of a function's body, whose returns count as uses.
 
@@ -140,10 +146,15 @@ class GraphView:
             signatures: of the ops.
             shapes: static shapes of the variables whose handles are its arguments, by argument.
             home_type: see the class.
+            fetched: see the class.
         """
         signatures = signatures or OpSignatures()
         view = GraphView(
-            definition.node_def, signatures, definition=definition, home_type=home_type
+            definition.node_def,
+            signatures,
+            definition=definition,
+            home_type=home_type,
+            fetched=fetched,
         )
         view._argument_shapes = shapes or {}
         return view
@@ -257,13 +268,26 @@ class GraphView:
         preserved nodes and all effects; every node that nobody reads if none is preserved.
         """
         if self._live is None:
-            self._live, added = set(), self._seen()
-            while added:
-                self._live |= added
-                read = {tensor.node for name in added for tensor in self.inputs(name)}
-                awaited = {before for name in added for before in self.controls(name)}
-                added = (read | awaited) - self._live
+            self._live = self._needed_by(self._seen())
         return name in self._live
+
+    def is_served(self, name: str) -> bool:
+        """Whether signatures run the node."""
+        if self.fetched is None:
+            return True
+        if self._served is None:
+            self._served = self._needed_by(self.fetched & self.nodes.keys())
+        return name in self._served
+
+    def _needed_by(self, names: Iterable[str]) -> set[str]:
+        """Returns nodes and all that they read or wait for."""
+        needed, added = set[str](), set(names)
+        while added:
+            needed |= added
+            read = {tensor.node for name in added for tensor in self.inputs(name)}
+            awaited = {before for name in added for before in self.controls(name)}
+            added = (read | awaited) - needed
+        return needed
 
     def _seen(self) -> set[str]:
         """Returns the nodes that somebody sees by themselves."""

@@ -70,13 +70,13 @@ def _plans_of_rest(
     ]
     names = {lookup.anchor for lookup in single}
     split = split_plan(lookup for lookup in lookups if lookup.anchor not in names).groups
-    joinable = worth_joining(view, single, step.measures)
-    joined = groups_in_joins(view, joinable, taken, step.measures)
+    joinable = worth_joining(view, single, step.unread)
+    joined = groups_in_joins(view, joinable, taken, step.unread)
     left = _without(joinable, joined)
     before: tuple[Group, ...] = ()
     for nested in (True, False):
         groups = groups_in_concats(
-            view, lookups, left, joined, nested, taken, step.measures, step.told
+            view, lookups, left, joined, nested, taken, step.unread, step.told
         )
         if groups != before:
             yield Plan((*split, *_alone(view, _without(single, groups)).groups, *groups))

@@ -126,6 +126,7 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
     """Refuses when a value that would vanish is used by somebody who stays."""
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
+    is_served = view.is_served(lookup.anchor)
     kept = _kept(lookup, outsiders.measures)
     recomputed: dict[str, tuple[Tensor, ...]] = {}
     for tensor in filter(None, _outputs_also_emitted(lookup)):
@@ -139,7 +140,7 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
             return NoMatch(_NAMED_OUTSIDE, name)
         if name in kept:
             continue
-        failure = outsiders.refusal(name, recomputed.get(name, ()), name not in light)
+        failure = outsiders.refusal(name, recomputed.get(name, ()), name not in light, is_served)
         if failure is not None:
             return failure
     return None
@@ -169,7 +170,9 @@ class _Outsiders:
     measures: frozenset[str] | None
     _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
 
-    def refusal(self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+    def refusal(
+        self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool, is_served: bool
+    ) -> NoMatch | None:
         """Returns why a node of a lookup cannot vanish; None if it can.
 
         The id side may be shared with lookups that stay: it costs little and is still computed
@@ -179,13 +182,17 @@ class _Outsiders:
             name: the node.
             recomputed: outputs that emitted ops compute, too.
             is_heavy: whether it is not of the id side.
+            is_served: whether signatures run the lookup: those whom they do not run compute the
+                value for themselves then.
         """
-        key = (name, recomputed, is_heavy)
+        key = (name, recomputed, is_heavy, is_served)
         if key not in self._refusals:
-            self._refusals[key] = self._refusal(name, recomputed, is_heavy)
+            self._refusals[key] = self._refusal(*key)
         return self._refusals[key]
 
-    def _refusal(self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool) -> NoMatch | None:
+    def _refusal(
+        self, name: str, recomputed: tuple[Tensor, ...], is_heavy: bool, is_served: bool
+    ) -> NoMatch | None:
         view = self.view
         for use in view.uses(name):
             user = use.node
@@ -193,6 +200,8 @@ class _Outsiders:
                 continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)
+            if is_served and not view.is_served(user):
+                continue
             stays = user not in self.vanishing and (is_heavy or user not in self.known)
             if stays and view.is_live(user):
                 why = f"a value inside the lookup is also used by {user} ({view.op(user)})"

@@ -30,12 +30,15 @@ class TrainingStep:
 
     Attributes:
         measures: nodes that tell the sizes of results, all of which other tensors tell, too.
+        unread: these, and nodes that no signature runs and that read what signatures compute: they
+            go on reading stock ops.
         told: results, and concats of them, whose sizes other tensors tell.
         refused: why lookups cannot be read later than stock does, by anchor.
         is_any: whether a table is changed in the graph.
     """
 
     measures: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
     told: frozenset[Tensor] = frozenset()
     refused: dict[str, NoMatch] = field(default_factory=dict)
     is_any: bool = False
@@ -46,9 +49,12 @@ class TrainingStep:
         lookups = [one for one in matches if one.spec is not None and not one.gradients]
         measures, told = _measures(view, lookups)
         changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
+        if view.fetched is not None:
+            changed = _run_together(view, lookups, changed)
         changed = {anchor: nodes for anchor, nodes in changed.items() if nodes}
-        refused = _unordered(view, lookups, measures, changed)
-        return TrainingStep(measures, told, refused, bool(changed))
+        unread = measures | _unserved_readers(view)
+        refused = _unordered(view, lookups, measures, unread, changed)
+        return TrainingStep(measures, unread, told, refused, bool(changed))
 
 
 NO_STEP = TrainingStep()
@@ -158,6 +164,17 @@ def _measures(
     return measures, frozenset(told)
 
 
+def _unserved_readers(view: GraphView) -> frozenset[str]:
+    """Returns the nodes that no signature runs and that read what signatures compute."""
+    if view.fetched is None:
+        return frozenset()
+    return frozenset(
+        name
+        for name in view.nodes
+        if not view.is_served(name) and any(view.is_served(t.node) for t in view.inputs(name))
+    )
+
+
 def _is_free(view: GraphView, name: str) -> bool:
     is_named = name in view.preserved or name in view.awaited
     return not (is_named or view.controls(name) or view.control_uses(name))
@@ -183,10 +200,26 @@ def _writers(view: GraphView, lookup: LookupMatch) -> Iterator[str]:
             )
 
 
+def _run_together(
+    view: GraphView, lookups: Sequence[LookupMatch], changed: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the nodes that change a table after stock has read rows of it, in the same run.
+
+    A graph from which signatures are run has others, too: what initializes and restores variables.
+    """
+    starts = {one.anchor: frozenset(one.nodes()) for one in lookups if changed[one.anchor]}
+    order = Order(view, starts.values())
+    return {
+        anchor: tuple(name for name in changed[anchor] if order.may_be_before(start, name))
+        for anchor, start in starts.items()
+    }
+
+
 def _unordered(
     view: GraphView,
     lookups: Sequence[LookupMatch],
     measures: frozenset[str],
+    unread: frozenset[str],
     changed: dict[str, tuple[str, ...]],
 ) -> dict[str, NoMatch]:
     """Returns why lookups cannot be read as late as just before what reads their results."""
@@ -195,7 +228,7 @@ def _unordered(
     for lookup in lookups:
         if lookup.anchor not in changed:
             continue
-        slots, known = joined(view, lookup, measures)[0], shapes_between(view, lookup, measures)
+        slots, known = joined(view, lookup, unread)[0], shapes_between(view, lookup, unread)
         is_measured = any(
             use.node in measures for tensor in known for use in view.tensor_uses(tensor)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fusion.passes.analysis.variables import Variable, VariableSearch, shards_name, variables_behind
@@ -46,10 +46,15 @@ class Column:
 
 
 def distinct_columns(report: FusionReport) -> tuple[Column, ...]:
+    """Groups the traces of each column."""
+    return traces_joined(report.columns)
+
+
+def traces_joined(columns: Iterable[ColumnReport]) -> tuple[Column, ...]:
     """Groups the traces of one column: same table, same index among that table's lookups."""
     groups: dict[tuple[str, int], list[ColumnReport]] = defaultdict(list)
     seen: Counter[tuple[str, str]] = Counter()
-    for column in report.columns:
+    for column in columns:
         groups[column.name, seen[column.function, column.name]].append(column)
         seen[column.function, column.name] += 1
     return tuple(Column(name, tuple(copies)) for (name, _), copies in groups.items())

@@ -1,14 +1,13 @@
-"""The part of a graph that a column is, before and after a rewrite, as networkx graphs to draw.
+"""The part of a graph that a column is, before and after a rewrite.
 
-Nodes carry `op`, `label` (the name, short) and `role`: the value of the `Stage` whose emitted op
-takes them over (and of that op itself), or one of the roles below. Constants are left out.
+The role of a node is the value of the `Stage` whose emitted op takes it over (also of that op
+itself), or one of the roles below. Constants are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-
-import networkx as nx
+from dataclasses import dataclass
 
 from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
@@ -33,9 +32,40 @@ _STEPS_BETWEEN = 12
 _LONGEST = 30
 
 
-def stock_picture(
-    view: GraphView, lookup: LookupMatch, failure: NoMatch | None = None
-) -> nx.DiGraph:
+@dataclass(frozen=True)
+class PictureNode:
+    """A node to draw.
+
+    Attributes:
+        op: its op.
+        label: its name, short.
+        role: what it is to the column.
+    """
+
+    op: str
+    label: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A part of a graph to draw.
+
+    Attributes:
+        nodes: by name, in file order, inputs last.
+        edges: pairs of names, from producer to consumer.
+    """
+
+    nodes: dict[str, PictureNode]
+    edges: tuple[tuple[str, str], ...]
+
+    @property
+    def own_count(self) -> int:
+        """How many nodes are no inputs."""
+        return sum(node.role != INPUT for node in self.nodes.values())
+
+
+def stock_picture(view: GraphView, lookup: LookupMatch, failure: NoMatch | None = None) -> Picture:
     """Returns what was explained of a column, the tensors that it reads, and where it stopped.
 
     Args:
@@ -54,7 +84,7 @@ def stock_picture(
 
 def emitted_picture(
     before: GraphView, after: GraphView, lookup: LookupMatch, output: str
-) -> nx.DiGraph:
+) -> Picture:
     """Returns the new nodes that compute the column's result, and the tensors that they read.
 
     Args:
@@ -66,7 +96,8 @@ def emitted_picture(
     others = _of_others(before, after, lookup, output)
     while stack:
         name = stack.pop()
-        if name not in roles and name not in others and before.op(name) != after.op(name):
+        is_new = name == output or before.op(name) != after.op(name)
+        if name not in roles and name not in others and is_new:
             roles[name] = _emitted_role(name, output, after.op(name))
             stack.extend(tensor.node for tensor in after.inputs(name))
     return _picture(after, roles, _scope(lookup.anchor), others)
@@ -75,8 +106,7 @@ def emitted_picture(
 def _of_others(before: GraphView, after: GraphView, lookup: LookupMatch, output: str) -> set[str]:
     """Returns the nodes that a group reads for other columns only."""
     spec = lookup.spec
-    assert spec is not None, "only fully recognised lookups are replaced"
-    if after.op(output) != GROUPED:
+    if spec is None or after.op(output) != GROUPED:
         return set()
     inputs = {tensor.node for tensor in input_tensors(spec)}
     folded = folded_bucketize(before, spec.ids) if isinstance(spec.ids, DenseIds) else None
@@ -97,8 +127,7 @@ def _emitted_role(name: str, output: str, op: str) -> str:
 
 def _picture(
     view: GraphView, roles: dict[str, str], scope: str, left_out: Container[str] = ()
-) -> nx.DiGraph:
-    picture = nx.DiGraph()
+) -> Picture:
     inside = [name for name in view.nodes if name in roles and view.op(name) != "Const"]
     edges = [
         (source, name)
@@ -106,11 +135,11 @@ def _picture(
         for source in _sources(view, name)
         if source not in left_out
     ]
+    nodes = {}
     for name in dict.fromkeys((*inside, *(source for source, _ in edges))):
         label = _short(name.removeprefix(f"{scope}/") if scope else name)
-        picture.add_node(name, op=view.op(name), label=label, role=roles.get(name, INPUT))
-    picture.add_edges_from(edges)
-    return picture
+        nodes[name] = PictureNode(view.op(name), label, roles.get(name, INPUT))
+    return Picture(nodes, tuple(edges))
 
 
 def _sources(view: GraphView, name: str) -> Iterator[str]:

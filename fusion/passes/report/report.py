@@ -44,6 +44,7 @@ class ColumnReport:
             the concat; for one whose fused ops each became stock ones, the last of these.
         fused_before: whether it has fused ops before the pass; if it is not `fused`, it keeps them,
             and the reason says why these and no others.
+        served: whether the signatures of a model run it; True where there are none to go by.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ColumnReport:
     form: str | None = None
     op: str | None = None
     fused_before: bool = False
+    served: bool = True
 
     @property
     def is_fused_already(self) -> bool:
@@ -140,11 +142,13 @@ class FusionReport:
     """All columns of a graph and its library, and the node counts of both sides.
 
     Attributes:
-        columns: all columns.
+        columns: of a model with signatures those that they run; all columns where they run none.
         nodes_before, nodes_after: the node counts.
         updates: the updates of tables, where they were looked for: in graphs that are about to run.
         newer: what the source has that the TensorFlow release does not, for which stock ops were
             written, as far as that is known.
+        others: lookups that no signature runs: training ops, and what models of tf_keras hold of
+            each layer.
     """
 
     columns: tuple[ColumnReport, ...] = ()
@@ -152,11 +156,17 @@ class FusionReport:
     nodes_after: int = 0
     updates: tuple[UpdateReport, ...] = ()
     newer: tuple[str, ...] = ()
+    others: tuple[ColumnReport, ...] = ()
 
     @property
     def fused_count(self) -> int:
         """How many columns are fused."""
         return sum(column.fused for column in self.columns)
+
+    @property
+    def lookups(self) -> tuple[ColumnReport, ...]:
+        """The columns and the others."""
+        return (*self.columns, *self.others)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers, ready for JSON."""
@@ -166,20 +176,23 @@ class FusionReport:
             "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after,
             "columns": [column.to_dict() for column in self.columns],
+            "others": [column.to_dict() for column in self.others],
             "updates": [update.to_dict() for update in self.updates],
             "newer": list(self.newer),
         }
 
     def __str__(self) -> str:
         after = "" if self.nodes_after == self.nodes_before else f" -> {self.nodes_after}"
-        already, nodes = already_fused(self.columns), f"{self.nodes_before}{after} nodes"
-        head = f"{self.fused_count} of {len(self.columns)} columns fused, {nodes}"
-        if all(column.is_fused_already for column in self.columns) and already is not None:
+        columns, others = self.columns, others_line(self, "fused")
+        already, nodes = already_fused(columns), f"{self.nodes_before}{after} nodes"
+        head = f"{self.fused_count} of {len(columns)} columns fused, {nodes}"
+        if all(column.is_fused_already for column in columns) and already is not None:
             head, already = f"{already}, {nodes}", None
         sections = (
             () if already is None else (f"  {already}",),
-            _lines(self.columns),
-            _group_lines(self.columns),
+            _lines(columns),
+            _group_lines(columns),
+            () if others is None else (f"  {others}",),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -195,6 +208,7 @@ class FusionReport:
             nodes_after=sum(part.nodes_after for part in parts),
             updates=tuple(update for part in parts for update in part.updates),
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
+            others=tuple(column for part in parts for column in part.others),
         )
 
 
@@ -223,6 +237,31 @@ def already_fused(columns: Collection[ColumnReport]) -> str | None:
         return None
     ops = {(column.function, column.anchor) for column in before}
     return f"already fused: {counted(len(before), 'column')} in {counted(len(ops), 'op')}"
+
+
+def served_first(
+    columns: Iterable[ColumnReport],
+) -> tuple[tuple[ColumnReport, ...], tuple[ColumnReport, ...]]:
+    """Returns `columns` and `others` of a report."""
+    columns = tuple(columns)
+    served = tuple(column for column in columns if column.served)
+    if not served:
+        return columns, ()
+    return served, tuple(column for column in columns if not column.served)
+
+
+def others_line(report: FusionReport, verb: str) -> str | None:
+    """Returns how many lookups no signature runs; None if there are none.
+
+    Args:
+        report: on the columns.
+        verb: what is said of columns that are fused, such as "can be fused".
+    """
+    if not report.others:
+        return None
+    fused = sum(column.fused for column in report.others)
+    count = counted(len(report.others), "other lookup")
+    return f"{count} that no signature runs: {fused} {verb}"
 
 
 def counted(count: int, noun: str) -> str:
