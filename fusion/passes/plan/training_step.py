@@ -41,10 +41,18 @@ class TrainingStep:
     is_any: bool = False
 
     @staticmethod
-    def of(view: GraphView, matches: Sequence[LookupMatch]) -> TrainingStep:
-        """Returns what is found of lookups without gradients of their own."""
+    def of(view: GraphView, matches: Sequence[LookupMatch], *, runs: bool) -> TrainingStep:
+        """Returns what is found of lookups without gradients of their own.
+
+        Args:
+            view: the graph.
+            matches: the lookups.
+            runs: whether the graph is about to run, see `FuseLookups`.
+        """
         lookups = [one for one in matches if one.spec is not None and not one.gradients]
         measures, told = _measures(view, lookups)
+        if not runs:
+            return TrainingStep(measures, told)
         changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
         changed = {anchor: nodes for anchor, nodes in changed.items() if nodes}
         refused = _unordered(view, lookups, measures, changed)
