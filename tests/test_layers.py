@@ -97,7 +97,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
-        *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
+        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "view", "idioms"),
+        "inferred_shapes",
         *("fused_columns", "liveness", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (

@@ -15,7 +15,7 @@ from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_rep
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import Refusals, refuse_unsafe
-from fusion.passes.plan.training_step import NO_STEP, TrainingStep
+from fusion.passes.plan.training_step import TrainingStep
 from fusion.passes.recognise.backward.forward_only import match_forward
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.match import NoMatch
@@ -62,10 +62,11 @@ class FuseLookups(LookupPass):
         may_step = self.runs or self.fetched is not None
         is_step = may_step and not view.function and not view.has_loops
         writers = writers.outside(view) if is_step else writers
-        step = TrainingStep.of(view, matches) if is_step else NO_STEP
+        step = TrainingStep.of(view, matches, runs=is_step)
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
-        measures = step.measures if is_step else None
-        refusals = refuse_unsafe(view, gaining, self.devices.types, self.tasks, measures)
+        refusals = refuse_unsafe(
+            view, gaining, self.devices.types, self.tasks, step.measures, trains=is_step
+        )
         unserved = _unserved(view, gaining, refusals)
         refused = refusals.all | unserved
         if refusal:

@@ -71,18 +71,18 @@ def refused(kind):
         return str(error)
     raise AssertionError(f"no {kind.__name__}")
 
-item_symbols, path = optimizer_plugin._ITEM_SYMBOLS, optimizer_plugin._library_path()
+item_symbols, path = optimizer_plugin._ITEM_SYMBOLS, optimizer_plugin.library.whole_path()
 optimizer_plugin._ITEM_SYMBOLS = (*item_symbols, "TF_NoSuchFunction")
 assert "TF_NoSuchFunction" in refused(tf.errors.UnimplementedError)
 optimizer_plugin._ITEM_SYMBOLS = item_symbols
 
 other = path.with_name("libtensorflow_framework.so.2")
-optimizer_plugin._library_path = lambda: other
+optimizer_plugin.library.whole_path = lambda: other
 message = refused(tf.errors.UnimplementedError)
 assert tf.__version__ in message and str(other) in message, message
-optimizer_plugin._library_path = lambda: path.with_name("nothing.so")
+optimizer_plugin.library.whole_path = lambda: path.with_name("nothing.so")
 refused(tf.errors.UnimplementedError)
-optimizer_plugin._library_path = lambda: path
+optimizer_plugin.library.whole_path = lambda: path
 assert not is_fused()
 ids = tf.SparseTensor([[0, 1]], tf.constant([2], tf.int64), [2, 2])
 assert fusion.fused_safe_embedding_lookup_sparse(tf.eye(3), ids).shape == [2, 3]

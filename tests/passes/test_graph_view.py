@@ -99,7 +99,7 @@ def test_constants_of_every_encoding() -> None:
         (Tensor("second"), (None, 2)),
         (Tensor("five"), (2,)),
         (Tensor("shape"), (2,)),
-        (Tensor("target"), None),
+        (Tensor("target"), (2, 2)),
         (Tensor("reshaped"), (None, 2)),
         (Tensor("reshaped", 1), (2,)),
         (Tensor("read"), (7, 3)),

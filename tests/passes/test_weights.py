@@ -13,7 +13,7 @@ import tensorflow as tf
 import fusion
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.graph.inferred_shapes import inferred_shape, symbolic_shapes
+from fusion.passes.graph.inferred_shapes import symbolic_shapes
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.targets import PASSES, Target
@@ -322,8 +322,8 @@ def test_shapes_are_symbols_of_what_they_are_made_of() -> None:
     assert other != exp
     assert unknown is None
     assert target == (*exp, 1)
-    assert inferred_shape(view, Tensor("matrix")) == (3, None)
-    assert inferred_shape(view, Tensor("unknown")) is None
+    assert view.shape(Tensor("matrix")) == (3, None)
+    assert view.shape(Tensor("unknown")) is None
 
 
 def test_a_graph_that_makes_no_sense_has_no_shapes() -> None:
@@ -331,5 +331,5 @@ def test_a_graph_that_makes_no_sense_has_no_shapes() -> None:
         tf.exp(v1.placeholder(tf.float32, [None]), name="exp")
     graph_def = graph.as_graph_def()
     graph_def.node[-1].input[0] = "missing"
-    assert inferred_shape(GraphView.of_graph(graph_def), Tensor("exp")) is None
-    assert inferred_shape(GraphView.of_graph(graph_def), Tensor("nowhere")) is None
+    assert GraphView.of_graph(graph_def).shape(Tensor("exp")) is None
+    assert GraphView.of_graph(graph_def).shape(Tensor("nowhere")) is None

@@ -6,6 +6,7 @@ others measure are made of those of the ids.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 
 _INT32 = types_pb2.DT_INT32
+_LIKE = {"ZerosLike": 0, "OnesLike": 1}
+"""Ops that fill the shape of a tensor with a number."""
 
 
 @dataclass
@@ -71,8 +74,10 @@ class SizeEmitter:
         dead = dead_with(view, self.edit.removed, unseen=False)
         gone = dead.union(self.edit.removed)
         for name in nodes:
-            users = (use.node for use in view.uses(name))
-            if any(user not in gone and view.is_live(user) for user in users):
+            if any(
+                use.position < 0 or (use.node not in gone and view.is_live(use.node))
+                for use in view.uses(name)
+            ):
                 self._measure(name)
         for name in sorted(dead):
             self.edit.removed.setdefault(name, name)
@@ -171,8 +176,11 @@ class SizeEmitter:
         """Makes the shapes that a node measures."""
         edit, view = self.edit, self.edit.view
         build = NodeBuilder(edit, name, view.nodes[name].device, "")
-        if view.op(name) == "ZerosLike":
-            self._zeros(build, name)
+        if view.op(name) in _LIKE:
+            self._filled(build, name, _LIKE[view.op(name)])
+            return
+        if view.op(name) in ("Size", "Rank"):
+            self._number(build, name)
             return
         dtype = view.type_attr(name, "out_type")
         for index, tensor in enumerate(view.inputs(name)):
@@ -187,13 +195,31 @@ class SizeEmitter:
             edit.replace(Tensor(name, index), new)
         edit.removed[name] = name
 
-    def _zeros(self, build: NodeBuilder, name: str) -> None:
-        """Makes zeros in the shape of something that goes."""
+    def _number(self, build: NodeBuilder, name: str) -> None:
+        """Makes the number of elements or axes of something that goes."""
+        edit, view = self.edit, self.edit.view
+        shape = self._known[view.inputs(name)[0]]
+        if view.op(name) == "Rank" or _are_numbers(shape):
+            sizes = [size for size in shape if isinstance(size, int)]
+            is_rank, dtype = view.op(name) == "Rank", view.type_attr(name, "out_type") or _INT32
+            count = len(shape) if is_rank else math.prod(sizes)
+            kind = dtypes.as_dtype(dtype).as_numpy_dtype
+            edit.replace(Tensor(name), build.constant("count", np.array(count, kind)))
+        else:
+            dtype = view.type_attr(name, "out_type")
+            axis = build.constant("axis", np.array(0, np.int32))
+            types = {"T": dtype, "Tidx": _INT32}
+            build.result("Prod", (self._vector(build, shape, dtype), axis), types)
+            edit.replace(Tensor(name), Tensor(name))
+        edit.removed[name] = name
+
+    def _filled(self, build: NodeBuilder, name: str, number: int) -> None:
+        """Makes a number in each place of something that goes."""
         edit, view = self.edit, self.edit.view
         dtype = view.type_attr(name, "T")
         sizes = self._vector(build, self._known[view.inputs(name)[0]], _INT32)
-        zero = build.constant("zero", np.array(0, dtypes.as_dtype(dtype).as_numpy_dtype))
-        build.result("Fill", (sizes, zero), {"T": dtype, "index_type": _INT32})
+        value = build.constant("value", np.array(number, dtypes.as_dtype(dtype).as_numpy_dtype))
+        build.result("Fill", (sizes, value), {"T": dtype, "index_type": _INT32})
         edit.removed[name] = name
         edit.replace(Tensor(name), Tensor(name))
 

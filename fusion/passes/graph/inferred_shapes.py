@@ -1,7 +1,6 @@
-"""Shapes as TensorFlow infers them itself, for the few tensors where `static_shapes` has no rule.
+"""Which unknown sizes of shapes are equal, as TensorFlow infers it.
 
-What Python knew of a tensor's shape is not in the graph, but follows from it by the shape functions
-of its ops. Grappler runs them on a GraphDef and gives each unknown size a symbol, by which two
+Grappler runs the shape functions of a GraphDef and gives each unknown size a symbol, by which two
 equal ones are known to be equal. It is asked about the nodes right behind the tensors alone.
 """
 
@@ -18,7 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.graph.tensor import ARG_OP, BRANCH_OPS, Shape, Tensor
+from fusion.passes.graph.tensor import ARG_OP, BRANCH_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 
 Symbolic = tuple[int, ...]
@@ -34,15 +33,6 @@ _OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 _FIRST_REF = 100
 #: From here on downwards there are symbols for sizes that Grappler gives none.
 _FIRST_FRESH = -(1 << 40)
-
-
-def inferred_shape(view: GraphView, tensor: Tensor) -> Shape | None:
-    """Returns what `GraphView.shape` does; asks TensorFlow where that knows no rank."""
-    known = view.shape(tensor)
-    if known is not None:
-        return known
-    shape = symbolic_shapes(view, (tensor,))[0]
-    return None if shape is None else tuple(size if size >= 0 else None for size in shape)
 
 
 def symbolic_shapes(

@@ -23,6 +23,7 @@ from tensorflow.core.framework import (
 )
 from tensorflow.python.framework import tensor_util
 
+from fusion.passes.graph.shape_functions import ShapeFunctions
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.static_shapes import structural_shape
 from fusion.passes.graph.tensor import (
@@ -93,6 +94,8 @@ class GraphView:
         self._constants: dict[str, npt.NDArray[Any] | None] = {}
         self._argument_shapes: Mapping[str, Shape] = {}
         self._shapes: dict[Tensor, Shape | None] = {}
+        self._known_shapes: dict[Tensor, Shape | None] = {}
+        self._shape_functions: ShapeFunctions | None = None
         self._depth = 0
         self._has_loops: bool | None = None
         self._live: set[str] | None = None
@@ -399,16 +402,31 @@ class GraphView:
     def shape(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
         if tensor not in self._shapes:
+            known = self.known_shape(tensor)
+            self._shapes[tensor] = self._inferred(tensor) if known is None else known
+        return self._shapes[tensor]
+
+    def _inferred(self, tensor: Tensor) -> Shape | None:
+        if self._shape_functions is None:
+            self._shape_functions = ShapeFunctions(self)
+        return self._shape_functions.shape(tensor)
+
+    def known_shape(self, tensor: Tensor) -> Shape | None:
+        """Returns the static shape as far as it is recorded, or a rule of `static_shapes` says it.
+
+        None for any other.
+        """
+        if tensor not in self._known_shapes:
             if self._depth == _DEEPEST:
                 return None
             self._depth += 1
             try:
-                self._shapes[tensor] = self._shape(tensor)
+                self._known_shapes[tensor] = self._known_shape(tensor)
             finally:
                 self._depth -= 1
-        return self._shapes[tensor]
+        return self._known_shapes[tensor]
 
-    def _shape(self, tensor: Tensor) -> Shape | None:
+    def _known_shape(self, tensor: Tensor) -> Shape | None:
         node = self.nodes.get(tensor.node)
         if node is None:
             return None

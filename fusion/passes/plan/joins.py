@@ -41,7 +41,7 @@ FEWEST = 2
 _MOST = 8
 """Joins of a lookup that are looked at."""
 
-MEASURES = frozenset({"Shape", "ShapeN", "ZerosLike"})
+MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 """Ops that tell the sizes of tensors, and nothing else of them."""
 
 REARRANGEMENTS = frozenset({"Reshape", "Squeeze", "ExpandDims"})

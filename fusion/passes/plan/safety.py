@@ -44,7 +44,9 @@ def refuse_unsafe(
     recognitions: Iterable[LookupMatch],
     device_types: frozenset[str],
     tasks: frozenset[str] | None = None,
-    measures: frozenset[str] | None = None,
+    measures: frozenset[str] = frozenset(),
+    *,
+    trains: bool = False,
 ) -> Refusals:
     """Returns why recognised lookups cannot be replaced without changing the rest.
 
@@ -54,8 +56,8 @@ def refuse_unsafe(
     Args:
         device_types: the device types, e.g. "CPU", that the fused ops have kernels for.
         tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
-        measures: nodes that read sizes of values inside lookups, which are told by others, too;
-            None if no gradients are expected beside the lookups.
+        measures: nodes that read sizes of values inside lookups, which are told by others, too.
+        trains: whether gradients are expected beside the lookups.
     """
     everyone = list(recognitions)
     known = {node for lookup in everyone for node in lookup.nodes()}
@@ -75,7 +77,9 @@ def refuse_unsafe(
         vanishing = {node for lookup in fused for node in removed_nodes(lookup)}
         vanishing |= dead_with(view, vanishing, unseen=False)
         outsiders = _Outsiders(view, vanishing, known, measures)
-        failures = {lookup.anchor: _check_uses(view, lookup, outsiders) for lookup in fused}
+        failures = {
+            lookup.anchor: _check_uses(view, lookup, outsiders, trains=trains) for lookup in fused
+        }
         news = {anchor: failure for anchor, failure in failures.items() if failure is not None}
         if not news:
             return refused
@@ -122,12 +126,14 @@ def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
     return ids.dtype != spec.dtype or (ids.stride != 0 and folded_bucketize(view, ids) is None)
 
 
-def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> NoMatch | None:
+def _check_uses(
+    view: GraphView, lookup: LookupMatch, outsiders: _Outsiders, *, trains: bool
+) -> NoMatch | None:
     """Refuses when a value that would vanish is used by somebody who stays."""
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
     is_served = view.is_served(lookup.anchor)
-    kept = _kept(lookup, outsiders.measures)
+    kept = _kept(lookup, outsiders.measures, trains=trains)
     recomputed: dict[str, tuple[Tensor, ...]] = {}
     for tensor in filter(None, _outputs_also_emitted(lookup)):
         recomputed[tensor.node] = (*recomputed.get(tensor.node, ()), tensor)
@@ -146,11 +152,10 @@ def _check_uses(view: GraphView, lookup: LookupMatch, outsiders: _Outsiders) -> 
     return None
 
 
-def _kept(lookup: LookupMatch, measures: frozenset[str] | None) -> frozenset[str]:
-    """Returns nodes inside a lookup that a gradient beside it may need, and gets."""
-    if measures is None:
-        return frozenset()
-    return measures.union(() if lookup.parts.whole is None else lookup.parts.whole.of_ids)
+def _kept(lookup: LookupMatch, measures: frozenset[str], *, trains: bool) -> frozenset[str]:
+    """Returns nodes inside a lookup that others, as a gradient beside it, may need, and get."""
+    whole = lookup.parts.whole
+    return measures.union(whole.of_ids if trains and whole is not None else ())
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class _Outsiders:
     view: GraphView
     vanishing: set[str]
     known: set[str]
-    measures: frozenset[str] | None
+    measures: frozenset[str]
     _refusals: dict[tuple[object, ...], NoMatch | None] = field(default_factory=dict)
 
     def refusal(
@@ -196,7 +201,7 @@ class _Outsiders:
         view = self.view
         for use in view.uses(name):
             user = use.node
-            if use.tensor in recomputed or user in (self.measures or ()):
+            if use.tensor in recomputed or user in self.measures:
                 continue
             if use.position < 0:
                 return NoMatch("a value inside the lookup is returned by the function", name)

@@ -44,10 +44,18 @@ class TrainingStep:
     is_any: bool = False
 
     @staticmethod
-    def of(view: GraphView, matches: Sequence[LookupMatch]) -> TrainingStep:
-        """Returns what is found of lookups without gradients of their own."""
+    def of(view: GraphView, matches: Sequence[LookupMatch], *, runs: bool) -> TrainingStep:
+        """Returns what is found of lookups without gradients of their own.
+
+        Args:
+            view: the graph.
+            matches: the lookups.
+            runs: whether the graph is about to run, see `FuseLookups`.
+        """
         lookups = [one for one in matches if one.spec is not None and not one.gradients]
         measures, told = _measures(view, lookups)
+        if not runs:
+            return TrainingStep(measures, measures, told)
         changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
         if view.fetched is not None:
             changed = _run_together(view, lookups, changed)

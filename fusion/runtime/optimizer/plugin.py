@@ -261,7 +261,7 @@ def counts() -> Counts:
 
 def symbol() -> str | None:
     """The mangled name of TensorFlow's entry point for optimizers, if there is all it takes."""
-    path = _library_path()
+    path = library.whole_path()
     name = elf.exported_name(path, _INIT_SYMBOL) if path.exists() else None
     exported = name is not None and all(hasattr(_library(), one) for one in _ITEM_SYMBOLS)
     return name if exported else None
@@ -274,7 +274,7 @@ def _entry_point() -> Callable[..., object]:
             None,
             None,
             f"TensorFlow {tf.__version__} cannot call fusion for the graphs that it runs: "
-            f"{_library_path()} does not export tensorflow::grappler::InitGraphPlugin and "
+            f"{library.whole_path()} does not export tensorflow::grappler::InitGraphPlugin and "
             f"{', '.join(_ITEM_SYMBOLS)}.\n{_OTHER_WAYS}",
         )
     if others := other_plugins():
@@ -394,13 +394,9 @@ def _package(path: str) -> str:
     return ""
 
 
-def _library_path() -> Path:
-    return Path(library.path()).with_name("libtensorflow_cc.so.2")
-
-
 @cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(_library_path()))
+    return ctypes.CDLL(str(library.whole_path()))
 
 
 def _address(function: object) -> int:

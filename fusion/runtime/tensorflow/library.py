@@ -6,6 +6,7 @@ import ctypes
 import platform
 import sys
 from functools import cache
+from pathlib import Path
 
 #: Every C function used by this package: the header that declares it is in the comment.
 SYMBOLS = (
@@ -96,6 +97,11 @@ def path() -> str:
     import tensorflow as tf
 
     return str(tf.sysconfig.get_lib()) + "/libtensorflow_framework.so.2"
+
+
+def whole_path() -> Path:
+    """The file name of the library that has what `path` lacks, C functions for graphs among it."""
+    return Path(path()).with_name("libtensorflow_cc.so.2")
 
 
 def missing_symbols() -> list[str]:

@@ -206,7 +206,7 @@ def _kept() -> LiveMemory:
 
 @cache
 def _double_reader() -> str:
-    name = elf.exported_name(_path(), _READ_DOUBLES.encode())
+    name = elf.exported_name(library.whole_path(), _READ_DOUBLES.encode())
     if name is None:
         raise NotImplementedError("TensorFlow does not export how a variable is updated")
     return name
@@ -215,9 +215,10 @@ def _double_reader() -> str:
 @cache
 def _versioned() -> tuple[str, str, str]:
     """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
+    whole = library.whole_path()
     names = [
         elf.exported_name(path, prefix.encode()) if path.exists() else None
-        for path, prefix in ((_path(), _FIND), (_path(), _READ), (Path(library.path()), _FAIL))
+        for path, prefix in ((whole, _FIND), (whole, _READ), (Path(library.path()), _FAIL))
     ]
     if None in names:
         raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
@@ -228,7 +229,7 @@ def _versioned() -> tuple[str, str, str]:
 @cache
 def _address(name: str) -> int:
     # The second needs the first, and finds its names too; not the other way round.
-    handle = ctypes.CDLL(str(_path()))
+    handle = ctypes.CDLL(str(library.whole_path()))
     if not hasattr(handle, name):
         raise NotImplementedError(f"TensorFlow does not export {name}")
     return ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0
@@ -254,7 +255,3 @@ def _named_dtype(offset: int, number: int) -> bytes:
     text = (ctypes.c_int64 * OBJECT_WORDS)()
     kind(_address(DESCRIBE_VARIABLE))(text, variable)
     return ctypes.string_at(text[0]).partition(b"/")[0]
-
-
-def _path() -> Path:
-    return Path(library.path()).with_name("libtensorflow_cc.so.2")

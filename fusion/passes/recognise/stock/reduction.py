@@ -9,7 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
-from fusion.passes.graph.inferred_shapes import inferred_shape, symbolic_shapes
+from fusion.passes.graph.inferred_shapes import symbolic_shapes
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
@@ -223,7 +223,7 @@ def _match_product(view: GraphView, data: Tensor, dtype: int) -> _Product | NoMa
 def _not_of_matrix(view: GraphView, rows: Tensor) -> NoMatch | None:
     """Says of rows that are no vectors, with which no column of weights goes, what they are of."""
     table = view.inputs(rows.node)[0]
-    shape = inferred_shape(view, table)
+    shape = view.shape(table)
     if shape is None:
         return NoMatch("the table is not known to be a matrix", table.node)
     return not_a_matrix(shape, table.node)
@@ -268,7 +268,7 @@ def _match_column(view: GraphView, column: Tensor) -> tuple[Tensor, tuple[str, .
     if op not in ("Reshape", "ExpandDims"):
         return NoMatch("the weights are not a column of the entries' weights", source.node)
     vector, target = view.inputs(source.node)
-    shape = inferred_shape(view, vector)
+    shape = view.shape(vector)
     if shape is None:
         return NoMatch("the weights are not known to be a vector", vector.node)
     if len(shape) != 1:

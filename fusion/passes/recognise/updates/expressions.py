@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from fusion.passes.analysis.stock_bits import RSQRT, has_bits_of
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
-from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -216,7 +215,7 @@ class Expressions:
 
     def _input(self, source: Tensor) -> Value | NoMatch:
         """Entries that the program is given."""
-        shape = inferred_shape(self.view, source)
+        shape = self.view.shape(source)
         if shape is None or len(shape) != 2 or shape[1] not in (self.shape[1], None):
             return NoMatch("it is not known whether updates are a row for each id", source.node)
         return Value(Kind.ENTRIES, "input", source)

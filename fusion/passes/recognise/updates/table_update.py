@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fusion.passes.analysis.order import Order
-from fusion.passes.graph.inferred_shapes import inferred_shape
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -162,7 +161,7 @@ def match_update(
     (indices,) = lists
     if view.dtype(indices) not in ID_TYPES:
         return NoMatch("the dtype of the ids is not known", indices.node)
-    if len(inferred_shape(view, indices) or ()) != 1:
+    if len(view.shape(indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
     if any(write.needs_distinct for write in writes) and not are_distinct(view, indices):
         return NoMatch("ids may be repeated", last)
