@@ -215,11 +215,12 @@ class _Search:
                     found.append(slot)
                     continue
                 moved = rearranged(shapes, user, position, shapes.known[tensor])
-                if moved is None or view.controls(user) or view.control_uses(user):
+                hows = [one for one in view.inputs(user) if one != used]
+                if moved is None or self._is_ordered(shapes, user, hows):
                     others.append(user)
                     continue
                 shapes.known[Tensor(user)] = moved
-                for how in (one for one in view.inputs(user) if one != used):
+                for how in hows:
                     helpers.update(shapes.derived(how, {*shapes.known}))
                 stack.append(Tensor(user))
         outside = self._outside(shapes, helpers, others)
@@ -229,6 +230,18 @@ class _Search:
         if not found or len(found) > _MOST:
             return NoMatch("its rows go to no concat, or to many", self.anchor)
         return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
+
+    def _is_ordered(self, shapes: ShapeMath, user: str, hows: Iterable[Tensor]) -> bool:
+        """Whether others wait for what hands on a tensor, or it for more than its inputs.
+
+        It may do so by what says how, on which TensorFlow puts control edges.
+        """
+        view, inside = self.view, {tensor.node for tensor in shapes.known}
+        if view.controls(user) or view.control_uses(user):
+            return True
+        names = {name for how in hows for name in (how.node, view.resolve(how).node)}
+        waits = {before for name in names for before in view.controls(name)} - inside
+        return any(map(view.has_effect, waits))
 
     def _outside(self, shapes: ShapeMath, helpers: set[str], others: list[str]) -> str | None:
         """Returns a node that reads what goes with the tensors that were followed.
