@@ -53,8 +53,8 @@ class FuseLookups(LookupPass):
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
-        matches = self.named(view, recognise_all(view))
         is_step = self.runs and not view.function and not view.has_loops
+        matches = self.named(view, recognise_all(view, is_step=is_step))
         writers = writers.outside(view) if is_step else writers
         step = TrainingStep.of(view, matches) if is_step else NO_STEP
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]
