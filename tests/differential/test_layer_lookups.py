@@ -77,7 +77,9 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
         wraps=draw(st.booleans()),
         between=between,
         joins=joins,
-        beside=joins == (("concat", 1),) and between not in ("expand", "new axis") and draw(st.booleans()),
+        beside=joins == (("concat", 1),)
+        and between not in ("expand", "new axis")
+        and draw(st.booleans()),
         bag=bag,
         any_length=not bags and ways == _OF_SEQUENCES and draw(st.booleans()),
     )

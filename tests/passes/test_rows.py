@@ -275,7 +275,9 @@ PIECES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
     "the first rows": (lambda rows: rows[:3], (), (1,)),
     "the first row": (lambda rows: rows[0], (), (2,)),
     "as few as are known at run time": (
-        lambda rows: tf.slice(rows, [0, 0, 0], [tf.shape(rows)[0] - 1, 1, -1]), (), (1,)
+        lambda rows: tf.slice(rows, [0, 0, 0], [tf.shape(rows)[0] - 1, 1, -1]),
+        (),
+        (1,),
     ),
     "from the second on": (lambda rows: tf.slice(rows, [0, 1, 0], [-1, -1, -1]), (), (2,)),
     "gathered": (lambda rows: tf.gather(rows, 0, axis=1), (1,), (2,)),

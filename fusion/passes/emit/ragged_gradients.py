@@ -1,8 +1,8 @@
 """What gradients read of bags that row splits say, in few stock ops instead of some forty.
 
-    the number of each entry's bag    the first column of RaggedTensorToSparse's indices
-    how many entries a bag has        the lengths, as numbers of the table's dtype
-    the gradient of each entry        a gather of that of its bag
+the number of each entry's bag    the first column of RaggedTensorToSparse's indices
+how many entries a bag has        the lengths, as numbers of the table's dtype
+the gradient of each entry        a gather of that of its bag
 """
 
 from __future__ import annotations
@@ -90,18 +90,14 @@ class RaggedGradientEmitter:
 
     def _number(self, lookup: LookupMatch, whole: RaggedSum) -> None:
         """Emits the number of each entry's bag, and what is gathered by these numbers."""
-        edit, view, rows = self.edit, self.edit.view, whole.rows
+        view, rows = self.edit.view, whole.rows
         ids, spec = lookup.full_spec.ids, lookup.full_spec
         assert isinstance(ids, RaggedIds)
         build = self._builder(rows)
         types = {"T": spec.dtype, "Tsplits": ids.splits_dtype}
         inputs = (ids.row_splits, ids.values)
-        indices = build.shared(
-            "indices", "RaggedTensorToSparse", inputs, types, {"RAGGED_RANK": 1}
-        )
-        bounds = (
-            build.constant("at", np.array(at, np.int32)) for at in ([0, 0], [0, 1], [1, 1])
-        )
+        indices = build.shared("indices", "RaggedTensorToSparse", inputs, types, {"RAGGED_RANK": 1})
+        bounds = (build.constant("at", np.array(at, np.int32)) for at in ([0, 0], [0, 1], [1, 1]))
         masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
         types = {"T": _INT64, "Index": _INT32}
         numbers = build.shared("rows", "StridedSlice", (indices, *bounds), types, masks)

@@ -38,6 +38,7 @@ _MOST = 8
 MEASURES = frozenset({"Shape", "ShapeN", "ZerosLike"})
 """Ops that tell the sizes of tensors, and nothing else of them."""
 
+
 @dataclass(frozen=True)
 class Slot:
     """An input of a join.

@@ -22,7 +22,7 @@ class RowSplits:
     Attributes:
         tensor: int32 or int64 [rows + 1].
         dtype: DataType of it.
-        lengths: the differences between them, [rows], where they are computed; they may be more than once.
+        lengths: the differences between them, [rows], where the graph computes them.
     """
 
     tensor: Tensor
