@@ -99,7 +99,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "rearrangements", "index_grids", "expressions", "value_ranges"),
-        *("order", "handles", "variables", "stock_bits"),
+        *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.plan": (
         "plan",

@@ -33,6 +33,8 @@ def build(
     dtype: Any = tf.float32,
     batch: int | None = None,
     more: Sums | None = None,
+    is_vector: bool = True,
+    reader: Sums | None = None,
 ) -> graph_pb2.GraphDef:
     """A step of SGD of two tables, whose bags are side by side.
 
@@ -41,23 +43,28 @@ def build(
         ids, splits, dtype: of what.
         batch: how many bags there are, if the graph knows it.
         more: (the ragged ids of the first table) -> what is computed of them besides.
+        is_vector: whether the graph knows that ids are a vector.
+        reader: (joined bags) -> what the loss is made of, if not of them.
     """
     with tf.Graph().as_default() as graph:
         parts, handles, bags = [], [], []
         for n, width in enumerate(WIDTHS):
-            values = v1.placeholder(ids, [None], f"ids{n}")
+            values = v1.placeholder(ids, [None] if is_vector else None, f"ids{n}")
             size = None if batch is None else batch + 1
             ends = v1.placeholder(splits, [size], f"splits{n}")
-            bags.append(tf.RaggedTensor.from_row_splits(values, ends, validate=False))
             handle = raw.VarHandleOp(
                 dtype=dtype, shape=[ROWS, width], shared_name=f"table{n}", name=f"table{n}"
             )
             rows = raw.ResourceGather(resource=handle, indices=values, dtype=dtype)
+            # As the model knows, and its graph does not say.
+            values.set_shape([None])
+            bags.append(tf.RaggedTensor.from_row_splits(values, ends, validate=False))
             rows.set_shape([None, width])
             handles.append((handle, rows))
             parts.append(reduce(bags[-1].with_values(rows)))
         joined = tf.concat(parts, 1)
-        loss = tf.reduce_sum(tf.square(joined) * tf.cast(0.3, dtype))
+        found = joined if reader is None else reader(joined)
+        loss = tf.reduce_sum(tf.square(found) * tf.cast(0.3, dtype))
         gradients = tf.gradients(loss, [rows for _, rows in handles])
         writes = [
             raw.ResourceScatterSub(resource=handle, indices=one.values, updates=gradient)
@@ -206,3 +213,44 @@ def test_maxima_stay_whose_gradient_reads_rows() -> None:
     result = PASS.apply(build(lambda rows: tf.reduce_max(rows, 1)))
     assert result.report.fused_count == 0
     assert not result.modified
+
+
+def product(joined: Any) -> Any:
+    kernel = tf.reshape(tf.range(7.0), [7, 1])
+    return tf.matmul(tf.identity(joined), kernel)
+
+
+def test_ids_of_any_rank_are_vectors_where_a_product_reads_their_bags() -> None:
+    """As those of a RaggedTensor from an iterator are; of others stock fails at the product."""
+    graph_def = build(mean, is_vector=False, reader=product)
+    ids = next(node for node in graph_def.node if node.name == "ids0")
+    assert ids.attr["shape"].shape.unknown_rank
+    assert not OF_STOCK & check(graph_def, [(3, 1, 4), (2,)]).keys()
+    fused = PASS.apply(graph_def).graph_def
+    for one in (graph_def, fused):
+        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            tf.import_graph_def(one, name="")
+            for n, width in enumerate(WIDTHS):
+                handle = graph.get_tensor_by_name(f"table{n}:0")
+                session.run(raw.AssignVariableOp(resource=handle, value=tf.ones([ROWS, width])))
+            feed = {f"ids{n}:0": [[1, 2], [3, 4]] for n in range(2)}
+            feed |= {f"splits{n}:0": [0, 2] for n in range(2)}
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run("out:0", feed)
+
+
+def added(joined: Any) -> Any:
+    return tf.nn.relu(joined)
+
+
+def product_that_waits(joined: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_positive(tf.shape(joined))]):
+        return product(joined)
+
+
+@pytest.mark.parametrize("reader", [added, product_that_waits])
+def test_ids_of_any_rank_stay_elsewhere(reader: Sums) -> None:
+    result = PASS.apply(build(mean, is_vector=False, reader=reader))
+    assert {column.reason for column in result.report.columns} == {
+        "the ids are not known to be a vector"
+    }

@@ -124,6 +124,8 @@ def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
         table, ids = view.inputs(name)[:2]
         of_table = view.variable_shape(table) if op == "ResourceGather" else view.shape(table)
         of_ids = ShapeMath(view).shape_of(ids)
+        if of_ids is None and isinstance(whole, RaggedSum):
+            of_ids = (Dim(view.resolve(ids), 0),)
         if of_table is not None and of_ids is not None and None not in of_table[1:]:
             shapes[Tensor(name)] = (*of_ids, *(size for size in of_table[1:] if size is not None))
     return shapes

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusion.passes.analysis.ranks_by_use import is_multiplied
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
@@ -176,8 +177,6 @@ def _match(view: GraphView, reduction: str, may_be_measured: bool) -> Whole | No
     splits = match_row_splits(view, rows, count)
     if splits is None:
         return NoMatch("the rows of entries are not those of row splits", reduction)
-    if gather.shape is None or len(gather.shape) != 2:
-        return NoMatch("the ids are not known to be a vector", reduction)
     is_max = view.op(reduction) == _MAX
     if terms.weights is not None and is_max:
         return NoMatch("it is the maximum of weighted rows", reduction)
@@ -187,6 +186,9 @@ def _match(view: GraphView, reduction: str, may_be_measured: bool) -> Whole | No
     if not is_max:
         division = _match_division(view, reduction, terms, splits, may_be_measured)
     output = Tensor(reduction if division is None else division.node)
+    is_vector = len(gather.shape) == 2 if gather.shape is not None else is_multiplied(view, output)
+    if not is_vector:
+        return NoMatch("the ids are not known to be a vector", reduction)
     weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
     ids = gather.ids
     spec = lookup_of(
