@@ -233,8 +233,8 @@ def test_ids_of_any_rank_are_vectors_where_a_product_reads_their_bags() -> None:
             for n, width in enumerate(WIDTHS):
                 handle = graph.get_tensor_by_name(f"table{n}:0")
                 session.run(raw.AssignVariableOp(resource=handle, value=tf.ones([ROWS, width])))
-            feed = {f"ids{n}:0": [[1, 2], [3, 4]] for n in range(2)}
-            feed |= {f"splits{n}:0": [0, 2] for n in range(2)}
+            feed = {f"ids{n}:0": np.array([[1, 2], [3, 4]]) for n in range(2)}
+            feed |= {f"splits{n}:0": np.array([0, 2]) for n in range(2)}
             with pytest.raises(tf.errors.InvalidArgumentError):
                 session.run("out:0", feed)
 
