@@ -40,8 +40,7 @@ class Model:
       ids: their dtype.
       dtype: of the tables.
       wraps: whether ids < 0 count from the end of the table, as Keras 3 has it.
-      between: what is between a gather and the join: nothing, "flatten", "flatten as Keras", which
-        computes the shape, "squeeze", "expand" or "identity".
+      between: what is between a gather and the join, see `BETWEEN`.
       joins: what joins them: op and axis of each; the second reads the same rows.
       beside: whether a matrix that is no lookup is the first thing to be joined.
       bag: what is made of the rows of the last axis of the ids, or of ragged or sparse ids, which
@@ -287,19 +286,41 @@ BAGS: dict[str, Callable[[Model, int, Any, Any], Any]] = {
 }
 
 
-def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
-    if not model.between:
-        return rows
+def _flattened(model: Model, rows: tf.Tensor, count: Any) -> tf.Tensor:
     width = rows.shape[-1] * (1 if model.bag else int(np.prod(model.shape)))
-    if model.between == "flatten":
-        return tf.reshape(rows, [-1, width])
-    if model.between == "flatten as Keras":
-        return tf.reshape(rows, [tf.shape(rows)[0], width])
-    if model.between == "squeeze":
-        return tf.squeeze(rows, [1])
-    if model.between == "expand":
-        return tf.expand_dims(rows, 1)
-    return tf.identity(rows)
+    return tf.reshape(rows, [count, width])
+
+
+#: Each (model, rows) -> what is joined; slices are of an axis of size 1 in front of the last.
+BETWEEN: dict[str, Callable[[Model, Any], Any]] = {
+    "": lambda model, rows: rows,
+    "identity": lambda model, rows: tf.identity(rows),
+    "flatten": lambda model, rows: _flattened(model, rows, -1),
+    "flatten as Keras": lambda model, rows: _flattened(model, rows, tf.shape(rows)[0]),
+    "squeeze": lambda model, rows: tf.squeeze(rows, [1]),
+    "expand": lambda model, rows: tf.expand_dims(rows, 1),
+    "new axis": lambda model, rows: rows[:, tf.newaxis],
+    "first": lambda model, rows: rows[:, 0],
+    "last": lambda model, rows: rows[:, -1, :],
+    "first behind an ellipsis": lambda model, rows: rows[..., 0, :],
+    "first few": lambda model, rows: tf.squeeze(rows[:, :5], [1]),
+    "last few": lambda model, rows: tf.squeeze(rows[:, -1:], [1]),
+    "gather": lambda model, rows: tf.gather(rows, 0, axis=1),
+    "unstack": lambda model, rows: tf.unstack(rows, axis=1)[0],
+    "split": lambda model, rows: tf.split(rows, 1, 1)[0][:, 0],
+    "split by sizes": lambda model, rows: tf.split(rows, [1], 1)[0][:, 0],
+    "slice": lambda model, rows: tf.slice(rows, [0, 0, 0], [-1, 1, rows.shape[-1]])[:, 0],
+    "slice of measured size": lambda model, rows: tf.slice(
+        rows, [0, 0, 0], [tf.shape(rows)[0], 1, -1]
+    )[:, 0],
+}
+SLICES = tuple(BETWEEN)[6:]
+"""Those that slice."""
+
+
+def rearranged(model: Model, rows: tf.Tensor) -> tf.Tensor:
+    result: tf.Tensor = BETWEEN[model.between](model, rows)
+    return result
 
 
 def ids_key(model: Model, number: int) -> str:

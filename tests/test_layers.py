@@ -102,8 +102,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("fused_columns", "liveness", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),
-        *("handles", "variables", "stock_bits"),
+        *("symbolic_shapes", "rearrangements", "index_grids", "expressions", "value_ranges"),
+        *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.plan": (
         "plan",

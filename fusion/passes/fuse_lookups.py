@@ -57,10 +57,10 @@ class FuseLookups(LookupPass):
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
-        matches = self.named(view, recognise_all(view))
-        matches = tuple(_as_served(view, lookup) for lookup in matches)
         may_step = self.runs or self.fetched is not None
         is_step = may_step and not view.function and not view.has_loops
+        matches = self.named(view, recognise_all(view, is_step=is_step))
+        matches = tuple(_as_served(view, lookup) for lookup in matches)
         writers = writers.outside(view) if is_step else writers
         step = TrainingStep.of(view, matches, runs=is_step)
         gaining = [lookup for lookup in matches if _can_gain(view, lookup, writers)]

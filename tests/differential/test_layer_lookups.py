@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import layer_graphs as layers
 from tests.differential.agreement import Array, agreement, check_models, fused_and_lowered
 from tests.differential.strategies import PLAIN_REPORT
-from tests.layer_graphs import BAGS, Model, Table
+from tests.layer_graphs import BAGS, SLICES, Model, Table
 
 KEEP = frozenset({"out", "out_1", "initialize"})
 
@@ -24,12 +24,14 @@ _Way = tuple[str, tuple[tuple[str, int], ...]]
 _OF_MATRIX: tuple[_Way, ...] = (
     ("", (("concat", 1),)),
     ("expand", (("concat", 2),)),
+    ("new axis", (("concat", 2),)),
     ("identity", (("concat", -1),)),
 )
 _OF_COLUMN: tuple[_Way, ...] = (
     ("flatten", (("concat", 1),)),
     ("flatten as Keras", (("concat", -1),)),
     ("squeeze", (("concat", 1),)),
+    *((name, (("concat", 1),)) for name in SLICES[1:]),
     ("", (("concat", 2),)),
     ("", (("concat", 2), ("concat", -1))),
 )
@@ -75,7 +77,9 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
         wraps=draw(st.booleans()),
         between=between,
         joins=joins,
-        beside=joins == (("concat", 1),) and between != "expand" and draw(st.booleans()),
+        beside=joins == (("concat", 1),)
+        and between not in ("expand", "new axis")
+        and draw(st.booleans()),
         bag=bag,
         any_length=not bags and ways == _OF_SEQUENCES and draw(st.booleans()),
     )

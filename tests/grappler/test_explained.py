@@ -257,8 +257,8 @@ def test_what_explain_says_is_what_enable_does(
     assert sorted(map(str, case.forms)) == sorted(str(c.form) for c in explained.columns)
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
+@pytest.mark.parametrize("known_by", ["nothing", "a shape", "a product"])
+def test_ragged_ids_of_an_iterator_need_a_known_rank(known_by: str) -> None:
     bags = tf.ragged.constant([[1, 2], [], [3]], dtype=tf.int64, row_splits_dtype=tf.int64)
     iterator = iter(tf.data.Dataset.from_tensor_slices(bags).batch(3).repeat(2))
     found = tables(2)
@@ -266,13 +266,14 @@ def test_ragged_ids_of_an_iterator_need_a_known_rank(is_known: bool) -> None:
     @tf.function
     def step(ids: Any) -> Any:
         ids = next(ids)
-        if is_known:
+        if known_by == "a shape":
             ids = ids.with_values(tf.ensure_shape(ids.values, [None]))
-        return tf.concat([tf.reduce_sum(tf.gather(table, ids), 1) for table in found], 1)
+        bags = tf.concat([tf.reduce_sum(tf.gather(table, ids), 1) for table in found], 1)
+        return bags @ tf.ones([bags.shape[1], 2]) if known_by == "a product" else bags
 
     report = fusion.explain(step.get_concrete_function(iterator))
-    assert [column.fused for column in report.columns] == [is_known] * 2
-    if not is_known:
+    assert [column.fused for column in report.columns] == [known_by != "nothing"] * 2
+    if known_by == "nothing":
         assert {c.reason for c in report.columns} == {"the ids are not known to be a vector"}
         return
     expected = step(iterator)

@@ -329,3 +329,54 @@ def test_stock_columns_of_one_id_per_row() -> None:
     fused.assert_same(stock)
     assert (stock.ran[GROUPED], fused.ran[GROUPED]) == (0, STEPS)
     assert fused.ran["ResourceGather"] == 0
+
+
+def _bags(splits: str) -> tuple[tf.RaggedTensor, ...]:
+    rng = np.random.default_rng(0)
+    lengths = [rng.integers(1, 6, BATCH * STEPS).astype(splits) for _ in range(2)]
+    return tuple(
+        tf.RaggedTensor.from_row_lengths(rng.integers(0, ROWS, one.sum()), one) for one in lengths
+    )
+
+
+def means_trained(kit: Any, splits: str) -> Trained:
+    """Trains means of ragged ids by `fit`, as tutorials write them."""
+    kit.utils.set_random_seed(1)
+
+    class Means(kit.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = [
+                self.add_weight(shape=(ROWS, DIM), initializer="uniform", name=f"table{n}")
+                for n in range(2)
+            ]
+            self.out = kit.layers.Dense(1)
+
+        def call(self, ids: Sequence[tf.RaggedTensor]) -> tf.Tensor:
+            tables = [getattr(table, "value", table) for table in self.tables]
+            rows = [
+                tf.nn.embedding_lookup(table if kit is keras else self.tables[n], one)
+                for n, (table, one) in enumerate(zip(tables, ids, strict=True))
+            ]
+            return self.out(tf.concat([tf.reduce_mean(one, axis=1) for one in rows], 1))
+
+    model = Means()
+    model.compile(OPTIMIZERS["adagrad"](kit), kit.losses.BinaryCrossentropy(from_logits=True))
+    labels = np.random.default_rng(0).integers(0, 2, (BATCH * STEPS, 1))
+    batches = tf.data.Dataset.from_tensor_slices((_bags(splits), labels)).batch(BATCH)
+    with executed() as ran:
+        losses = model.fit(batches, epochs=2, verbose=0, shuffle=False).history["loss"]
+    return Trained(losses, [variable.numpy() for variable in model.trainable_variables], ran)
+
+
+@pytest.mark.parametrize(
+    ("kit", "splits"), [(keras, "int64"), (tf_keras, "int32")], ids=["keras", "tf_keras"]
+)
+def test_means_of_ragged_ids(kit: Any, splits: str) -> None:
+    stock = means_trained(kit, splits)
+    with fusion.fused():
+        fused = means_trained(kit, splits)
+    fused.assert_same(stock)
+    assert (stock.ran[GROUPED], fused.ran[GROUPED]) == (0, 2 * STEPS)
+    assert fused.ran["RaggedTensorToSparse"] == 2 * 2 * STEPS
+    assert sum(fused.ran[op] for op in ("Where", "UnsortedSegmentSum", "SelectV2")) == 0

@@ -119,6 +119,30 @@ def test_many_tables_share_their_numbers():
     assert Counter(node.op for node in result.graph_def.node)["Mul"] == 1
 
 
+def sliced(size):
+    """An update by the gradient of `rows[:, 0]`, of rows [n, size, DIM]."""
+
+    def body(handles, ids):
+        shape = tf.stack([tf.size(ids), size, DIM])
+        bounds = {"begin": [0, 0], "end": [0, 1], "strides": [1, 1]}
+        masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
+        whole = tf.concat([rows_of(ids), rows_of(ids) * 2.0], 1)
+        part = raw.Slice(input=whole, begin=[0, DIM], size=[-1, DIM])
+        gradient = raw.StridedSliceGrad(shape=shape, **bounds, **masks, dy=part)
+        updates = tf.reshape(gradient, [-1, DIM])
+        found = tf.repeat(ids, size) if size > 1 else ids
+        return [raw.ResourceScatterSub(resource=handles[0], indices=found, updates=updates)]
+
+    return build(body)
+
+
+def test_gradients_of_slices_that_leave_nothing_out_are_read_where_they_are():
+    for size in (1, 2):
+        result = check(sliced(size), "scatter_sub(v0,x0)")
+        left = [node.op for node in result.graph_def.node]
+        assert left.count("StridedSliceGrad") == size - 1
+
+
 def test_columns_of_a_concat_are_read_where_they_are():
     def body(handles, ids):
         whole = tf.concat([rows_of(ids), rows_of(ids) * 2.0], 1)

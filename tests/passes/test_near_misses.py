@@ -53,6 +53,7 @@ COLUMNS = {
 }
 LAYERS = {
     "keras": Model(_SMALL, between="flatten as Keras", wraps=True),
+    "sliced": Model(_SMALL, between="first behind an ellipsis"),
     "sequences": Model(_SMALL, (2,), between="", joins=(("concat", 2),)),
     "sequences of any length": Model(
         _SMALL, (2,), between="", joins=(("concat", 2),), any_length=True

@@ -33,6 +33,11 @@ MODELS = {
         (Table(), Table(9)), between="", joins=(("concat", 1), ("concat", 2)), ids="int32"
     ),
     "squeezed": Model(between="squeeze"),
+    **{
+        f"sliced: {name}": Model((Table(), Table(9)), between=name, wraps=name == "first")
+        for name in layers.SLICES[1:]
+    },
+    "with a new axis": Model((Table(), Table(5)), (), between="new axis", joins=(("concat", 1),)),
     "packed": Model((Table(), Table(5)), shape=(), between="", joins=(("pack", 1),)),
     "packed in front of the last": Model(
         (Table(), Table(5)), (3,), between="", joins=(("pack", 2),)
@@ -247,6 +252,96 @@ def test_rows_that_are_not_side_by_side_stay() -> None:
     stays(lambda rows, ids: tf.concat([tf.transpose(r) for r in rows], 0), used)
     stays(lambda rows, ids: tf.concat([rows[0], rows[1] * 2], 1), "")
     stays(lambda rows, ids: tf.concat([tf.reshape(r, [2, -1]) for r in rows], 1), one_by_one)
+
+
+def pieces(between: Any, shape: tuple[int, ...] = (2,)) -> graph_pb2.GraphDef:
+    """Two lookups by ids [B, *shape], of which something is joined along the last axis."""
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG, BIG), shape)
+        ids = [layers.ids_placeholder(model, k) for k in range(2)]
+        tf.concat([between(layers.rows_of(model, k, one)) for k, one in enumerate(ids)], -1)
+        return graph.as_graph_def(add_shapes=True)
+
+
+PIECES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
+    "the first of two": (lambda rows: rows[:, 0], (1,), (2,)),
+    "the last of two": (lambda rows: rows[:, -1], (1,), (2,)),
+    "all but the first": (lambda rows: rows[:, 1:], (), (2,)),
+    "all but the last": (lambda rows: rows[:, :-1], (), (2,)),
+    "every second": (lambda rows: rows[:, ::2], (), (2,)),
+    "backwards": (lambda rows: rows[:, ::-1], (), (2,)),
+    "some columns": (lambda rows: rows[..., :7], (), (1,)),
+    "a column": (lambda rows: rows[..., 0], (), (1,)),
+    "the first rows": (lambda rows: rows[:3], (), (1,)),
+    "the first row": (lambda rows: rows[0], (), (2,)),
+    "as few as are known at run time": (
+        lambda rows: tf.slice(rows, [0, 0, 0], [tf.shape(rows)[0] - 1, 1, -1]),
+        (),
+        (1,),
+    ),
+    "from the second on": (lambda rows: tf.slice(rows, [0, 1, 0], [-1, -1, -1]), (), (2,)),
+    "gathered": (lambda rows: tf.gather(rows, 0, axis=1), (1,), (2,)),
+    "gathered in another order": (lambda rows: tf.gather(rows, [1, 0], axis=1), (), (2,)),
+    "gathered twice": (lambda rows: tf.gather(rows, [0, 0], axis=1), (), (1,)),
+    "one of two parts": (lambda rows: tf.split(rows, 2, 1)[0], (), (2,)),
+    "one of two unstacked": (lambda rows: tf.unstack(rows, axis=1)[0], (1,), (2,)),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_slices_that_leave_something_out_stay(name: str) -> None:
+    between, good, shape = PIECES[name]
+    found = report(pieces(between, shape))
+    assert found.fused_count == 0, str(found)
+    assert all("joins them to none" in str(column.reason) for column in found.columns)
+    if good:
+        assert report(pieces(between, good)).fused_count == 2
+
+
+def test_slices_of_an_axis_whose_size_is_not_known_stay() -> None:
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG, BIG), (1,), any_length=True)
+        ids = [layers.ids_placeholder(model, k) for k in range(2)]
+        tf.concat([layers.rows_of(model, k, one)[:, 0] for k, one in enumerate(ids)], 1)
+        graph_def = graph.as_graph_def(add_shapes=True)
+    assert report(graph_def).fused_count == 0
+
+
+@pytest.mark.parametrize("between", ["flatten", "first"])
+@pytest.mark.parametrize("order", ["waits", "is awaited", "neither"])
+def test_what_is_between_rows_and_their_join_and_in_an_order_stays(
+    between: str, order: str
+) -> None:
+    """TensorFlow puts the edges on the constants that say what is reshaped or sliced how."""
+    with tf.Graph().as_default() as graph:
+        model = Model((BIG, BIG), (1,), between=between)
+        ids = [layers.ids_placeholder(model, k) for k in range(2)]
+        rows = [layers.rows_of(model, k, one) for k, one in enumerate(ids)]
+        check = tf.debugging.assert_less(ids[0], tf.constant(9, tf.int64))
+        with tf.control_dependencies([check] if order == "waits" else []):
+            parts = [layers.rearranged(model, one) for one in rows]
+        with tf.control_dependencies(parts if order == "is awaited" else []):
+            tf.concat(parts, 1)
+        graph_def = graph.as_graph_def(add_shapes=True)
+    assert report(graph_def).fused_count == (2 if order == "neither" else 0)
+
+
+@pytest.mark.parametrize("name", layers.SLICES[1:])
+def test_ids_that_are_sliced_are_those_of_the_op(name: str) -> None:
+    """As of rows: `emb(x[:, 0])` of x [B, 1]."""
+    with tf.Graph().as_default() as graph:
+        ids = [v1.placeholder(tf.int64, [None, 1, 4], f"ids_{k}") for k in range(2)]
+        model = Model((Table(), Table(9)))
+        parts = [layers.BETWEEN[name](model, one) for one in ids]
+        rows = [layers.rows_of(model, k, part) for k, part in enumerate(parts)]
+        tf.concat(rows, -1, name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        graph_def = graph.as_graph_def(add_shapes=True)
+    result = PASS.apply(graph_def)
+    specs = [column.spec for column in result.report.columns]
+    assert [spec.ids.values.node for spec in specs if spec is not None] == ["ids_0", "ids_1"]
+    feed = {f"ids_{k}:0": np.arange(8).reshape(2, 1, 4) + k for k in range(2)}
+    compare(graph_def, result.graph_def, feed)
 
 
 def test_rows_with_another_tensor_between_them_stay() -> None:

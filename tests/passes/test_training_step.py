@@ -26,13 +26,15 @@ class Step:
 
     Attributes:
         reads: whether rows are gathered from what is read of the variables, as Keras 3 does it.
+        between: what makes matrices of rows, if it is not a reshape.
         handles: of three variables.
         ids: for each of them, [batch, 1].
         flag: a truth value.
     """
 
-    def __init__(self, *, reads: bool = True) -> None:
+    def __init__(self, *, reads: bool = True, between: Any = None) -> None:
         self.reads = reads
+        self.between = between
         self.handles = [self.handle(n) for n in range(3)]
         self.ids = [v1.placeholder(tf.int32, [None, 1], name=f"ids{n}") for n in range(3)]
         self.flag = v1.placeholder(tf.bool, [], name="flag")
@@ -59,6 +61,8 @@ class Step:
     def flat(self, n: int) -> tf.Tensor:
         """[batch, width], as Keras flattens."""
         rows = self.rows(n)
+        if self.between is not None:
+            return self.between(rows)
         return tf.reshape(rows, [tf.shape(rows)[0], WIDTHS[n]], name=f"flat{n}")
 
     def scatter(self, n: int, updates: tf.Tensor, handle: Any = None) -> tf.Operation:
@@ -93,9 +97,11 @@ def plain(step: Step) -> None:
     trained(step, lambda joined: tf.reduce_sum(tf.square(joined)))
 
 
-def build(body: Callable[[Step], None], *, reads: bool = True) -> graph_pb2.GraphDef:
+def build(
+    body: Callable[[Step], None], *, reads: bool = True, between: Any = None
+) -> graph_pb2.GraphDef:
     with tf.Graph().as_default() as graph:
-        body(Step(reads=reads))
+        body(Step(reads=reads, between=between))
         return graph.as_graph_def()
 
 
@@ -154,6 +160,23 @@ def test_a_step_reads_its_tables_in_one_op(reads: bool) -> None:
     assert result["ReadVariableOp"] == 3
     assert result["SplitV"] == 1
     assert result["Slice"] == result["ConcatOffset"] == result["ShapeN"] == 0
+
+
+SLICES: dict[str, Callable[[Any], Any]] = {
+    "first": lambda rows: rows[:, 0],
+    "last": lambda rows: rows[:, -1, :],
+    "gathered": lambda rows: tf.gather(rows, 0, axis=1),
+    "unstacked": lambda rows: tf.unstack(rows, axis=1)[0],
+    "first few": lambda rows: tf.squeeze(rows[:, :1], 1),
+    "of measured size": lambda rows: tf.slice(rows, [0, 0, 0], [tf.shape(rows)[0], 1, -1])[:, 0],
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_that_leave_nothing_out_are_read_in_one_op(name: str) -> None:
+    result = ops(check(build(plain, between=SLICES[name])).graph_def)
+    assert result["GatherV2"] == result["ResourceGather"] == 0
+    assert result["SplitV"] == 1
 
 
 def test_a_table_whose_rows_nobody_writes_is_read_as_stock_reads_it() -> None:

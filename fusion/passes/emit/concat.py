@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
+from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged_input
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.joins import REARRANGEMENTS
 from fusion.passes.plan.plan import Group, Place
 from fusion.passes.recognise.lookup import LookupMatch
 
@@ -137,7 +137,7 @@ class ConcatEmitter:
         names = [*view.aliases(tensor)]
         tensor = view.resolve(tensor)
         while tensor != output and view.op(tensor.node) in REARRANGEMENTS:
-            inner = view.inputs(tensor.node)[0]
+            inner = rearranged_input(view, tensor.node)
             names += [tensor.node, *view.aliases(inner)]
             tensor = view.resolve(inner)
         self.edit.remove(names, successor)
@@ -149,7 +149,7 @@ class ConcatEmitter:
         for tensor in inputs if view.op(concat) == "Pack" else inputs[:-1]:
             source, names = view.resolve(tensor), [*view.aliases(tensor)]
             while source.node not in inner and view.op(source.node) in REARRANGEMENTS:
-                below = view.inputs(source.node)[0]
+                below = rearranged_input(view, source.node)
                 names += [source.node, *view.aliases(below)]
                 source = view.resolve(below)
             if source.node in inner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusion.passes.emit.concat import ConcatEmitter
 from fusion.passes.emit.forward_only import ForwardEmitter
 from fusion.passes.emit.fused import InferenceEmitter
+from fusion.passes.emit.ragged_gradients import RaggedGradientEmitter
 from fusion.passes.emit.result_sizes import SizeEmitter
 from fusion.passes.emit.split import SplitEmitter
 from fusion.passes.emit.stacked import StackedEmitter
@@ -47,6 +48,7 @@ def emit(view: GraphView, plan: Plan, runtime: Release = NEWEST) -> GraphEdit:
         else:
             split.lookup(group.lookups[0])
     concats.finish()
+    RaggedGradientEmitter(edit).finish(plan.groups)
     SizeEmitter(edit, plan.measures).finish(plan.groups)
     for node in edit.added.values():
         drop_later_defaults(node, runtime)

@@ -2,10 +2,10 @@
 
 An AddN is one, too: it adds parts of what the op for many lookups writes, in its own order.
 
-Between a lookup and a join stand reshapes. Where the sizes of an input from the axis of the join
-on are those of one row, D in all, memory has the rows of all inputs side by side: a matrix with a
-row for each of the sizes before the axis. The op for many lookups computes it, and a reshape gives
-it the shape. A row may go to several joins.
+Between a lookup and a join stand reshapes, and slices that leave nothing out. Where the sizes of an
+input from the axis of the join on are those of one row, D in all, memory has the rows of all inputs
+side by side: a matrix with a row for each of the sizes before the axis. The op for many lookups
+computes it, and a reshape gives it the shape. A row may go to several joins.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.analysis.symbolic_shapes import (
-    Dim,
-    Element,
-    ShapeMath,
-    Vector,
-    product,
-    reshaped,
-)
-from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.analysis.rearrangements import rearranged
+from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_bare, is_joinable, is_shaped, is_small, placement
 from fusion.passes.plan.plan import Group, Lowering, Place
@@ -43,9 +37,6 @@ _MOST = 8
 
 MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 """Ops that tell the sizes of tensors, and nothing else of them."""
-
-REARRANGEMENTS = frozenset({"Reshape", "Squeeze", "ExpandDims"})
-"""Ops that keep the order of elements."""
 
 
 @dataclass(frozen=True)
@@ -224,14 +215,14 @@ class _Search:
                         return slot
                     found.append(slot)
                     continue
-                moved = self._moved(shapes, user, position, shapes.known[tensor])
-                if moved is None:
+                moved = rearranged(shapes, user, position, shapes.known[tensor])
+                hows = [one for one in view.inputs(user) if one != used]
+                if moved is None or self._is_ordered(shapes, user, hows):
                     others.append(user)
                     continue
                 shapes.known[Tensor(user)] = moved
-                if op == "Reshape":
-                    target = view.inputs(user)[1]
-                    helpers.update(shapes.derived(target, {*shapes.known}))
+                for how in hows:
+                    helpers.update(shapes.derived(how, {*shapes.known}))
                 stack.append(Tensor(user))
         outside = self._outside(shapes, helpers, others)
         if outside is not None:
@@ -240,6 +231,18 @@ class _Search:
         if not found or len(found) > _MOST:
             return NoMatch("its rows go to no concat, or to many", self.anchor)
         return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
+
+    def _is_ordered(self, shapes: ShapeMath, user: str, hows: Iterable[Tensor]) -> bool:
+        """Whether others wait for what hands on a tensor, or it for more than its inputs.
+
+        It may do so by what says how, on which TensorFlow puts control edges.
+        """
+        view, inside = self.view, {tensor.node for tensor in shapes.known}
+        if view.controls(user) or view.control_uses(user):
+            return True
+        names = {name for how in hows for name in (how.node, view.resolve(how).node)}
+        waits = {before for name in names for before in view.controls(name)} - inside
+        return any(map(view.has_effect, waits))
 
     def _outside(self, shapes: ShapeMath, helpers: set[str], others: list[str]) -> str | None:
         """Returns a node that reads what goes with the tensors that were followed.
@@ -255,31 +258,6 @@ class _Search:
         readers = [] if self.unread.issuperset(measures) else helpers
         reading = (use.node for name in readers for use in self.view.uses(name))
         return next((name for name in (*others, *reading) if name not in inside), None)
-
-    def _moved(self, shapes: ShapeMath, user: str, position: int, shape: Vector) -> Vector | None:
-        """Returns the shape of what hands on a tensor in order, None if it does something else."""
-        view, op = self.view, self.view.op(user)
-        if position or view.controls(user) or view.control_uses(user):
-            return None
-        if op in ALIAS_OPS:
-            return shape
-        if op == "Reshape":
-            target = shapes.vector(view.inputs(user)[1])
-            return None if target is None else reshaped(shape, target)
-        if op == "ExpandDims":
-            axis = view.constant(view.inputs(user)[1])
-            at = None if axis is None or axis.size != 1 else int(axis.reshape(()))
-            if at is None or not -len(shape) - 1 <= at <= len(shape):
-                return None
-            at %= len(shape) + 1
-            return (*shape[:at], 1, *shape[at:])
-        if op == "Squeeze":
-            axes = view.attr(user, "squeeze_dims")
-            gone = {axis % len(shape) for axis in axes.list.i} if axes is not None else set()
-            if not gone or any(shape[axis] != 1 for axis in gone):
-                return None
-            return tuple(size for axis, size in enumerate(shape) if axis not in gone)
-        return None
 
     def _slot(self, join: str, position: int, shape: Vector, width: Element) -> Slot | NoMatch:
         view, device = self.view, self.view.nodes[self.anchor].device

@@ -22,6 +22,7 @@ from fusion.passes.plan.joins import MEASURES, joined
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import DenseIds
+from fusion.passes.recognise.stock.ragged_sums import RaggedSum
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,23 @@ def shapes_between(
         unread: nodes that do not count among those that read the result.
     """
     known, spec = joined(view, lookup, unread)[1], lookup.full_spec
-    if not is_shaped(lookup) and isinstance(spec.ids, DenseIds):
-        rows: dict[Element, Dim] = {Dim(spec.output, 0): Dim(spec.ids.values, 0)}
+    told = _rows_of(lookup)
+    if told is not None:
+        rows: dict[Element, Dim] = {Dim(spec.output, 0): told}
         known = {
             tensor: tuple(rows.get(size, size) for size in shape) for tensor, shape in known.items()
         }
     if lookup.parts.whole is not None:
         known = {**rows_inside(view, lookup), **known}
     return known
+
+
+def _rows_of(lookup: LookupMatch) -> Dim | None:
+    """Returns what tells the rows of a result that is a matrix, if anything else does."""
+    ids, whole = lookup.full_spec.ids, lookup.parts.whole
+    if isinstance(whole, RaggedSum):
+        return None if whole.splits.lengths is None else Dim(whole.splits.lengths, 0)
+    return Dim(ids.values, 0) if isinstance(ids, DenseIds) and not is_shaped(lookup) else None
 
 
 def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[Tensor, Vector]:
@@ -116,8 +126,11 @@ def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[T
 
 
 def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
-    """Returns the shapes of the rows that are gathered inside of a lookup."""
+    """Returns the shapes of the rows that are gathered inside of a lookup, and of their sum."""
     shapes: dict[Tensor, Vector] = {}
+    whole, width, count = lookup.parts.whole, lookup.full_spec.table.shape[1], _rows_of(lookup)
+    if isinstance(whole, RaggedSum) and count is not None and width is not None:
+        shapes[Tensor(whole.total)] = (count, width)
     for name in lookup.nodes():
         op = view.op(name)
         if op != "ResourceGather" and not is_row_gather(view, name):
@@ -125,6 +138,8 @@ def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
         table, ids = view.inputs(name)[:2]
         of_table = view.variable_shape(table) if op == "ResourceGather" else view.shape(table)
         of_ids = ShapeMath(view).shape_of(ids)
+        if of_ids is None and isinstance(whole, RaggedSum):
+            of_ids = (Dim(view.resolve(ids), 0),)
         if of_table is not None and of_ids is not None and None not in of_table[1:]:
             shapes[Tensor(name)] = (*of_ids, *(size for size in of_table[1:] if size is not None))
     return shapes

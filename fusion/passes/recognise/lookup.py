@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -152,14 +152,19 @@ class LookupMatch:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What many lookups of a graph have in common."""
+    """What many lookups of a graph have in common.
+
+    Attributes:
+        is_step: whether it is about to run, and gradients may ask for shapes of results.
+    """
 
     distinct: DistinctGathers
     sums: GradientSums
+    is_step: bool
 
     @staticmethod
-    def of(view: GraphView) -> _Shared:
-        return _Shared(DistinctGathers(view), GradientSums(view))
+    def of(view: GraphView, is_step: bool = False) -> _Shared:
+        return _Shared(DistinctGathers(view), GradientSums(view), is_step)
 
 
 @dataclass(frozen=True)
@@ -184,9 +189,14 @@ class LookupForm:
         return (self.anchors, self.beside) if self.beside else (self.anchors,)
 
 
-def recognise_all(view: GraphView) -> tuple[LookupMatch, ...]:
-    """Returns what is explained of each lookup, form by form, in file order."""
-    shared = _Shared.of(view)
+def recognise_all(view: GraphView, *, is_step: bool = False) -> tuple[LookupMatch, ...]:
+    """Returns what is explained of each lookup, form by form, in file order.
+
+    Args:
+        view: the graph.
+        is_step: whether it is about to run, and gradients may ask for shapes of results.
+    """
+    shared = _Shared.of(view, is_step)
     matches = [_explained(form, view, name, shared) for form in FORMS for name in form.find(view)]
     matches += _refused_beside(matches)
     inside = {name for match in matches if match.spec for name in match.nodes()[1:]}
@@ -322,10 +332,16 @@ def _at_once(
 LAYER_ANCHORS = GATHERS.union(REDUCTIONS, SEGMENT_REDUCTIONS, PRODUCTS, [SPARSE_PRODUCT])
 
 
+def _match_ragged(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
+    """Explains a lookup that ends with a reduction of gathered rows by row splits."""
+    match = partial(match_ragged_sum, may_be_measured=shared.is_step)
+    return _at_once(match)(view, anchor, shared)
+
+
 def _match_segments(view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
     """Explains a lookup that ends with a segment reduction, of a layer or of a column."""
     if is_segment_sum(view, anchor):
-        return _at_once(match_ragged_sum)(view, anchor, shared)
+        return _match_ragged(view, anchor, shared)
     match = _match_reduced(view, anchor, shared)
     if not isinstance(match.failure, NoRows):
         return match
@@ -364,7 +380,7 @@ FORMS: tuple[LookupForm, ...] = (
     LookupForm(ANCHORS, anchors, _match_segments),
     LookupForm(frozenset({LAST}), single_anchors, _at_once(match_single), beside=UNIQUES),
     LookupForm(REDUCTIONS, _sums, _match_sum, GATHERS),
-    LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _at_once(match_ragged_sum), GATHERS),
+    LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _match_ragged, GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows)),
     LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),
     LookupForm(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged, rearranged_input
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
 from fusion.passes.graph.idioms import compares_with, is_row_gather
 from fusion.passes.graph.tensor import ARG_OP, Tensor
@@ -297,7 +298,7 @@ def _ids(view: GraphView, table: Table, dtype: int, keeps_shape: bool) -> Ids:
         if _is_widening(view, tensor.node) or is_moved:
             if view.op(tensor.node) == "Cast":
                 dtype = view.type_attr(tensor.node, "SrcT")
-            inner = view.inputs(tensor.node)[0]
+            inner = rearranged_input(view, tensor.node)
             nodes += (tensor.node, *view.aliases(inner))
             tensor = view.resolve(inner)
             same.add(tensor)
@@ -314,26 +315,17 @@ def _is_widening(view: GraphView, name: str) -> bool:
 
 def _keeps_elements(view: GraphView, name: str) -> bool:
     """Whether the node gives the elements of its input another shape, which is never an error."""
-    op, inputs = view.op(name), view.inputs(name)
-    if view.controls(name):
+    if view.op(name) not in REARRANGEMENTS or view.controls(name):
         return False
-    if op == "ExpandDims":
-        of, axis = view.shape(inputs[0]), view.constant(inputs[1])
-        if of is None or axis is None or axis.size != 1:
-            return False
-        return -len(of) - 1 <= int(axis.reshape(())) <= len(of)
-    if op == "Reshape":
-        target = view.constant(inputs[1])
-        if target is None or target.ndim != 1:
-            return False
+    if view.op(name) == "Reshape":
+        target = view.constant(view.inputs(name)[1])
         # Whatever there is fits one size that is not given, where no other one counts.
-        return sorted(target.tolist()) == [-1, *[1] * (len(target) - 1)]
-    if op == "Squeeze":
-        of, axes = view.shape(inputs[0]), view.attr(name, "squeeze_dims")
-        if of is None or axes is None or not axes.list.i:
-            return False
-        return all(-len(of) <= axis < len(of) and of[axis] == 1 for axis in axes.list.i)
-    return False
+        if target is not None and sorted(target.reshape(-1)) == [-1, *[1] * (target.size - 1)]:
+            return target.ndim == 1
+    shapes, inner = ShapeMath(view), rearranged_input(view, name)
+    shape = shapes.shape_of(inner)
+    position = view.inputs(name).index(inner)
+    return shape is not None and rearranged(shapes, name, position, shape) is not None
 
 
 def _unwrapped(view: GraphView, ids: Tensor, table: Table) -> tuple[Tensor, tuple[str, ...]] | None:

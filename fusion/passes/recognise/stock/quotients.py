@@ -40,9 +40,17 @@ class Quotient:
     nodes: tuple[str, ...]
 
 
-def division_of(view: GraphView, total: str) -> str | None:
-    """Returns the division that alone reads a sum, to divide it; None if there is none."""
+def division_of(view: GraphView, total: str, *, may_be_measured: bool = False) -> str | None:
+    """Returns the division that alone reads a sum, to divide it; None if there is none.
+
+    Args:
+        view: the graph.
+        total: the sum.
+        may_be_measured: whether those do not count that ask for the shape of the sum.
+    """
     uses = view.uses(total)
+    if may_be_measured:
+        uses = [use for use in uses if view.op(use.node) not in ("Shape", "ShapeN")]
     if len(uses) != 1 or uses[0].position != 0 or total in view.preserved:
         return None
     division = uses[0].node

@@ -6,7 +6,7 @@ as wide as the longest row and keeps those that a sequence mask allows, about 35
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector, pass_flat, product
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
@@ -22,10 +22,12 @@ class RowSplits:
     Attributes:
         tensor: int32 or int64 [rows + 1].
         dtype: DataType of it.
+        lengths: the differences between them, [rows], where the graph computes them.
     """
 
     tensor: Tensor
     dtype: int
+    lengths: Tensor | None = field(default=None, compare=False)
 
 
 def match_row_splits(view: GraphView, rows: Tensor, count: Tensor) -> RowSplits | None:
@@ -157,7 +159,7 @@ def _match_differences(view: GraphView, lengths: Tensor) -> RowSplits | None:
     splits = _match_slice(view, ends, 1, None)
     if splits is None or splits != _match_slice(view, starts, 0, -1):
         return None
-    return RowSplits(splits, view.type_attr(lengths.node, "T"))
+    return RowSplits(splits, view.type_attr(lengths.node, "T"), Tensor(lengths.node))
 
 
 def _match_slice(view: GraphView, tensor: Tensor, start: int, stop: int | None) -> Tensor | None:

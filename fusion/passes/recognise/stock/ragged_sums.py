@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusion.passes.analysis.ranks_by_use import is_multiplied
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused.fused_op import Whole
@@ -62,6 +63,42 @@ class _Terms:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RaggedSum(Whole):
+    """A reduction of the rows of bags that row splits say.
+
+    Attributes:
+        total: the segment reduction, which a division may be behind.
+        splits: where bags start and end.
+        rows: the number of the bag of each entry, as stock computes it.
+        counts: how many entries each bag has, as what the sum is divided by; None if it is not.
+        count_width: how many columns of the same numbers these are; None if it is not known.
+    """
+
+    total: str
+    splits: RowSplits
+    rows: Tensor
+    counts: Tensor | None
+    count_width: int | None
+
+
+@dataclass(frozen=True)
+class _Division:
+    """The division of a sum by the number of entries, or the sum of their weights.
+
+    Attributes:
+        node: the division.
+        counts: what it divides by, where entries have no weights.
+        width: the columns of `counts`.
+        nodes: those that make `counts`, and nothing else.
+    """
+
+    node: str
+    counts: Tensor | None = None
+    width: int | None = 1
+    nodes: tuple[str, ...] = ()
+
+
 def ragged_sums(view: GraphView) -> Iterator[str]:
     """Yields the segment sums and maxima of gathered rows, in file order."""
     return (
@@ -79,13 +116,21 @@ def is_segment_sum(view: GraphView, name: str) -> bool:
     )
 
 
-def match_ragged_sum(view: GraphView, reduction: str) -> Whole | NoMatch:
-    """Says what a segment sum or maximum of gathered rows looks up."""
+def match_ragged_sum(
+    view: GraphView, reduction: str, *, may_be_measured: bool = False
+) -> Whole | NoMatch:
+    """Says what a segment sum or maximum of gathered rows looks up.
+
+    Args:
+        view: the graph.
+        reduction: the sum or maximum.
+        may_be_measured: whether others may ask for the shape of a sum that is divided.
+    """
     if gather_behind(view, view.inputs(reduction)[0]) is None:
         computed = computed_rows(view, reduction, only=True)
         assert computed is not None, "an anchor reduces rows, or what is computed from them"
         return computed
-    found = _match(view, reduction)
+    found = _match(view, reduction, may_be_measured)
     return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
 
 
@@ -122,7 +167,7 @@ def _has_one_reader(view: GraphView, tensor: Tensor) -> bool:
     )
 
 
-def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
+def _match(view: GraphView, reduction: str, may_be_measured: bool) -> Whole | NoMatch:
     terms = _match_terms(view, view.inputs(reduction)[0])
     if isinstance(terms, NoMatch):
         return terms
@@ -132,16 +177,18 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
     splits = match_row_splits(view, rows, count)
     if splits is None:
         return NoMatch("the rows of entries are not those of row splits", reduction)
-    if gather.shape is None or len(gather.shape) != 2:
-        return NoMatch("the ids are not known to be a vector", reduction)
     is_max = view.op(reduction) == _MAX
     if terms.weights is not None and is_max:
         return NoMatch("it is the maximum of weighted rows", reduction)
     if terms.weights is not None and gather.dtype in HALF_TYPES:
         return NoMatch("weighted sums of half types are rounded in another way", reduction)
-    division = () if is_max else _match_division(view, reduction, terms, splits)
-    quotient = division[0] if division else None
-    output = Tensor(reduction if quotient is None else quotient)
+    division = None
+    if not is_max:
+        division = _match_division(view, reduction, terms, splits, may_be_measured)
+    output = Tensor(reduction if division is None else division.node)
+    is_vector = len(gather.shape) == 2 if gather.shape is not None else is_multiplied(view, output)
+    if not is_vector:
+        return NoMatch("the ids are not known to be a vector", reduction)
     weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
     ids = gather.ids
     spec = lookup_of(
@@ -150,13 +197,25 @@ def _match(view: GraphView, reduction: str) -> Whole | NoMatch:
         reduction,
         RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
         output,
-        combiner="max" if is_max else "sum" if quotient is None else "mean",
-        divide_no_nan=quotient is None or DIVISIONS[view.op(quotient)],
+        combiner="max" if is_max else "sum" if division is None else "mean",
+        divide_no_nan=division is None or DIVISIONS[view.op(division.node)],
         weights=weights,
         addition=Addition("sequence"),
     )
-    nodes = (reduction, *terms.nodes, gather.node, *division)
-    return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
+    of_ids = () if division is None else division.nodes
+    nodes = (reduction, *terms.nodes, gather.node, *([] if division is None else [division.node]))
+    return RaggedSum(
+        stage=Stage.OUTPUT,
+        nodes=tuple(dict.fromkeys((*nodes, *of_ids))),
+        front=ids.nodes,
+        spec=spec,
+        of_ids=of_ids,
+        total=reduction,
+        splits=splits,
+        rows=view.resolve(rows),
+        counts=None if division is None else division.counts,
+        count_width=1 if division is None else division.width,
+    )
 
 
 def _match_ascending(view: GraphView, reduction: str, terms: _Terms) -> Whole | NoMatch:
@@ -229,22 +288,23 @@ def _ones(view: GraphView, tensor: Tensor, gather: Gathered) -> tuple[str, ...]:
 
 
 def _match_division(
-    view: GraphView, reduction: str, terms: _Terms, splits: RowSplits
-) -> tuple[str, ...]:
-    """Returns the division of a sum by the number of entries, or the sum of their weights.
-
-    First the division, then what only its divisor is made of; () if there is none.
-    """
-    division = division_of(view, reduction)
-    if division is None:
-        return ()
-    total = view.resolve(view.inputs(division)[1])
+    view: GraphView, reduction: str, terms: _Terms, splits: RowSplits, may_be_measured: bool
+) -> _Division | None:
+    name = division_of(view, reduction, may_be_measured=may_be_measured)
+    if name is None:
+        return None
+    total = view.resolve(view.inputs(name)[1])
     if view.op(total.node) != _SUM:
-        return ()
+        return None
     added, rows, count = view.inputs(total.node)
     if match_row_splits(view, rows, count) != splits:
-        return ()
+        return None
     if terms.weights is not None:
-        return (division,) if _weights(view, added) == terms.weights else ()
+        return _Division(name) if _weights(view, added) == terms.weights else None
     ones = _ones(view, added, terms.gather)
-    return (division, total.node, *ones) if ones else ()
+    if not ones:
+        return None
+    is_column = view.op(view.resolve(added).node) == "ExpandDims"
+    shape = terms.gather.table.shards[0].shape
+    width = 1 if is_column else None if shape is None else shape[1]
+    return _Division(name, total, width, (total.node, *ones))

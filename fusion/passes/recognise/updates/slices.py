@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fusion.passes.analysis.rearrangements import reshaped_input
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.backward.concat_gradient import measured, packed_shapes
@@ -31,20 +32,35 @@ def column_slice(view: GraphView, tensor: Tensor, dim: int) -> ColumnSlice:
     """
     found = ColumnSlice(view.resolve(tensor), -1)
     source, width = found.whole, dim
-    while width and not view.controls(source.node) and source.node not in view.preserved:
+    while width and _is_free(view, source):
         offset = _offset(view, source, width)
-        if offset is None and view.op(source.node) != "Reshape":
-            break
-        whole = view.resolve(view.inputs(source.node)[0])
-        if offset is not None:
+        if offset is None:
+            whole = _reshaped_matrix(view, source, width)
+            if whole is None:
+                break
+        else:
             # The matrix may itself be columns of another.
+            whole = view.resolve(view.inputs(source.node)[0])
             found = ColumnSlice(whole, max(0, found.offset) + offset)
             width = _width(view, whole) or 0
-        elif _width(view, whole) != width and _offset(view, whole, width) is None:
-            # Only a matrix of as many columns has as many rows.
-            break
         source = whole
     return found
+
+
+def _is_free(view: GraphView, tensor: Tensor) -> bool:
+    return not view.controls(tensor.node) and tensor.node not in view.preserved
+
+
+def _reshaped_matrix(view: GraphView, tensor: Tensor, width: int) -> Tensor | None:
+    """Returns the matrix of as many columns, hence rows, that a matrix is reshaped from."""
+    while _is_free(view, tensor):
+        inner = reshaped_input(view, tensor.node)
+        if inner is None:
+            return None
+        tensor = view.resolve(inner)
+        if _width(view, tensor) == width or _offset(view, tensor, width) is not None:
+            return tensor
+    return None
 
 
 def _width(view: GraphView, tensor: Tensor) -> int | None:
