@@ -95,7 +95,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "view", "idioms", "inferred_shapes"),
-        *("fused_columns", "liveness", "edit", "runtime_ops"),
+        *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "index_grids", "expressions", "value_ranges", "order"),

@@ -1,0 +1,125 @@
+"""Names of nodes by which TensorFlow may keep their kernels.
+
+A Session keeps the kernels of stateful ops by the names of their nodes and their devices, for all
+graphs that it makes of fetches; so do workers. Passes see such graphs one by one, and what they
+make of the same nodes depends on what else is fetched. So the name of each new stateful node has a
+digest of all that its kernel depends on: a kernel of that name is one for this node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tensorflow.core.framework import node_def_pb2
+
+from fusion.passes.graph.view import GraphView
+
+_DIGITS = 12
+_DIGEST = re.compile(rf"-[0-9a-f]{{{_DIGITS}}}(?=$|/|_\d+$)")
+
+
+def kernel_name(node: node_def_pb2.NodeDef) -> str:
+    """Returns a node's name with the digest of its op and attrs."""
+    digest = hashlib.blake2b(node.op.encode(), digest_size=_DIGITS // 2)
+    for key, value in sorted(node.attr.items()):
+        # The others are notes, which no kernel reads.
+        if not key.startswith("_") or key == "_kernel":
+            digest.update(key.encode() + b"\0" + value.SerializeToString(deterministic=True))
+    return f"{node.name}-{digest.hexdigest()}"
+
+
+def plain_name(name: str) -> str:
+    """Returns a node's name without digests: the program's, or one made of it."""
+    return _DIGEST.sub("", name)
+
+
+@dataclass(frozen=True)
+class KernelNames:
+    """The names of new nodes whose kernels may be kept by them.
+
+    Attributes:
+        view: the graph.
+        added: all new nodes, by the names that they have so far.
+        final: the names of those that get another one.
+    """
+
+    view: GraphView
+    added: Mapping[str, node_def_pb2.NodeDef] = field(default_factory=dict)
+    final: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(view: GraphView, added: Mapping[str, node_def_pb2.NodeDef]) -> KernelNames:
+        """Returns the names of new nodes, whose attrs do not change any more."""
+        final: dict[str, str] = {}
+        taken = {*view.nodes, *added}
+        for name, node in added.items():
+            definition = view.signatures.op_def(node.op)
+            if definition is None or definition.is_stateful:
+                base = final[name] = kernel_name(node)
+                number = 0
+                while final[name] in taken:
+                    number += 1
+                    final[name] = f"{base}_{number}"
+                taken.add(final[name])
+        return KernelNames(view, added, final)
+
+    def name(self, name: str) -> str:
+        """Returns the final name of a node."""
+        return self.final.get(name, name)
+
+    def text(self, text: str) -> str:
+        """Returns an input string with the final name of its node."""
+        mark = "^" if text[0] == "^" else ""
+        name, colon, rest = text.removeprefix("^").partition(":")
+        return f"{mark}{self.final[name]}{colon}{rest}" if name in self.final else text
+
+    def applied(self, nodes: list[node_def_pb2.NodeDef]) -> list[node_def_pb2.NodeDef]:
+        """Returns the nodes of the new graph with these names."""
+        return [new for node in nodes for new in self._renamed(node)] if self.final else nodes
+
+    def _renamed(self, node: node_def_pb2.NodeDef) -> Iterator[node_def_pb2.NodeDef]:
+        """Yields a node, and behind one that was to take over a name what has the name."""
+        is_renamed = node.name in self.final
+        inputs, groups = [*map(self.text, node.input)], [*self._groups(node)]
+        if not is_renamed and inputs == list(node.input) and not groups:
+            yield node
+            return
+        new = node_def_pb2.NodeDef()
+        new.CopyFrom(node)
+        new.name, new.input[:] = self.name(node.name), inputs
+        if groups:
+            new.attr["_class"].list.s[:] = groups
+        yield new
+        if is_renamed and node.name in self.view.nodes and self._is_named_outside(node.name):
+            yield self._result(node.name, new)
+
+    def _groups(self, node: node_def_pb2.NodeDef) -> Iterable[bytes]:
+        """Returns a node's colocation groups, none where no name in them changes."""
+        groups = list(node.attr["_class"].list.s) if "_class" in node.attr else []
+        names = [group.decode().removeprefix("loc:@") for group in groups]
+        if self.final.keys().isdisjoint(names):
+            return []
+        return [f"loc:@{self.name(name)}".encode() for name in names]
+
+    def _is_named_outside(self, name: str) -> bool:
+        """Whether those outside may know a node by its name."""
+        view = self.view
+        is_open = not view.function and not view.preserved
+        return is_open or name in view.preserved or name in view.awaited
+
+    def _result(self, name: str, new: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+        """Returns what has the result of a new node under the name of an old one."""
+        signatures = self.view.signatures
+        if not signatures.outputs(self.view.nodes[name]):
+            waits = [f"^{new.name}"]
+            return node_def_pb2.NodeDef(name=name, op="NoOp", input=waits, device=new.device)
+        result = node_def_pb2.NodeDef(name=name, op="Identity", input=[new.name])
+        result.device = new.device
+        result.attr["T"].type = signatures.output_types(new)[0]
+        if "_output_shapes" in new.attr:
+            result.attr["_output_shapes"].CopyFrom(new.attr["_output_shapes"])
+        return result
+
