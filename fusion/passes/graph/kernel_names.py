@@ -122,4 +122,3 @@ class KernelNames:
         if "_output_shapes" in new.attr:
             result.attr["_output_shapes"].CopyFrom(new.attr["_output_shapes"])
         return result
-
