@@ -18,7 +18,7 @@ from tensorflow.core.framework import node_def_pb2
 from fusion.passes.graph.view import GraphView
 
 _DIGITS = 12
-_DIGEST = re.compile(rf"-[0-9a-f]{{{_DIGITS}}}(?=$|/|_\d+$)")
+_DIGEST = re.compile(rf"-[0-9a-f]{{{_DIGITS}}}(?=$|[/:]|_\d+\b)")
 
 
 def kernel_name(node: node_def_pb2.NodeDef) -> str:
@@ -32,7 +32,7 @@ def kernel_name(node: node_def_pb2.NodeDef) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Returns a node's name without digests: the program's, or one made of it."""
+    """Returns the name of a node or tensor without digests: the program's, or one made of it."""
     return _DIGEST.sub("", name)
 
 
