@@ -168,3 +168,11 @@ def test_functions_return_and_wait_for_renamed_nodes() -> None:
     name = edit.successor(anchor)
     assert plain_name(name) == anchor != name
     assert edit.returned(f"{anchor}:value:0") == f"{name}:value:0"
+
+
+def test_plain_names_are_those_of_the_program() -> None:
+    made = kernel_name(node_def_pb2.NodeDef(name="a/rows", op="ReadVariableOp"))
+    assert plain_name(made) == plain_name(f"{made}_1")[: -len("_1")] == "a/rows"
+    assert plain_name(f"{made}/inner:1 ({made})") == "a/rows/inner:1 (a/rows)"
+    for own in ("emb-3f2a9c0d41e2", "f47ac10b-58cc-4372-a567-0e02b2c3d479", "a-x3f2a9c0d41e"):
+        assert plain_name(own) == own

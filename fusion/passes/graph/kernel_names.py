@@ -18,7 +18,8 @@ from tensorflow.core.framework import node_def_pb2
 from fusion.passes.graph.view import GraphView
 
 _DIGITS = 12
-_DIGEST = re.compile(rf"-[0-9a-f]{{{_DIGITS}}}(?=$|[/:]|_\d+\b)")
+#: No name that a program makes of a UUID ends in it.
+_DIGEST = re.compile(rf"-x[0-9a-f]{{{_DIGITS}}}(?![0-9A-Za-z])")
 
 
 def kernel_name(node: node_def_pb2.NodeDef) -> str:
@@ -28,12 +29,12 @@ def kernel_name(node: node_def_pb2.NodeDef) -> str:
         # The others are notes, which no kernel reads.
         if not key.startswith("_") or key == "_kernel":
             digest.update(key.encode() + b"\0" + value.SerializeToString(deterministic=True))
-    return f"{node.name}-{digest.hexdigest()}"
+    return f"{node.name}-x{digest.hexdigest()}"
 
 
-def plain_name(name: str) -> str:
-    """Returns the name of a node or tensor without digests: the program's, or one made of it."""
-    return _DIGEST.sub("", name)
+def plain_name(text: str) -> str:
+    """Returns a name, or a text with names, without digests: as the program has them."""
+    return _DIGEST.sub("", text)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class KernelNames:
         if groups:
             new.attr["_class"].list.s[:] = groups
         yield new
-        if is_renamed and node.name in self.view.nodes and self._is_named_outside(node.name):
-            yield self._result(node.name, new)
+        if is_renamed and node.name in self.view.nodes:
+            yield from self._result(node.name, new)
 
     def _groups(self, node: node_def_pb2.NodeDef) -> Iterable[bytes]:
         """Returns a node's colocation groups, none where no name in them changes."""
@@ -104,21 +105,20 @@ class KernelNames:
             return []
         return [f"loc:@{self.name(name)}".encode() for name in names]
 
-    def _is_named_outside(self, name: str) -> bool:
-        """Whether those outside may know a node by its name."""
-        view = self.view
-        is_open = not view.function and not view.preserved
-        return is_open or name in view.preserved or name in view.awaited
+    def _result(self, name: str, new: node_def_pb2.NodeDef) -> Iterator[node_def_pb2.NodeDef]:
+        """Yields what has the result of a new node under the name of an old one.
 
-    def _result(self, name: str, new: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
-        """Returns what has the result of a new node under the name of an old one."""
-        signatures = self.view.signatures
-        if not signatures.outputs(self.view.nodes[name]):
-            waits = [f"^{new.name}"]
-            return node_def_pb2.NodeDef(name=name, op="NoOp", input=waits, device=new.device)
-        result = node_def_pb2.NodeDef(name=name, op="Identity", input=[new.name])
-        result.device = new.device
-        result.attr["T"].type = signatures.output_types(new)[0]
-        if "_output_shapes" in new.attr:
-            result.attr["_output_shapes"].CopyFrom(new.attr["_output_shapes"])
-        return result
+        It is for those outside, and for reports: TensorFlow runs it for nobody else.
+        """
+        view, outputs = self.view, self.view.signatures.outputs(new)
+        result = node_def_pb2.NodeDef(name=name, op="NoOp", device=new.device)
+        if view.signatures.outputs(view.nodes[name]) and outputs:
+            result.op = "Identity"
+            result.input.append(f"{new.name}:{outputs[0]}" if view.function else new.name)
+            result.attr["T"].type = view.signatures.output_types(new)[0]
+            if "_output_shapes" in new.attr:
+                result.attr["_output_shapes"].CopyFrom(new.attr["_output_shapes"])
+            yield result
+        elif name in view.preserved or name in view.awaited:
+            result.input.append(f"^{new.name}")
+            yield result
