@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
 import fusion.passes
@@ -120,6 +120,14 @@ def test_a_kernel_is_that_of_its_attrs(spec) -> None:
     one, same, other = (added(number=1, _note=2), added(_note=3, number=1), added(number=2))
     assert one == same != other
     assert plain_name(one) == plain_name(other) == "a/new"
+
+
+def test_no_pass_makes_resources() -> None:
+    """They are kept by the names of their nodes."""
+    for op in written_ops():
+        definition = op_def_registry.get(op)
+        for output in definition.output_arg if definition is not None else ():
+            assert output.type != types_pb2.DT_RESOURCE, op
 
 
 def test_ops_without_state_keep_their_names() -> None:
