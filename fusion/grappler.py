@@ -30,7 +30,7 @@ from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
-from fusion.passes.report.report import FusionReport, FusionResult
+from fusion.passes.report.report import FusionReport, FusionResult, plainly_named
 from fusion.printable import printable, printable_lines
 from fusion.process_stats import FusionStats, op_stats
 from fusion.runtime import process
@@ -318,6 +318,7 @@ def _fuse(
     if is_last:
         passes.append(FuseUpdates(preserve, awaited, tasks, DEVICES.home))
     result = apply_passes(passes, graph_def)
+    result = replace(result, report=plainly_named(result.report))
     return result if is_last else fuse_updates.marked(result)
 
 

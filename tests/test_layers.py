@@ -99,7 +99,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "view", "idioms"),
         "inferred_shapes",
-        *("fused_columns", "liveness", "edit", "runtime_ops"),
+        *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
         *("symbolic_shapes", "rearrangements", "index_grids", "expressions", "value_ranges"),

@@ -178,11 +178,11 @@ class Contents:
         """
         shapes = {f"shape_{name}": one.table for name, one in self._ops.items()}
         creates = {f"create_{name}": one.record for name, one in self._ops.items()}
-        infer, create = map(self._function, op_functions.common_recipes())
+        common = [*map(self._function, op_functions.common_recipes())]
         load = self._function(op_functions.loader())
         forget = self._function(pool.forget_recipe())
         code = (
-            thunks(shapes, creates, infer, create)
+            thunks(shapes, creates, *common)
             + processor_level()
             + _ENTRY.format(
                 load=load.name,
@@ -196,8 +196,8 @@ class Contents:
             )
         )
         defined = [COMPUTE, *shapes, *creates, "forget_threads", load.name, forget.name]
-        declared = f"declare void @{infer.name}()\ndeclare void @{create.name}()\n"
-        return self.image.module(declared + code, [*defined, infer.name, create.name])
+        declared = "".join(f"declare void @{function.name}()\n" for function in common)
+        return self.image.module(declared + code, [*defined, *(one.name for one in common)])
 
     def _library(self) -> Reference:
         """The address of the `LibraryRecord`."""

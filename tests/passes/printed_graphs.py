@@ -13,6 +13,7 @@ from fusion.passes.lower_lookups import LowerLookups
 from tests.graph_text import print_graph, without_defaults
 from tests.passes import filecheck
 from tests.passes import stock_graphs as stock
+from tests.passes.rewritten_graphs import plainly_named
 from tests.passes.stock_graphs import Case
 
 v1 = tf.compat.v1
@@ -33,7 +34,7 @@ class Printed:
 def printed(graph_def: graph_pb2.GraphDef, *outputs: str) -> Printed:
     """The nodes that `out` and other outputs need."""
     needed = v1.graph_util.extract_sub_graph(graph_def, ["out", *outputs])
-    return Printed(print_graph(without_defaults(needed)))
+    return Printed(print_graph(without_defaults(plainly_named(needed))))
 
 
 def fused(graph_def: graph_pb2.GraphDef, *outputs: str) -> Printed:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.lookup_pass import LookupPass
 from fusion.passes.report.report import ColumnReport
 from tests.passes import stock_graphs as stock
@@ -22,6 +23,15 @@ PASS = FuseLookups(preserve=frozenset({"out", "initialize"}))
 
 def nodes(graph_def: graph_pb2.GraphDef) -> dict[str, node_def_pb2.NodeDef]:
     return {node.name: node for node in graph_def.node}
+
+
+def plainly_named(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The graph with names that have no digests, which does not run any more."""
+    plain = graph_pb2.GraphDef()
+    plain.CopyFrom(graph_def)
+    for node in plain.node:
+        node.name, node.input[:] = plain_name(node.name), [*map(plain_name, node.input)]
+    return plain
 
 
 def only(graph_def: graph_pb2.GraphDef, op: str) -> node_def_pb2.NodeDef:

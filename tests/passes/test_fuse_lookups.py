@@ -23,6 +23,7 @@ from tests.passes.rewritten_graphs import (
     fused,
     nodes,
     only,
+    plainly_named,
     refused,
     to_sparse,
     written_somewhere,
@@ -108,7 +109,7 @@ def with_control_edges(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 def test_control_edges_move_to_the_new_op() -> None:
     graph_def = with_control_edges(stock.build(Case()))
-    after = nodes(fused(graph_def))
+    after = nodes(plainly_named(fused(graph_def)))
     base = "embedding_lookup/Reshape_2"
     assert list(after["after_read"].input) == list(after["after_all"].input) == [f"^{base}"]
     for name in (base, f"{base}/table"):
@@ -119,7 +120,7 @@ def test_control_edges_move_to_the_new_op() -> None:
 
 def test_control_edges_move_to_the_new_ops() -> None:
     graph_def = with_control_edges(written_somewhere(stock.build(Case())))
-    after = nodes(fused(graph_def))
+    after = nodes(plainly_named(fused(graph_def)))
     base = "embedding_lookup/Reshape_2"
     assert list(after["after_read"].input) == [f"^{base}/gather"]
     assert list(after["after_all"].input) == [f"^{base}", f"^{base}/prune_and_fill"]

@@ -12,6 +12,7 @@ from tensorflow.python.ops import control_flow_util
 
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.graph.kernel_names import plain_name
 from tests.passes import stock_graphs as stock
 from tests.passes.rewritten_graphs import (
     ANCHOR,
@@ -187,9 +188,12 @@ def test_new_names_are_free_ones() -> None:
     graph_def = stock.build(Case())
     taken = "embedding_lookup/Reshape_2/table"
     add(graph_def, "NoOp", taken)
-    after = fused(graph_def)
-    assert nodes(after)[taken].op == "NoOp"
-    assert nodes(after)[f"{taken}_1"].op == "ReadEmbeddingTables"
+    after = nodes(fused(graph_def))
+    assert after[taken].op == "NoOp"
+    (name,) = (name for name, node in after.items() if node.op == "ReadEmbeddingTables")
+    assert plain_name(name) == f"{taken}_1"
+    add(graph_def, "NoOp", name)
+    assert nodes(fused(graph_def))[f"{name}_1"].op == "ReadEmbeddingTables"
 
 
 @pytest.mark.parametrize("shape", [[10], [10, 4], [10, 2, 3]])

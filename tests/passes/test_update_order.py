@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.fuse_updates import FuseUpdates
+from fusion.passes.graph.kernel_names import plain_name
 from tests.passes.update_checks import PASS, UPDATE, check, refused
 from tests.passes.update_graphs import DIM, ROWS, assign, build, read, rows_of, run, subtract
 
@@ -52,7 +53,7 @@ def test_what_else_is_made_of_an_old_value():
     rewrite = FuseUpdates(frozenset({"out", "metric"}))
     result = rewrite.apply(graph_def).graph_def
     (update,) = updates(result)
-    assert waits_for(graph_def, update, "old")
+    assert waits_for(graph_def, plain_name(update), "old")
     assert waits_for(result, update, "old")
     assert not waits_for(result, "metric", update)
     feed = {"ids": np.array([1, 2])}

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_updates import FuseUpdates
+from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.recognise.updates import table_update
 from tests.passes.update_checks import PASS, SUBTRACT, UPDATE, check, refused
 from tests.passes.update_graphs import DIM, ROWS, assign, build, read, rows_of, subtract
@@ -262,10 +263,13 @@ def test_updates_that_are_awaited_stay_to_be_awaited():
         if n.op.startswith("Assign") or (n.op == "ReadVariableOp" and n.input[0] == "t1")
     )
     rewrite = FuseUpdates(PASS.preserve, awaited=awaited)
-    nodes = {node.name: node for node in rewrite.apply(graph_def).graph_def.node}
+    result = rewrite.apply(graph_def).graph_def
+    nodes = {node.name: node for node in result.node}
     ops = Counter(nodes[name].op for name in awaited)
     # The last read of the slot, behind the update, is that of `out`.
-    assert ops == {UPDATE: 1, "NoOp": len(awaited) - 2, "ReadVariableOp": 1}
+    assert ops == {"NoOp": len(awaited) - 1, "ReadVariableOp": 1}
+    (update,) = (node.name for node in result.node if node.op == UPDATE)
+    assert {*nodes[plain_name(update)].input} == {f"^{update}"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
+from fusion.passes.graph.kernel_names import KernelNames
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
@@ -18,6 +19,8 @@ _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWith
 @dataclass
 class GraphEdit:
     """Collects a rewrite of `view`'s graph.
+
+    In the result new nodes of stateful ops have longer names, see `kernel_names`.
 
     Attributes:
         added: new nodes by name.
@@ -33,6 +36,7 @@ class GraphEdit:
     _renamed: dict[str, str] = field(default_factory=dict)
     _waits: dict[str, dict[str, None]] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _names: KernelNames | None = None
     _built: list[node_def_pb2.NodeDef] | None = None
 
     def unique_name(self, base: str) -> str:
@@ -101,11 +105,13 @@ class GraphEdit:
 
     def returned(self, text: str) -> str:
         """Returns the new input string for a function's return value."""
-        return self._renamed.get(text, text)
+        text = self._renamed.get(text, text)
+        return text if self._names is None else self._names.text(text)
 
     def successor(self, name: str) -> str:
         """Returns the node that stands for `name` in control edges after the rewrite."""
-        return self.removed.get(name, name)
+        name = self.removed.get(name, name)
+        return name if self._names is None else self._names.name(name)
 
     def build(self) -> list[node_def_pb2.NodeDef]:
         """Returns all nodes after the rewrite, without function arguments, in file order.
@@ -157,7 +163,8 @@ class GraphEdit:
                     result.append(self._rewired(node, missing))
             elif name in self.view.awaited and name not in self.added:
                 result.append(self._stand_in(node))
-        return result
+        self._names = KernelNames.of(self.view, self.added)
+        return self._names.applied(result)
 
     def _keep_what_is_read(self) -> None:
         view = self.view

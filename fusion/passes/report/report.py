@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.printable import printable
@@ -225,6 +226,31 @@ class FusionResult:
     graph_def: graph_pb2.GraphDef
     report: FusionReport
     modified: bool
+
+
+def plainly_named(report: FusionReport) -> FusionReport:
+    """Returns a report on a graph that passes have seen before, with the names of the program."""
+    columns = (
+        replace(
+            column,
+            name=plain_name(column.name),
+            anchor=plain_name(column.anchor),
+            reason=column.reason and plain_name(column.reason),
+            node=column.node and plain_name(column.node),
+            op=column.op and plain_name(column.op),
+        )
+        for column in report.columns
+    )
+    updates = (
+        replace(
+            update,
+            name=plain_name(update.name),
+            reason=update.reason and plain_name(update.reason),
+            node=update.node and plain_name(update.node),
+        )
+        for update in report.updates
+    )
+    return replace(report, columns=tuple(columns), updates=tuple(updates))
 
 
 def already_fused(columns: Collection[ColumnReport]) -> str | None:

@@ -30,6 +30,10 @@ class KernelsRecord(Layout):
     is_for_gpu: Flag
     attrs: Address  # `AttrEntry` [attr_count]
     attr_count: Int64
+    args: Address  # `ArgEntry` [input_count + output_count]
+    input_count: Int64  # a list counts once
+    output_count: Int64
+    is_kept: Flag  # whether TensorFlow keeps kernels of the op by names, see `calling`
     types: Address  # `TypeEntry` [type_count] of the attrs that bodies depend on
     type_count: Int64
     names: Int64  # the index of the attr that names columns, -1 for none

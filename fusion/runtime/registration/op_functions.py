@@ -9,16 +9,18 @@ from fusion.runtime.native.objects import Recipe
 _PACKAGE = __name__.rpartition(".")[0]
 
 
-def native_functions() -> tuple[int, int]:
-    """The addresses of the shape function and the create function of all ops."""
-    infer, create = common_recipes()
-    return objects.recipe_address(*infer), objects.recipe_address(*create)
+def native_functions() -> list[int]:
+    """The addresses of the shape, the create and the compute function of all ops."""
+    return [objects.recipe_address(*recipe) for recipe in common_recipes()]
 
 
-def common_recipes() -> tuple[tuple[str, Recipe], tuple[str, Recipe]]:
-    """The names of the shape function and the create function, and how they are made."""
-    infer = _recipe("shape_inference", "infer_shapes", 3)
-    return infer, _recipe("native_creation", "create", 3, "create_kernel")
+def common_recipes() -> list[tuple[str, Recipe]]:
+    """The names of the shape, the create and the compute function, and how they are made."""
+    return [
+        _recipe("shape_inference", "infer_shapes", 3),
+        _recipe("native_creation", "create", 3, "create_kernel"),
+        _recipe("calling", "call_kernel", 2),
+    ]
 
 
 def loader() -> tuple[str, Recipe]:

@@ -23,6 +23,7 @@ from fusion.runtime.registration.refusal import (
     RESOURCE_EXHAUSTED,
     refuse,
 )
+from fusion.runtime.registration.signature import dtype_words, write_signature
 from fusion.runtime.tensorflow.attrs import INT, AttrEntry, AttrValue
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import VariableAccess
@@ -54,7 +55,8 @@ def begin_state(creation: int, words: int) -> int:
     record = load(creation, Creation.record)
     names = load(record, KernelsRecord.names)
     size = name_bytes(creation, names) if names >= 0 else int64(0)
-    body = _body(creation)
+    body, dtypes = _body(creation), words
+    words += dtype_words(creation)
     if load(creation, Creation.has_failed) != 0:
         return int64(0)
     state = c_malloc(8 * words + size)
@@ -69,6 +71,7 @@ def begin_state(creation: int, words: int) -> int:
         store(state, State.launcher, load(record, KernelsRecord.launcher))
         if load(record, KernelsRecord.launcher) == 0:
             lack(creation, int64(LAUNCHER))
+    write_signature(creation, state, dtypes)
     if size > 0:
         store(state, State.names_offset, words)
         write_names(creation, names, state, words)

@@ -1,8 +1,7 @@
 """The functions that TensorFlow calls, in LLVM's textual IR: each is a few instructions.
 
-The compute function of all kernels jumps to the address in a kernel's state, which is known only
-when a node is created; the shape function of an op calls the common one with the op's table, and
-the create function of kernels the common one with their record.
+They call the common ones: the compute function of all kernels as it is, the shape function of an op
+with the op's table, and the create function of kernels with their record.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from fusion.runtime.records import Word, constant
 #: `void COMPUTE(void* state, TF_OpKernelContext*)`
 COMPUTE = "dispatch"
 
-_COMPUTE = f"""
-define void @{COMPUTE}(ptr %state, i64 %ctx) {{
-  %kernel = load ptr, ptr %state
-  %word = ptrtoint ptr %state to i64
-  tail call void %kernel(i64 %word, i64 %ctx)
+_COMPUTE = """
+define void @{symbol}(i64 %state, i64 %ctx) {{
+  %call = inttoptr i64 {call} to ptr
+  tail call void %call(i64 %state, i64 %ctx)
   ret void
 }}
 """
@@ -44,14 +42,18 @@ define i64 @{symbol}(i64 %construction) {{
 
 
 def thunks(
-    tables: Mapping[str, Word], records: Mapping[str, Word], infer: Word, create: Word
+    tables: Mapping[str, Word],
+    records: Mapping[str, Word],
+    infer: Word,
+    create: Word,
+    call: Word,
 ) -> str:
     """The module of all functions.
 
     Args:
       tables: the address of an op's table by the name of its shape function.
       records: that of a `KernelsRecord` by the name of its create function.
-      infer, create: the addresses of the common functions.
+      infer, create, call: the addresses of the common functions.
     """
     shapes = [
         _SHAPE.format(symbol=symbol, infer=constant(infer), table=constant(table))
@@ -61,4 +63,5 @@ def thunks(
         _CREATE.format(symbol=symbol, create=constant(create), record=constant(record))
         for symbol, record in records.items()
     ]
-    return "".join([_COMPUTE, *shapes, *creates])
+    compute = _COMPUTE.format(symbol=COMPUTE, call=constant(call))
+    return "".join([compute, *shapes, *creates])

@@ -13,7 +13,7 @@ from fusion.runtime.layout import Address, Flag, Int64, Layout
 from fusion.runtime.records import LiveMemory, Memory, Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import double_word
-from fusion.runtime.tensorflow.spec import Attr
+from fusion.runtime.tensorflow.spec import Attr, OpSpec, as_dtype
 
 if TYPE_CHECKING:
     from tensorflow.core.framework import node_def_pb2
@@ -37,6 +37,15 @@ class AttrEntry(Layout):
     has_default: Flag  # that of a list is the empty one
     default: Int64
     maximum: Int64  # of an int
+
+
+class ArgEntry(Layout):
+    """The tensors that an input or an output of an op stands for; attrs are their indices."""
+
+    dtype: Int64  # a number of `TF_DataType`, unless an attr tells it
+    dtype_attr: Int64  # -1 for none
+    is_mixed: Flag  # whether that is a list, of the dtype of each tensor
+    length_attr: Int64  # of the number of tensors of one dtype, -1 for none
 
 
 class Text(Layout):
@@ -78,6 +87,21 @@ def entries(attrs: Sequence[Attr], memory: Memory) -> Word:
             int(attr.default is not None),
             default,
             _MOST if attr.maximum is None else attr.maximum,
+        ]
+    return memory.words(words)
+
+
+def arg_entries(spec: OpSpec, memory: Memory) -> Word:
+    """The address of an `ArgEntry` for each input and each output of an op."""
+    names, words = [attr.name for attr in spec.attrs], list[Word]()
+    for arg in (*spec.inputs, *spec.outputs):
+        of_attr = arg.dtype in spec.types
+        is_mixed = of_attr and spec.types[arg.dtype].is_list
+        words += [
+            0 if of_attr else as_dtype(arg.dtype).as_datatype_enum,
+            names.index(arg.dtype) if of_attr else -1,
+            int(is_mixed),
+            names.index(arg.length) if arg.length and not is_mixed else -1,
         ]
     return memory.words(words)
 

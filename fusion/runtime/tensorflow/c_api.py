@@ -24,6 +24,7 @@ def c_function(name: str, result: types.Type, *args: types.Type) -> types.Extern
 
 tf_num_inputs = c_function("TF_NumInputs", _i32, _i64)
 tf_num_outputs = c_function("TF_NumOutputs", _i32, _i64)
+tf_input_datatype = c_function("TF_InputDatatype", _i32, _i64, _i32)
 tf_get_input = c_function("TF_GetInput", types.void, _i64, _i32, _i64, _i64)
 tf_num_dims = c_function("TF_NumDims", _i32, _i64)
 tf_dim = c_function("TF_Dim", _i64, _i64, _i32)

@@ -27,6 +27,9 @@ class State(Layout):
     launcher: Address  # see `fusion.runtime.cuda.launcher`, 0 on a CPU
     error_slots: Address  # of the node's kernels on a GPU, 0 until the first of them runs
     names_offset: Int64  # of the columns' names in the state, see `names`; 0 for none
+    input_count: Int64  # of the node's tensors, see `registration.calling`
+    output_count: Int64
+    dtypes_offset: Int64  # of the inputs' numbers of `TF_DataType`; 0: no kernel of the op is kept
 
 
 class Buffer(Layout):

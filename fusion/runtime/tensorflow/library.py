@@ -69,6 +69,7 @@ SYMBOLS = (
     "TF_OpKernelContext_Failure",
     "TF_NumInputs",
     "TF_NumOutputs",
+    "TF_InputDatatype",
     "TF_GetInput",
     "TF_SetOutput",
     "TF_ExpectedOutputDataType",
