@@ -21,8 +21,8 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from fusion import ops
 from fusion.runtime.process import single
-from fusion.tables.checkpoint import gather_rows
 from fusion.tables.initial_rows import takes_too_much
+from fusion.tables.keyed_rows import gather_rows
 from fusion.tables.statistics import statistics
 
 #: The attribute of such a variable that says what its rows belong to.
