@@ -27,7 +27,7 @@ TORN = 99
 
 
 class Training:
-    """A table and an optimizer whose slots begin with zeros (m, v), or with 0.1 on demand."""
+    """A table, partitioned or not, and an optimizer: LazyAdam if none is given."""
 
     def __init__(self, partitions: int = 0, optimizer: Any = None, **options: Any) -> None:
         options = {"capacity": CAPACITY, "seed": 1, "initializer": tf.ones, **options}
@@ -377,7 +377,7 @@ def test_no_key_is_saved_with_a_row_that_another_has_by_now(
     gather, news = keyed_rows.gather_rows, itertools.count(50)
 
     def gather_later(variable: Any, rows: Any) -> Any:
-        remove = [next(iter(sorted(keys())))]
+        remove = [min(keys())]
         index = training.table.index.handle
         for released in (-1, 1):  # and the next eviction releases its row
             ops.remove_embedding_keys(index=index, keys=remove, release=released)
@@ -388,12 +388,10 @@ def test_no_key_is_saved_with_a_row_that_another_has_by_now(
         found = ops.embedding_key_entries(index=training.table.index.handle)
         return found.keys.numpy().tolist()
 
-    before = {1: training.table.embedding_lookup([1]).numpy().tolist()}
     with monkeypatch.context() as patched:
         patched.setattr(keyed_rows, "gather_rows", gather_later)
         write(training, tmp_path / "save")
     assert 1 not in keys()
-    assert before
     other = Training(capacity=3)
     read(other, tmp_path / "save")
     assert other.exported(tmp_path / "rows").keys() == {2, 3}
