@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +133,10 @@ class _Keyed(_Updated):
         return f"<tf.Variable {about}{self._fusion_keys.shown(self)}>"
 
 
+#: Subclasses by `_Updated` or `_Keyed`, and by the class of TensorFlow's.
+_SUBCLASSES: dict[tuple[type, type], type] = {}
+
+
 def make_keyed(variable: Any, table: Any, index: Any) -> None:
     """Has a variable show how many keys there are, and refuse to be read whole if that is too much.
 
@@ -167,9 +170,11 @@ def _fail_before(read: Any, refusal: str) -> None:
     read._add_control_input(failure)
 
 
-@functools.cache
 def _subclass(base: type[_Updated], known: type) -> type:
-    return type(known.__name__, (base, known), {"__module__": known.__module__})
+    if (base, known) not in _SUBCLASSES:
+        about = {"__module__": known.__module__}
+        _SUBCLASSES[base, known] = type(known.__name__, (base, known), about)
+    return _SUBCLASSES[base, known]
 
 
 def shown_keys(variable: Any) -> str | None:
