@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -60,7 +62,7 @@ def warm(
         cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
             process loads kernels of.
         folder: where kernels are kept; by default where they are looked for.
-        progress: is called with each kernel before it is compiled, by several threads.
+        progress: is called with each kernel before it is compiled, in order, by some thread.
         all_types: compile those of all ops for all dtypes, too.
 
     Raises:
@@ -78,12 +80,13 @@ def warm(
             for name, recipe in recipes.items()
             if files.read(objects.file_name(name, recipe)) is None
         }
-        numbers = {name: number for number, name in enumerate(missing, 1)}
+        numbers, showing = itertools.count(1), threading.Lock()
 
         def add(name: str, recipe: Recipe) -> None:
             file_name = objects.file_name(name, recipe)
             if progress is not None:
-                progress(numbers[name], len(missing), name)
+                with showing:
+                    progress(next(numbers), len(missing), name)
             content = known.read(file_name)
             if content is None:
                 files.get(file_name, partial(objects.compiled, name, recipe.compile_it))

@@ -211,7 +211,13 @@ def test_without_a_model_those_of_common_types_are_compiled(
 
     monkeypatch.setattr(objects, "compiled", compile_it)
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path / "known")))
-    common = warm(folder=tmp_path / "common", cpu="x86-64-v3")
+    shown: list[tuple[int, int]] = []
+
+    def show(number: int, count: int, name: str) -> None:
+        shown.append((number, count))
+
+    common = warm(folder=tmp_path / "common", cpu="x86-64-v3", progress=show)
+    assert shown == [(number, common.added) for number in range(1, common.added + 1)]
     assert common.kernels == common.added == len({*compiled}) == len(compiled)
     assert {*compiled} == wanted
     compiled.clear()
