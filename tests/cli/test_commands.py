@@ -23,7 +23,7 @@ def test_inspect_lists_columns(models: Path):
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     row = next(line for line in lines if "shop_embedding/embedding_weights" in line)
-    assert row.split()[1:] == ["float[80,", "8]", "sum", "sparse", "int64", "features_4", "yes"]
+    assert row.split()[1:] == ["float[80,", "8]", "sum", "sparse", "int64", "args_0_4", "yes"]
     assert lines[-2].startswith("4 of 4 columns can be fused, ")
     assert lines[-1] == "8 other lookups that no signature runs: 8 can be fused"
 

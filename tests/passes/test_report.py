@@ -96,7 +96,9 @@ def test_the_dict_is_ready_for_json() -> None:
         "form": None,
         "op": None,
         "fused_before": False,
+        "served": True,
     }
+    assert found["others"] == []
     assert fused["reason"] is None
     assert fused["spec"].startswith("lookup anchor\n")
     assert fused["explained"] == ["mean", "table"]
