@@ -13,6 +13,8 @@ import pytest
 import tensorflow as tf
 
 import fusion
+from tests.layer_graphs import build
+from tests.passes.test_bags import MODELS
 
 COLUMNS, LENGTH, ROWS = 3, 4, 50
 
@@ -211,3 +213,15 @@ def test_what_reads_rows_is_no_reader_of_shapes() -> None:
 
     function = traced(model)
     assert_all_fused(function, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "float16" not in name])
+def test_bags_of_layers(name: str) -> None:
+    model = MODELS[name]
+    graph_def = build(model)
+    outputs = ["out", *(f"out_{k}" for k in range(1, len(model.joins)))]
+    counts = {
+        fusion.explain(graph_def, under=under, outputs=outputs).fused_count
+        for under in ("enable", "rewrite")
+    }
+    assert counts == {len(model.tables)}

@@ -29,12 +29,16 @@ _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefau
 _AGAIN = frozenset({"NextIteration", "RefNextIteration"})
 
 
-class _View(Protocol):
-    """What the rules ask of a graph, see `GraphView`."""
+class _Edges(Protocol):
+    """The ops of a graph, and what they read."""
 
     def op(self, name: str) -> str: ...
 
     def inputs(self, name: str) -> tuple[Tensor, ...]: ...
+
+
+class _View(_Edges, Protocol):
+    """What the rules ask of a graph, see `GraphView`."""
 
     def attr(self, name: str, key: str) -> attr_value_pb2.AttrValue | None: ...
 
@@ -71,7 +75,7 @@ def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Sha
     return rule(view, node.name, inputs, index) if rule is not None else None
 
 
-def is_of_loop(view: _View, name: str) -> bool:
+def is_of_loop(view: _Edges, name: str) -> bool:
     """Whether a node that joins tensors begins an iteration of a v1 loop."""
     return any(view.op(tensor.node) in _AGAIN for tensor in view.inputs(name))
 
