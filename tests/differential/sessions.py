@@ -203,7 +203,7 @@ def run(program: Program) -> list[Array]:
 
 
 def _run_in_parts(
-    session: v1.Session, built: Built, fetch: Fetch, batch: dict[tf.Tensor, Array]
+    session: tf.compat.v1.Session, built: Built, fetch: Fetch, batch: dict[tf.Tensor, Array]
 ) -> list[Array]:
     """Feeds each join what it needs just before it is fetched."""
     joins = [set(built.program.joins[n]) for n in fetch.joins]

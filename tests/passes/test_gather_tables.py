@@ -175,7 +175,7 @@ def test_what_the_read_waits_for_the_gather_waits_for() -> None:
         step.end(rows, step.scatter(rows))
 
     result = plainly_named(PASS.apply(build(body)).graph_def)
-    (node,) = (node for node in result.node if node.name == "rows")
+    (node,) = (node for node in result.node if node.op == "ResourceGather")
     assert [text for text in node.input if text.startswith("^")] == ["^AssignAddVariableOp"]
 
 

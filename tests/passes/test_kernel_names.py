@@ -138,10 +138,7 @@ def test_ops_without_state_keep_their_names() -> None:
 
 
 def test_a_name_that_is_known_outside_stays_that_of_the_result() -> None:
-    before = moved_reads()
-    inner = nodes(GatherTables(OUT).apply(before).graph_def)
-    assert "rows" not in inner
-    after = nodes(GatherTables(OUT | {"rows"}).apply(before).graph_def)
+    after = nodes(GatherTables(OUT | {"rows"}).apply(moved_reads()).graph_def)
     assert after["rows"].op == "Identity"
     (gather,) = after["rows"].input
     assert after[gather].op == "ResourceGather"
