@@ -72,7 +72,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "embedding_variable",
             "partitions",
             "partitioned",
-            "options",
             "deeprec",
         ),
     ),

@@ -100,8 +100,8 @@ class KernelProgress:
             return
         self._shown = now
         begun, first = self._first
-        left = (now - begun) / (number - first) * (count - number + 1)
-        self._show(f"{number} of {count}: {name}, about {_duration(left)} left")
+        seconds = (now - begun) / (number - first) * (count - number + 1)
+        self._show(f"{number} of {count}: {name}, about {_duration(seconds)} left")
 
 
 def _duration(seconds: float) -> str:

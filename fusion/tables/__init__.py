@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from fusion.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fusion.tables.deeprec import CBFFilter as CBFFilter
+    from fusion.tables.deeprec import CounterFilter as CounterFilter
+    from fusion.tables.deeprec import EmbeddingVariableOption as EmbeddingVariableOption
+    from fusion.tables.deeprec import InitializerOption as InitializerOption
     from fusion.tables.deeprec import get_embedding_variable as get_embedding_variable
     from fusion.tables.embedding_variable import EmbeddingVariable as EmbeddingVariable
     from fusion.tables.eviction import GlobalStepEvict as GlobalStepEvict
@@ -18,10 +22,6 @@ if TYPE_CHECKING:
     from fusion.tables.eviction import LeastRecent as LeastRecent
     from fusion.tables.frozen import FrozenEmbedding as FrozenEmbedding
     from fusion.tables.keras_store import KeyedRows as KeyedRows
-    from fusion.tables.options import CBFFilter as CBFFilter
-    from fusion.tables.options import CounterFilter as CounterFilter
-    from fusion.tables.options import EmbeddingVariableOption as EmbeddingVariableOption
-    from fusion.tables.options import InitializerOption as InitializerOption
     from fusion.tables.partitioned import (
         PartitionedEmbeddingVariable as PartitionedEmbeddingVariable,
     )
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 #: The modules of public names; those of table stores are above this package.
 _MODULES = {
-    "CBFFilter": "fusion.tables.options",
-    "CounterFilter": "fusion.tables.options",
+    "CBFFilter": "fusion.tables.deeprec",
+    "CounterFilter": "fusion.tables.deeprec",
     "EmbeddingVariable": "fusion.tables.embedding_variable",
-    "EmbeddingVariableOption": "fusion.tables.options",
+    "EmbeddingVariableOption": "fusion.tables.deeprec",
     "FrozenEmbedding": "fusion.tables.frozen",
     "get_embedding_variable": "fusion.tables.deeprec",
     "GlobalStepEvict": "fusion.tables.eviction",
-    "InitializerOption": "fusion.tables.options",
+    "InitializerOption": "fusion.tables.deeprec",
     "KeyedRows": "fusion.tables.keras_store",
     "L2WeightEvict": "fusion.tables.eviction",
     "LeastFrequent": "fusion.tables.eviction",

@@ -43,6 +43,8 @@ class _Keys:
 
     def refusal(self, variable: Any) -> str | None:
         """Why a variable of the same capacity is not read whole; None if it takes little memory."""
+        if not self.table.shape.is_fully_defined():  # of a model whose tables are files
+            return None
         capacity = int(self.table.shape[0])
         if not takes_too_much(capacity, _row_bytes(self.table)):
             return None
@@ -145,7 +147,8 @@ def make_keyed(variable: Any, table: Any, index: Any) -> None:
       table, index: the variables of an embedding variable.
     """
     one, table, index = (getattr(v, "_primary", v) for v in (variable, table, index))
-    if isinstance(one, BaseResourceVariable):  # parameter servers have others, too
+    # Parameter servers have others, too, and some that stand for one of several.
+    if isinstance(one, BaseResourceVariable) and "_handle" in vars(one):
         _become(one, _Keyed, _Keys(one.name, table, index))
 
 

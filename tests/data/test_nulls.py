@@ -31,7 +31,8 @@ def write(folder: Path, **columns: pa.Array) -> None:
 
 
 def load(folder: Path, role: str = "cont_names", **arguments: Any) -> ParquetLoader:
-    return ParquetLoader(folder, 4, **{role: ["c"]}, shuffle=False, **arguments)
+    arguments |= {role: ["c"]}
+    return ParquetLoader(folder, 4, shuffle=False, **arguments)
 
 
 def rows(loader: tf.data.Dataset) -> list[Any]:

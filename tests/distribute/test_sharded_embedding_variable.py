@@ -17,7 +17,7 @@ from fusion.distribute import ShardedEmbeddingVariable, ShardedTable, dump, load
 from fusion.distribute.rows import _packed, _unpacked
 from fusion.optimizers import keras3
 from fusion.tables import EmbeddingVariableOption, GlobalStepEvict, LeastFrequent
-from fusion.tables.options import CounterFilter
+from fusion.tables.deeprec import CounterFilter
 from tests.distribute.test_dumps import in_replicas
 from tests.embedding_variables.test_partitions import entries, tables_of
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.saved_model.inputs.cases import Case, Ids
-from fusion.saved_model.inputs.conversions import converted
+from fusion.saved_model.inputs.conversions import Conversions, converted
 from fusion.saved_model.inputs.generator import InputGenerator, input_generators
 from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.source import read_saved_model
@@ -174,7 +174,7 @@ def test_tables_in_the_checkpoint(tmp_path: Path) -> None:
     assert held(generate, "b") == {5, 6}
 
 
-def split(a: tf.Tensor, sep: str) -> tf.Tensor:
+def split(a: tf.Tensor, sep: str | None) -> tf.Tensor:
     return tf.strings.split(a, sep).flat_values
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_undone_is_not_known(tmp_path: Path) -> None:
     table = table_of([100, 200], tf.int64)
     generate = saved(tmp_path, table, lambda a: table.lookup(2 * a), INT)
     assert generate(CLEAN)["a"].max() < 10
-    deep = ()
+    deep: Conversions = ()
     for _ in range(9):
         deep = converted(deep, "StringLower", ())
     assert deep is None
