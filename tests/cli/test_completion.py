@@ -71,7 +71,7 @@ def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str]) -> No
         (["inspect", ""], []),
         (["inspect", "mod"], []),
         (["rewrite", "inspect", "pl"], []),
-        (["inspect", "--mermaid", "-"], []),
+        (["inspect", "--svg", "-"], []),
         (["frobnicate"], []),
     ],
 )

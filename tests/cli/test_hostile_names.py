@@ -102,8 +102,8 @@ def test_inspect(folder: Path, tmp_path: Path, capsys: Capture, model: str) -> N
     assert "no column has" in run(capsys, "inspect", folder / model, "--column", "\x1b[1mnone")
     found = json.loads(run(capsys, "inspect", folder / model, "--json"))
     assert any(HOSTILE in column["name"] for column in found["columns"])
-    drawing = tmp_path / "column.mmd"
-    run(capsys, "inspect", folder / model, "--mermaid", drawing)
+    drawing = tmp_path / "column.svg"
+    run(capsys, "inspect", folder / model, "--svg", drawing)
     text = drawing.read_text()
     assert "[red]$x_1$[/red]" in text
     assert not set("\x1b\x07\u202e\x9b") & set(text)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from fusion.tables.statistics import TableStatistics
 
 
-def _check(model: str, as_json: bool, column: str | None, mermaid: str | None, **_: Any) -> None:
+def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: Any) -> None:
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
-    check_output_file(mermaid, "--mermaid")
+    check_output_file(svg, "--svg")
     check_model(model)
 
 
@@ -42,17 +42,16 @@ def _check(model: str, as_json: bool, column: str | None, mermaid: str | None, *
     help="Print all that is known about a column, given its name or a part of it.",
 )
 @click.option(
-    "--mermaid",
+    "--svg",
     metavar="FILE",
-    help="Draw a column before and after, as Mermaid text; the first one of those chosen that can "
-    "be fused.",
+    help="Draw a column before and after; the first one of those chosen that can be fused.",
 )
 @required("The exit status is 1 if fewer can be.")
 def inspect(
     model: str,
     as_json: bool,
     column: str | None,
-    mermaid: str | None,
+    svg: str | None,
     requirement: Requirement | None,
 ) -> None:
     """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
@@ -60,7 +59,7 @@ def inspect(
 
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
-    drawn = None if mermaid is None else _draw(model, chosen, mermaid)
+    drawn = None if svg is None else _draw(model, chosen, svg)
     tables = keyed_tables(model)
     fields = {
         **report.to_dict(),
@@ -69,7 +68,7 @@ def inspect(
     if not as_json:
         _show(report, chosen if column is not None else None, tables)
         if drawn is not None:
-            say(f"wrote {mermaid}: {drawn.name}")
+            say(f"wrote {svg}: {drawn.name}")
     if requirement is not None:
         requirement.check(report, "can be fused", fields)
     if as_json:
@@ -136,7 +135,7 @@ def _draw(model: str, chosen: list[Column], file: str) -> Column:
     """Draws the first column, rather one that can be fused, and returns it."""
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
-    from fusion.passes.report.mermaid import draw_column
+    from fusion.passes.report.draw import draw_column
     from fusion.saved_model.column_views import column_views
 
     column = next((candidate for candidate in chosen if candidate.refusal is None), chosen[0])
