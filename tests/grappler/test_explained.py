@@ -303,4 +303,4 @@ def test_rows_of_mixed_precision_are_joined_before_they_are_cast(dtype: str | No
     report = fusion.explain(tf.function(model).get_concrete_function(ids))
     assert [column.fused for column in report.columns] == [dtype is not None] * 2
     if dtype is None:
-        assert all("(Cast), which joins them to none" in str(c.reason) for c in report.columns)
+        assert all("(Cast), not joined with others" in str(c.reason) for c in report.columns)

@@ -149,7 +149,7 @@ STAY: dict[str, tuple[Any, str]] = {
     ),
     "the other way round": (
         lambda rows, ids: tf.reduce_sum(tf.where(mask_of(ids), tf.zeros([]), rows), 1),
-        "which joins them to none",
+        "not joined with others",
     ),
     "a mean of a product": (
         lambda rows, ids: tf.reduce_mean(rows * numbers(ids), 1),
@@ -189,7 +189,7 @@ STAY: dict[str, tuple[Any, str]] = {
     ),
     "a mask less rows": (
         lambda rows, ids: tf.reduce_max((1 - numbers(ids)) * 1e9 - rows, 1),
-        "which joins them to none",
+        "not joined with others",
     ),
     "weights for each element": (
         lambda rows, ids: tf.reduce_sum(
@@ -262,7 +262,7 @@ def test_what_computes_the_terms_of_other_segment_reductions_is_why_the_gather_s
     (column,) = PASS.explain(segments(make, reduced)).columns
     if name == "read twice":
         # A gradient would read them, too.
-        assert "which joins them to none" in str(column.reason)
+        assert "not joined with others" in str(column.reason)
         return
     reason = f"{reduction} reduces what last ({op}) computes from looked-up rows, and not the rows"
     assert (column.reason, column.node) == (reason, "last")
@@ -276,7 +276,7 @@ def test_sums_of_gradients_are_no_reason() -> None:
     graph_def = segments(make, lambda rows, numbers: tf.math.unsorted_segment_sum(rows, numbers, 5))
     assert "UnsortedSegmentSum" in ops(graph_def)
     (column,) = PASS.explain(graph_def).columns
-    assert "which joins them to none" in str(column.reason)
+    assert "not joined with others" in str(column.reason)
 
 
 def test_a_segment_sum_of_something_else_reduces_no_rows() -> None:

@@ -242,7 +242,7 @@ def stays(build: Any, reason: str, fused: int = 0) -> graph_pb2.GraphDef:
 
 def test_rows_that_are_not_side_by_side_stay() -> None:
     one_by_one = "its rows are not joined side by side, but one after the other"
-    used = "which joins them to none"
+    used = "not joined with others"
     stays(lambda rows, ids: tf.concat(rows, 0), one_by_one)
     stays(lambda rows, ids: tf.stack(rows, 0), one_by_one)
     stays(lambda rows, ids: tf.stack(rows, 2), one_by_one)
@@ -293,7 +293,7 @@ def test_slices_that_leave_something_out_stay(name: str) -> None:
     between, good, shape = PIECES[name]
     found = report(pieces(between, shape))
     assert found.fused_count == 0, str(found)
-    assert all("joins them to none" in str(column.reason) for column in found.columns)
+    assert all("not joined with others" in str(column.reason) for column in found.columns)
     if good:
         assert report(pieces(between, good)).fused_count == 2
 
