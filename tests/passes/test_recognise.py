@@ -88,7 +88,7 @@ def test_what_is_read_and_replaced(
             lambda ids, table: tf.nn.safe_embedding_lookup_sparse(
                 tf.stack([table, table], 2), ids, default_id=0
             ),
-            "the table is not known to be a matrix",
+            "the table has rank 3, not 2",
         ),
         (
             lambda ids, table: tf.nn.safe_embedding_lookup_sparse(

@@ -50,7 +50,7 @@ def math(line: str) -> ShapeMath:
             "%y = StridedSlice(s, zero1, two1, one1) {Index=int32 T=int64 begin_mask=1}",
             (Item(SHAPE, 0), Item(SHAPE, 1)),
         ),
-        ("%y = StridedSlice(s, zero1, two1, two1) {Index=int32 T=int64}", None),
+        ("%y = StridedSlice(s, zero1, two1, two1) {Index=int32 T=int64}", (Item(RESULT, 0),)),
         ("%y = StridedSlice(s, zero1, two1, one1) {Index=int32 T=int64 new_axis_mask=1}", None),
         ("%y = AddV2(s, s) {T=int64}", tuple(Item(RESULT, i) for i in range(3))),
         ("%y = AddV2(s, u) {T=int64}", None),
@@ -58,7 +58,8 @@ def math(line: str) -> ShapeMath:
         ("%y = ExpandDims(one1, zero) {T=int32 Tdim=int32}", None),
         ("%y = Fill(two1, one) {T=int32 index_type=int32}", (1, 1)),
         ("%y = Fill(s, one) {T=int32 index_type=int64}", None),
-        ("%y = FloorMod(s, s) {T=int64}", None),
+        ("%y = FloorMod(s, s) {T=int64}", tuple(Item(RESULT, i) for i in range(3))),
+        ("%y = FloorMod(s, u) {T=int64}", None),
     ],
 )
 def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
@@ -104,9 +105,9 @@ def test_scalar(line: str, expected: Element | None) -> None:
     ("line", "expected"),
     [
         ("%y = UnsortedSegmentSum(x, ids, five) {Tindices=int32 T=float}", (5, 4)),
-        ("%y = UnsortedSegmentSum(x, ids, one1) {Tindices=int32 T=float}", (None, 4)),
-        ("%y = Split(one, x) {num_split=2 T=float}", (None, None)),
-        ("%y = Split(one1, x) {num_split=2 T=float}", (None, None)),
+        ("%y = UnsortedSegmentSum(x, ids, one1) {Tindices=int32 T=float}", None),
+        ("%y = Split(one, x) {num_split=2 T=float}", (None, 2)),
+        ("%y = Split(one1, x) {num_split=2 T=float}", None),
         ("%y = Split(five, x) {num_split=2 T=float}", None),
     ],
 )

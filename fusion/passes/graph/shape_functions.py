@@ -8,6 +8,7 @@ those whose shapes are asked for, and what these are made of, up to tensors of k
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from typing import Protocol
 
@@ -43,7 +44,8 @@ class ShapeFunctions:
     """What TensorFlow infers of the tensors of a view."""
 
     def __init__(self, view: _View) -> None:
-        self._view = view
+        # The view has this object, and a circle would be looked for long in a graph of many nodes.
+        self._view: _View = weakref.proxy(view)
         self._graph = ScratchGraph()
         self._operations: dict[str, int | None] = {}
         self._inputs: dict[Tensor, Output | None] = {}
