@@ -343,7 +343,7 @@ def means_trained(kit: Any, splits: str) -> Trained:
     """Trains means of ragged ids by `fit`, as tutorials write them."""
     kit.utils.set_random_seed(1)
 
-    class Means(kit.Model):  # type: ignore[name-defined]
+    class Means(kit.Model):
         def __init__(self) -> None:
             super().__init__()
             self.tables = [

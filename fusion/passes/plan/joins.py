@@ -226,8 +226,8 @@ class _Search:
                 stack.append(Tensor(user))
         outside = self._outside(shapes, helpers, others)
         if outside is not None:
-            used = f"its rows are used by {outside} ({view.op(outside)}), not joined with others"
-            return NoMatch(f"{used}; a single gather is the fastest already", self.anchor)
+            why = f"its rows are used by {outside} ({view.op(outside)}), not joined with others"
+            return NoMatch(f"{why}; a single gather is the fastest already", self.anchor)
         if not found or len(found) > _MOST:
             return NoMatch("its rows go to no concat, or to many", self.anchor)
         return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
