@@ -251,7 +251,7 @@ def lock_lost_in_the_pass() -> None:
     stats = fusion.stats()
     assert stats.timeouts == 1, stats
     assert stats.to_dict()["timeouts"] == 1
-    assert "1 timeouts" in str(stats)
+    assert "1 timeout" in str(stats)
     # TensorFlow shows each graph twice, and the lock was free again.
     assert stats.columns_fused == 1
     report = stats.last_report
