@@ -100,6 +100,9 @@ assert_same_state(stock, ours)
 assert graphs_seen.value > 0
 """
 
+#: The first words of a command that compiles C.
+COMPILER = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+
 #: What `enable` keeps from happening.
 FORCED = """
 plugin.other_plugins = lambda: []
@@ -110,11 +113,10 @@ fusion.enable()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, as a package has installed it."""
-    compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
     folder = tmp_path_factory.mktemp("site")
     source, library = Path(__file__).with_name("other_plugin.c"), folder / "libother.so"
     include = f"-I{tf.sysconfig.get_include()}"
-    command = [*compiler, "-shared", "-fPIC", "-w", include, str(source), "-o", str(library)]
+    command = [*COMPILER, "-shared", "-fPIC", "-w", include, str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     installed = folder / "other-1.2.dist-info"
     installed.mkdir()
@@ -161,7 +163,7 @@ assert text == f"{sys.argv[1]}/libdevices.so: fused ops have no kernels for its 
 def test_the_doctor_tells_of_plugins_with_devices(folder: Path) -> None:
     source, library = folder / "devices.c", folder / "libdevices.so"
     source.write_text("void SE_InitPlugin(void* params, void* status) {}")
-    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    subprocess.run([*COMPILER, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     done = zygote.run(
         [sys.executable, "-c", DEVICES, str(folder)], capture_output=True, text=True, cwd=ROOT
     )
