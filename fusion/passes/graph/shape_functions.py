@@ -113,12 +113,25 @@ class ShapeFunctions:
 
     def _input(self, tensor: Tensor) -> Output | None:
         if tensor not in self._inputs:
-            operation = None if self._is_leaf(tensor) else self._operations.get(tensor.node)
-            if operation is not None and tensor.index < output_count(operation):
-                self._inputs[tensor] = Output(operation, tensor.index)
-            elif dtype := self._view.dtype(tensor):
-                shape = self._view.known_shape(tensor)
-                self._inputs[tensor] = self._graph.placeholder(dtype, shape)
-            else:
-                self._inputs[tensor] = None
+            known = self._view.known_shape(tensor)
+            copy = None if self._is_leaf(tensor) else self._copy(tensor)
+            if copy is not None and known is not None and self._tells_less(copy, known):
+                copy = None
+            dtype = self._view.dtype(tensor)
+            if copy is None and dtype:
+                copy = self._graph.placeholder(dtype, known)
+            self._inputs[tensor] = copy
         return self._inputs[tensor]
+
+    def _copy(self, tensor: Tensor) -> Output | None:
+        operation = self._operations.get(tensor.node)
+        if operation is None or tensor.index >= output_count(operation):
+            return None
+        return Output(operation, tensor.index)
+
+    def _tells_less(self, copy: Output, known: Shape) -> bool:
+        """Whether TensorFlow infers less than is known, as of what is read of a variable."""
+        inferred = self._graph.shape(copy)
+        if inferred is None or len(inferred) != len(known):
+            return True
+        return any(a is None and b is not None for a, b in zip(inferred, known, strict=True))
