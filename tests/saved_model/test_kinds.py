@@ -27,7 +27,7 @@ LOOKUPS = {
     "branching": (4, ["branch", "loop", "nested"]),
     "words": (3, ["serving_default"]),
     "keras3_export": (1, ["serve", "serving_default"]),
-    "keras3_save": (2, ["serving_default"]),
+    "keras3_save": (1, ["serving_default"]),
     "meta_graphs": (2, ["rows", "rows [serve,fast]", "serving_default"]),
 }
 

@@ -81,7 +81,7 @@ def test_rounding_is_allowed_behind_columns_that_are_equal(
     found = compare_models(*models, rounding=1e-5)
     assert found.same == same
     if same:
-        assert "within 1e-05 of the largest, 1 columns to the bit" in found.summary()
+        assert "within 1e-05 of the largest, 1 column to the bit" in found.summary()
 
 
 @pytest.mark.parametrize(
