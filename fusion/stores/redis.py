@@ -35,6 +35,7 @@ from fusion.stores.tier import (
     TableDescription,
     TierError,
     check_fetch,
+    check_keys,
     check_rows,
 )
 
@@ -180,6 +181,7 @@ class Redis:
 
     def remove(self, table: str, keys: Keys) -> None:
         """See `Tier.remove`."""
+        check_keys(keys)
         order, partitions = self._tables[table].by_partition(keys, self._options.max_batch_size)
         fields = bytes_of_keys(keys[order])
         with self._errors(table):
