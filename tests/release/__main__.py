@@ -198,8 +198,8 @@ def try_out(python: Path, example: Example) -> None:
         (folder / example.name).write_text(example.text)
         kept = folder / "kernels"
         settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "FUSION_CACHE_DIR": str(kept)}
-        # With a number of threads nothing is compiled in the background, as after half a minute.
-        settings["FUSION_NUM_THREADS"] = "2"
+        # With fewer threads than processors nothing is compiled in the background.
+        settings["FUSION_NUM_THREADS"] = "1"
         printed = run(python, example.name, folder=folder, **settings)
         if example.answer not in printed.splitlines():
             raise SystemExit(f"{example.name} does not print {example.answer!r}\n{printed}")
