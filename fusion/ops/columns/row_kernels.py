@@ -118,9 +118,10 @@ def any_scatters() -> list[int]:
 def common_gathers(dtype: str) -> list[int]:
     """The indices of those for rows of any number of elements, as most lookups combine them.
 
-    Those are unweighted and weighted bags, and means and sums of layers.
+    Those are unweighted and weighted bags, and means and sums of layers; by those of older Keras
+    masks are weights.
     """
-    variants = (0, 1, ordered(AXIS, 0, 0))
+    variants = (0, 1, ordered(AXIS, 0, 0), ordered(AXIS, 1, 0))
     return [index * GATHER_VARIANTS + k for index in _tiles_of(dtype) for k in variants]
 
 
