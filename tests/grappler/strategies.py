@@ -99,6 +99,7 @@ def mirrored() -> None:
     reasons: set[str | None] = {
         "it is not known whether updates are a row for each id",
         "entries are summed up for another number of rows",
+        None,
     }
     # Each of them with each other once.
     check(lambda: fit(keras, "adam"), [reasons] * 2 * TABLES)

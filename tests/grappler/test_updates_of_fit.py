@@ -22,7 +22,6 @@ from tests.grappler.fitted import (
     fit_both,
     model,
 )
-from tests.keras.releases import MAKES_OTHER_GRAPHS
 
 KERAS = {"keras": keras, "tf_keras": tf_keras}
 PLAIN = Modifier()
@@ -73,12 +72,10 @@ MODIFIERS: dict[str, Modifier] = {
     ),
 }
 
-RECIPROCAL = "Reciprocal is not fused into an update"
 THREE_TERMS = "a sum of more than two terms is not fused into an update"
 #: Why updates stay, of all optimizers or of one, by Keras and modifier; all others are fused.
 LEFT: dict[str, dict[str, str | dict[str, str]]] = {
     "keras": {
-        **({} if MAKES_OTHER_GRAPHS else {"global_clipnorm": RECIPROCAL}),
         "ema_overwrite_frequency": IN_BRANCH,
         "gradient_accumulation_steps": IN_BRANCH,
         "steps_per_execution": IN_LOOP,

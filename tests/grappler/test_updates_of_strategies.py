@@ -32,7 +32,7 @@ def check(*arguments: str, **environment: str) -> None:
     assert run.stdout.endswith("done\n"), run.stderr
 
 
-def test_of_replicas_they_stay() -> None:
+def test_of_replicas_they_are_fused_or_stay() -> None:
     check("mirrored")
 
 
