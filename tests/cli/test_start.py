@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,7 +93,6 @@ def test_right_arguments_import_it(arguments: str, tmp_path: Path) -> None:
 def test_other_programs_register_the_ops_when_they_import_fusion(tmp_path: Path) -> None:
     for program in (["-c", "import fusion"], ["-m", "fusion.saved_model.verify.worker"]):
         done = run([sys.executable, *program], tmp_path)
-        (tmp_path / "packages" / "tensorflow.py").unlink()
-        (tmp_path / "packages").rmdir()
+        shutil.rmtree(tmp_path / "packages")
         assert done.returncode == 1
         assert "ImportError: TensorFlow is imported" in done.stderr

@@ -37,7 +37,7 @@ def test_ids_in_files(tmp_path: Path) -> None:
     ("content", "text"),
     [
         ({"items": np.arange(3), "word": np.arange(3)}, "no table 'word'"),
-        ({"items": np.ones(3)}, "keys must be integers"),
+        ({"items": np.ones(3)}, "keys must be int64, got float64"),
     ],
 )
 def test_ids_that_cannot_be(
