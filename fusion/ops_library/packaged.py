@@ -1,7 +1,7 @@
 """`python -m fusion.ops_library.packaged`: the kernels that come with the package.
 
-They are put into its folder, from which the wheel and the source distribution take them
-(`make release`).
+They are put into a folder of it with what parsing its sources finds. From there the wheel and the
+source distribution take them (`make release`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 from fusion.ops import node_kernels
 from fusion.runtime.cache import kernel_cache, processor
-from fusion.runtime.native import objects
+from fusion.runtime.native import objects, sources
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling import packaged
 from fusion.runtime.native.objects import Recipe
@@ -40,6 +40,7 @@ def write() -> int:
 
     with processor.compiling_for(packaged.PROCESSOR):
         objects.together(make, wanted.items())
+    sources.keep_for_any_python(files)
     return len(wanted)
 
 

@@ -4,6 +4,7 @@ import compileall
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -288,6 +289,26 @@ def test_sources_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sources.digest("fusion.ops.cpu.unique") == first
     kept.write_bytes(kept.read_bytes()[:-1])
     with pytest.raises(TypeError):  # a file that is damaged, or others wrote, is not believed
+        sources.digest("fusion.ops.cpu.unique")
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_one_python_finds_comes_with_the_package_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, kept = KernelCache(str(tmp_path / "shipped")), KernelCache(str(tmp_path / "kept"))
+    monkeypatch.setattr(kernel_cache, "packaged", lambda: shipped)
+    monkeypatch.setattr(kernel_cache, "default", lambda: kept)
+    first = sources.digest("fusion.ops.cpu.unique")
+    sources.keep_for_any_python(shipped)
+    shutil.rmtree(tmp_path / "kept")
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
+    monkeypatch.setattr(sources, "parse", None)
+    assert sources.digest("fusion.ops.cpu.unique") == first
+    assert not (tmp_path / "kept").exists()
+    package = copied(tmp_path, "other", ".py", "\nNEW = 1\n")
+    monkeypatch.setattr(sources, "_PACKAGE", package)
+    with pytest.raises(TypeError):  # it is of other sources
         sources.digest("fusion.ops.cpu.unique")
 
 

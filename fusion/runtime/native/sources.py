@@ -4,8 +4,8 @@ An object is made from the modules of the functions that make it and, transitive
 these import, anywhere in them, and from the packages that those are in. Of a module its syntax tree
 counts, without docstrings: comments and layout change nothing.
 
-To parse all sources takes longer than to load a kernel. So what parsing finds lies in the kernel
-cache, in a file that is named after the bytes of all sources.
+To parse all sources takes longer than to load a kernel. So what parsing finds comes with the
+package or lies in the kernel cache, in a file that is named after the bytes of all sources.
 """
 
 from __future__ import annotations
@@ -79,6 +79,16 @@ def keep_in(files: KernelCache) -> None:
         files.offer(known.file_name, _packed(known.graph))
 
 
+def keep_for_any_python(files: KernelCache) -> None:
+    """Keeps what this version of Python finds, for all those that the package is installed with.
+
+    Where the bytes of all sources are the same, a digest of any of their trees tells as much.
+    """
+    known = _known()
+    assert known.graph is not None
+    files.offer(known.packaged_name, _packed(known.graph))
+
+
 @cache
 def _digest(modules: frozenset[str]) -> str:
     known = _known()
@@ -124,10 +134,15 @@ class _Known(NamedTuple):
         python = "".join(platform.python_version_tuple()[:2])
         return f"sources-{python}-{self.digest[:24]}.json"
 
+    @property
+    def packaged_name(self) -> str:
+        """Of the file in the package, which one version of Python has made for all."""
+        return f"sources-{self.digest[:24]}.json"
+
 
 @cache
 def _known() -> _Known:
-    """What is known of all sources, from the kernel cache or else parsed and kept."""
+    """What is known of all sources, from the package or the cache, or else parsed and kept."""
     files, are_compiled = read(_PACKAGE)
     found = hashlib.sha256()
     for path, content in files.items():
@@ -137,8 +152,9 @@ def _known() -> _Known:
     if are_compiled:
         return known
     cache = kernel_cache.default()
-    if cached := cache.read(known.file_name):
-        graph = {name: Source(*source) for name, source in json.loads(cached.content).items()}
+    packaged = kernel_cache.packaged().read(known.packaged_name)
+    if kept := packaged or cache.read(known.file_name):
+        graph = {name: Source(*source) for name, source in json.loads(kept.content).items()}
     else:
         graph = parse(files)
         cache.offer(known.file_name, _packed(graph))
