@@ -96,7 +96,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
-        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "view", "idioms"),
+        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "shapes", "view"),
+        "idioms",
         "inferred_shapes",
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
