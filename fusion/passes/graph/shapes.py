@@ -8,6 +8,7 @@ assumed, and unless an iteration hands on the same, what both have in common is 
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -20,8 +21,8 @@ from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor, dims
 
 #: How far recorded shapes are followed through ops that are made of each other.
 _DEEPEST = 64
-#: How often what loops hand on is assumed to be less known. One more fact is lost each time.
-_MOST_ROUNDS = 8
+#: How often a loop is gone through. A size is lost each time, and a whole shape from then on.
+_MOST_ROUNDS = 16
 
 
 class _View(Protocol):
@@ -135,7 +136,7 @@ class Shapes:
 def _solved(view: _View, merge: str, solved: dict[str, Shape | None]) -> dict[str, Shape | None]:
     """Returns the shapes of a Merge and of those that it depends on, of its loop and of others."""
     assumed = dict(solved)
-    for _ in range(_MOST_ROUNDS):
+    for number in count():
         trial = Shapes(view, assumed, is_trial=True)
         trial.shape(Tensor(merge))
         checked, corrections = set(solved), dict[str, Shape | None]()
@@ -144,12 +145,12 @@ def _solved(view: _View, merge: str, solved: dict[str, Shape | None]) -> dict[st
             for name in sorted(waiting):
                 corrected = trial.corrected(name)
                 if corrected != assumed[name]:
-                    corrections[name] = corrected
+                    corrections[name] = corrected if number < _MOST_ROUNDS else None
             checked |= waiting
         if not corrections:
-            return assumed
+            break
         assumed |= corrections
-    return dict.fromkeys(assumed.keys() - solved.keys())
+    return assumed
 
 
 def _common(one: Shape | None, other: Shape | None) -> Shape | None:
