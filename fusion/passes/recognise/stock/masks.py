@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.equal_tensors import are_equal, is_among
 from fusion.passes.analysis.rearrangements import behind_last_axis
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
@@ -119,7 +120,7 @@ def _ignored(view: GraphView, test: Tensor, gather: Gathered) -> int | None:
     """Returns the id that is left out where a test is that ids are not equal to a number."""
     operands = [view.resolve(operand) for operand in view.inputs(test.node)]
     for ids, other in (operands, operands[::-1]):
-        if ids in gather.ids.same:
+        if is_among(view, ids, gather.ids.same):
             value = _number(view, other)
             if value is not None:
                 return value
@@ -139,7 +140,7 @@ def _are_ids_as_floats(view: GraphView, tensor: Tensor, gather: Gathered) -> boo
         return False
     casts = (one.node for one in gather.ids.same if view.op(one.node) == "Cast")
     return view.type_attr(tensor.node, "SrcT") in ID_TYPES and any(
-        view.resolve(view.inputs(cast)[0]) == tensor for cast in casts
+        are_equal(view, view.inputs(cast)[0], tensor) for cast in casts
     )
 
 
