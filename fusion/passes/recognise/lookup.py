@@ -143,6 +143,8 @@ class LookupMatch:
     def tables(self) -> tuple[Tensor, ...]:
         """The matrices or handles of the table's shards, where it was found."""
         table = self.parts.table
+        if table is None:
+            table = None if self.spec is None else self.spec.table
         return () if table is None else tuple(shard.tensor for shard in table.shards)
 
     def front(self) -> tuple[str, ...]:
