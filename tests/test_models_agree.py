@@ -140,7 +140,8 @@ def together() -> Together:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_inputs(name: str, together: Together) -> None:
-    assert_agree(together.signature(name).get_concrete_function())
+    signature: Any = together.signature(name)
+    assert_agree(signature.get_concrete_function())
 
 
 @pytest.mark.parametrize("part", range(4))
