@@ -7,6 +7,7 @@ leave: shared and folded nodes, inlined functions, no more than what is fetched.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,6 +108,9 @@ def _declare_handle(argument: node_def_pb2.NodeDef, tensor: tf.Tensor) -> None:
         argument.attr["_handle_shapes"].list.shape.add().CopyFrom(variable.shape)
 
 
+_Numbered = tuple[int, ColumnReport]
+
+
 @dataclass(frozen=True)
 class _Run:
     """What is prepared to run.
@@ -127,7 +131,7 @@ class _Run:
     awaited: frozenset[str] = frozenset()
     function: str = ""
 
-    def columns(self) -> Iterator[ColumnReport]:
+    def columns(self) -> Iterator[_Numbered]:
         """Yields what is said of the columns, several times of each: TensorFlow looks again."""
         reports: list[FusionReport] = []
 
@@ -147,8 +151,9 @@ class _Run:
                 session._make_callable_from_options(self.options)
             except tf.errors.OpError as error:
                 raise _cannot_run(error) from error
-        for column in (column for report in reports for column in report.columns):
-            yield replace(column, function=column.function or self.function)
+        for report in reports:
+            for number, column in _numbered(report.columns):
+                yield number, replace(column, function=column.function or self.function)
 
 
 def _function_run(
@@ -224,18 +229,27 @@ def _explained(
     library = {f.signature.name: f for f in graph_def.library.function}
     apart = (library[name] for name in _functions_apart(graph_def, library))
     runs += [_function_run(function, graph_def.library) for function in apart]
-    traces = [column for run in runs for column in run.columns()]
-    traces += filter(is_compiled, others)
-    columns: dict[tuple[str, str, str], ColumnReport] = {}
-    made = {(column.function, column.op) for column in traces if column.fused}
-    for column in traces:
+    traces = [numbered for run in runs for numbered in run.columns()]
+    traces += _numbered(filter(is_compiled, others))
+    columns: dict[tuple[str, str, str, int], ColumnReport] = {}
+    made = {(column.function, column.op) for _, column in traces if column.fused}
+    for number, column in traces:
         if not column.fused and column.fused_before and (column.function, column.anchor) in made:
             continue  # its fused ops are the pass's own
-        key = (column.function, column.anchor, column.name)
+        key = (column.function, column.anchor, column.name, number)
         if key not in columns or (column.fused and not columns[key].fused):
             columns[key] = column
     count = len(graph_def.node) + sum(len(f.node_def) for f in graph_def.library.function)
     return FusionReport(tuple(columns.values()), count, count)
+
+
+def _numbered(columns: Iterable[ColumnReport]) -> Iterator[_Numbered]:
+    """Yields the columns of a report, each with its number among those of one op and one name."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for column in columns:
+        key = (column.function, column.anchor, column.name)
+        yield counts[key], column
+        counts[key] += 1
 
 
 def _functions_apart(

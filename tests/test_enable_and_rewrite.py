@@ -15,6 +15,7 @@ import tensorflow as tf
 import fusion
 from tests.layer_graphs import build
 from tests.passes.test_bags import MODELS
+from tests.reference import assert_same_bits
 
 COLUMNS, LENGTH, ROWS = 3, 4, 50
 
@@ -92,6 +93,12 @@ FRONTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "scan": lambda x: tf.transpose(
         tf.scan(lambda _, one: one + 1, tf.transpose(x, [2, 0, 1])), [1, 2, 0]
     ),
+    "while": lambda x: _looped(lambda y: y + 1, x),
+    "rolled in a while": lambda x: _looped(lambda y: tf.concat([y[..., 1:], y[..., :1]], 2), x),
+    "nested whiles": lambda x: _looped(lambda y: _looped(lambda z: z + 1, y), x),
+    "a longer batch in each while": lambda x: _looped(
+        lambda y: tf.concat([y, y], 0), x, [None, COLUMNS, LENGTH]
+    ),
     "one hot product": lambda x: tf.reduce_sum(tf.one_hot(x, ROWS, dtype=tf.int64), -1),
     "einsum": lambda x: tf.einsum("bcl->bcl", x),
     "quantized": lambda x: tf.cast(tf.cast(x, tf.int16), tf.int64),
@@ -102,6 +109,16 @@ FRONTS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
         tf.io.decode_raw(tf.strings.substr(tf.as_string(x + 1000), 0, 4), tf.uint8), tf.int64
     )[..., 0],
 }
+
+
+def _looped(
+    body: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, invariant: list[int | None] | None = None
+) -> tf.Tensor:
+    shapes = (tf.TensorShape([]), x.shape if invariant is None else tf.TensorShape(invariant))
+    _, result = tf.while_loop(
+        lambda i, _: i < 2, lambda i, y: (i + 1, body(y)), (0, x), shape_invariants=shapes
+    )
+    return result
 
 
 def _hashed(words: tf.Tensor) -> tf.Tensor:
@@ -139,8 +156,8 @@ def tables() -> Tables:
     return [tf.Variable(rng.normal(size=(ROWS, 8)).astype(np.float32)) for _ in range(COLUMNS)]
 
 
-def traced(model: Callable[[tf.Tensor], Any]) -> Any:
-    spec = tf.TensorSpec([None, COLUMNS, LENGTH], tf.int64)
+def traced(model: Callable[[tf.Tensor], Any], length: int | None = LENGTH) -> Any:
+    spec = tf.TensorSpec([None, COLUMNS, length], tf.int64)
     return tf.function(model, autograph=False).get_concrete_function(spec)
 
 
@@ -159,6 +176,59 @@ def test_behind_everyday_ops(front: str) -> None:
         return [tf.concat(form(ids, of), 1) for form, of in zip(FORMS, own, strict=True)]
 
     assert_all_fused(traced(model), len(FORMS) * COLUMNS)
+
+
+def _numbers(mask: tf.Tensor) -> tf.Tensor:
+    return tf.cast(mask, tf.float32)
+
+
+#: Masks of ids [batch, length], as numbers for each row.
+MASKS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "ellipsis": lambda x: _numbers(x != 0)[..., None],
+    "ellipsis in front": lambda x: _numbers((x != 0)[..., None]),
+    "colons": lambda x: _numbers(x != 0)[:, :, None],
+    "last axis": lambda x: tf.expand_dims(_numbers(x != 0), -1),
+    "axis 2": lambda x: tf.expand_dims(_numbers(x != 0), 2),
+    "ones": lambda x: tf.ones_like(x, tf.float32)[..., None],
+}
+#: Such as are no masks by an id that is left out.
+OTHER_MASKS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "of one row": lambda x: _numbers(x[:1] != 0)[..., None],
+    "reversed": lambda x: _numbers(x != 0)[:, ::-1, None],
+    "of the ids besides": lambda x: _numbers(x + 1 != 0)[..., None],
+    "greater": lambda x: _numbers(x > 0)[..., None],
+    "by two numbers": lambda x: _numbers(x != x[:1])[..., None],
+}
+
+
+def masked_by(mask_of: Callable[[tf.Tensor], tf.Tensor], own: Tables) -> Any:
+    """A function of ids of any length, which are taken from the batch wherever they are read."""
+
+    def model(ids: tf.Tensor) -> tf.Tensor:
+        means = []
+        for i, table in enumerate(own):
+            rows = tf.reduce_sum(tf.gather(table, ids[:, i]) * mask_of(ids[:, i]), 1)
+            means.append(rows / (tf.reduce_sum(mask_of(ids[:, i]), 1) + 1e-8))
+        return tf.concat(means, 1)
+
+    return traced(model, None)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_of_any_length(mask: str) -> None:
+    own = tables()
+    function = masked_by(MASKS[mask], own)
+    assert_all_fused(function, COLUMNS)
+    fused = fusion.fuse_function(function)
+    for batch, length in ((5, 6), (2, 1), (0, 3)):
+        ids = np.random.default_rng(batch).integers(-3, 3, (batch, COLUMNS, length)).clip(0)
+        assert_same_bits(fused(tf.constant(ids)).numpy(), function(tf.constant(ids)).numpy())
+
+
+@pytest.mark.parametrize("mask", OTHER_MASKS)
+def test_what_is_nearly_a_mask_stays(mask: str) -> None:
+    own = tables()
+    assert_all_fused(masked_by(OTHER_MASKS[mask], own), 0)
 
 
 #: What reads no more than the shape of rows.

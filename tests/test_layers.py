@@ -96,12 +96,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
-        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "view", "idioms"),
+        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "shapes", "view"),
+        "idioms",
         "inferred_shapes",
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
-        *("symbolic_shapes", "rearrangements", "index_grids", "expressions", "value_ranges"),
+        *("equal_tensors", "symbolic_shapes", "rearrangements", "index_grids", "expressions"),
+        "value_ranges",
         *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.plan": (

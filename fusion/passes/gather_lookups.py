@@ -16,7 +16,7 @@ from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
-from fusion.passes.plan.forms import is_bare
+from fusion.passes.plan.forms import can_split
 from fusion.passes.plan.plan import Lowering, Plan, plan_each
 from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LookupMatch, recognise_all
@@ -29,7 +29,7 @@ from fusion.schema.names import SINGLE
 class GatherLookups(LookupPass):
     """Replaces embedding lookups by ops around a gather, for inference.
 
-    Those that have no such ops, which add rows as dense ops do, become stock ones.
+    Those that have no such ops, see `can_split`, become stock ones.
     """
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -65,8 +65,8 @@ class GatherLookups(LookupPass):
 
 
 def _has_gather_form(lookup: LookupMatch) -> bool:
-    """Whether a lookup is more than a gather, and adds rows as an op behind one does."""
-    return lookup.spec is not None and lookup.spec.addition is None and not is_bare(lookup)
+    """Whether ops around a gather compute the lookup, and it is more than that."""
+    return lookup.spec is not None and can_split(lookup.spec)
 
 
 def _planned(view: GraphView, lookups: Iterable[LookupMatch]) -> tuple[Plan, GraphEdit | None]:

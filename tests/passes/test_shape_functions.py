@@ -81,23 +81,6 @@ def test_a_large_constant_is_known_by_its_shape() -> None:
     assert view.shape(Tensor("y")) == (10000,)
 
 
-def test_what_a_loop_changes_has_no_shape() -> None:
-    with tf.Graph().as_default() as graph:
-        v1.disable_control_flow_v2()
-        try:
-            same = v1.placeholder(tf.int64, [None, 3])
-            found = v1.while_loop(
-                lambda i, *_: i < 3, lambda i, a, b: (i + 1, a, b * 2), [0, same, same]
-            )
-        finally:
-            v1.enable_control_flow_v2()
-        tf.math.floormod(found[1], 5, name="kept")
-        tf.math.floormod(found[2], 5, name="changed")
-    view = GraphView.of_graph(graph.as_graph_def())
-    assert view.shape(Tensor("kept")) == (None, 3)
-    assert view.shape(Tensor("changed")) is None
-
-
 def test_calls_of_functions_have_no_shapes() -> None:
     with tf.Graph().as_default() as graph:
         called = tf.function(lambda x: x % 3, autograph=False)(v1.placeholder(tf.int64, [None, 3]))

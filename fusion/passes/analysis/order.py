@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, reduce
 from operator import and_, or_
 
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
+from fusion.passes.graph.tensor import NEXT_ITERATIONS, Tensor
+from fusion.passes.graph.view import GraphView
 
 _MERGES = frozenset({"Merge", "RefMerge"})
 _SWITCHES = frozenset({"Switch", "RefSwitch"})

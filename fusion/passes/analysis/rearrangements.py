@@ -21,6 +21,24 @@ def rearranged_input(view: GraphView, name: str) -> Tensor:
     return view.inputs(name)[_position(view.op(name))]
 
 
+def behind_last_axis(view: GraphView, tensor: Tensor) -> Tensor | None:
+    """Returns the tensor that a node gives a last axis of size 1, as `x[..., tf.newaxis]` does.
+
+    Returns:
+        None if the node does something else, or is not known to do this.
+    """
+    name, op = tensor.node, view.op(tensor.node)
+    if op not in REARRANGEMENTS:
+        return None
+    inner = rearranged_input(view, name)
+    if op == "ExpandDims" and _is_last(view, view.inputs(name)[1]):
+        return inner
+    shapes = ShapeMath(view)
+    shape = shapes.shape_of(inner)
+    is_column = shape is not None and rearranged(shapes, name, _position(op), shape) == (*shape, 1)
+    return inner if is_column else None
+
+
 def rearranged(shapes: ShapeMath, name: str, position: int, shape: Vector) -> Vector | None:
     """Returns the shape of the only output of a node that hands on an input's elements in order.
 
@@ -177,6 +195,12 @@ def _strided(shapes: ShapeMath, name: str, shape: Vector) -> Vector | None:
 
 def _is_at_least(number: int, size: Element) -> bool:
     return isinstance(size, int) and number >= size
+
+
+def _is_last(view: GraphView, axis: Tensor) -> bool:
+    """Whether an axis is the last one of any rank."""
+    value = view.constant(axis)
+    return value is not None and value.size == 1 and int(value.reshape(())) == -1
 
 
 def _number(view: GraphView, axis: Tensor, rank: int) -> int | None:

@@ -10,8 +10,8 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from fusion.passes.graph.kernel_names import KernelNames
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.signatures import OpSignatures
-from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
-from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
+from fusion.passes.graph.tensor import ARG_OP, NEXT_ITERATIONS, Tensor, Use
+from fusion.passes.graph.view import GraphView
 
 _INPUT_OPS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 

@@ -8,14 +8,13 @@ those whose shapes are asked for, and what these are made of, up to tensors of k
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
 from typing import Protocol
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.passes.graph.signatures import OpSignatures, arg_length
-from fusion.passes.graph.static_shapes import MERGES, is_of_loop
+from fusion.passes.graph.static_shapes import is_of_loop
 from fusion.passes.graph.tensor import ARG_OP, Shape, Tensor
 from fusion.runtime.tensorflow.scratch_graph import Output, ScratchGraph, output_count
 
@@ -37,15 +36,18 @@ class _View(Protocol):
 
     def dtype(self, tensor: Tensor) -> int: ...
 
-    def known_shape(self, tensor: Tensor) -> Shape | None: ...
+
+class _Shapes(Protocol):
+    """The shapes that are known without TensorFlow, see `Shapes`."""
+
+    def known(self, tensor: Tensor) -> Shape | None: ...
 
 
 class ShapeFunctions:
-    """What TensorFlow infers of the tensors of a view."""
+    """What TensorFlow infers of the tensors of a view, which has to outlive it."""
 
-    def __init__(self, view: _View) -> None:
-        # The view has this object, and a circle would be looked for long in a graph of many nodes.
-        self._view: _View = weakref.proxy(view)
+    def __init__(self, view: _View, shapes: _Shapes) -> None:
+        self._view, self._shapes = view, shapes
         self._graph = ScratchGraph()
         self._operations: dict[str, int | None] = {}
         self._inputs: dict[Tensor, Output | None] = {}
@@ -77,11 +79,11 @@ class ShapeFunctions:
         view, op = self._view, self._view.op(name)
         if op == ARG_OP or view.signatures.is_function(op) or not view.signatures.op_def(op):
             return False
-        return op not in MERGES or not is_of_loop(view, name)
+        return not is_of_loop(view, name)
 
     def _is_leaf(self, tensor: Tensor) -> bool:
         """Whether a tensor's shape is known, and nothing else matters."""
-        shape = self._view.known_shape(tensor)
+        shape = self._shapes.known(tensor)
         if shape is None:
             return False
         if self._view.dtype(tensor) not in _COUNTING:
@@ -113,7 +115,7 @@ class ShapeFunctions:
 
     def _input(self, tensor: Tensor) -> Output | None:
         if tensor not in self._inputs:
-            known = self._view.known_shape(tensor)
+            known = self._shapes.known(tensor)
             copy = None if self._is_leaf(tensor) else self._copy(tensor)
             if copy is not None and known is not None and self._tells_less(copy, known):
                 copy = None

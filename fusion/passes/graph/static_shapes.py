@@ -11,10 +11,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
-from fusion.passes.graph.tensor import BRANCH_OPS, VALUE_READS, Shape, Tensor, dims
-
-MERGES = frozenset({"Merge", "RefMerge"})
-"""What joins the branches of v1 control flow, or begins an iteration of a loop."""
+from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -25,8 +22,9 @@ _OUTPUT_RANKS = {
     "Rank": (0,),
     "Size": (0,),
 }
+#: What joins the branches of v1 control flow, or begins an iteration of a loop.
+_MERGES = frozenset({"Merge", "RefMerge"})
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
-_AGAIN = frozenset({"NextIteration", "RefNextIteration"})
 
 
 class _Edges(Protocol):
@@ -48,15 +46,19 @@ class _View(_Edges, Protocol):
 
     def constant(self, tensor: Tensor) -> npt.NDArray[Any] | None: ...
 
-    def shape(self, tensor: Tensor) -> Shape | None: ...
-
-    def resolve(self, tensor: Tensor) -> Tensor: ...
-
     def variable_shape(self, handle: Tensor) -> Shape | None: ...
 
 
-def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Shape | None:
-    """Returns the shape of output `index` as far as a rule says it."""
+class _Shapes(Protocol):
+    """The shapes of all tensors, see `Shapes`."""
+
+    def shape(self, tensor: Tensor) -> Shape | None: ...
+
+
+def structural_shape(
+    view: _View, shapes: _Shapes, node: node_def_pb2.NodeDef, index: int
+) -> Shape | None:
+    """Returns the shape of output `index` as far as a rule says it, from those of the inputs."""
     inputs = view.inputs(node.name)
     if node.op in _PLACEHOLDERS:
         sizes = view.shape_attr(node.name)
@@ -65,55 +67,39 @@ def structural_shape(view: _View, node: node_def_pb2.NodeDef, index: int) -> Sha
     if node.op == "Const":
         return dims(node.attr["value"].tensor.tensor_shape)
     if node.op in BRANCH_OPS:
-        return view.shape(inputs[0])
+        return shapes.shape(inputs[0])
     if node.op in _OUTPUT_RANKS:
         ranks = _OUTPUT_RANKS[node.op]
         return (None,) * ranks[index] if index < len(ranks) else None
     if node.op in VALUE_READS:
         return view.variable_shape(inputs[index])
     rule = _SHAPE_RULES.get(node.op)
-    return rule(view, node.name, inputs, index) if rule is not None else None
+    return rule(view, shapes, node.name) if rule is not None else None
 
 
 def is_of_loop(view: _Edges, name: str) -> bool:
-    """Whether a node that joins tensors begins an iteration of a v1 loop."""
-    return any(view.op(tensor.node) in _AGAIN for tensor in view.inputs(name))
+    """Whether a node begins an iteration of a v1 loop."""
+    if view.op(name) not in _MERGES:
+        return False
+    return any(view.op(tensor.node) in NEXT_ITERATIONS for tensor in view.inputs(name))
 
 
-def _looked_up(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _looked_up(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     """The shape of rows of a variable."""
-    of, picks = view.variable_shape(inputs[0]), view.shape(inputs[1])
+    handle, ids = view.inputs(name)
+    of, picks = view.variable_shape(handle), shapes.shape(ids)
     if not of or picks is None or view.int_attr(name, "batch_dims"):
         return None
     return (*picks, *of[1:])
 
 
-def _found(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
+def _found(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     """The shape of the values of keys, each of which has that of the default."""
-    keys, value = view.shape(inputs[1]), view.shape(inputs[2])
+    keys, value = map(shapes.shape, view.inputs(name)[1:3])
     return None if keys is None or value is None else (*keys, *value)
 
 
-def _invariant(view: _View, name: str, inputs: tuple[Tensor, ...], index: int) -> Shape | None:
-    """The shape of what a v1 loop hands on as it came in."""
-    if not is_of_loop(view, name):
-        return None
-    if index:
-        return ()
-    entered = [tensor for tensor in inputs if view.op(tensor.node) in ("Enter", "RefEnter")]
-    again = [tensor for tensor in inputs if view.op(tensor.node) in _AGAIN]
-    if len(entered) != 1 or len(again) != 1 or len(inputs) != 2:
-        return None
-    switch = view.resolve(view.inputs(again[0].node)[0])
-    if view.op(switch.node) != "Switch" or switch.index != 1:
-        return None
-    is_same = view.resolve(view.inputs(switch.node)[0]) == Tensor(name)
-    return view.shape(entered[0]) if is_same else None
-
-
-_SHAPE_RULES: dict[str, Callable[[_View, str, tuple[Tensor, ...], int], Shape | None]] = {
+_SHAPE_RULES: dict[str, Callable[[_View, _Shapes, str], Shape | None]] = {
     "LookupTableFindV2": _found,
-    "Merge": _invariant,
-    "RefMerge": _invariant,
     "ResourceGather": _looked_up,
 }

@@ -16,6 +16,9 @@ ALIAS_OPS = frozenset({"Identity", "Snapshot"})
 #: Ops that bring their first input into a v1 loop or branch, each with a frame of its own.
 BRANCH_OPS = frozenset({"Enter", "RefEnter", "Switch", "RefSwitch"})
 
+#: What hands a value of a v1 loop on to the next iteration: the only circles that do not wait.
+NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+
 #: What reads variables, each as an output: stock's of one, and ours, which copies nothing.
 VALUE_READS = frozenset({"ReadVariableOp", READ_TABLES})
 

@@ -7,6 +7,7 @@ index)` with a flat output index, and back.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -23,9 +24,8 @@ from tensorflow.core.framework import (
 )
 from tensorflow.python.framework import tensor_util
 
-from fusion.passes.graph.shape_functions import ShapeFunctions
+from fusion.passes.graph.shapes import Shapes
 from fusion.passes.graph.signatures import OpSignatures
-from fusion.passes.graph.static_shapes import structural_shape
 from fusion.passes.graph.tensor import (
     ALIAS_OPS,
     ARG_OP,
@@ -39,7 +39,7 @@ from fusion.passes.graph.tensor import (
 )
 from fusion.schema.names import GROUPED_GATHER
 
-#: How far shapes are followed through ops that are made of each other.
+#: How far handles are followed into loops and branches.
 _DEEPEST = 64
 #: Stateful ops that running before or after something makes no difference to others.
 _NO_EFFECT = frozenset(
@@ -48,8 +48,6 @@ _NO_EFFECT = frozenset(
     | VALUE_READS
 )
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
-NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-"""What hands a value of a v1 loop on to the next iteration: the only circles that do not wait."""
 
 _INTEGERS: dict[int, tuple[type[np.integer[Any]], str]] = {
     types_pb2.DT_INT32: (np.int32, "int_val"),
@@ -93,10 +91,8 @@ class GraphView:
         self._suffixes: dict[str, dict[str, int]] = {}
         self._constants: dict[str, npt.NDArray[Any] | None] = {}
         self._argument_shapes: Mapping[str, Shape] = {}
-        self._shapes: dict[Tensor, Shape | None] = {}
-        self._known_shapes: dict[Tensor, Shape | None] = {}
-        self._shape_functions: ShapeFunctions | None = None
-        self._depth = 0
+        # A circle would be looked for long in a graph of many nodes.
+        self._shapes = Shapes(weakref.proxy(self), {})
         self._has_loops: bool | None = None
         self._live: set[str] | None = None
         self._served: set[str] | None = None
@@ -401,40 +397,7 @@ class GraphView:
 
     def shape(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
-        if tensor not in self._shapes:
-            known = self.known_shape(tensor)
-            self._shapes[tensor] = self._inferred(tensor) if known is None else known
-        return self._shapes[tensor]
-
-    def _inferred(self, tensor: Tensor) -> Shape | None:
-        if self._shape_functions is None:
-            self._shape_functions = ShapeFunctions(self)
-        return self._shape_functions.shape(tensor)
-
-    def known_shape(self, tensor: Tensor) -> Shape | None:
-        """Returns the static shape as far as it is recorded, or a rule of `static_shapes` says it.
-
-        None for any other.
-        """
-        if tensor not in self._known_shapes:
-            if self._depth == _DEEPEST:
-                return None
-            self._depth += 1
-            try:
-                self._known_shapes[tensor] = self._known_shape(tensor)
-            finally:
-                self._depth -= 1
-        return self._known_shapes[tensor]
-
-    def _known_shape(self, tensor: Tensor) -> Shape | None:
-        node = self.nodes.get(tensor.node)
-        if node is None:
-            return None
-        if "_output_shapes" in node.attr:
-            shapes = node.attr["_output_shapes"].list.shape
-            if tensor.index < len(shapes) and not shapes[tensor.index].unknown_rank:
-                return dims(shapes[tensor.index])
-        return structural_shape(self, node, tensor.index)
+        return self._shapes.shape(tensor)
 
     def dtype(self, tensor: Tensor) -> int:
         """Returns the DataType of a tensor, 0 (invalid) when it is not known."""

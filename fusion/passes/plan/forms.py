@@ -12,7 +12,14 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
 from fusion.passes.recognise.lookup import LookupMatch
-from fusion.passes.recognise.spec import DenseIds, JoinedIds, LookupSpec
+from fusion.passes.recognise.spec import (
+    DenseIds,
+    JoinedIds,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    SparseIds,
+)
 from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.rows import Rows, Shaped
 from fusion.runtime.tensorflow.variable_access import is_shared
@@ -124,6 +131,21 @@ def placement(view: GraphView, device: str) -> str:
     task, _, kind = device.replace("/cpu:", "/device:CPU:").partition("/device:")
     task = "" if task in ("/job:localhost/replica:0/task:0", "/job:localhost") else task
     return f"{task}/{'' if kind.upper() in (view.home_type, f'{view.home_type}:0') else kind}"
+
+
+def can_split(spec: LookupSpec) -> bool:
+    """Whether ops around a gather of distinct ids compute a lookup.
+
+    They add rows as sparse segment reductions do, of ids that are entries of bags.
+    """
+    ids = spec.ids
+    if spec.addition is not None:
+        return False
+    if isinstance(ids, SparseIds):
+        return not ids.columns and not ids.padded
+    if isinstance(ids, DenseIds):
+        return spec.fill and not ids.is_each and not ids.wraps and ids.lengths is None
+    return isinstance(ids, RaggedIds | RowIds) and not ids.wraps
 
 
 def can_stack(view: GraphView, spec: LookupSpec) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.liveness import dead_with
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import NEXT_ITERATIONS, GraphView
+from fusion.passes.graph.tensor import NEXT_ITERATIONS, Tensor
+from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage

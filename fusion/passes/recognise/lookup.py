@@ -142,8 +142,9 @@ class LookupMatch:
     @property
     def tables(self) -> tuple[Tensor, ...]:
         """The matrices or handles of the table's shards, where it was found."""
-        table = self.parts.table
-        return () if table is None else tuple(shard.tensor for shard in table.shards)
+        if self.parts.table is not None:
+            return tuple(shard.tensor for shard in self.parts.table.shards)
+        return () if self.spec is None else tuple(s.tensor for s in self.spec.table.shards)
 
     def front(self) -> tuple[str, ...]:
         """Returns the explained nodes that only compute the lookup's inputs."""

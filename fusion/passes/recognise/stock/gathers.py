@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.equal_tensors import is_among
 from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged, rearranged_input
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
 from fusion.passes.graph.idioms import compares_with, is_row_gather
@@ -247,7 +248,7 @@ def ones_like(view: GraphView, ones: Tensor, of: Collection[Tensor]) -> tuple[st
     elif view.op(source.node) != "OnesLike":
         return ()
     like = view.inputs(measured.node)[0]
-    return (*nodes, *view.aliases(like)) if view.resolve(like) in of else ()
+    return (*nodes, *view.aliases(like)) if is_among(view, view.resolve(like), of) else ()
 
 
 def _dtype_attr(is_resource: bool) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.equal_tensors import are_equal, is_among
+from fusion.passes.analysis.rearrangements import behind_last_axis
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -52,10 +54,10 @@ def match_weights(view: GraphView, by: Tensor, gather: Gathered) -> Mask | NoMat
     mask = match_mask(view, tensor, gather)
     if not isinstance(mask, NoMatch):
         return Mask((*nodes, *mask.nodes), mask.ignored, mask.lengths, mask.lengths_dtype)
-    if view.op(tensor.node) == "ExpandDims" and _is_last(view, tensor, gather):
-        ones = ones_like(view, view.inputs(tensor.node)[0], gather.ids.same)
-        if ones:
-            return Mask((*nodes, tensor.node, *ones))
+    column = _behind_column(view, tensor, gather)
+    ones = () if column is None else ones_like(view, column, gather.ids.same)
+    if ones:
+        return Mask((*nodes, tensor.node, *ones))
     shape = view.shape(tensor)
     if shape is None or gather.shape is None or len(shape) != len(gather.shape) or shape[-1] != 1:
         return NoMatch("the weights are not known to be one for each id", tensor.node)
@@ -66,12 +68,12 @@ def match_weights(view: GraphView, by: Tensor, gather: Gathered) -> Mask | NoMat
     return Mask(nodes, weights=tensor)
 
 
-def _is_last(view: GraphView, expanded: Tensor, gather: Gathered) -> bool:
-    """Whether an ExpandDims makes [B, L, 1] of what has the shape of the ids."""
-    axis = view.constant(view.inputs(expanded.node)[1])
-    if axis is None or axis.size != 1 or gather.shape is None:
-        return False
-    return int(axis.reshape(())) in (-1, len(gather.shape) - 1)
+def _behind_column(view: GraphView, tensor: Tensor, gather: Gathered) -> Tensor | None:
+    """Returns what has the shape of the ids, and becomes [B, L, 1]; None if nothing does."""
+    column, shape = behind_last_axis(view, tensor), view.shape(tensor)
+    if gather.shape is None or (shape is not None and len(shape) != len(gather.shape)):
+        return None
+    return column
 
 
 def match_mask(view: GraphView, tensor: Tensor, gather: Gathered) -> Mask | NoMatch:
@@ -80,14 +82,15 @@ def match_mask(view: GraphView, tensor: Tensor, gather: Gathered) -> Mask | NoMa
     tensor = view.resolve(tensor)
     expanded = False
     while True:
-        op = view.op(tensor.node)
-        is_column = op == "ExpandDims" and _is_last(view, tensor, gather)
-        is_column |= op == "Transpose" and _is_by_length(view, tensor, gather)
-        if is_column and not expanded:
+        op, inner = view.op(tensor.node), _behind_column(view, tensor, gather)
+        if op == "Transpose" and _is_by_length(view, tensor, gather):
+            inner = view.inputs(tensor.node)[0]
+        if inner is not None and not expanded:
             expanded = True
-        elif op != "Cast" or is_integer_cast(view, tensor.node):
+        elif op == "Cast" and not is_integer_cast(view, tensor.node):
+            inner = view.inputs(tensor.node)[0]
+        else:
             break
-        inner = view.inputs(tensor.node)[0]
         nodes += (tensor.node, *view.aliases(inner))
         tensor = view.resolve(inner)
     failure = NoMatch("the mask is none of ids or lengths", tensor.node)
@@ -117,7 +120,7 @@ def _ignored(view: GraphView, test: Tensor, gather: Gathered) -> int | None:
     """Returns the id that is left out where a test is that ids are not equal to a number."""
     operands = [view.resolve(operand) for operand in view.inputs(test.node)]
     for ids, other in (operands, operands[::-1]):
-        if ids in gather.ids.same:
+        if is_among(view, ids, gather.ids.same):
             value = _number(view, other)
             if value is not None:
                 return value
@@ -137,7 +140,7 @@ def _are_ids_as_floats(view: GraphView, tensor: Tensor, gather: Gathered) -> boo
         return False
     casts = (one.node for one in gather.ids.same if view.op(one.node) == "Cast")
     return view.type_attr(tensor.node, "SrcT") in ID_TYPES and any(
-        view.resolve(view.inputs(cast)[0]) == tensor for cast in casts
+        are_equal(view, view.inputs(cast)[0], tensor) for cast in casts
     )
 
 
@@ -178,13 +181,9 @@ def _lengths(
         inner = view.inputs(tensor.node)[0]
         nodes += (tensor.node, *view.aliases(inner))
         tensor = view.resolve(inner)
-    if view.op(tensor.node) != "ExpandDims":
-        return None
-    of = view.inputs(tensor.node)[0]
-    shape, axis = view.shape(of), view.constant(view.inputs(tensor.node)[1])
-    if shape is None or axis is None or axis.size != 1:
-        return None
-    if int(axis.reshape(())) not in (-1, len(shape)) or any(size != 1 for size in shape[1:]):
+    of = behind_last_axis(view, tensor)
+    shape = None if of is None else view.shape(of)
+    if of is None or shape is None or any(size != 1 for size in shape[1:]):
         return None
     source = view.resolve(of)
     dtype = view.type_attr(tensor.node, "T")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.equal_tensors import are_equal
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
@@ -126,7 +127,7 @@ def _is_count(
         of = view.inputs(tensor.node)[0]
         shape = view.shape(of)
         fits = shape is not None and len(shape) == 2 and shape[1] == 1 and not keeps
-        return fits and view.resolve(of) == mask.lengths and not squared
+        return fits and are_equal(view, of, mask.lengths) and not squared
     if op == "Cast":
         # Of the sum of a mask as integers.
         tensor = view.resolve(view.inputs(tensor.node)[0])
@@ -147,15 +148,19 @@ def _is_count(
     over_middle = at in (-2, rank - 2) and kept == keeps and not _is_flat(view, source, rank)
     if not over_last and not over_middle:
         return False
-    if over_middle and source == mask.weights:
+    if over_middle and _are_equal(view, source, mask.weights):
         return True
     find = match_flat_mask if over_last else match_weights
     found = find(view, source, gather)
     if isinstance(found, NoMatch):
         return False
-    same = (found.ignored, found.lengths) == (mask.ignored, mask.lengths)
-    is_same_weight = found.weights == mask.weights
-    return same and is_same_weight
+    is_same = _are_equal(view, found.lengths, mask.lengths) and found.ignored == mask.ignored
+    return is_same and _are_equal(view, found.weights, mask.weights)
+
+
+def _are_equal(view: GraphView, one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether there are two equal tensors, or none."""
+    return one == other or (one is not None and other is not None and are_equal(view, one, other))
 
 
 def _is_flat(view: GraphView, tensor: Tensor, rank: int) -> bool:

@@ -147,8 +147,10 @@ def computed_rows(view: GraphView, reduction: str, *, only: bool) -> NoBag | Non
     for depth in range(_DEEPEST):
         gather = next((name for name in level if is_table_gather(view, name)), None)
         if gather is not None and depth:
-            what = f"what {data} ({view.op(data)}) computes from looked-up rows"
-            return NoBag(f"{view.op(reduction)} reduces {what}, and not the rows", data, gather)
+            # An Identity may wait for checks, and computes nothing.
+            by = view.origin(Tensor(data)).node
+            what = f"what {by} ({view.op(by)}) computes from looked-up rows"
+            return NoBag(f"{view.op(reduction)} reduces {what}, and not the rows", by, gather)
         stops = _MEASURES | JOINS if only and depth else _MEASURES
         read = [one for name in level if view.op(name) not in stops for one in view.inputs(name)]
         if only:
