@@ -61,8 +61,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
-        *("arguments", "frozen", "initial_rows", "files", "eviction", "registry", "replicas"),
-        *("saved_models", "checkpoint", "graph_order", "slots", "keyed_rows"),
+        *("arguments", "frozen", "initial_rows", "files", "graph_order", "eviction", "registry"),
+        *("replicas", "saved_models", "checkpoint", "slots", "keyed_rows"),
         *("exchange", "statistics"),
         *(
             "keyed_variables",

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import operator
 import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -74,10 +73,6 @@ _EMBEDDING_VARIABLES = "embedding_variables"
 
 #: The notes of a graph's evictions before saves, and of what begins variables before restores.
 _EVICTIONS, _BEGINNINGS = "evictions", "beginnings"
-
-
-#: Of evictions at the same time one would release rows that another has just taken from keys.
-_ONE_EVICTION = threading.RLock()
 
 
 class KeyedInputs(NamedTuple):
@@ -464,7 +459,7 @@ class EmbeddingVariable(tf.Module):
         check_runs_once("evict")
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        with _ONE_EVICTION, self.beside():
+        with self.beside():
             now = None if self.step is None else self._step_now()
             evicted, clock = forget(self.eviction, self.table, self.index, now, self._reset_slots)
             if tf.executing_eagerly():
@@ -484,9 +479,8 @@ class EmbeddingVariable(tf.Module):
             return None
         if not tf.executing_eagerly():
             return _once(_EVICTIONS, self, self.evict)
-        with _ONE_EVICTION:
-            clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
-            return self.evict() if clock != self._evicted_at else None
+        clock = int(ops.embedding_key_entries(index=self.index.handle).clock[0])
+        return self.evict() if clock != self._evicted_at else None
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Writes the keys that have rows, and these, to a new folder; returns how many.

@@ -10,6 +10,11 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.tables.arguments import integer
+from fusion.tables.graph_order import after, in_graph
+
+#: The name of TensorFlow's mutex that evictions hold. All Sessions, functions and threads that run
+#: ops on a device find it there.
+_MUTEX = "fusion_eviction"
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,11 @@ def forget(
     now: tf.Tensor | None,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes the keys out of an index that a policy says.
+    """Takes the keys out of an index that a policy says; one eviction after the other.
 
-    Keys that wait for admission are forgotten, too, where they are more than those with rows.
+    Of two at the same time, one would reset and release rows that the other has just released, or
+    taken from keys. Keys that wait for admission are forgotten, too, where they are more than those
+    with rows.
 
     Args:
       policy: one of `POLICIES`.
@@ -113,6 +120,27 @@ def forget(
       How many keys with rows were forgotten, int64 [], and how many lookups in training there were
       before, int64 [1].
     """
+    # In a list alone, so that the lock is free when an error leaves, whose traceback has the frame.
+    lock = [tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=_MUTEX))]
+    try:
+        with after(lock[0]):
+            found = _forget(policy, table, index, now, reset)
+        with tf.control_dependencies(in_graph(found)):
+            unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock[0])
+    finally:
+        lock.clear()
+    with after(unlocked):
+        forgotten, clock = map(tf.identity, found)
+    return forgotten, clock
+
+
+def _forget(
+    policy: Any,
+    table: Any,
+    index: Any,
+    now: tf.Tensor | None,
+    reset: Callable[[tf.Tensor], Sequence[Any]],
+) -> tuple[tf.Tensor, tf.Tensor]:
     entries = ops.embedding_key_entries(index=index.handle)
     has_row = entries.rows >= 0
     with_rows = tf.where(has_row)[:, 0]
@@ -130,7 +158,7 @@ def forget(
     is_many = tf.size(waiting) > tf.size(with_rows)
     forgotten = waiting[: tf.where(is_many, tf.size(waiting), 0)]
     resets = reset(entries.pending[: entries.aged[0]])
-    with tf.control_dependencies([] if tf.executing_eagerly() else resets):
+    with tf.control_dependencies(in_graph(resets)):
         removed = ops.remove_embedding_keys(
             index=index.handle,
             keys=tf.concat([victims, forgotten], 0),

@@ -3,7 +3,9 @@
 Tables, slots and indices are as large as a capacity, of which keys use some rows. TensorFlow and
 Keras read a variable whole to print it, to copy it, or where it stands for a tensor. Each such read
 calls one method of the variable, but for eager ops that C++ runs; so these variables are of a
-subclass that has another method, and keeps C++ away.
+subclass that has another method, and keeps C++ away. A gradient of a table is slices, of which
+TensorFlow makes a tensor as large as the table where it accumulates them, as that of a loop does;
+that is refused, too.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from fusion import ops
 from fusion.runtime.process import single
 from fusion.tables.initial_rows import takes_too_much
 from fusion.tables.keyed_rows import gather_rows
+from fusion.tables.registry import embedding_variables
 from fusion.tables.statistics import statistics
 
 #: The attribute of such a variable that says what its rows belong to.
@@ -43,16 +46,11 @@ class _Keys:
 
     def refusal(self, variable: Any) -> str | None:
         """Why a variable of the same capacity is not read whole; None if it takes little memory."""
-        if not self.table.shape.is_fully_defined():  # of a model whose tables are files
+        if not _is_too_large(self.table):
             return None
-        capacity = int(self.table.shape[0])
-        if not takes_too_much(capacity, _row_bytes(self.table)):
-            return None
-        size = int(variable.shape.num_elements()) * variable.dtype.size
         return (
-            f"reading variable {self.name!r} whole would take {size / 2**30:,.1f} GiB: it "
-            f"belongs to an embedding variable with a capacity of {capacity} keys. Look up "
-            "rows by keys; save them in a checkpoint, a .keras or .weights.h5 file, or by "
+            f"reading variable {self.name!r} whole would take {_size_of(variable, self.table)}. "
+            "Look up rows by keys; save them in a checkpoint, a .keras or .weights.h5 file, or by "
             "export(); get_weights() and set_weights() of Keras layers and models have the "
             "rows of keys alone; optimizers of fusion.optimizers update no others; or make it "
             "with a smaller capacity"
@@ -139,6 +137,33 @@ class _Keyed(_Updated):
 _SUBCLASSES: dict[tuple[type, type], type] = {}
 
 
+def _refuse_dense_gradient(slices: Any, *_: Any, **__: Any) -> Any:
+    """A conversion of IndexedSlices to a tensor: left to TensorFlow's, but for those of a table.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: it would be as large as the capacity of a table that is not
+        read whole. TensorFlow passes this error on, where it hides a ValueError.
+    """
+    shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    for variable in [] if shape is None else embedding_variables():
+        table = variable.table
+        if table.shape.as_list() == shape.tolist() and _is_too_large(table):
+            raise tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                f"a dense gradient of variable {table.name!r} would take {_size_of(table, table)}. "
+                "That of a lookup inside of tf.while_loop, tf.map_fn or tf.recompute_grad is "
+                "dense: look up the rows before that, take the gradient inside of it, or make the "
+                "embedding variable with a smaller capacity",
+            )
+    return NotImplemented
+
+
+def _refuse_dense_gradients() -> bool:
+    tf.register_tensor_conversion_function(tf.IndexedSlices, _refuse_dense_gradient, priority=50)
+    return True
+
+
 def make_keyed(variable: Any, table: Any, index: Any) -> None:
     """Has a variable show how many keys there are, and refuse to be read whole if that is too much.
 
@@ -150,6 +175,7 @@ def make_keyed(variable: Any, table: Any, index: Any) -> None:
     # Parameter servers have others, too, and some that stand for one of several.
     if isinstance(one, BaseResourceVariable) and "_handle" in vars(one):
         _become(one, _Keyed, _Keys(one.name, table, index))
+    single("refuses_dense_gradients", _refuse_dense_gradients)
 
 
 def _become(variable: Any, base: type[_Updated], keys: _Keys) -> Any:
@@ -195,6 +221,20 @@ def read_as_rows() -> Iterator[None]:
         yield
     finally:
         _READS_ROWS.reset(token)
+
+
+def _is_too_large(table: Any) -> bool:
+    """Whether a table is not read whole."""
+    if not table.shape.is_fully_defined():  # of a model whose tables are files
+        return False
+    return takes_too_much(int(table.shape[0]), _row_bytes(table))
+
+
+def _size_of(variable: Any, table: Any) -> str:
+    """The size of a table, or of what belongs to it, and why it is so large."""
+    size = int(variable.shape.num_elements()) * variable.dtype.size
+    about = "it belongs to an embedding variable with a capacity of"
+    return f"{size / 2**30:,.1f} GiB: {about} {int(table.shape[0])} keys"
 
 
 def _row_bytes(variable: Any) -> int:

@@ -232,7 +232,8 @@ class PartitionedEmbeddingVariable(tf.Module):
         """
         if self.eviction is None:
             raise ValueError(f"{self.name} has no eviction")
-        return tf.add_n([partition.evict() for partition in self.partitions])
+        evicted = [partition.evict()[tf.newaxis] for partition in self.partitions]
+        return tf.reduce_sum(self._concat(evicted))
 
     def export(self, path: str | os.PathLike[str]) -> int:
         """Writes the keys of all partitions to one folder, see `EmbeddingVariable.export`."""
@@ -316,9 +317,22 @@ class PartitionedEmbeddingVariable(tf.Module):
     def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
         """What partitions are saved as, as that of one table or slot, beside the first."""
         with self.partitions[0].beside():
-            joined = {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+            joined = {name: self._concat([part[name] for part in parts]) for name in parts[0]}
             if "initial" in joined:  # of which all have the same
                 joined["initial"] = tf.identity(parts[0]["initial"])
+            return joined
+
+    def _concat(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """What partitions have, one behind the other, beside the first.
+
+        An eager op of tensors on two servers may wait forever while these run steps, also with
+        nothing but stock TensorFlow. A function sends them.
+        """
+        if not tf.executing_eagerly():
+            return tf.concat(parts, 0)
+        specs = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in parts)
+        with tf.device(None):  # else the function runs where the other server is not known
+            joined: tf.Tensor = _concat_on(self.partitions[0].device, specs)(list(parts))
             return joined
 
     def _trackable_children(self, save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
@@ -417,6 +431,17 @@ def _samples(first: EmbeddingVariable, shape: Any, dtype: Any) -> tf.Tensor:
             return known[1:]
         is_initialized = tf.raw_ops.VarIsInitializedOp(resource=known.handle)
         return tf.cond(is_initialized, known.read_value, lambda: known.initial_value)[1:]
+
+
+@functools.cache
+def _concat_on(device: str, specs: tuple[tf.TensorSpec, ...]) -> Any:
+    """A function that concatenates tensors of these specs on a device."""
+
+    def concat(parts: list[tf.Tensor]) -> tf.Tensor:
+        with tf.device(device):
+            return tf.concat(parts, 0)
+
+    return tf.function(concat, [list(specs)], autograph=False)
 
 
 def _group(restored: Sequence[Any]) -> Any:

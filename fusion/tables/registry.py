@@ -35,6 +35,11 @@ def register(variable: Any) -> None:
         _KNOWN[id(handle)] = variable
 
 
+def embedding_variables() -> list[Any]:
+    """All that are alive."""
+    return list(_KNOWN.values())
+
+
 def embedding_variable_of(table: Any) -> Any:
     """The `EmbeddingVariable` whose table this is, or None.
 

@@ -152,6 +152,7 @@ class Slots:
         Returns:
           For each slot with a number how many they were.
         """
+        found = [(known.reference(), known) for known in self._slots if known.number is not None]
         return [
             ops.fill_embedding_slot(
                 slot=slot.handle,
@@ -160,10 +161,8 @@ class Slots:
                 dim=int(slot.shape[1]),
                 number=known.number,
             )
-            for known in self._slots
-            if known.number is not None
-            and (slot := known.reference()) is not None
-            and (only is None or slot is only)
+            for slot, known in found
+            if slot is not None and (only is None or slot is only)
         ]
 
     def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any], only: Any = None) -> list[Any]:

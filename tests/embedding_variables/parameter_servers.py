@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -23,7 +24,12 @@ from fusion.feature_column import (
 from fusion.ops import embedding_key_entries
 from fusion.optimizers import keras3 as rows_of_keras
 from fusion.optimizers import tf_keras as rows_of_tf_keras
-from fusion.tables import EmbeddingVariable, EmbeddingVariableOption, PartitionedEmbeddingVariable
+from fusion.tables import (
+    EmbeddingVariable,
+    EmbeddingVariableOption,
+    LeastRecent,
+    PartitionedEmbeddingVariable,
+)
 from modelzoo.cluster import CONFIG
 
 v1 = tf.compat.v1
@@ -107,6 +113,15 @@ class Cluster:
         )
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
+    def begin(self, step: Any, steps: range) -> None:
+        """Has the worker run steps, without waiting for it."""
+        for k in steps:
+            self._coordinator.schedule(step, (batch(k),))
+
+    def end(self) -> None:
+        """Waits for these steps."""
+        self._coordinator.join()
+
     def losses(self, step: Any, steps: range) -> list[float]:
         result = []
         for k in steps:
@@ -166,6 +181,30 @@ def check_table(cluster: Cluster, name: str, count: int | None) -> None:
         other = Table(3 if count is None else None, 300)  # of this process
         tf.train.Checkpoint(model=other).read(path)
         assert (other(batch(1)).numpy() == saved).all()
+
+
+def check_saved_beside_steps(cluster: Cluster) -> None:
+    """A table on two servers is saved, and evicts, while these run steps, without waiting forever."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    with cluster.strategy.scope():
+        table = PartitionedEmbeddingVariable("saved", DIM, 2, eviction=LeastRecent(300), seed=3)
+        optimizer = rows_of_keras.Adagrad(0.3)
+        optimizer.build(table.tables)
+    step = stepper(table.embedding_lookup, table.tables, optimizer, cluster.strategy)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(3):
+            cluster.begin(step, range(30 * number, 30 * number + 30))
+            checkpoint = tf.train.Checkpoint(model=table, optimizer=optimizer)
+            path = checkpoint.write(f"{folder}/{number}")
+            assert table.evict().numpy() == 0
+            cluster.end()
+            other = EmbeddingVariable("saved", DIM, capacity=300)  # of this process
+            tf.train.Checkpoint(model=other).read(path).expect_partial()
+            known = embedding_key_entries(index=other.index.handle)
+            rows = other.table.numpy()[known.rows.numpy()]
+            assert set(known.keys.numpy()) <= set(range(-50, 50))
+            assert rows.any(1).all()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def check_layer(cluster: Cluster, package: Any, count: int | None) -> None:
@@ -261,6 +300,7 @@ def main() -> None:
     for name in OPTIMIZERS:
         for count in (None, 3):
             check_table(cluster, name, count)
+    check_saved_beside_steps(cluster)
     for package in (keras, tf_keras):
         for count in (None, 3):
             check_layer(cluster, package, count)

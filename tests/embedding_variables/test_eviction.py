@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,6 +109,46 @@ def test_in_a_graph():
             session.run(gradient, {keys: [key]})
         assert session.run(evicted) == 3
         assert sorted(session.run(known)) == [3, 4]
+
+
+@dataclass(frozen=True)
+class Calling(LeastRecent):
+    """Calls a function while it says which keys to forget."""
+
+    call: Callable[[], None] = lambda: None
+
+    def victims(self, keys: Any) -> tf.Tensor:
+        with tf.control_dependencies([tf.py_function(self.call, [], [])]):
+            return super().victims(keys)
+
+
+def test_an_eviction_of_a_session_waits_for_another():
+    """Else both would reset and release the same rows, of which new keys have some by then."""
+
+    def evict_meanwhile() -> None:
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(evicted[1], options=tf.compat.v1.RunOptions(timeout_in_ms=300))
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        policies = Calling(2, evict_meanwhile), LeastRecent(2)
+        variables = [EmbeddingVariable(f"table_{n}", 2, eviction=p) for n, p in enumerate(policies)]
+        evicted = [variable.evict() for variable in variables]
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(evicted[0]) == 0
+        assert session.run(evicted[1]) == 0
+
+
+def test_an_eviction_that_fails_lets_others_run():
+    def fail() -> None:
+        raise ValueError("no victims")
+
+    variable = EmbeddingVariable("table", 2, eviction=Calling(2, fail))
+    evict = tf.function(variable.evict)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no victims"):
+        variable.evict()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no victims"):
+        evict()
+    assert int(EmbeddingVariable("other", 2, eviction=LeastRecent(2)).evict()) == 0
 
 
 def test_what_cannot_be():

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows, takes_too_much
+from tests.embedding_variables.ways import DENSE, eager
 
 v1 = tf.compat.v1
 
@@ -112,6 +113,39 @@ def test_partitions_show_what_each_has():
     about = "'p' dimension=4 dtype=float32"
     parts = "0, 1 keys, 1 rows, 36 bytes; 1, 2 keys, 2 rows, 72 bytes"
     assert repr(variable) == f"<PartitionedEmbeddingVariable {about}, partitions: {parts}>"
+
+
+#: Ways to a dense gradient.
+DENSE_GRADIENTS = DENSE | {"slices": lambda table, keys: tf.add(eager(table, keys), 1.0)}
+
+
+@pytest.mark.parametrize("way", DENSE_GRADIENTS)
+def test_a_dense_gradient_of_a_large_table_is_refused(large, way: str):
+    """When it is made, or traced, before zeros of the whole capacity are."""
+    text = f"a dense gradient of variable 't:0' {WHOLE}. .* look up the rows before that"
+    error: type[Exception] = tf.errors.ResourceExhaustedError
+    if way == "recomputed":  # which reads the table first, and TensorFlow hides why that fails
+        error, text = TypeError, "<NOT CONVERTIBLE TO TENSOR>.* 't:0'"
+    with pytest.raises(error, match=text):
+        DENSE_GRADIENTS[way](large, KEYS)
+
+
+def test_a_dense_gradient_of_another_variable_is_none_of_a_large_table(large):
+    plain = tf.Variable(tf.ones([5, DIM]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(plain, [2, 2]))
+    assert tf.reduce_sum(tf.convert_to_tensor(tape.gradient(loss, plain))).numpy() == 2 * DIM
+
+
+def test_rows_that_are_looked_up_before_a_loop_have_a_sparse_gradient(large):
+    @tf.function
+    def gradient(keys: tf.Tensor) -> tf.IndexedSlices:
+        with tf.GradientTape() as tape:
+            rows = large.embedding_lookup(keys)
+            loss = tf.reduce_sum(tf.map_fn(lambda row: row * row, rows))
+        return tape.gradient(loss, large.table)
+
+    assert (gradient(KEYS).values.numpy() == 2).all()
 
 
 def test_a_table_of_a_strategy():
