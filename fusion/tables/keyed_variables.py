@@ -145,7 +145,9 @@ def _refuse_dense_gradient(slices: Any, *_: Any, **__: Any) -> Any:
         read whole. TensorFlow passes this error on, where it hides a ValueError.
     """
     shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
-    for variable in [] if shape is None else embedding_variables():
+    if shape is None:
+        return NotImplemented
+    for variable in embedding_variables():
         table = variable.table
         if table.shape.as_list() == shape.tolist() and _is_too_large(table):
             raise tf.errors.ResourceExhaustedError(

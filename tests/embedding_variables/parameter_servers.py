@@ -184,7 +184,7 @@ def check_table(cluster: Cluster, name: str, count: int | None) -> None:
 
 
 def check_saved_beside_steps(cluster: Cluster) -> None:
-    """A table on two servers is saved, and evicts, while these run steps, without waiting forever."""
+    """A table on two servers is saved and evicts while these run steps; neither waits forever."""
     faulthandler.dump_traceback_later(300, exit=True)
     with cluster.strategy.scope():
         table = PartitionedEmbeddingVariable("saved", DIM, 2, eviction=LeastRecent(300), seed=3)
