@@ -92,9 +92,6 @@ def test_rows_of_layers(name: str) -> None:
 @pytest.mark.parametrize("kind", [*PARTS, *OTHERS])
 def test_products(kind: str) -> None:
     assert_agree(products.build(Product((Part(kind), Part("dense", 3)))), "out")
-    if kind != "each":
-        mixed = Product((Part("dense", 3), Part(kind), Part("vector", 70)), nested=True)
-        assert_agree(products.build(mixed), "out")
 
 
 # Functions
@@ -138,6 +135,7 @@ def together() -> Together:
     return Together(0)
 
 
+@pytest.mark.costly(8)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_inputs(name: str, together: Together) -> None:
     signature: Any = together.signature(name)
