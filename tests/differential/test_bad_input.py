@@ -1,6 +1,6 @@
 """Random lookups made bad in every way that the contract names: what is raised, and by stock too.
 
-That the messages name argument and value is tested in tests/test_lookup_arguments.py, and the raw
+That the messages name argument and value is tested in tests/lookup/test_arguments.py, and the raw
 ops alone in tests/ops/test_bad_input.py.
 """
 
