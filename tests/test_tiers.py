@@ -85,6 +85,7 @@ def test_the_fast_tier_runs_float32_of_float_types(table, monkeypatch, types):
     floats = 1 if types[2] == "float64" else 2
     assert len(chosen(NODE, cases)) == 2 * floats
     assert chosen(NODE, products(types[:1], "xy")) == [0, 1]
+    assert chosen(NODE, [{"a": types[0], "b": types[1]}, {"a": types[1], "b": types[0]}]) == [0, 1]
     monkeypatch.setenv("FUSION_TESTS", "all")
     assert len(chosen(NODE, cases)) == 6
     monkeypatch.setenv("FUSION_TESTS", "fast")

@@ -121,10 +121,15 @@ def chosen(node: str, cases: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def _of_float32(rows: Sequence[Sequence[Any]]) -> list[int]:
-    """The indices of rows without another float type where a column has float32, too."""
+    """The indices of rows without another float type where a column has float32, too.
+
+    Those of all rows if each has one, as where two types meet.
+    """
     columns = [[*map(_float_type, column)] for column in zip(*rows, strict=False)]
     mixed = [column for column in columns if "float32" in column]
-    return [k for k in range(len(rows)) if all(column[k] in (None, "float32") for column in mixed)]
+    numbers = range(len(rows))
+    found = [k for k in numbers if all(column[k] in (None, "float32") for column in mixed)]
+    return found or [*numbers]
 
 
 def _float_type(value: Any) -> str | None:
