@@ -1,8 +1,4 @@
-"""What all tests share: a quiet TensorFlow, and the hypothesis profiles.
-
-`HYPOTHESIS_PROFILE=nightly` runs many more examples than the default, `fast`. Which cases of which
-tests run, and what they may cost, see tests/tiers.py.
-"""
+"""What all tests share. Which cases of which tests run, and what they may cost: tests/tiers.py."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Ops are compared with stock's on a CPU, also where there is a GPU; see tests/gpu_ops/driver.py.
 os.environ.setdefault("FUSION_GPU", "0")
 
-import hypothesis
 import pytest
 
 pytest_plugins = ["tests.tier_plugin"]
@@ -22,10 +17,6 @@ pytest_plugins = ["tests.tier_plugin"]
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-hypothesis.settings.register_profile("fast", max_examples=8, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,7 @@
 """Has pytest run the cases that tests/tiers.py chooses, and refuses tests that cost too much.
 
-`FUSION_TEST_COSTS` names a file in which the seconds of each test are kept.
+`FUSION_TEST_COSTS` names a file in which the seconds of each test are kept;
+`HYPOTHESIS_PROFILE=nightly` draws a thousand examples of each random test.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import tiers
@@ -52,9 +54,13 @@ _costs = _Costs()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has all cases of files run that are named, if no tier is."""
+    """Chooses the tier of files that are named, and how many random examples are drawn."""
     if any(".py" in argument for argument in config.args):
         os.environ.setdefault("FUSION_TESTS", "all")
+    usual = {"max_examples": tiers.examples(10), "deadline": None, "derandomize": True}
+    hypothesis.settings.register_profile("usual", **usual)
+    hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

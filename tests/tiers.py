@@ -68,6 +68,11 @@ def some(values: Sequence[T], step: int) -> Sequence[T]:
     return values if ALL_CASES else values[::step]
 
 
+def examples(count: int) -> int:
+    """How many random examples a test draws, of so many; the fast tier draws some of them."""
+    return max(2, count // 5) if tier() == "fast" else count
+
+
 def entry(node: str) -> Cases:
     """The entry of a test.
 
