@@ -28,7 +28,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke clients docs help demo test test-oldest fuzz soak parity release lint clean
+.PHONY: bench-smoke clients docs help demo test test-all test-oldest fuzz soak parity release lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -38,26 +38,31 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep
 	$(BIN)/python -m modelzoo.wide_deep.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
-test test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
+test test-all test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
 # The tests start some hundred processes, which would compile this project's modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Side by side; what the linters say comes last, lest it is mixed with the progress of the tests.
-test: $(VENV)/.installed ## Run the linters and the tests
+test: $(VENV)/.installed ## Run the linters and the tests of each change, some minutes
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	$(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	FUSION_TESTS=fast FUSION_TEST_COSTS=$(FUSION_CACHE_DIR)/../test-costs-fast.json \
 	$(BIN)/python -m pytest $(PARALLEL); tests_status=$$?; \
 	wait $$lint; lint_status=$$?; cat "$$log"; \
 	exit $$((tests_status ? tests_status : lint_status))
 
-test-oldest: $(OLDEST_VENV)/.installed ## Run the tests with the oldest dependencies supported
-	$(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)
+test-all: $(VENV)/.installed ## Run all tests, with many cases of each, half an hour
+	FUSION_TESTS=all FUSION_TEST_COSTS=$(FUSION_CACHE_DIR)/../test-costs.json \
+		$(BIN)/python -m pytest $(PARALLEL)
+
+test-oldest: $(OLDEST_VENV)/.installed ## Run all tests with the oldest dependencies supported
+	FUSION_TESTS=all $(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)
 
 # A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
 # processes together; other examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
-	HYPOTHESIS_PROFILE=nightly FUSION_ALL_CASES=1 $(BIN)/python -m pytest $(PARALLEL) -rP \
+	HYPOTHESIS_PROFILE=nightly FUSION_TESTS=every $(BIN)/python -m pytest $(PARALLEL) -rP \
 		-o faulthandler_timeout=0 tests/differential/test_lookups.py \
 		tests/differential/test_layer_lookups.py tests/differential/test_products.py \
 		tests/differential/test_updates.py tests/differential/test_sessions.py tests/passes/test_near_misses.py

@@ -1,8 +1,4 @@
-"""What all tests share: a quiet TensorFlow, the hypothesis profiles, and which cases run.
-
-`HYPOTHESIS_PROFILE=nightly` runs many more examples than the default, `fast`, and
-`FUSION_ALL_CASES=1` all cases of tests that have many; see tests/covering.py.
-"""
+"""What all tests share. Which cases of which tests run, and what they may cost: tests/tiers.py."""
 
 from __future__ import annotations
 
@@ -14,28 +10,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Ops are compared with stock's on a CPU, also where there is a GPU; see tests/gpu_ops/driver.py.
 os.environ.setdefault("FUSION_GPU", "0")
 
-import hypothesis
 import pytest
 
-from tests.covering import covering
+pytest_plugins = ["tests.tier_plugin"]
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-hypothesis.settings.register_profile("fast", max_examples=8, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases of tests that have many."""
-    chosen = covering(items)
-    runs = {*chosen}
-    items[:], left_out = chosen, [item for item in items if item not in runs]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,67 +1,22 @@
-"""Which of many cases of a test `make test` runs; `make soak` and `make fuzz` run them all.
+"""Which of many cases of a test say most, where the cases are products of values.
 
-Where the cases of a test are products of values, most say again what others say: a defect shows
-for a value, or for two that meet, and seldom for three. So of more than `_MOST` cases those run in
-which most pairs of values meet, and every value is in one of them at least.
-
-Of a test whose cases each take long, and say nearly the same, fewer run: four, or as many as its
-marker says, and as many more as there are values. Cases that are no product are spread evenly from
-the first to the last.
-
-    @pytest.mark.costly(24)
-
-None run of a test that takes very long and shows on the whole what others show in parts, or what is
-not the product: `costly(0)`.
-
-`FUSION_ALL_CASES=1` has all of them run.
+Most of them say again what others say: a defect shows for a value, or for two that meet, and seldom
+for three. So those are chosen in which most pairs of values meet, and every value is in one of them
+at least. Which tests have how many, see tests/tiers.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
-
-import pytest
 
 T = TypeVar("T")
 
-ALL_CASES = os.environ.get("FUSION_ALL_CASES", "0") != "0"
 
-#: Cases of a test, but for those of values that are in no others.
-_MOST = 8
-#: Cases of a test that is marked `costly`, and does not say how many.
-_MOST_COSTLY = 4
-
-
-def some(values: Sequence[T], step: int) -> Sequence[T]:
-    """Of cases that are no product, such as seeds: each `step`-th, or all of them."""
-    return values if ALL_CASES else values[::step]
-
-
-def covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Those of all tests that are to run, in their order."""
-    if ALL_CASES:
-        return [*items]
-    chosen: list[pytest.Item] = []
-    for _, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        cases = [*group]
-        marker = cases[0].get_closest_marker("costly")
-        (most,) = (marker.args or [_MOST_COSTLY]) if marker else [_MOST]
-        if len(cases) > most > 0:
-            rows = [_values(case) for case in cases]
-            if marker and _is_list(rows):
-                cases = spread(cases, most)
-            else:
-                cases = [cases[index] for index in chosen_rows(rows, most)]
-        chosen += cases if most else []
-    return chosen
-
-
-def _is_list(rows: Sequence[Sequence[Any]]) -> bool:
+def is_list(rows: Sequence[Sequence[Any]]) -> bool:
     """Whether there is a value that no two rows share, so that each row would be chosen for it."""
     return any(len({*column}) == len(rows) for column in zip(*rows, strict=False))
 
@@ -73,10 +28,9 @@ def spread(values: Sequence[T], most: int) -> list[T]:
     return [values[k * (len(values) - 1) // max(1, most - 1)] for k in range(most)]
 
 
-def _values(item: Any) -> list[Any]:
-    """What can be compared of its arguments, of each in as many columns as it has fields."""
-    params: dict[str, Any] = item.callspec.params
-    return [column for _, value in sorted(params.items()) for column in _columns(value)]
+def values(params: Mapping[str, Any]) -> list[Any]:
+    """What can be compared of the parameters of a case, of each as many as it has fields."""
+    return [one for _, value in sorted(params.items()) for one in _columns(value)]
 
 
 def _columns(value: Any) -> list[Any]:
@@ -89,6 +43,8 @@ def _identity(value: Any) -> Any:
     """What is the same for the same values; of most types, these are the same objects."""
     if isinstance(value, list | tuple):
         return type(value), tuple(map(_identity, value))
+    if type(value).__name__ == "DType" or hasattr(value, "as_numpy_dtype"):
+        return value  # of TensorFlow, and equal where they are the same
     return (type(value), value) if isinstance(value, _COMPARED) else id(value)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -220,6 +221,7 @@ def collect() -> Coverage:
       RuntimeError: the tests cannot be collected; the message is pytest's.
     """
     collector, output = Collector(), io.StringIO()
+    os.environ["FUSION_TESTS"] = "every"
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"], [collector])
     if status != pytest.ExitCode.OK:

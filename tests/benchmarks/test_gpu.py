@@ -47,7 +47,6 @@ def run(*arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.costly(0)
 def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
     """One workload; many, and wrong results, are in tests/soak/long_gpu_benchmarks.py."""
     workload = "bag, 10 ids, dim 8"

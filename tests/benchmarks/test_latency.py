@@ -101,7 +101,6 @@ def command(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.costly(0)
 def test_the_command_prints_a_table_and_keeps_the_numbers(tmp_path, monkeypatch, command):
     # That of threads is read when a module is imported, before processes are forked.
     forked = {k: v for k, v in runner._ENVIRONMENT.items() if not k.startswith("OMP_")}

@@ -1,6 +1,6 @@
 """Random lookups made bad in every way that the contract names: what is raised, and by stock too.
 
-That the messages name argument and value is tested in tests/test_lookup_arguments.py, and the raw
+That the messages name argument and value is tested in tests/lookup/test_arguments.py, and the raw
 ops alone in tests/ops/test_bad_input.py.
 """
 
@@ -21,6 +21,7 @@ from tests.differential import forms
 from tests.differential.case import Case
 from tests.differential.corruptions import CORRUPTIONS, Call, call_of
 from tests.differential.strategies import cases
+from tests.tiers import examples
 
 #: Good calls that can be made bad: there is an id, and none is negative.
 GOOD: dict[str, Any] = {
@@ -83,7 +84,7 @@ def corrupted(name: str, case: Case) -> Call:
 def test_bad_calls_raise_here_and_in_stock(name):
     corruption = CORRUPTIONS[name]
 
-    @settings(max_examples=4)
+    @settings(max_examples=examples(4))
     @given(cases(**{**GOOD, **corruption.fields}), st.sampled_from(("function", "session")))
     def check(case: Case, graph: str) -> None:
         for mode, error in (("eager", corruption.eager), (graph, corruption.graph)):
@@ -160,7 +161,7 @@ def test_the_rewritten_graphs_are_good_before_they_are_made_bad(form):
 
 
 def test_the_calls_are_good_before_they_are_made_bad():
-    @settings(max_examples=10)
+    @settings(max_examples=examples(10))
     @given(cases(**GOOD), st.sampled_from(reference.MODES))
     def check(case: Case, mode: str) -> None:
         for version in VERSIONS:

@@ -14,6 +14,7 @@ from tests.differential import ours, stock
 from tests.differential.case import Case
 from tests.differential.compare import Mismatch, check
 from tests.differential.strategies import PLAIN_REPORT, cases
+from tests.tiers import examples
 
 LOOKUP = ours.lookup
 
@@ -99,7 +100,7 @@ def test_a_mismatch_ends_with_a_program_that_shows_its_smallest_case(monkeypatch
 
     monkeypatch.setattr(ours, "lookup", wrong_for_long_bags)
 
-    @settings(PLAIN_REPORT, max_examples=200)
+    @settings(PLAIN_REPORT, max_examples=examples(200))
     @given(cases())
     def run(case):
         check(case)
@@ -123,7 +124,7 @@ def test_a_case_prints_what_is_not_as_usual_and_can_be_made_of_it():
 def test_the_reference_put_together_from_stock_ops_is_the_stock_lookup():
     """Where both are defined."""
 
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     @given(cases())
     def run(case):
         if case.function == "plain" and case.prune and case.fill:

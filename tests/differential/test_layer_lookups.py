@@ -16,6 +16,7 @@ from tests import layer_graphs as layers
 from tests.differential.agreement import Array, agreement, check_models, fused_and_lowered
 from tests.differential.strategies import PLAIN_REPORT
 from tests.layer_graphs import BAGS, SLICES, Model, Table
+from tests.tiers import examples
 
 KEEP = frozenset({"out", "out_1", "initialize"})
 
@@ -90,10 +91,10 @@ AREAS = {"rows of layers": (models(bags=False), 25), "bags of layers": (models(b
 
 @pytest.mark.parametrize("area", AREAS)
 def test_lookups_of_layers_agree_with_stock(area: str) -> None:
-    drawn, examples = AREAS[area]
+    drawn, count = AREAS[area]
     agreed: Counter[str] = Counter()
 
-    @settings(PLAIN_REPORT, max_examples=examples)
+    @settings(PLAIN_REPORT, max_examples=examples(count))
     @given(model=drawn, batch=st.sampled_from((7, 1, 0, 3, 70)), bad=st.sampled_from((0, 0, 0, 1)))
     def compare(model: Model, batch: int, bad: int) -> None:
         agreed[check(model, batch, bad)] += 1

@@ -22,6 +22,7 @@ from tests.differential.case import Case
 from tests.differential.compare import check
 from tests.differential.strategies import PLAIN_REPORT, bags, cases
 from tests.parity import Cell
+from tests.tiers import examples, tier
 
 #: A claim to test a place of the parity table needs so many cases of it. Where too few are drawn
 #: by chance, some are drawn of it alone.
@@ -265,8 +266,8 @@ def test_lookups_agree_with_stock(area):
     drawn: Counter[Cell] = Counter()
     agreed: Counter[str] = Counter()
 
-    def run(cases: st.SearchStrategy[Case], examples: int) -> None:
-        @settings(PLAIN_REPORT, max_examples=examples)
+    def run(cases: st.SearchStrategy[Case], count: int) -> None:
+        @settings(PLAIN_REPORT, max_examples=count)
         @given(case=cases)
         def compare(case: Case) -> None:
             has_numbers = check(case)
@@ -281,15 +282,16 @@ def test_lookups_agree_with_stock(area):
 
     parts = 1 if area.part is None else _PARTS
     for _ in rounds(area.rounds, len({*map(str, AREAS)}) * parts):
-        run(area.cases, area.examples if IS_NIGHTLY else area.few_examples)
-    for cell in area.claims:
+        run(area.cases, area.examples if IS_NIGHTLY else examples(area.few_examples))
+    claims = () if tier() == "fast" else area.claims  # few examples have not all of them
+    for cell in claims:
         # The first of them are drawn again where those that raise were too many.
         for missing, spare in ((_ENOUGH - drawn[cell], 1), (_ENOUGH, _SPARE)):
             if drawn[cell] < _ENOUGH:
                 run(area.cases.filter(partial(_is_of, cell)), missing + spare)
     print(f"{area}: {dict(agreed)}")
-    assert agreed[IN_NUMBERS] > 0.6 * sum(agreed.values())
-    rare = [cell for cell in area.claims if drawn[cell] < _ENOUGH]
+    assert agreed[IN_NUMBERS] > (0.2 if tier() == "fast" else 0.6) * sum(agreed.values())
+    rare = [cell for cell in claims if drawn[cell] < _ENOUGH]
     assert not rare, f"fewer than {_ENOUGH} cases of {rare}"
 
 

@@ -17,6 +17,7 @@ from tests.differential import stock
 from tests.differential.case import Case
 from tests.differential.strategies import PLAIN_REPORT, cases
 from tests.ops.test_stock_sums import same
+from tests.tiers import examples
 
 v1 = tf.compat.v1
 
@@ -36,7 +37,7 @@ _DRAWN = cases(
 )
 
 
-@settings(PLAIN_REPORT, max_examples=40)
+@settings(PLAIN_REPORT, max_examples=examples(40))
 @given(case=_DRAWN, row_format=st.sampled_from(PACKED_FORMATS))
 def test_packed_tables(case: Case, row_format: str) -> None:
     assume(case.is_fused)

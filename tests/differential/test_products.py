@@ -19,6 +19,7 @@ from tests import product_graphs as products
 from tests.differential.agreement import Array, agreement, check_models, fused_and_lowered
 from tests.differential.strategies import PLAIN_REPORT
 from tests.product_graphs import COUNTED, MIXED, Part, Product
+from tests.tiers import examples
 
 KEEP = frozenset({"out", "initialize"})
 
@@ -57,7 +58,7 @@ def models(draw: st.DrawFn) -> Product:
 def test_products_of_encoded_ids_agree_with_stock() -> None:
     agreed: Counter[str] = Counter()
 
-    @settings(PLAIN_REPORT, max_examples=35)
+    @settings(PLAIN_REPORT, max_examples=examples(35))
     @given(model=models(), batch=st.sampled_from((7, 1, 0, 3, 70)), bad=st.sampled_from((0, 0, 1)))
     def compare(model: Product, batch: int, bad: int) -> None:
         agreed[check(model, batch, bad)] += 1

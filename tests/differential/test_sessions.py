@@ -12,6 +12,7 @@ import fusion
 from tests.differential.agreement import rounds
 from tests.differential.sessions import Fetch, Lookup, Program, Table, programs, run
 from tests.differential.strategies import PLAIN_REPORT
+from tests.tiers import examples
 
 #: Of `make fuzz`, at most.
 _ROUNDS = 200
@@ -48,7 +49,7 @@ TRAINED_AND_VALIDATED = Program(
 def test_fetches_in_turn_agree_with_stock() -> None:
     agreed: Counter[str] = Counter()
 
-    @settings(PLAIN_REPORT, max_examples=5)
+    @settings(PLAIN_REPORT, max_examples=examples(5))
     @given(program=programs())
     def compare(program: Program) -> None:
         agreed[check(program)] += 1

@@ -14,6 +14,7 @@ import fusion
 from tests.differential.agreement import rounds
 from tests.differential.strategies import PLAIN_REPORT
 from tests.differential.updates import Lookup, Step, steps, train
+from tests.tiers import examples
 
 #: Of `make fuzz`, at most.
 _ROUNDS = 400
@@ -22,7 +23,7 @@ _ROUNDS = 400
 def test_steps_of_training_agree_with_stock() -> None:
     agreed: Counter[str] = Counter()
 
-    @settings(PLAIN_REPORT, max_examples=12)
+    @settings(PLAIN_REPORT, max_examples=examples(12))
     @given(step=steps())
     def compare(step: Step) -> None:
         agreed[check(step)] += 1

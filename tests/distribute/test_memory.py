@@ -14,7 +14,6 @@ from tests.distribute.memory import DIMENSION, ROWS
 TABLE, REST = ROWS * DIMENSION * 4 / 2**20, 48
 
 
-@pytest.mark.costly(1)
 @pytest.mark.parametrize(("devices", "workers"), [(1, 2), (2, 1)])
 def test_memory_of_a_process(devices, workers, tmp_path):
     shard = TABLE / workers

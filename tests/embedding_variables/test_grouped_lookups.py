@@ -92,7 +92,6 @@ def compare(columns_of, ids, dtype="float32"):
             np.testing.assert_array_equal(found(tables), found(plain))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("form", FORMS)
@@ -263,7 +262,6 @@ def test_a_table_that_no_tape_watches_gets_no_rows():
     assert not entries_of(aside)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("wrap", [lambda function: function, tf.function])
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("is_weighted", [False, True])

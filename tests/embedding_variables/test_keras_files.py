@@ -113,7 +113,6 @@ def test_columns_are_saved_by_keys(tmp_path: Path, counts):
     assert (first.predict({"a": KEYS[0]}) == second.predict({"a": KEYS[0]})).all()
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("optimizer", [fusion.optimizers.LazyAdam, fusion.optimizers.LazyFtrl])
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_slots_are_restored_into_any_partitions(tmp_path: Path, counts, optimizer):

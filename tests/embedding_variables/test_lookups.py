@@ -72,7 +72,6 @@ def compare(look_up, used, dtype="float32"):
         np.testing.assert_array_equal(wrap(look_up)(table), wrap(look_up)(plain))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -104,7 +103,6 @@ def test_lookups_of_float64_and_int32(name):
     )
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("default_id", [0, 7])
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("name", LOOKUPS)
@@ -211,7 +209,6 @@ def test_an_embedding_variable_has_no_shards(name):
         function([tf.zeros([ROWS, DIM]), table], ids, combiner="sum", **named)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -300,7 +297,6 @@ def batch_of(step):
     )
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", LOOKUPS)

@@ -24,7 +24,6 @@ def run(what: str, environment: dict[str, str]) -> str:
     return ran.stdout
 
 
-@pytest.mark.costly(1)
 @pytest.mark.parametrize("what", ["plain", "partitioner", "graphs"])
 def test_partitions_are_trained_and_saved_where_they_are(what):
     run(what, dict(tasks({"chief": 1, "worker": 1, "ps": 2}))["chief_0"])

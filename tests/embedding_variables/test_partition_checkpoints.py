@@ -144,7 +144,6 @@ def train_model(table: Any, dense: Any, optimizer: Any, steps: range) -> list[fl
     return [float(step(tf.constant(some))) for some in keys]
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("name", sample_optimizers())
 def test_slots_go_on_in_any_number_of_partitions(tmp_path: Path, name: str):
     """Restored before the optimizer is built, which a function does, and after it."""

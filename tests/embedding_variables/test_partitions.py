@@ -95,7 +95,6 @@ def entries(table: Any) -> dict[int, tuple[bool, int, int]]:
     return result
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "graph"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_rows_and_gradients(count, wrap):
@@ -130,7 +129,6 @@ def test_a_key_is_in_the_partition_of_its_last_digits(count):
         assert entries(partition).keys() == own
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LOOKUPS)

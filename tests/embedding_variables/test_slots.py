@@ -90,7 +90,6 @@ class Training:
         return tf.train.Checkpoint(variable=self.variable, optimizer=self.optimizer)
 
 
-@pytest.mark.costly(12)
 @pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_restored_checkpoint_goes_on_as_it_would_have(tmp_path: Path, optimizer, is_built):
@@ -105,7 +104,6 @@ def test_a_restored_checkpoint_goes_on_as_it_would_have(tmp_path: Path, optimize
         assert first.step(*keys) == second.step(*keys)
 
 
-@pytest.mark.costly(12)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_rows_of_other_keys_begin_anew(optimizer):
     training = Training(optimizer, capacity=4, eviction=LeastRecent(1))
@@ -139,7 +137,6 @@ class Layered:
         return loss_of_step(self.model, np.array([keys]), np.ones([1, 1]))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
 @pytest.mark.parametrize("optimizer", KERAS)
 def test_keras_files_have_slots_by_keys(tmp_path: Path, optimizer, file):
@@ -158,7 +155,6 @@ def test_keras_files_have_slots_by_keys(tmp_path: Path, optimizer, file):
         assert first.step(*keys) == second.step(*keys)
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name[:2] in ("v1", "le")])
 def test_the_saver_of_v1_has_slots_by_keys(tmp_path: Path, optimizer):
     """Restored without any initialization, and into variables that are trained already."""

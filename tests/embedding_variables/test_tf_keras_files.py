@@ -37,7 +37,6 @@ def losses(made: Any, keys: Any = KEYS, count: int = 3) -> list[float]:
     return [float(made.train_on_batch({"a": keys}, labels)) for _ in range(count)]
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("partitions", [None, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_saved_model_goes_on_with_a_new_optimizer(tmp_path: Path, optimizer, partitions):
@@ -67,7 +66,6 @@ def test_a_checkpoint_is_restored_before_the_optimizer_is_built(tmp_path: Path, 
         assert losses(first, keys) == losses(second, keys)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
 @pytest.mark.parametrize(
     ("optimizer", "partitions"), [*((name, None) for name in OPTIMIZERS), ("LazyAdam", 2)]

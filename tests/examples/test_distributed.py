@@ -63,7 +63,6 @@ def check_the_same_model(strategy: str, optimizer: str, columns: int) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.costly(1)
 @pytest.mark.parametrize(("strategy", "optimizer"), OPTIMIZERS)
 def test_the_same_model_is_trained(strategy: str, optimizer: str) -> None:
     """Of 26 columns, as the example has them, in tests/soak/long_distributed.py."""

@@ -255,7 +255,6 @@ def test_a_preloaded_library_does_too(program, models, stock):
         assert_same(client.predict(inputs(5)), stock(inputs(5)))
 
 
-@pytest.mark.costly(0)
 def test_the_load_test_measures_both_servers(models):
     fused = str(models / "fused")
     library = str(models / "library.so")

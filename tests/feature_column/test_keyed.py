@@ -161,7 +161,6 @@ def columns_of(do_fusion, is_weighted, **named):
     return columns
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("named", [{}, {"max_norm": 1.5, "combiner": "sqrtn"}, {"combiner": "sum"}])
 @pytest.mark.parametrize("is_safe", [False, True])
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -176,7 +175,6 @@ def test_training_has_the_losses_of_a_plain_table(do_fusion, is_weighted, is_saf
     assert runs[0].known([*range(ROWS)]) == [key in used for key in range(ROWS)]
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @FUSION
 def test_optimizers_of_tensorflow_1_have_the_losses_of_a_plain_table(name, do_fusion):

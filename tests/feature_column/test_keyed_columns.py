@@ -31,7 +31,6 @@ def _batches(kind, first=0):
 
 @EACH_HOST
 @EACH_FUSION
-@pytest.mark.costly
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_they_train_as_plain_tables(host, do_fusion, optimizer):
     host, kind, batches = HOSTS[host], KINDS["dense"], _batches("dense")
@@ -46,7 +45,6 @@ def test_they_train_as_plain_tables(host, do_fusion, optimizer):
     np.testing.assert_array_equal(ours(batches[0]), plain(batches[0]))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("host", "kind"),
     [
@@ -130,7 +128,6 @@ def test_only_training_gives_rows_to_keys(host, do_fusion):
 
 @EACH_HOST
 @EACH_FUSION
-@pytest.mark.costly
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_a_frozen_layer_gives_no_rows(host, do_fusion, is_eager):
     host, labels = HOSTS[host], np.ones([4, 1])

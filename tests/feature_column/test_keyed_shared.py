@@ -115,7 +115,6 @@ def of_plain_table(sharing, make, do_fusion, optimizer, **named):
     return Run(sharing, make, do_fusion, optimizer, lambda: first, **named)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(
     "named",
     [{}, {"max_norm": 1.5, "combiner": "sqrtn"}, {"use_safe_embedding_lookup": False}],
@@ -131,7 +130,6 @@ def test_training_has_the_losses_of_a_plain_table(do_fusion, sharing, named):
     assert run.known() == (times_seen(STEPS) > 0).tolist()
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("name", ["adagrad", "momentum", "lazy_adam"])
 @SHARING
 @FUSION

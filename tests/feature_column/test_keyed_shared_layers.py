@@ -139,7 +139,6 @@ def seen_in(batches):
     return dict(zip(*(x.tolist() for x in np.unique(ids, return_counts=True)), strict=True))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("training", [None, True])
 @pytest.mark.parametrize("kind", KINDS)
 @FUSION
@@ -155,7 +154,6 @@ def test_all_kinds_of_features(do_fusion, kind, training):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("named", [{}, {"max_norm": 0.2, "combiner": "sum"}], ids=str)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @FUSION
@@ -212,7 +210,6 @@ def test_all_columns_share_ops():
     assert types(True) == ["GroupedKeyedEmbeddingPreLookUp", "GroupedEmbeddingPostLookUp"]
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("admission", [1, 5])
 @pytest.mark.parametrize("training", [None, True])
 @FUSION

@@ -88,7 +88,6 @@ def mixed() -> list[Any]:
 
 @LAYER
 @MODE
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("lengths", [(2, 1, 0, 3, 1), (0, 0, 0)])
 def test_columns_of_all_sorts(package: str, do_fusion: str | None, lengths: Any) -> None:
     features = Batch(lengths).features()

@@ -67,7 +67,6 @@ def fitted(package: str, do_fusion: str | None, style: str = "functional") -> An
 
 
 @PACKAGE
-@pytest.mark.costly
 @pytest.mark.parametrize("style", ["functional", "sequential"])
 @pytest.mark.parametrize("do_fusion", VERSIONS)
 def test_training_gives_the_weights_of_stock_lookups(
@@ -83,7 +82,6 @@ def test_training_gives_the_weights_of_stock_lookups(
 
 
 # tf_keras loads sequential models as if all inputs were float32, with its DenseFeatures too.
-@pytest.mark.costly
 @pytest.mark.parametrize(
     ("package", "style"),
     [("keras", "functional"), ("keras", "sequential"), ("tf_keras", "functional")],

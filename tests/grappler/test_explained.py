@@ -241,7 +241,6 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_what_explain_says_is_what_enable_does(
     program: Callable[[Path], Program], tmp_path: Path

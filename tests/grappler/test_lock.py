@@ -28,7 +28,6 @@ def check(name, start=zygote.run):
 
 
 #: `hardly_any_processor` is slow by its nature: tests/soak/long_grappler.py.
-@pytest.mark.costly
 @pytest.mark.parametrize(
     "name", sorted({*PROGRAMS} - {"exit_with_work_pending", "hardly_any_processor"})
 )

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import fusion
 from fusion.feature_column import DenseFeatures, embedding_column
-from tests.covering import ALL_CASES
 from tests.grappler.training_steps import OPTIMIZERS, ROWS
+from tests.tiers import ALL_CASES
 
 STEPS, BATCH = 100 if ALL_CASES else 20, 8
 fc = tf.feature_column
@@ -76,7 +76,6 @@ class Training:
         return [np.asarray(variable) for variable in variables]
 
 
-@pytest.mark.costly(3)
 @pytest.mark.parametrize("do_fusion", [None, "v2"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "momentum"])
 def test_checkpoints_are_those_of_stock(

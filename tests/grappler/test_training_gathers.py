@@ -281,7 +281,6 @@ PAIRS = (
 )
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("optimizer", "loop"), PAIRS)
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_loops_and_optimizers(kit: Any, optimizer: str, loop: str) -> None:

@@ -92,7 +92,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("shards", "strategy"), [(1, "div"), (3, "div"), (4, "mod")])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_graphs_of_compat_v1(optimizer: str, shards: int, strategy: str) -> None:

@@ -37,7 +37,6 @@ def check_steps(k: Any, optimizer: str, steps: int) -> None:
     assert [update.reason for update in fused.updates] == [None] * TABLES
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("module", KERAS)
 def test_ten_steps(module: str, optimizer: str) -> None:
@@ -144,7 +143,6 @@ SCHEDULES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("module", KERAS)
 def test_a_schedule(module: str, name: str) -> None:

@@ -13,7 +13,6 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
-from tests.covering import ALL_CASES
 from tests.keras.models import (
     COLUMNS,
     DIM,
@@ -26,6 +25,7 @@ from tests.keras.models import (
     functional,
     ops_of,
 )
+from tests.tiers import ALL_CASES
 
 accelerate = fusion.keras.accelerate
 STOCK, OURS = keras.layers.Embedding, fusion.keras.layers.Embedding

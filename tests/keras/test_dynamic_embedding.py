@@ -51,7 +51,6 @@ def _has_row(variable, keys):
     return np.any(variable.embedding_lookup(keys).numpy() != 0, -1).tolist()
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(
     "optimizer",
     [

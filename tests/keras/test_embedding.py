@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from tests.covering import ALL_CASES
 from tests.keras.models import IDS, LABELS, assert_same_state, fit, functional, ops_of
+from tests.tiers import ALL_CASES
 
 Embedding = fusion.keras.layers.Embedding
 TABLE = np.random.default_rng(1).normal(size=(7, 3)).astype(np.float32)

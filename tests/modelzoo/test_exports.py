@@ -100,7 +100,6 @@ def test_exports_answer_as_the_model(tmp_path: Path, chosen: dict[str, Any]) -> 
         assert shapes == {"weights": (32, len(FEW)), "vectors": (32, len(FEW) * 4)}
 
 
-@pytest.mark.costly(2)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "chosen",

@@ -87,7 +87,6 @@ def check_replicas(folder: Path, strategies: Sequence[str], sharded: bool) -> No
             assert one[name] == pytest.approx(other[name], rel=1e-6)
 
 
-@pytest.mark.costly(0)
 def test_shards_train_as_columns_and_go_on_with_any_number_of_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

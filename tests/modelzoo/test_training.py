@@ -106,7 +106,6 @@ def test_models_learn_the_same_with_fusion(name: str, style: str) -> None:
     np.testing.assert_allclose(fused, stock, rtol=1e-5)
 
 
-@pytest.mark.costly(1)
 @pytest.mark.parametrize(("style", "stops"), [("keras", [7]), ("graph", [4, 11])])
 def test_training_that_goes_on_ends_as_one_that_was_not_stopped(
     tmp_path: Path, style: str, stops: list[int]
@@ -177,13 +176,11 @@ def check_killed(
     zygote.run([sys.executable, "-m", *command, *export], check=True, cwd=ROOT)
 
 
-@pytest.mark.costly(0)
 def test_killed_it_ends_with_the_same_loss(tmp_path: Path) -> None:
     """Once; three times, in both styles and of all features in tests/soak/long_training.py."""
     check_killed(tmp_path, "graph", 500, [20])
 
 
-@pytest.mark.costly(0)
 def test_replicas_train_as_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command on two devices, whose model the other commands read; and here on one."""
     options = {"cap": 100, "dim": 4, "batch-size": 33, "steps": 6, "eval-samples": 200}
@@ -298,7 +295,6 @@ def check_trained_by_processes(folder: Path, steps: int, strategy: Sequence[str]
     assert ended.output.splitlines()[-1] == line
 
 
-@pytest.mark.costly(0)
 def test_workers_train_tables_of_servers(tmp_path: Path) -> None:
     """Killed, it goes on: in tests/soak/long_training.py."""
     check_trained_by_processes(tmp_path / "run", 20, SERVERS)

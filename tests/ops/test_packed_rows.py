@@ -24,6 +24,7 @@ from tests.ops.embedding_columns import (
     run,
 )
 from tests.ops.test_stock_sums import MASKED, padded, same
+from tests.tiers import examples
 
 #: Around vectors, halves of bytes, words, and the longest tile.
 DIMENSIONS = (1, 2, 3, 7, 8, 15, 16, 17, 33, 64, 128, 200)
@@ -82,7 +83,7 @@ def test_random_columns(form: str, row_format: str) -> None:
         agrees(made, row_format)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     form=st.sampled_from(FORMS),
     row_format=st.sampled_from(PACKED_FORMATS),

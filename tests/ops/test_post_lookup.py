@@ -1,6 +1,7 @@
+"""The ops that combine gathered rows into bags, of both families, and their gradients."""
+
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,34 +10,65 @@ from hypothesis import strategies as st
 
 from fusion import ops
 from tests import reference
-from tests.bounds import Bounds, loss_factors
-from tests.reference import MODES, assert_same_bits, assert_within
+from tests.ops.post_lookup import COMBINERS, DTYPES, FAMILIES, HALVES, Family
+from tests.reference import MODES, assert_same_bits
 
-COMBINERS = ["sum", "mean", "sqrtn"]
-HALVES = [np.float16, ml_dtypes.bfloat16]
-DTYPES = [*HALVES, np.float32, np.float64]
+RUN_TIME = tf.errors.InvalidArgumentError
+
+v1, v2 = FAMILIES["v1"], FAMILIES["v2"]
 
 
-def batch(seed, lengths, dim, n_shards=1, dtype=np.float32, unique=30, weights_dtype=None):
-    """The inputs of the op: filled, sorted entries and the gathered rows of unique ids."""
-    rng = np.random.default_rng(seed)
-    entries = reference.sparse(rng, lengths, unique, np.int32)
-    shard = rng.integers(0, n_shards, unique)
-    place = np.zeros(unique, np.int64)
-    for k in range(n_shards):
-        place[shard == k] = np.arange((shard == k).sum())
-    arrays = {
-        f"shard{k}": rng.standard_normal(((shard == k).sum(), dim)).astype(dtype)
-        for k in range(n_shards)
-    }
-    return arrays | {
-        "permutation": np.stack([shard, place], 1).astype(np.int32),
-        "shape": entries["dense_shape"],
-        "indices": entries["indices"],
-        "empty": rng.random(len(lengths)) < 0.3,
-        "places": entries["values"],
-        "weights": entries["weights"].astype(weights_dtype or dtype),
-    }
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("dim", [1, 2, 5, 8, 16, 31, 64, 300])
+def test_unweighted_bags_have_stock_bits(family, combiner, n_shards, dim):
+    arrays = family.batch(dim, [*range(41), 100, 257, 400], dim, n_shards)
+    family.compare("eager", arrays, exact=True, combiner=combiner, fill_empty_row=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("max_norm", [-1.0, 0.5])
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_weights_and_max_norm(family, mode, combiner, weighted, max_norm, n_shards):
+    exact = not weighted and max_norm < 0
+    for dim in (1, 16, 300) if mode == "eager" else (16,):
+        arrays = family.batch(dim, [1, 1, 7, 0, 30, 200], dim, n_shards)
+        family.compare(mode, arrays, exact, weighted, combiner=combiner, max_norm=max_norm)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
+def test_unweighted_bags_of_other_dtypes_have_stock_bits(family, combiner, n_shards, dtype):
+    arrays = family.batch(3, [*range(41), 300], 9, n_shards, dtype)
+    for mode in MODES:
+        family.compare(mode, arrays, exact=True, combiner=combiner, fill_empty_row=True)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_weights_and_max_norm_of_other_dtypes(family, combiner, dtype, n_shards):
+    arrays = family.batch(3, [*range(30)], 9, n_shards, dtype)
+    for weighted, max_norm in ((True, -1.0), (False, 0.5), (True, 0.5)):
+        family.compare("eager", arrays, False, weighted, combiner=combiner, max_norm=max_norm)
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize(
+    ("dtype", "weights_dtype"), list(zip(DTYPES, [*DTYPES[1:], DTYPES[0]], strict=True))
+)
+def test_weights_of_another_dtype_than_the_table(family, combiner, dtype, weights_dtype):
+    arrays = family.batch(5, [*range(20)], 9, 2, dtype, weights_dtype=weights_dtype)
+    family.compare("eager", arrays, False, weighted=True, combiner=combiner)
+    family.compare("eager", arrays, exact=True, combiner=combiner)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,235 +95,85 @@ def test_weights_that_add_up_to_nothing(dtype, combiner):
         assert_same_bits(result[[2]], np.array([[1, -2, 0]], dtype))
 
 
-def differentiated(result_of, tensors, row_count="dense_shape"):
-    shards = [tensors[name] for name in sorted(tensors) if name.startswith("shard")]
-    with tf.GradientTape() as tape:
-        for source in (*shards, tensors["weights"]):
-            tape.watch(source)
-        result = result_of(shards)
-        flat = tf.reshape(result, [-1])
-        factors = tf.cos(tf.range(tf.size(flat), dtype=tf.float32))
-        loss = tf.reduce_sum(flat * tf.cast(factors, flat.dtype))
-    *grads, weights = tape.gradient(loss, [*shards, tensors["weights"]])
-    grads = [tf.convert_to_tensor(g) for g in grads]
-    return result, grads, tf.zeros([0]) if weights is None else tf.convert_to_tensor(weights)
-
-
-def fused(weighted=False, **attrs):
-    def build(_, **tensors):
-        def result_of(shards):
-            return ops.fused_embedding_sparse_post_look_up_v2(
-                emb_shards=shards,
-                partition_permutation=tensors["permutation"],
-                sp_dense_shape=tensors["shape"],
-                indices_before_unique=tensors["indices"],
-                is_row_empty=tensors["empty"],
-                unique_idxs=tensors["places"],
-                sp_weights_values=tensors["weights"],
-                use_sparse_weights=weighted,
-                **attrs,
-            ).emb_vectors
-
-        return differentiated(result_of, tensors)
-
-    return build
-
-
-def stock(combiner="mean", weighted=False, max_norm=-1.0, fill_empty_row=False, default_id=-1):
-    """The same from stock ops; the number of rows must be known."""
-
-    def build(_, **tensors):
-        segments, count = tensors["indices"][:, 0], tf.cast(tensors["shape"][0], tf.int32)
-        dtype = tensors["shard0"].dtype
-        computed = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
-
-        def result_of(shards):
-            starts = tf.cumsum([tf.shape(shard)[0] for shard in shards], exclusive=True)
-            permutation = tensors["permutation"]
-            places = tf.gather(starts, permutation[:, 0]) + permutation[:, 1]
-            rows = tf.gather(tf.concat(shards, 0), places)
-            if weighted or max_norm >= 0:
-                rows = tf.cast(rows, computed)
-            if max_norm >= 0:
-                rows = tf.clip_by_norm(rows, max_norm, axes=[1])
-            if weighted:
-                result = weighted_bags(rows, tensors, segments, count)
-            else:
-                name = {"sum": "Sum", "mean": "Mean", "sqrtn": "SqrtN"}[combiner]
-                segment = getattr(tf.raw_ops, f"SparseSegment{name}WithNumSegments")
-                arguments = {"indices": tensors["places"], "segment_ids": segments}
-                result = segment(data=rows, **arguments, num_segments=count)
-            result = tf.cast(result, dtype)
-            if fill_empty_row and default_id < 0:
-                result = tf.where(tensors["empty"][:, None], tf.zeros_like(result), result)
-            return result
-
-        return differentiated(result_of, tensors)
-
-    def weighted_bags(rows, tensors, segments, count):
-        weights = tf.cast(tensors["weights"], rows.dtype)[:, None]
-        total = tf.math.unsorted_segment_sum(
-            tf.gather(rows, tensors["places"]) * weights, segments, count
-        )
-        if combiner == "sum":
-            return total
-        power = 1 if combiner == "mean" else 2
-        divisor = tf.math.unsorted_segment_sum(weights**power, segments, count)
-        divisor = divisor if combiner == "mean" else tf.sqrt(divisor)
-        return tf.math.divide_no_nan(total, divisor)
-
-    return build
-
-
-def whole_table(arrays):
-    shards = [arrays[name] for name in sorted(arrays) if name.startswith("shard")]
-    return np.stack([shards[shard][place] for shard, place in arrays["permutation"]])
-
-
-def compare(mode, arrays, exact, weighted=False, ours=fused, **attrs):
-    output, grads, weights = reference.run(mode, ours(weighted, **attrs), arrays)
-    expected = reference.run(mode, stock(weighted=weighted, **attrs), arrays)
-    if exact:
-        assert_same_bits(output, expected[0])
-        for ours, theirs in zip(grads, expected[1], strict=True):
-            assert_same_bits(ours, theirs)
-        return
-    max_norm = attrs.get("max_norm", -1.0)
-    bounds = Bounds(
-        whole_table(arrays),
-        arrays["places"],
-        arrays["indices"][:, 0],
-        arrays["weights"] if weighted else None,
-        attrs.get("combiner", "mean"),
-        None if max_norm < 0 else max_norm,
-        len(output),
-    )
-    top_grad = loss_factors(output.shape)
-    assert_within(output, expected[0], bounds.output())
-    bound = bounds.table_gradient(top_grad)
-    for k, (ours, theirs) in enumerate(zip(grads, expected[1], strict=True)):
-        assert_within(ours, theirs, bound[arrays["permutation"][:, 0] == k])
-    if weighted:
-        assert_within(weights, expected[2], bounds.weights_gradient(top_grad))
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("n_shards", [1, 3])
-@pytest.mark.parametrize("dim", [1, 2, 5, 8, 16, 31, 64, 300])
-def test_unweighted_bags_have_stock_bits(combiner, n_shards, dim):
-    arrays = batch(dim, [*range(41), 100, 257, 400], dim, n_shards)
-    compare("eager", arrays, exact=True, combiner=combiner, fill_empty_row=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("max_norm", [-1.0, 0.5])
-def test_weights_and_max_norm(mode, combiner, weighted, max_norm):
-    exact = not weighted and max_norm < 0
-    for dim in (1, 16, 300) if mode == "eager" else (16,):
-        arrays = batch(dim, [1, 1, 7, 0, 30, 200], dim, n_shards=2)
-        compare(mode, arrays, exact, weighted, combiner=combiner, max_norm=max_norm)
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("n_shards", [1, 3])
-@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
-def test_unweighted_bags_of_other_dtypes_have_stock_bits(combiner, n_shards, dtype):
-    arrays = batch(3, [*range(41), 300], 9, n_shards, dtype)
-    for mode in MODES:
-        compare(mode, arrays, exact=True, combiner=combiner, fill_empty_row=True)
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("dtype", [*HALVES, np.float64])
-def test_weights_and_max_norm_of_other_dtypes(combiner, dtype):
-    arrays = batch(3, [*range(30)], 9, n_shards=2, dtype=dtype)
-    for weighted, max_norm in ((True, -1.0), (False, 0.5), (True, 0.5)):
-        compare("eager", arrays, False, weighted, combiner=combiner, max_norm=max_norm)
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize(
-    ("dtype", "weights_dtype"), list(zip(DTYPES, [*DTYPES[1:], DTYPES[0]], strict=True))
-)
-def test_weights_of_another_dtype_than_the_table(combiner, dtype, weights_dtype):
-    arrays = batch(5, [*range(20)], 9, n_shards=2, dtype=dtype, weights_dtype=weights_dtype)
-    compare("eager", arrays, False, weighted=True, combiner=combiner)
-    compare("eager", arrays, exact=True, combiner=combiner)
-
-
 @pytest.mark.parametrize(("fill", "default_id"), [(True, -1), (True, 0), (False, -1), (False, 3)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_flagged_rows(fill, default_id, weighted):
-    arrays = batch(4, [1, 2, 3, 1, 5, 1], 4)
+    arrays = v2.batch(4, [1, 2, 3, 1, 5, 1], 4)
+    arrays["empty"][[1, 4]] = True
     attrs = {"fill_empty_row": fill, "default_id": default_id}
-    compare("eager", arrays, not weighted, weighted, **attrs)
+    v2.compare("eager", arrays, not weighted, weighted, **attrs)
+
+
+@pytest.mark.parametrize("default_id", [-1, 0, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_flagged_rows_of_v1(default_id, weighted, n_shards):
+    arrays = v1.batch(4, [1, 2, 3, 1, 5, 1], 4, n_shards)
+    arrays["empty"][[1, 4]] = True
+    v1.compare("eager", arrays, not weighted, weighted, default_id=default_id)
 
 
 @given(
+    name=st.sampled_from([*FAMILIES]),
     lengths=st.lists(st.integers(0, 45), max_size=8).filter(any),
     dim=st.integers(1, 20),
     n_shards=st.integers(1, 4),
     combiner=st.sampled_from(COMBINERS),
     weighted=st.booleans(),
-    max_norm=st.sampled_from([-1.0, 0.4, 3.0]),
+    max_norm=st.sampled_from([-1.0, 0.5, 3.0]),  # float32 numbers, as the attr
+    default_id=st.sampled_from([-1, 2]),
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32),
 )
-def test_any_bags(lengths, dim, n_shards, combiner, weighted, max_norm, dtype, seed):
-    arrays = batch(seed, lengths, dim, n_shards, dtype)
+def test_any_bags(
+    name, lengths, dim, n_shards, combiner, weighted, max_norm, default_id, dtype, seed
+):
+    arrays = FAMILIES[name].batch(seed, lengths, dim, n_shards, dtype)
     exact = not weighted and max_norm < 0
-    compare("eager", arrays, exact, weighted, combiner=combiner, max_norm=max_norm)
+    attrs = {"combiner": combiner, "max_norm": max_norm, "default_id": default_id}
+    FAMILIES[name].compare("eager", arrays, exact, weighted, **attrs)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
 @pytest.mark.parametrize("n_shards", [1, 3])
-def test_without_entries_all_is_zero(lengths, n_shards):
+def test_without_entries_all_is_zero(family, lengths, n_shards):
     # Not compared with stock: its segment gradients leave memory as it was if there is no entry.
-    arrays = batch(0, lengths, 2, n_shards)
-    output, grads, weights = reference.run("eager", fused(weighted=True), arrays)
+    arrays = family.batch(0, lengths, 2, n_shards)
+    output, grads, weights = reference.run("eager", family.fused(weighted=True), arrays)
     np.testing.assert_array_equal(output, np.zeros((len(lengths), 2)))
     for k, gradient in enumerate(grads):
         np.testing.assert_array_equal(gradient, np.zeros_like(arrays[f"shard{k}"]))
     assert weights.shape == (0,)
 
 
-def small(**changes):
-    """The arguments of a small call, with some changed."""
-    arguments = {
-        "emb_shards": [tf.constant([[1.0, 2.0], [3.0, 4.0]])],
-        "partition_permutation": tf.zeros([1, 2], tf.int32),
-        "sp_dense_shape": tf.constant([3, 9], tf.int64),
-        "indices_before_unique": tf.constant([[0, 0], [2, 0], [0, 1]], tf.int64),
-        "is_row_empty": tf.constant([False, False, False]),
-        "unique_idxs": tf.constant([0, 1, 1]),
-        "sp_weights_values": tf.constant([1.0]),
-    }
-    return ops.fused_embedding_sparse_post_look_up_v2(**{**arguments, **changes})
-
-
-def test_result_is_a_named_tuple():
-    out = small()
+@pytest.mark.parametrize(
+    ("family", "rows"),
+    [(v1, [[3, 4], [0, 0], [3, 4]]), (v2, [[2, 3], [0, 0], [3, 4]])],
+    ids=FAMILIES,
+)
+def test_the_result_is_a_named_tuple(family, rows):
+    out = family.call()
     assert out._fields == ("emb_vectors", "feature_nums")
-    assert out.emb_vectors.numpy().tolist() == [[2, 3], [0, 0], [3, 4]]
+    assert out.emb_vectors.numpy().tolist() == rows
     assert out.feature_nums.numpy().tolist() == [2, 0, 1]
 
 
-def test_last_row_stops_there():
+def test_v2_last_row_stops_there():
     rows = tf.constant([[0, 0], [0, 1], [1, 7]], tf.int64)
-    out = small(indices_before_unique=rows, row_count="last_row", is_row_empty=tf.zeros([0], bool))
+    out = v2.call(
+        indices_before_unique=rows, row_count="last_row", is_row_empty=tf.zeros([0], bool)
+    )
     assert out.emb_vectors.numpy().tolist() == [[2, 3], [3, 4]]
     assert out.feature_nums.numpy().tolist() == [2, 1]
 
 
-def test_last_row_exceeds_the_dense_shape_as_in_stock():
+def test_v2_last_row_exceeds_the_dense_shape_as_in_stock():
     rows = tf.constant([[0, 0], [0, 1], [5, 7]], tf.int64)
-    assert small(indices_before_unique=rows, row_count="last_row").emb_vectors.shape == (6, 2)
+    assert v2.call(indices_before_unique=rows, row_count="last_row").emb_vectors.shape == (6, 2)
 
 
-def test_last_row_without_entries():
-    out = small(
+def test_v2_last_row_without_entries():
+    out = v2.call(
         indices_before_unique=tf.zeros([0, 2], tf.int64),
         unique_idxs=tf.zeros([0], tf.int32),
         row_count="last_row",
@@ -299,12 +181,12 @@ def test_last_row_without_entries():
     assert out.emb_vectors.shape == (0, 2)
 
 
-def test_last_row_has_a_gradient():
+def test_v2_last_row_has_a_gradient():
     rows = tf.constant([[0, 0], [0, 1], [1, 7]], tf.int64)
     shard = tf.constant([[1.0, 2.0], [3.0, 4.0]])
     with tf.GradientTape() as tape:
         tape.watch(shard)
-        out = small(
+        out = v2.call(
             emb_shards=[shard],
             indices_before_unique=rows,
             row_count="last_row",
@@ -313,12 +195,12 @@ def test_last_row_has_a_gradient():
     np.testing.assert_array_equal(tape.gradient(out.emb_vectors, shard), [[0.5] * 2, [1.5] * 2])
 
 
-def test_last_row_rejects_unsorted_rows():
+def test_v2_last_row_rejects_unsorted_rows():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[2, 0\] = 0 is less than"):
-        small(row_count="last_row")
+        v2.call(row_count="last_row")
 
 
-def test_the_gradient_op_by_itself():
+def test_the_gradient_op_of_v2_by_itself():
     out = ops.fused_embedding_sparse_post_look_up_v2_grad(
         top_grad=tf.constant([[2.0, 4.0], [9.0, 9.0], [1.0, 1.0]]),
         emb_shards=[tf.ones([1, 2]), tf.ones([1, 2])],
@@ -335,16 +217,168 @@ def test_the_gradient_op_by_itself():
     assert out.grad_weights.shape == (0,)
 
 
+def test_v1_weights_of_several_shards():
+    out = v1.call(use_sparse_weights=True)
+    assert out.emb_vectors.numpy().tolist() == [[4, 5], [0, 0], [3, 4]]
+
+
+def test_v1_dummy_weights():
+    out = v1.call(partitioned_weights=[tf.zeros([1])] * 2)
+    assert out.emb_vectors.numpy().tolist() == [[3, 4], [0, 0], [3, 4]]
+
+
+def rounded(columns, n_shards=2):
+    """The sum in float32 of 2^24, 1, 1 and -2^24 as entries with these columns.
+
+    Two entries are in each of two shards. All sums in between depend on the order.
+    """
+    rows = tf.constant([[2.0**24], [1.0], [1.0], [-(2.0**24)]])
+    indices = tf.constant([[0, column] for column in columns], tf.int64)
+    sizes = [4 // n_shards] * n_shards
+    out = ops.fused_embedding_sparse_post_look_up(
+        emb_shards=tf.split(rows, sizes),
+        partitioned_indices=tf.split(indices, sizes),
+        sp_dense_shape=[1, 4],
+        row_empty_and_invalid_flags=[0],
+        partitioned_values=tf.split(tf.range(4), sizes),
+        partitioned_weights=[tf.ones([1])] * n_shards,
+        combiner="sum",
+    )
+    return float(out.emb_vectors[0, 0])
+
+
+def test_column_1_orders_the_entries_of_a_row():
+    assert rounded([0, 1, 2, 3]) == 0  # 2^24 + 1 + 1 - 2^24
+    assert rounded([2, 0, 1, 3]) == 2  # 1 + 1 + 2^24 - 2^24
+    assert rounded([2, 0, 3, 1]) == 2  # 1 - 2^24 + 2^24 + 1
+    assert rounded([1, 0, 3, 2]) == 1  # 1 + 2^24 - 2^24 + 1
+    assert rounded([9, -5, 2**62, 40]) == 1
+
+
+def test_equal_columns_are_ordered_by_shard_and_place():
+    assert rounded([7, 7, 7, 7]) == rounded([0, 1, 2, 3])
+    assert rounded([1, 0, 1, 1]) == rounded([1, 0, 2, 3])
+
+
+def test_the_order_of_a_single_shard_counts():
+    assert rounded([2, 0, 1, 3], n_shards=1) == rounded([0, 1, 2, 3])
+
+
 @pytest.mark.parametrize("n_shards", [1, 3])
-def test_static_shapes(n_shards):
+def test_one_row_with_a_million_entries(n_shards):
+    count = 10**6
+    rng = np.random.default_rng(0)
+    order = rng.permutation(count)
+    rows = rng.standard_normal((count, 1)).astype(np.float32)
+    indices = np.stack([np.zeros(count, np.int64), np.arange(count)], 1)
+    # Shuffled over three shards, sorted in one.
+    taken = order if n_shards > 1 else np.arange(count)
+    parts = np.array_split(taken, n_shards)
+    out = ops.fused_embedding_sparse_post_look_up(
+        emb_shards=[rows[part] for part in parts],
+        partitioned_indices=[indices[part] for part in parts],
+        sp_dense_shape=[1, count],
+        row_empty_and_invalid_flags=[0],
+        partitioned_values=parts,
+        partitioned_weights=[[1.0]] * n_shards,
+    )
+    stock = tf.raw_ops.SparseSegmentMean(
+        data=rows, indices=np.arange(count), segment_ids=np.zeros(count, np.int32)
+    )
+    np.testing.assert_array_equal(out.emb_vectors, stock)
+    assert out.feature_nums.numpy().tolist() == [count]
+
+
+def until_the_last_row(**changes):
+    return v1.call(row_count="last_row", **changes)
+
+
+def test_v1_last_row_stops_there():
+    rows = [[[0, 0], [1, 0]], [[0, 1]]]
+    out = until_the_last_row(partitioned_indices=rows)
+    assert out.emb_vectors.numpy().tolist() == [[3, 4], [3, 4]]
+    assert out.feature_nums.numpy().tolist() == [2, 1]
+
+
+def test_v1_last_row_may_be_in_any_shard_and_exceed_the_dense_shape():
+    for rows in ([[[0, 0], [4, 0]], [[0, 1]]], [[[0, 0], [0, 1]], [[4, 0]]]):
+        out = until_the_last_row(partitioned_indices=rows)
+        assert out.feature_nums.numpy().tolist() == [2, 0, 0, 0, 1]
+
+
+def test_v1_last_row_without_entries():
+    out = until_the_last_row(
+        emb_shards=[tf.zeros([0, 2])] * 2,
+        partitioned_indices=[tf.zeros([0, 2], tf.int64)] * 2,
+        partitioned_values=[tf.zeros([0], tf.int64)] * 2,
+        row_empty_and_invalid_flags=tf.zeros([0], tf.int32),
+    )
+    assert out.emb_vectors.shape == (0, 2)
+
+
+def test_v1_last_row_rejects_unsorted_rows():
+    rows = [[[2, 0], [0, 0]], [[0, 1]]]
+    with pytest.raises(RUN_TIME, match=r"indices\[0\]\[1, 0\] = 0 is less than the row before"):
+        until_the_last_row(partitioned_indices=rows)
+
+
+def test_v1_last_row_has_a_gradient():
+    shard = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(shard)
+        out = until_the_last_row(
+            emb_shards=[shard, tf.ones([1, 2])], partitioned_indices=[[[0, 0], [1, 0]], [[0, 1]]]
+        )
+    np.testing.assert_array_equal(tape.gradient(out.emb_vectors, shard), [[0.5] * 2, [1] * 2])
+
+
+def gradient(**changes):
+    arguments = {
+        "top_grad": tf.constant([[2.0, 4.0], [9.0, 9.0], [1.0, 1.0]]),
+        "emb_shards": [tf.ones([2, 2]), tf.ones([1, 2])],
+        "partitioned_indices": [[[0, 0], [2, 0]], [[0, 1]]],
+        "feature_nums": [2, 0, 1],
+        "row_empty_and_invalid_flags": [0, 0, 0],
+        "partitioned_weights": [[1.0, 2.0], [3.0]],
+    }
+    return ops.fused_embedding_sparse_post_look_up_grad(**{**arguments, **changes})
+
+
+def test_the_gradient_op_of_v1_by_itself():
+    out = gradient()
+    assert out._fields == ("grad_shards", "grad_weights")
+    assert [g.numpy().tolist() for g in out.grad_shards] == [[[1, 2], [1, 1]], [[1, 2]]]
+    assert [g.shape for g in out.grad_weights] == [(0,), (0,)]
+
+
+def test_the_gradient_op_with_weights():
+    out = gradient(combiner="sum", use_sparse_weights=True)
+    assert [g.numpy().tolist() for g in out.grad_shards] == [[[2, 4], [2, 2]], [[6, 12]]]
+    assert [g.numpy().tolist() for g in out.grad_weights] == [[6, 2], [6]]
+
+
+def test_flagged_rows_have_no_gradient_without_a_default_id():
+    flags = [1, 0, 0]
+    masked = gradient(row_empty_and_invalid_flags=flags, use_sparse_weights=True)
+    assert [g.numpy().tolist() for g in masked.grad_shards] == [[[0, 0], [1, 1]], [[0, 0]]]
+    assert masked.grad_weights[1].numpy().tolist() == [0]
+    kept = gradient(row_empty_and_invalid_flags=flags, default_id=0)
+    assert [g.numpy().tolist() for g in kept.grad_shards] == [[[1, 2], [1, 1]], [[1, 2]]]
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_static_shapes(family, n_shards):
     with tf.Graph().as_default():
         placeholder = tf.compat.v1.placeholder
-        out = small(
-            emb_shards=[placeholder(tf.float32, [None, 7]) for _ in range(n_shards)],
-            indices_before_unique=placeholder(tf.int64, None),
-            unique_idxs=placeholder(tf.int32, None),
-            sp_dense_shape=placeholder(tf.int64, None),
-        )
+        unknown = {
+            name: [placeholder(tf.convert_to_tensor(value[0]).dtype, None) for _ in range(n_shards)]
+            if isinstance(value, list)
+            else placeholder(value.dtype, None)
+            for name, value in family.small().items()
+            if name != "partition_permutation"
+        }
+        unknown["emb_shards"] = [placeholder(tf.float32, [None, 7]) for _ in range(n_shards)]
+        out = family.call(**unknown)
         assert out.emb_vectors.shape.as_list() == [None, 7]
         assert out.feature_nums.shape.as_list() == [None]
 
@@ -352,4 +386,4 @@ def test_static_shapes(n_shards):
 def test_one_shard_with_a_known_width_is_enough():
     with tf.Graph().as_default():
         shards = [tf.compat.v1.placeholder(tf.float32, shape) for shape in (None, [None, 7])]
-        assert small(emb_shards=shards).emb_vectors.shape.as_list() == [None, 7]
+        assert v2.call(emb_shards=shards).emb_vectors.shape.as_list() == [None, 7]

@@ -13,9 +13,9 @@ from fusion.ops import node_kernels
 from fusion.ops.cpu.updates.layout import Code
 from fusion.runtime.cache import processor
 from fusion.schema.update_program import MOST_BYTES
-from tests.covering import some
 from tests.ops.update_cases import Case
 from tests.random_programs import random_program
+from tests.tiers import some
 from tests.update_lowering import Inputs, lower
 from tests.update_programs import PROGRAMS, counts, result_count
 

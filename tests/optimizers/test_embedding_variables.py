@@ -73,7 +73,6 @@ def _resident():
 
 
 @EACH_KERAS
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("rule", OURS_OF)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_losses_are_those_of_a_plain_table(family, rule, compiled):
@@ -156,7 +155,6 @@ def test_stock_optimizers_refuse_tables_of_default_capacity(family, name):
 
 
 @EACH_KERAS
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_optimizers_train_small_tables(family, name):
     variable, plain = _variable(ROWS), tf.Variable(tf.fill([ROWS, DIM], 0.5))

@@ -19,7 +19,6 @@ from tests.optimizers.runs import BATCHES, CASES, FULL_BATCHES, KERNEL, OPTIMIZE
 EAGER = [(way, rule) for way, rule in CASES if way in ("keras3 eager", "tf_keras eager")]
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("way", "rule"), [(w, r) for w, r in CASES if r in ("momentum", "nesterov", "ftrl")]
 )
@@ -31,7 +30,6 @@ def test_they_do_what_legacy_optimizers_do(way, rule):
     assert np.any(lazy.table != stock.table)
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(("way", "rule"), CASES)
 def test_other_rows_keep_their_bits(way, rule):
     before = runs.train(way, "lazy", BATCHES[:5], rule)
@@ -48,7 +46,6 @@ def test_other_rows_keep_their_bits(way, rule):
     np.testing.assert_array_equal(after.table[untouched], TABLE[untouched])
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(("way", "rule"), CASES)
 def test_they_are_stock_where_every_row_is_in_every_batch(way, rule):
     states = [runs.train(way, which, FULL_BATCHES, rule) for which in ("lazy", "stock")]
@@ -57,7 +54,6 @@ def test_they_are_stock_where_every_row_is_in_every_batch(way, rule):
     assert np.all(states[0].table != TABLE)
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(("way", "rule"), CASES)
 def test_dense_variables_move_as_with_stock(way, rule):
     lazy, stock = (runs.train(way, which, BATCHES, rule) for which in ("lazy", "stock"))
@@ -80,7 +76,6 @@ def test_values_of_one_id_are_summed_but_for_adagrad(way, rule):
         runs.assert_same(states)
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("way", "rule", "name"),
     [
@@ -103,7 +98,6 @@ def test_arguments_act_on_rows_as_stock_on_all(way, rule, name):
     np.testing.assert_array_equal(some.table[untouched], TABLE[untouched])
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("dtype", "id_type", "error"),
     [(tf.float16, tf.int32, 2e-3), (tf.bfloat16, tf.int64, 2e-2), (tf.float64, tf.int32, 1e-12)],
@@ -256,7 +250,6 @@ READERS: list[tuple[str, dict]] = [(name, {}) for name in OPTIMIZERS] + [
 ]
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("which", ["lazy", "stock"])
 @pytest.mark.parametrize(("name", "arguments"), READERS)
 def test_no_step_reads_a_whole_table(name, arguments, which):

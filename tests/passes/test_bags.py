@@ -96,7 +96,6 @@ def test_a_bag_alone_is_one_op(name: str) -> None:
     compare(graph_def, result.graph_def, layers.feeds(model))
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("name", MODELS)
 def test_stock_ops_again(name: str) -> None:
     model = MODELS[name]

@@ -114,7 +114,6 @@ def test_models_are_recognised_in_every_form(name: str) -> None:
         assert kinds >= MODEL_SPECS[name], title
 
 
-@pytest.mark.costly(12)
 @pytest.mark.parametrize("name", list(dumps())[::3])
 def test_a_second_time_nothing_is_left_to_do(name: str) -> None:
     for _, graph_def in dumps()[name].graphs():

@@ -23,11 +23,11 @@ import fusion  # noqa: F401  (registers the ops)
 from fusion.passes.fuse_lookups import FuseLookups
 from tests import layer_graphs as layers
 from tests import product_graphs as products
-from tests.covering import ALL_CASES
 from tests.layer_graphs import Model
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 from tests.product_graphs import Part, Product
+from tests.tiers import ALL_CASES
 
 v1 = tf.compat.v1
 fc = tf.feature_column

@@ -108,7 +108,6 @@ def test_inference(own: Own) -> None:
     assert not again.fused_count
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_inference_by_stock_ops(own: Own) -> None:
     function, inputs = built(own, trains=False)
@@ -119,7 +118,6 @@ def test_inference_by_stock_ops(own: Own) -> None:
     assert_same(new(*inputs), expected, own.is_exact)
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("own", [own for own in OWN if own.has_gradient], ids=str)
 def test_training(own: Own) -> None:
     function, inputs = built(own, trains=True)
@@ -133,7 +131,6 @@ def test_training(own: Own) -> None:
     assert_same(new(*inputs), expected, own.is_exact)
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("own", [own for own in OWN if own.has_gradient], ids=str)
 def test_training_by_stock_ops(own: Own) -> None:
     function, inputs = built(own, trains=True)

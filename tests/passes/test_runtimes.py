@@ -21,7 +21,6 @@ from fusion.passes.graph.runtime_ops import TOO_OLD, recorded_release, running_r
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import NEWEST, Release, history
-from tests.covering import some
 from tests.dumps import dumps
 from tests.op_lists import RELEASES
 from tests.op_lists.check import as_saved_by, problems
@@ -32,6 +31,7 @@ from tests.passes.rewritten_graphs import nodes, refused
 from tests.passes.runtime_graphs import FUSED, GRAPHS, from_a_matrix, large, made
 from tests.passes.stock_graphs import Case
 from tests.passes.test_own_graphs import built
+from tests.tiers import some
 
 v1 = tf.compat.v1
 KEEP = frozenset({"out", "initialize"})
@@ -78,7 +78,6 @@ def runs(graph_def: graph_pb2.GraphDef, feed: Any) -> bytes:
 # Programs of the releases themselves
 
 
-@pytest.mark.costly(12)
 @pytest.mark.parametrize("name", LEGACY)
 def test_programs_of_old_releases_load_there(name: str) -> None:
     release = name.removeprefix("legacy_tf").partition("_")[0]
@@ -95,7 +94,6 @@ def test_programs_of_old_releases_load_there(name: str) -> None:
 # Programs of today
 
 
-@pytest.mark.costly(20)
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_rewritten_graph_has_what_its_release_has(name: str, release: str) -> None:
@@ -111,7 +109,6 @@ def test_a_rewritten_graph_has_what_its_release_has(name: str, release: str) -> 
     assert not lower(release).apply(result.graph_def).modified
 
 
-@pytest.mark.costly(20)
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", GRAPHS | FUSED)
 def test_what_is_fused_becomes_ops_that_a_release_has(name: str, release: str) -> None:
@@ -127,7 +124,6 @@ def test_what_is_fused_becomes_ops_that_a_release_has(name: str, release: str) -
     assert new_problems(before, result.graph_def, release) == []
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_functions_have_what_their_release_has(own: Own, trains: bool) -> None:
@@ -156,7 +152,6 @@ def test_functions_have_what_their_release_has(own: Own, trains: bool) -> None:
 # The history has all that is written
 
 
-@pytest.mark.costly(20)
 @pytest.mark.parametrize("name", GRAPHS | FUSED)
 def test_the_history_has_all_that_is_written(name: str) -> None:
     before, _ = made(name)
@@ -165,7 +160,6 @@ def test_the_history_has_all_that_is_written(name: str) -> None:
     assert not_in_the_history(before, lower().apply(fused).graph_def) == set()
 
 
-@pytest.mark.costly(24)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("own", OWN, ids=str)
 def test_the_history_has_all_that_fused_ops_become(own: Own, trains: bool) -> None:

@@ -20,7 +20,7 @@ from fusion.runtime.native.compiler import compile_object, undefined_symbols
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.registration.kernel_objects import kernel_object
 from fusion.runtime.tensorflow import library
-from tests.covering import ALL_CASES
+from tests.tiers import ALL_CASES
 
 
 def combinations(spec):

@@ -15,10 +15,10 @@ from fusion import grappler
 from fusion.passes.recognise.lookup import FORMS
 from fusion.runtime.optimizer import prefilter
 from fusion.runtime.optimizer.prefilter import Rule
-from tests.covering import some
 from tests.dumps import dumps
 from tests.graph_text import parse_graph
 from tests.passes.test_golden import GOLDEN, NAMES
+from tests.tiers import some
 
 OPS = sorted({op for form in FORMS for ops in form.ops for op in ops})
 OTHERS = ["Const", "Identity", "StatefulPartitionedCall", "GatherV3", "Su", "Selects", "N" * 200]

@@ -251,7 +251,6 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.costly(0)
 def test_nothing_else_has_a_part_in_an_object() -> None:
     """An op's kernel, and what no op has; one of each kind in tests/soak/long_kernels.py."""
     check_sources([UNIQUE_ON_GPU, SHAPES])

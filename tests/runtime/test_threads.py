@@ -106,7 +106,6 @@ other = v1.Session(graph=tf.Graph())
 SETTING = "import tensorflow as tf; tf.config.threading.set_intra_op_parallelism_threads({})\n"
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(
     ("program", "variables", "count"),
     [

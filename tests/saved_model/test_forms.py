@@ -68,7 +68,6 @@ def test_other_tables_are_found_in_every_form(built: Path, model: str):
         assert {"batch 1", "batch 32"} & cases, name
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("target", ["source", "fused", "stock"])
 @pytest.mark.parametrize("model", TOGETHER)
 def test_models_are_measured_on_inputs_that_they_take(

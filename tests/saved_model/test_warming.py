@@ -108,7 +108,6 @@ def test_one_without_them_does(fused: Path, tmp_path: Path) -> None:
     assert lines[2:] == ["answer 27.73", "fused 0"]
 
 
-@pytest.mark.costly(0)
 def test_kernels_for_a_processor_serve_where_it_is_named(fused: Path, tmp_path: Path) -> None:
     done = warm([fused], cpu="x86-64-v3", folder=tmp_path)
     assert done.cpu == "x86-64-v3"

@@ -15,6 +15,7 @@ from fusion.schema.row_formats import (
     packed_words,
     unpack_rows,
 )
+from tests.tiers import examples
 
 DIMENSIONS = (1, 2, 3, 7, 8, 15, 16, 17, 33, 64, 128, 200)
 STEPS = {"int8": 255, "int4": 15}
@@ -149,7 +150,7 @@ def test_wrong_words():
         unpack_rows(packed, "int8", 4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     rows=arrays.arrays(
         np.float32,

@@ -1,4 +1,4 @@
-"""All cases of the tests of which `make test` runs some: those of tests/covering.py, by pytest."""
+"""All cases of the tests of which `make test` and `make test-all` run some, by pytest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> int:
     """Runs them, side by side; the result is the exit code."""
     command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto"]
     options = ["--maxprocesses", "8", "--dist", "worksteal", "-p", "no:cacheprovider"]
-    environment = os.environ | {"FUSION_ALL_CASES": "1"}
+    environment = os.environ | {"FUSION_TESTS": "every"}
     folder = Path(__file__).parents[1]
     return subprocess.run([*command, *options, folder], env=environment, check=False).returncode
 

@@ -87,7 +87,6 @@ def formats_in(model: Path) -> set[str]:
     return found
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("dtype", PACKED_FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_those_of_the_rounded_tables(
@@ -113,7 +112,6 @@ def test_outputs_are_those_of_the_rounded_tables(
     assert compare_models(rounded, tmp_path / "packed").same
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("tables", ["mapped", "memory"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_tables_can_be_files(models: Path, tmp_path: Path, kind: str, tables: str) -> None:

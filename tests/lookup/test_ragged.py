@@ -67,7 +67,6 @@ def outcome(mode, lookup, shards, arrays, weighted=False, **options):
     return run(mode, build, arrays, lambda: [tf.Variable(shard) for shard in shards])
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("combiner", COMBINERS)

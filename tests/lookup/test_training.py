@@ -77,7 +77,6 @@ def stock_session(optimizer, kind):
     return training.train_session([STOCK] * 3, V1_OPTIMIZERS[optimizer], kind)
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parity("optimizers of compat.v1")
 @pytest.mark.parametrize(
     ("optimizer", "kind", "version"),
@@ -140,7 +139,6 @@ def stock_keras(optimizer, compiled):
     return training.train_keras([STOCK] * 3, KERAS_OPTIMIZERS[optimizer](), compiled)
 
 
-@pytest.mark.costly(16)
 @pytest.mark.parity("optimizers of Keras 3 and tf_keras")
 @pytest.mark.parametrize(
     ("optimizer", "compiled", "version"),
@@ -174,7 +172,6 @@ def test_the_norm_of_a_sparse_gradient_may_round_otherwise(package, version):
     train(FUSED[version]).assert_close(train(STOCK))
 
 
-@pytest.mark.costly(6)
 @pytest.mark.parity("fused beside stock lookups of one table")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("first_is_fused", [True, False])

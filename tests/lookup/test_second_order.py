@@ -99,7 +99,6 @@ def second(mode, lookup, arrays, n_shards=1, weighted=True, of_weights=False, **
     return run(mode, build, arrays, make)
 
 
-@pytest.mark.costly
 @pytest.mark.parity("gradients of gradients")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
