@@ -135,7 +135,6 @@ def together() -> Together:
     return Together(0)
 
 
-@pytest.mark.costly(8)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_inputs(name: str, together: Together) -> None:
     signature: Any = together.signature(name)
