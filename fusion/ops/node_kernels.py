@@ -27,7 +27,7 @@ from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec, RowKernels
 from fusion.runtime.threads import pool
-from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.schema.attributes import UPDATE_DTYPES
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
@@ -139,7 +139,7 @@ def _are_common(spec: OpSpec, types: Mapping[str, str]) -> bool:
 def _common_rows(kind: RowKernels | None) -> Iterable[int]:
     """The indices of row kernels for the most common rows."""
     if kind is BLOCK_KERNELS:
-        return [ROW_UPDATE_DTYPES.index(_COMMON)]
+        return [UPDATE_DTYPES.index(_COMMON)]
     makers = {GATHERS.name: common_gathers, SCATTERS.name: common_scatters}
     return [] if kind is None else makers[kind.name](_COMMON)
 
