@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
         *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
-        *("tables", "update", "columns", "node_kernels", "reference"),
+        *("tables", "update", "columns", "node_kernels"),
     ),
     "fusion.ops.cpu.columns": (
         *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
