@@ -23,12 +23,11 @@ the embeddings, `P` the number of shards, `nnz` the number of ids given, `m` the
 after pruning and filling, `u` the number of distinct ones, `n_p` the number of entries of shard p;
 `?` is any size. Column 0 of indices is the row of an entry.
 
-A released op never changes: models contain it. Lists of a number that is 0 by default
-(`other_vectors`) came later; a function returns the output before them by itself where there are
-none, else a list. Errors in values are `InvalidArgumentError`. Those
-of ops for whole columns name the column by its number and, if they are set, `column_name` or its
-item of `column_names`; of an id they tell the table's rows and the row of the batch. Names change
-nothing else: no code is compiled for them.
+A released op never changes: models contain it. Where an output is a list of a number that is 0 by
+default (`other_vectors`), a function returns the output before it by itself if there are none, else
+a list. Errors in values are `InvalidArgumentError`. Those of ops for whole columns name the column
+by its number and, if they are set, `column_name` or its item of `column_names`; of an id they tell
+the table's rows and the row of the batch. Names change nothing else: no code is compiled for them.
 
 ## Mathematics
 
