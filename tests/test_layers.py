@@ -53,8 +53,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("grouped_gather_layout", "grouped_gather_state", "grouped_gather_kernel"),
     ),
     "fusion.ops.cpu.updates": (
-        *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),
-        *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
+        *("layout", "constants", "code_checks", "states", "variables", "inputs", "tasks"),
+        "update_kernel",
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),

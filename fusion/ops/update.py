@@ -84,7 +84,12 @@ SPEC = OpSpec(
             doc="whether a variable is changed as by scatters, where it is; else as by "
             "AssignAddVariableOp, in a copy if its value is used elsewhere",
         ),
-        Attr("program", "string", doc="see above"),
+        Attr("program", "string", doc="see above; for those who read the node"),
+        Attr(
+            "code",
+            "string",
+            doc="what is executed: the program as fusion.cpu_ops.updates.lowering.lower writes it",
+        ),
         Attr(
             "deduplicate",
             "bool",

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import DEVICES, fused_embedding_update
 from fusion.optimizers.programs import PROGRAMS
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
@@ -195,8 +196,9 @@ def update_by_program(
       variables: those that the rule has, the table first.
       numbers: those of the rule, tensors of that dtype or Python numbers.
     """
-    table = variables[0]
+    table, program = variables[0], PROGRAMS[rule]
     dtype = table.dtype.base_dtype
+    deduplicates = rule != "adagrad"  # which squares each value of an id by itself
     fused_embedding_update(
         [variable.handle for variable in variables],
         gradient.indices,
@@ -206,8 +208,9 @@ def update_by_program(
         dim=table.shape[1],
         offsets=[-1],
         sparse=[True] * len(variables),
-        program=PROGRAMS[rule],
-        deduplicate=rule != "adagrad",  # which squares each value of an id by itself
+        program=program,
+        code=lower(program, Inputs(len(variables), 1, len(numbers), 0, deduplicates)),
+        deduplicate=deduplicates,
     )
 
 
