@@ -284,7 +284,7 @@ class _Block:
                 removed.add(index)
         self.steps = [step for index, step in enumerate(self.steps) if index not in removed]
 
-    def _has_home(self, made: dict[_Value | None, int], assignment: int) -> bool:
+    def _has_home(self, made: dict[_Value, int], assignment: int) -> bool:
         """Whether what an assignment assigns can be in the variable from the start.
 
         That is before it is assigned: nothing reads or writes the variable until then. And
