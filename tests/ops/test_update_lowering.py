@@ -9,7 +9,7 @@ import pytest
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import Instruction
+from fusion.cpu_ops.updates.layout import CodeCounts, Instruction
 from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import node_kernels
 from fusion.runtime.cache import processor
@@ -17,7 +17,7 @@ from fusion.schema.update_program import MOST_BYTES
 from tests.covering import some
 from tests.ops.update_cases import Case
 from tests.random_programs import random_program
-from tests.update_lowering import CodeCounts, lowered
+from tests.update_lowering import lowered
 from tests.update_programs import PROGRAMS, counts, result_count
 
 MANY = Inputs(1000, 1000, 1000, 0, False)
