@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -115,22 +114,17 @@ class _State:
 _state = process.single("grappler", _State)
 
 
-def enable(*, row_updates: bool | None = None) -> None:
+def enable() -> None:
     """Fuses the lookups and the updates of tables in every graph that TensorFlow optimizes next.
 
     That is in the whole process. What ran before is not optimized again. TensorFlow does not
     optimize what XLA compiles: of lookups there a warning is logged, once.
-
-    Args:
-        row_updates: ignored, with a warning. Updates of tables are fused wherever they can be: the
-            op holds the locks of what it changes.
 
     Raises:
         tf.errors.UnimplementedError: this TensorFlow does not let graphs be rewritten from outside.
         tf.errors.AlreadyExistsError: another library has registered a graph optimizer; the message
             names it, and what fuses lookups all the same.
     """
-    _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
     compiled.watch(lambda: _state.on)
     with _state.switching():
@@ -147,17 +141,13 @@ def disable() -> None:
 
 
 @contextmanager
-def fused(*, row_updates: bool | None = None) -> Iterator[None]:
+def fused() -> Iterator[None]:
     """Does what `enable` does while the scope lasts, in the whole process; scopes may overlap.
-
-    Args:
-        row_updates: as of `enable`.
 
     Raises:
         tf.errors.UnimplementedError: as `enable`.
         tf.errors.AlreadyExistsError: as `enable`.
     """
-    _warn_of_row_updates(row_updates)
     plugin.install(_optimize)
     compiled.watch(lambda: _state.on)
     with _state.switching():
@@ -222,12 +212,6 @@ def stats() -> FusionStats:
             last_report=_state.last_report,
             ops=op_stats(),
         )
-
-
-def _warn_of_row_updates(row_updates: bool | None) -> None:
-    if row_updates is not None:
-        text = "row_updates is ignored: updates of tables are always fused, and will be no argument"
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def _optimize(item: plugin.Item) -> bytes | None:

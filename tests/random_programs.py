@@ -1,9 +1,8 @@
-"""Random programs of FusedEmbeddingUpdate, and texts that are nearly programs."""
+"""Random programs of FusedEmbeddingUpdate."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from fusion.schema.update_program import ENTRIES, ROWS
 
@@ -11,13 +10,6 @@ from fusion.schema.update_program import ENTRIES, ROWS
 BINARY = ("add", "sub", "mul", "div")
 UNARY = ("neg", "square", "sqrt", "abs", "sign")
 SCATTERS = ("scatter_add", "scatter_sub", "scatter_update")
-
-#: What mutations insert.
-_TOKENS = (
-    *("add(", "neg(", "sum(", "take(", "assign(", "result(", "scatter_add(", "cbrt("),
-    *("v0", "v00", "x0", "s0", "v9", "x123", "s18446744073709551616", "x" + "9" * 300),
-    *(";", "=", "(", ")", ",", " ", "\n", "\t", "g", "1", "_", "'", '"', "\\", "é", "\0", "\x7f"),
-)
 
 
 def random_program(rng: random.Random, lines: int, *, results: bool = True) -> str:
@@ -62,13 +54,3 @@ def random_program(rng: random.Random, lines: int, *, results: bool = True) -> s
         return computed(ENTRIES if has_entries and rng.random() < 0.5 else ROWS)
 
     return ";".join(line() for _ in range(lines))
-
-
-def mutated(rng: random.Random, text: str) -> str:
-    """A text with some characters removed, moved or inserted."""
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        at, size = rng.randrange(len(text) + 1), rng.choice([0, 0, 1, 1, 5])
-        start = rng.randrange(len(text) + 1)
-        copied: Sequence[str] = ("", text[start : start + rng.randrange(12)], rng.choice(_TOKENS))
-        text = text[:at] + rng.choice(copied) + text[at + size :]
-    return text

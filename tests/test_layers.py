@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
         *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
-        *("tables", "row_update", "update", "columns", "node_kernels", "reference"),
+        *("tables", "update", "columns", "node_kernels"),
     ),
     "fusion.ops.cpu.columns": (
         *("kernel_indices", "layout", "given_columns", "column_checks", "states", "inputs"),
@@ -53,8 +53,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("grouped_gather_layout", "grouped_gather_state", "grouped_gather_kernel"),
     ),
     "fusion.ops.cpu.updates": (
-        *("layout", "constants", "program", "records", "scanning", "parsing", "steps"),
-        *("instructions", "lowering", "states", "variables", "inputs", "tasks", "update_kernel"),
+        *("layout", "constants", "code_checks", "states", "variables", "inputs", "tasks"),
+        "update_kernel",
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),

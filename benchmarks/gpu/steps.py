@@ -35,7 +35,6 @@ def _steps() -> Iterator[tuple[str, Step]]:
     yield "last row", bags.last_row
     yield "columns before gathers", training.columns
     yield "columns up to their last rows", training.columns_to_last
-    yield "row updates", training.row_update
     in_dtypes = {
         "columns": columns.columns,
         "gradient of columns": gradients.grouped,

@@ -1,8 +1,7 @@
-"""The steps of training on a GPU, checked against NumPy: ids before gathers, updates of rows."""
+"""The steps of training on a GPU, checked against NumPy: ids before gathers."""
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from benchmarks.gpu.references import same
 from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
+from fusion.runtime.tensorflow.dtypes import INT64
 
 if TYPE_CHECKING:
     from benchmarks.gpu.device import Gpu
@@ -137,45 +136,3 @@ def _distinct(ids: npt.NDArray[Any], is_sorted: bool) -> npt.NDArray[Any]:
     """Distinct ids in their order, or else in that of their first occurrences."""
     found, at = np.unique(ids, return_index=True)
     return found if is_sorted else ids[np.sort(at)]
-
-
-def _updated(rule: str, g: Any, row: Any, m: Any, v: Any, numbers: Any) -> list[Any]:
-    """What a rule makes of the row and its other variables, each operation rounded."""
-    a, b, c, d = numbers
-    change, more = g * a, v + g * g
-    if rule in ("add", "subtract"):
-        return [row + change if rule == "add" else row - change]
-    if rule in ("momentum", "nesterov"):
-        moved = m * b - change
-        return [row + (moved if rule == "momentum" else moved * b - change), moved]
-    if rule == "ftrl":
-        z = m + ((g + row * d) - (np.sqrt(more) - np.sqrt(v)) / a * row)
-        return [(np.clip(z, -b, b) - z) / (np.sqrt(more) / a + c), more, z]
-    if rule == "adam":
-        m, v = m + (g - m) * b, v + (g * g - v) * c
-    else:
-        m, v = m - m * b + g * b, v - v * c + g * g * c
-    return [row - m * a / (np.sqrt(v) + d), m, v]
-
-
-def row_update(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    """All rules, whose operations NumPy rounds one by one, too."""
-    from fusion.cpu_ops.rules import RULES
-    from fusion.gpu_ops.steps.row_update import Slots, update_rows
-
-    for stored, (number, rule) in itertools.product(("float32", "float64"), enumerate(RULES)):
-        g, row, m = (draw.standard_normal(count).astype(stored) for _ in range(3))
-        v, given = draw.random(count).astype(stored), np.array([0.37, 0.1, 0.02, 0.003], stored)
-        wanted = _updated(rule, g, row, m, v, given)
-        slots = [row, v, m] if rule == "ftrl" else [row, m, v]
-        old = [gpu.put(one) for one in slots[: len(wanted)]]
-        new, rest = [gpu.reserve(g.nbytes) for _ in wanted], [0] * (3 - len(wanted))
-        errors = gpu.put_words([0] * 4)
-        update_rows(
-            gpu, DTYPES[stored].code, number, gpu.put(g), Slots(*old, *rest), Slots(*new, *rest),
-            gpu.put(given), count, errors,
-        )  # fmt: skip
-        gpu.check_errors(rule, errors)
-        for address, one in zip(new, wanted, strict=True):
-            same(rule, gpu.get(address, np.uint8, g.nbytes), one.view(np.uint8))
-    return 0.0

@@ -98,34 +98,6 @@ _define(operator.mul, "fmul")
 _define(operator.truediv, "fdiv")
 
 
-@instruction(lambda tile: tile(tile))
-def root(builder: Any, tile: Any) -> Any:
-    """The square roots of a tile."""
-    vector = tile.type.element
-    bits = 32 if vector.element == ir.FloatType() else 64
-    square_root = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(vector, [vector]), f"llvm.sqrt.v{vector.count}f{bits}"
-    )
-    result = ir.Constant(tile.type, ir.Undefined)
-    for index in range(tile.type.count):
-        value = builder.call(square_root, [builder.extract_value(tile, index)])
-        result = builder.insert_value(result, value, index)
-    return result
-
-
-@instruction(lambda tile, low, high: tile(tile, tile.element, tile.element))
-def between(builder: Any, tile: Any, low: Any, high: Any) -> Any:
-    """A tile whose elements are not below a number, and not above another."""
-    least, most = (splat(builder, number, tile.type.element) for number in (low, high))
-    result = ir.Constant(tile.type, ir.Undefined)
-    for index in range(tile.type.count):
-        value = builder.extract_value(tile, index)
-        value = builder.select(builder.fcmp_ordered("<", value, most), value, most)
-        value = builder.select(builder.fcmp_ordered(">", value, least), value, least)
-        result = builder.insert_value(result, value, index)
-    return result
-
-
 def _larger(*, keeps_nan: bool) -> Any:
     @instruction(lambda tile, other: tile(tile, other))
     def larger(builder: Any, tile: Any, other: Any) -> Any:

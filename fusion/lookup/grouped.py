@@ -25,7 +25,6 @@ from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
 from fusion.schema.columns import (
     COLUMN_ATTRS,
-    LATER_LISTS,
     POST_ATTRS,
     PRE_ATTRS,
     column_name,
@@ -304,13 +303,11 @@ def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[
     return {
         key: [part.attrs.get(attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
-        # Older releases read what leaves those out that say nothing.
-        if key not in LATER_LISTS or any(attr.name in part.attrs for part in parts)
     }
 
 
 def _outputs(output_columns: Sequence[int]) -> dict[str, Any]:
-    """The attrs of an op with these outputs; older releases read what has one, and no attrs."""
+    """The attrs of an op with these outputs; none if there is one."""
     if len(output_columns) == 1:
         return {}
     return {"num_others": len(output_columns) - 1, "output_columns": list(output_columns)}

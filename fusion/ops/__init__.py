@@ -17,7 +17,6 @@ from fusion.ops.columns.training import GRAD, POST, PRE
 from fusion.ops.gpu import probe
 from fusion.ops.partition import SPEC as PARTITION
 from fusion.ops.read_tables import SPEC as READ_TABLES
-from fusion.ops.row_update import SPEC as ROW_UPDATE
 from fusion.ops.tables.entries import ADD as ADD_KEYS
 from fusion.ops.tables.entries import ENTRIES as KEY_ENTRIES
 from fusion.ops.tables.entries import FIND as FIND_KEYS
@@ -64,7 +63,6 @@ SPECS: tuple[OpSpec, ...] = (
     POST,
     GRAD,
     READ_TABLES,
-    ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
     KEY_INDEX,
@@ -113,7 +111,6 @@ grouped_embedding_gather = _functions["grouped_embedding_gather"]
 grouped_embedding_post_look_up = _functions["grouped_embedding_post_look_up"]
 grouped_embedding_post_look_up_grad = _functions["grouped_embedding_post_look_up_grad"]
 read_embedding_tables = _functions["read_embedding_tables"]
-fused_embedding_row_update = _functions["fused_embedding_row_update"]
 fused_embedding_update = _functions["fused_embedding_update"]
 zeros_on_demand = _functions["zeros_on_demand"]
 embedding_key_index = _functions["embedding_key_index"]

@@ -27,7 +27,8 @@ from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec, RowKernels
 from fusion.runtime.threads import pool
-from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.schema.attributes import UPDATE_DTYPES
+from fusion.schema.columns import COLUMN_ATTRS
 
 #: The dtype of tables for which the kernels of all dimensions are made, where no model is known.
 _COMMON = "float32"
@@ -139,7 +140,7 @@ def _are_common(spec: OpSpec, types: Mapping[str, str]) -> bool:
 def _common_rows(kind: RowKernels | None) -> Iterable[int]:
     """The indices of row kernels for the most common rows."""
     if kind is BLOCK_KERNELS:
-        return [ROW_UPDATE_DTYPES.index(_COMMON)]
+        return [UPDATE_DTYPES.index(_COMMON)]
     makers = {GATHERS.name: common_gathers, SCATTERS.name: common_scatters}
     return [] if kind is None else makers[kind.name](_COMMON)
 
@@ -193,4 +194,4 @@ def _put_plain(values: attr_value_pb2.AttrValue.ListValue, attr: Attr, count: in
         values.s.extend([(attr.allowed or ("",))[0].encode()] * count)
     else:
         field = {"int": values.i, "float": values.f, "bool": values.b}[attr.element]
-        field.extend([-1.0 if attr.element == "float" else 0] * count)
+        field.extend([COLUMN_ATTRS[attr.name].default if attr.element == "float" else 0] * count)

@@ -15,19 +15,19 @@ from fusion.runtime.tensorflow.spec import (
     RowKernels,
 )
 from fusion.schema import names
-from fusion.schema.attributes import IDS_ATTR, ROW_UPDATE_DTYPES
+from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES
 
 
 def _block_kernel_at(index: int) -> RowKernel:
     """The interpreter for rows of a dtype."""
-    dtype = ROW_UPDATE_DTYPES[index]
+    dtype = UPDATE_DTYPES[index]
     name = f"update_{dtype}"
 
     blocks = "fusion.cpu_ops.updates.blocks"
     return RowKernel(name, Compilation(blocks, "block_kernel", 1, name, (dtype,)))
 
 
-BLOCK_KERNELS = RowKernels("block_kernels", len(ROW_UPDATE_DTYPES), _block_kernel_at)
+BLOCK_KERNELS = RowKernels("block_kernels", len(UPDATE_DTYPES), _block_kernel_at)
 
 
 SPEC = OpSpec(
@@ -69,7 +69,7 @@ SPEC = OpSpec(
         Attr("num_values", "int", minimum=0, doc="number of values"),
         Attr("num_scalars", "int", minimum=0, doc="number of scalars"),
         Attr("num_results", "int", minimum=0, doc="number of results"),
-        Attr("T", "type", allowed=ROW_UPDATE_DTYPES, doc="dtype of the variables"),
+        Attr("T", "type", allowed=UPDATE_DTYPES, doc="dtype of the variables"),
         IDS_ATTR,
         Attr("dim", "int", minimum=1, doc="D"),
         Attr(
@@ -84,7 +84,12 @@ SPEC = OpSpec(
             doc="whether a variable is changed as by scatters, where it is; else as by "
             "AssignAddVariableOp, in a copy if its value is used elsewhere",
         ),
-        Attr("program", "string", doc="see above"),
+        Attr("program", "string", doc="see above; for those who read the node"),
+        Attr(
+            "code",
+            "string",
+            doc="what is executed: the program as fusion.cpu_ops.updates.lowering.lower writes it",
+        ),
         Attr(
             "deduplicate",
             "bool",
@@ -100,7 +105,7 @@ SPEC = OpSpec(
         ),
     ),
     kernels={"CPU": cpu.kernel("updates.update_kernel")},
-    kernel_types={"T": ROW_UPDATE_DTYPES},
+    kernel_types={"T": UPDATE_DTYPES},
     builder=Builder(
         "build_update_state", "fusion.ops.cpu.updates.states", constants, BLOCK_KERNELS
     ),

@@ -126,9 +126,9 @@ class Adagrad(_RowSparse, keras.optimizers.Adagrad):
     ) -> None:
         g, ids = gradient.values, gradient.indices
         accumulator = self._accumulators[index].value
-        if rows.has_rule(variable, "adagrad"):
+        if rows.has_program(variable, "adagrad"):
             slots = (variable, accumulator)
-            rows.update_by_rule("adagrad", gradient, slots, (rate, self.epsilon))
+            rows.update_by_program("adagrad", gradient, slots, (rate, self.epsilon))
             return
         accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
         # TensorFlow's ResourceSparseApplyAdagradV2 adds epsilon to the root.
@@ -168,11 +168,11 @@ class LazyAdam(_RowSparse, keras.optimizers.Adam):
         g, ids = gradient.values, gradient.indices
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
-        if rows.has_rule(variable, self._rule()):
+        if rows.has_program(variable, self._rule()):
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, self.epsilon)
             lists = ("_momentums", "_velocities", *["_velocity_hats"] * self.amsgrad)
             slots = (variable, *self._slots(index, *lists))
-            rows.update_by_rule(self._rule(), gradient, slots, numbers)
+            rows.update_by_program(self._rule(), gradient, slots, numbers)
             return
         m = rows.update_rows(
             self._momentums[index].value, ids, lambda m: m + (g - m) * (1 - self.beta_1)

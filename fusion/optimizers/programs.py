@@ -1,7 +1,7 @@
 """What optimizers do to the rows of a batch, as programs of FusedEmbeddingUpdate.
 
-Operations and their order are those of the formulas in `fusion.cpu_ops.row_rules`, and so are the
-numbers s0, s1... The gradient is x0, the table v0; its other variables follow.
+Operations and their order are those of the stock optimizers. The gradient is x0, the table v0; its
+other variables follow.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from fusion.cpu_ops.rules import RULES
-from fusion.ops import DEVICES, fused_embedding_row_update, fused_embedding_update
+from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops import DEVICES, fused_embedding_update
 from fusion.optimizers.programs import PROGRAMS
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
-from fusion.schema.attributes import ROW_UPDATE_DTYPES
+from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.registry import embedding_variable_of
 
 
@@ -81,13 +81,13 @@ class RowSparse:
     is_row_sparse = True
 
     def _rule(self) -> str:
-        """The name of what it does to rows, see `update_by_rule`."""
+        """The name of what it does to rows, see `update_by_program`."""
         raise NotImplementedError
 
     def _prepared(self, gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
         """The gradient in the variable's dtype; with each id once, unless one op sees to that."""
         dtype = variable.dtype.base_dtype
-        is_one_op = is_in_place(variable) and self._rule() in PROGRAMS
+        is_one_op = has_program(variable, self._rule())
         if not is_one_op or decays(self, variable) or gradient.dtype != dtype:
             gradient = distinct(gradient)
         return tf.cast(gradient, dtype)
@@ -162,33 +162,27 @@ def beta_powers(optimizer: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def has_fused_update(variable: tf.Variable) -> bool:
-    """Whether one op computes what becomes of a table's rows, in the process that trains.
+    """Whether one op updates a table, where its variables are: FusedEmbeddingUpdate, on a CPU.
 
-    Tables on parameter servers have stock ops, of which those that add to rows run there: nothing
-    that another worker adds meanwhile is lost. XLA compiles stock ops alone.
+    Where ops go to a GPU tables have stock ops: FusedEmbeddingUpdate has no kernel for GPUs. So
+    have tables on parameter servers: stock ops that add to rows run there, and nothing that another
+    worker adds meanwhile is lost. XLA compiles stock ops alone.
     """
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
     device = tf.DeviceSpec.from_string(variable.device)
-    is_near = device.job != "ps" and device.device_type in (None, DEVICES.home)
-    return (
-        is_near and variable.shape.rank == 2 and variable.dtype.base_dtype.name in ROW_UPDATE_DTYPES
-    )
+    is_near = device.job != "ps" and device.device_type in (None, "CPU") and DEVICES.home == "CPU"
+    dtype = variable.dtype.base_dtype.name
+    is_table = variable.shape.rank == 2 and dtype in UPDATE_DTYPES
+    return is_near and is_table and is_updated_in_place(dtype)
 
 
-def is_in_place(variable: tf.Variable) -> bool:
-    """Whether one op does an update where the variables are."""
-    if DEVICES.home != "CPU" or not has_fused_update(variable):
-        return False
-    return is_updated_in_place(variable.dtype.base_dtype.name)
+def has_program(variable: tf.Variable, rule: str) -> bool:
+    """Whether `update_by_program` updates a table by a rule."""
+    return rule in PROGRAMS and has_fused_update(variable)
 
 
-def has_rule(variable: tf.Variable, rule: str) -> bool:
-    """Whether `update_by_rule` updates a table by a rule."""
-    return has_fused_update(variable) and rule in (PROGRAMS if is_in_place(variable) else RULES)
-
-
-def update_by_rule(
+def update_by_program(
     rule: str,
     gradient: tf.IndexedSlices,
     variables: Sequence[tf.Variable],
@@ -197,30 +191,14 @@ def update_by_rule(
     """Updates the rows of a gradient in a table and in optimizer variables beside it, by one op.
 
     Args:
-      rule: one that the table has, see `has_rule`.
-      gradient: in the dtype of the variables; of distinct ids if the table is not `is_in_place`.
-      variables: those that the rule has.
+      rule: of `PROGRAMS`, one that the table has, see `has_program`.
+      gradient: in the dtype of the variables.
+      variables: those that the rule has, the table first.
       numbers: those of the rule, tensors of that dtype or Python numbers.
     """
-    if is_in_place(variables[0]):
-        _update_in_place(rule, gradient, variables, numbers)
-        return
-    rows = [gather_rows(variable, gradient.indices) for variable in variables]
-    scalars = tf.stack([tf.convert_to_tensor(number, gradient.dtype) for number in numbers])
-    updated = fused_embedding_row_update(gradient.values, scalars, rows, rule=rule)
-    for variable, new in zip(variables, updated, strict=True):
-        variable.scatter_update(tf.IndexedSlices(new, gradient.indices))
-
-
-def _update_in_place(
-    rule: str,
-    gradient: tf.IndexedSlices,
-    variables: Sequence[tf.Variable],
-    numbers: Sequence[Any],
-) -> None:
-    """Does a program of `PROGRAMS` to the rows of a gradient."""
-    table = variables[0]
+    table, program = variables[0], PROGRAMS[rule]
     dtype = table.dtype.base_dtype
+    deduplicates = rule != "adagrad"  # which squares each value of an id by itself
     fused_embedding_update(
         [variable.handle for variable in variables],
         gradient.indices,
@@ -230,8 +208,9 @@ def _update_in_place(
         dim=table.shape[1],
         offsets=[-1],
         sparse=[True] * len(variables),
-        program=PROGRAMS[rule],
-        deduplicate=rule != "adagrad",  # which squares each value of an id by itself
+        program=program,
+        code=lower(program, Inputs(len(variables), 1, len(numbers), 0, deduplicates)),
+        deduplicate=deduplicates,
     )
 
 
@@ -256,8 +235,8 @@ class Momentum(RowSparse):
         sgd: Any = self
         (m,) = self._slots(index, "momentums")
         momentum = tf.cast(sgd.momentum, rate.dtype)
-        if has_rule(variable, self._rule()):
-            update_by_rule(self._rule(), gradient, (variable, m), (rate, momentum))
+        if has_program(variable, self._rule()):
+            update_by_program(self._rule(), gradient, (variable, m), (rate, momentum))
             return
         change = gradient.values * rate
         moved = update_rows(m, gradient.indices, lambda m: m * momentum - change)
@@ -280,11 +259,9 @@ class Ftrl(RowSparse):
         l1 = ftrl.l1_regularization_strength
         l2 = ftrl.l2_regularization_strength + ftrl.beta / (2 * rate)
         shrinkage = ftrl.l2_shrinkage_regularization_strength
-        if has_rule(variable, self._rule()):
-            numbers = [rate, l1, 2 * l2, 2 * shrinkage]
-            if is_in_place(variable):
-                numbers = [_positive(rate), *numbers[1:], -l1]
-            update_by_rule("ftrl", gradient, (variable, accumulator, linear), numbers)
+        if has_program(variable, self._rule()):
+            numbers = [_positive(rate), l1, 2 * l2, 2 * shrinkage, -l1]
+            update_by_program("ftrl", gradient, (variable, accumulator, linear), numbers)
             return
         tf.raw_ops.ResourceSparseApplyFtrlV2(
             var=variable.handle,

@@ -87,9 +87,9 @@ class Adagrad(_RowSparse, tf_keras.optimizers.Adagrad):
     ) -> None:
         g, ids = gradient.values, gradient.indices
         (accumulator,) = self._slots(index, "_accumulators")
-        if rows.has_rule(variable, "adagrad"):
+        if rows.has_program(variable, "adagrad"):
             slots = (variable, accumulator)
-            rows.update_by_rule("adagrad", gradient, slots, (rate, self.epsilon))
+            rows.update_by_program("adagrad", gradient, slots, (rate, self.epsilon))
             return
         accumulator.scatter_add(tf.IndexedSlices(tf.square(g), ids))
         root = tf.sqrt(rows.gather_rows(accumulator, ids) + self.epsilon)
@@ -121,11 +121,11 @@ class LazyAdam(_RowSparse, tf_keras.optimizers.Adam):
         beta_1_power, beta_2_power = rows.beta_powers(self, rate.dtype)
         alpha = rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         epsilon = self.epsilon * (tf.sqrt(1 - beta_2_power) if self.adaptive_epsilon else 1)
-        if rows.has_rule(variable, self._rule()):
+        if rows.has_program(variable, self._rule()):
             numbers = (alpha, 1 - self.beta_1, 1 - self.beta_2, epsilon)
             lists = ("_momentums", "_velocities", *["_velocity_hats"] * self.amsgrad)
             slots = (variable, *self._slots(index, *lists))
-            rows.update_by_rule(self._rule(), gradient, slots, numbers)
+            rows.update_by_program(self._rule(), gradient, slots, numbers)
             return
         m = rows.update_rows(
             self._momentums[index],

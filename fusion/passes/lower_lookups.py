@@ -28,7 +28,7 @@ from fusion.passes.report.fused_before import (
 )
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
 from fusion.passes.ungroup import ungrouped
-from fusion.schema.names import OP_NAMES, ROW_UPDATE, UPDATE
+from fusion.schema.names import OP_NAMES, UPDATE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
 
 
@@ -184,7 +184,7 @@ def _advice(op: str, reason: str, was_rewritten: bool) -> str:
         return "name a newer runtime, or use the model that was fused instead"
     if was_rewritten:
         return "use the model that was fused instead"
-    if op in (ROW_UPDATE, UPDATE) or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
+    if op == UPDATE or op.endswith("Grad") or reason.startswith(HAS_GRADIENT):
         return "leave steps of training out of what is exported"
     return "build the model with do_fusion=None, or TensorFlow's own lookups, and export it again"
 

@@ -8,8 +8,6 @@ from fusion.runtime.tensorflow.spec import Attr
 #: Dtypes of tables and weights.
 FLOATS = dtypes.FLOATS
 IDS = dtypes.IDS
-#: Dtypes of tables whose rows FusedEmbeddingRowUpdate updates.
-ROW_UPDATE_DTYPES = dtypes.COMPUTED
 #: Dtypes of tables that FusedEmbeddingUpdate updates.
 UPDATE_DTYPES = dtypes.COMPUTED
 

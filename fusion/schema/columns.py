@@ -120,14 +120,6 @@ COLUMN_ATTRS: dict[str, Attr] = {
         "D; only CPU, T float32, no max_norm",
     ),
 }
-#: Lists that the first releases of the ops for whole lookups lack: where one is empty, each column
-#: has the default.
-LATER_LISTS = frozenset(
-    {
-        *("wrap_negatives", "sum_orders", "mask_products", "mask_penalties", "divisor_epsilons"),
-        *("epsilon_inputs", "row_formats"),
-    }
-)
 
 BOUNDARIES_ATTR = Attr(
     "boundaries",
@@ -206,7 +198,11 @@ def is_mean(attrs: Mapping[str, Any]) -> bool:
     return is_wanted and not any(attrs[name] for name in (*names, "divide_no_nan"))
 
 
-_BEHIND = ("combiners", "max_norms", "divide_no_nans", "dims", *LATER_LISTS)
+#: Attrs that the op before gathers does not have.
+_BEHIND = (
+    *("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives", "sum_orders"),
+    *("mask_products", "mask_penalties", "divisor_epsilons", "epsilon_inputs", "row_formats"),
+)
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")
 

@@ -20,7 +20,6 @@ GROUPED_GATHER = "GroupedEmbeddingGather"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
 READ_TABLES = "ReadEmbeddingTables"
-ROW_UPDATE = "FusedEmbeddingRowUpdate"
 UPDATE = "FusedEmbeddingUpdate"
 ZEROS_ON_DEMAND = "ZerosOnDemand"
 KEY_INDEX = "EmbeddingKeyIndex"
@@ -53,7 +52,6 @@ OP_NAMES: tuple[str, ...] = (
     GROUPED_POST,
     GROUPED_POST_GRAD,
     READ_TABLES,
-    ROW_UPDATE,
     UPDATE,
     ZEROS_ON_DEMAND,
     KEY_INDEX,

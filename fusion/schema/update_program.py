@@ -6,8 +6,7 @@ Lines are executed in order. `v<k>` are the rows of variable k as they are at th
 entries of value k, `s<k>` scalar k; every other name is given a value once. A value is *rows*, one
 for each row of the variables; *entries*, one for each id; or a *scalar*, which goes with both.
 
-This reads programs for who looks at their lines. What is executed is lowered in native code, which
-reads and checks the text itself (`fusion.ops.cpu.updates.parsing`).
+What is executed are instructions that `fusion.cpu_ops.updates.lowering` makes of a program.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Its fields, what they may be and what becomes of each here. The source is NVIDIA-Merlin/HugeCTR in
 the last version with HPS: docs/source/hierarchical_parameter_server/hps_database_backend.md and
 HugeCTR/src/hps/inference_utils.cpp, which is followed where the two differ.
-
-`python -m fusion.stores.hps_json` prints them as the table of docs/stores.md.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import difflib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,18 +275,3 @@ def _section(
             notes.append(f"{where}{name} = {json.dumps(value)} does nothing: {field.meaning}")
         result[name] = value
     return result
-
-
-def markdown() -> Iterator[str]:
-    """The fields as lines of a table."""
-    yield "| field | value | here |"
-    yield "|---|---|---|"
-    for section, fields in SECTIONS.items():
-        for name, field in fields.items():
-            where = f"{section}." if section else ""
-            effect = f"a warning: {field.meaning}" if field.is_ignored else field.meaning
-            yield f"| `{where}{name}` | {field.kind.text} | {effect} |"
-
-
-if __name__ == "__main__":
-    print(*markdown(), sep="\n")

@@ -1,10 +1,15 @@
-"""The generated reference says what the ops are."""
+"""What of the pages is generated says what the package does."""
 
-from pathlib import Path
+import pytest
 
-from fusion.ops.reference import reference
+from docs.reference import FOLDER, PAGES
 
 
-def test_the_reference_of_ops_is_current():
-    path = Path(__file__).parents[2] / "docs" / "ops.md"
-    assert path.read_text() == reference(), "run: python -m fusion.ops.reference > docs/ops.md"
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_are_current(name):
+    page = (FOLDER / name).read_text()
+    assert page == PAGES[name](), "run: python -m docs.reference"
+
+
+def test_the_page_of_stores_has_the_fields_of_hps():
+    assert "| `supportlonglong` | true or false |" in PAGES["stores.md"]()

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
+from fusion.schema.columns import COLUMN_ATTRS
 from fusion.schema.row_formats import pack_rows
 from tests.gpu_ops.driver import gpus, labelled, on_gpu
 
@@ -110,7 +111,7 @@ def test_lookup_of_many_forms(stored: str, counts: list[int]) -> None:
     ]  # fmt: skip
     nothing = tf.zeros([1], stored)
     weights = [nothing, tf.cast(draw.integers(1, 4, 20), stored), *[nothing] * 3]
-    attrs = {
+    attrs = {name: [attr.default] * 5 for name, attr in COLUMN_ATTRS.items()} | {
         "forms": ["indices", "row_ids", "row_splits", "dense", "copy"],
         "combiners": ["mean", "sum", "sqrtn", "mean", "sum"],
         "max_norms": [-1.0, -1.0, 0.75, -1.0, -1.0],

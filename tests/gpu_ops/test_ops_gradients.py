@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.rules import RULES
 from tests.gpu_ops.driver import gpus, on_gpu
 from tests.gpu_ops.test_ops import same, table
 
@@ -129,23 +128,6 @@ def test_dense_ids(attrs: dict[str, Any], dtype: Any) -> None:
     found = on_gpu(prune, ids)
     assert waits() == 1
     same(found, prune(ids))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_row_updates(rule: str) -> None:
-    numbers = np.array([0.37, 0.1, 0.02, 0.003][: len(RULES[rule].numbers)], np.float32)
-    slots = [tf.abs(table(5, 3, "float32", index)) for index in range(len(RULES[rule].slots))]
-
-    def update(updates: Any, numbers: Any, *slots: Any) -> Any:
-        return ops.fused_embedding_row_update(
-            updates=updates, numbers=numbers, slots=list(slots), rule=rule
-        )
-
-    given = [table(5, 3, "float32", 9), numbers, *slots]
-    gpus().log.clear()
-    found = on_gpu(update, *given)
-    assert waits() == 0
-    same(found, update(*given))
 
 
 def test_every_op_has_kernels_for_gpus() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -109,18 +108,6 @@ def test_what_the_report_says_of_optimizers_that_move_all_rows() -> None:
     lion = reported(optimizers(keras)["lion"])
     assert "every row" in lion
     assert "Lazy" not in lion
-
-
-def test_row_updates_is_ignored_with_a_warning() -> None:
-    with (
-        pytest.warns(DeprecationWarning, match="row_updates is ignored"),
-        fusion.fused(row_updates=True),
-    ):
-        check(optimizers(keras)["sgd"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with fusion.fused():
-            pass
 
 
 def test_nothing_that_other_threads_add_is_lost() -> None:

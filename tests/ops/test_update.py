@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.schema.update_program import parse
 from tests.ops.update_cases import ADAM, INVALID, Case, refused
 from tests.update_programs import OF_VECTORS, PROGRAMS, run_stock, same
@@ -208,6 +209,7 @@ def test_nothing_but_variables_in_a_graph(dtype):
         node.attr["sparse"].list.b.append(False)
         node.attr["offsets"].list.SetInParent()
         node.attr["program"].s = b"a=square(v0);assign(v0,a)"
+        node.attr["code"].s = lower("a=square(v0);assign(v0,a)", Inputs(1, 0, 0, 0, False))
         graph_def = tf.compat.v1.GraphDef(node=[node])
         inputs = {"handle": variable.handle, "ids": tf.constant([1])}
         tf.graph_util.import_graph_def(graph_def, inputs, name="")
@@ -287,11 +289,12 @@ def test_no_update_is_lost_among_threads(text, sparse):
     ids = [tf.constant(rng.integers(0, rows, count), tf.int32) for _ in range(threads)]
     values = [tf.constant(rng.integers(-5, 5, (count, dim)), tf.float32) for _ in range(threads)]
 
+    code = lower(text, Inputs(1, 1, 0, 0, False))
+
     def run(index):
         for _ in range(times):
-            ops.fused_embedding_update(
-                [variable.handle], ids[index], [values[index]], [], 0, dim, [0], [sparse], text
-            )
+            inputs = [variable.handle], ids[index], [values[index]], []
+            ops.fused_embedding_update(*inputs, 0, dim, [0], [sparse], text, code)
 
     workers = [threading.Thread(target=run, args=(index,)) for index in range(threads)]
     for worker in workers:

@@ -1,22 +1,23 @@
-"""What programs of FusedEmbeddingUpdate are lowered to, in native code."""
+"""What programs of FusedEmbeddingUpdate are lowered to."""
 
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import Instruction
+from fusion.cpu_ops.updates.layout import CodeCounts, Instruction
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import node_kernels
-from fusion.ops.cpu.updates.layout import Code
 from fusion.runtime.cache import processor
 from fusion.schema.update_program import MOST_BYTES
 from tests.ops.update_cases import Case
 from tests.random_programs import random_program
 from tests.tiers import some
-from tests.update_lowering import Inputs, lower
+from tests.update_lowering import lowered
 from tests.update_programs import PROGRAMS, counts, result_count
 
 MANY = Inputs(1000, 1000, 1000, 0, False)
@@ -51,27 +52,26 @@ def listing(text: str, *, sums_values: bool = False) -> tuple[list[str], list[st
     """
     number = counts(text)
     inputs = Inputs(number["v"], number["x"], number["s"], result_count(text), sums_values)
-    lowered = lower(text.encode(), inputs)
+    found = lowered(text, inputs)
+    count = Instruction.SIZE * found.with_entries[CodeCounts.instructions]
     return (
-        instructions(lowered.words, lowered.with_entries, inputs),
-        instructions(lowered.words, lowered.without, inputs),
+        instructions(found.words[:count], found.with_entries, inputs),
+        instructions(found.words[count:], found.without, inputs),
     )
 
 
-def instructions(words: list[int], code: list[int], inputs: Inputs) -> list[str]:
+def instructions(words: list[int], counts: list[int], inputs: Inputs) -> list[str]:
     registers = [f"v{k}" for k in range(inputs.variables)]
     registers += [f"s{k}" for k in range(inputs.scalars)] + ["0"]
     for letter, field in (
-        ("n", Code.scalar_buffers),
-        ("r", Code.row_buffers),
-        ("e", Code.entry_buffers),
+        ("n", CodeCounts.scalars),
+        ("r", CodeCounts.rows),
+        ("e", CodeCounts.entries),
     ):
-        registers += [f"{letter}{k}" for k in range(code[field])]
-    found = []
-    for index in range(code[Code.instruction_count]):
-        first = code[Code.offset] + index * Instruction.SIZE
-        found.append(shown(words[first : first + Instruction.SIZE], registers))
-    return found
+        registers += [f"{letter}{k}" for k in range(counts[field])]
+    assert len(words) == Instruction.SIZE * counts[CodeCounts.instructions]
+    firsts = range(0, len(words), Instruction.SIZE)
+    return [shown(words[first : first + Instruction.SIZE], registers) for first in firsts]
 
 
 def shown(words: list[int], registers: list[str]) -> str:
@@ -175,15 +175,6 @@ def test_values_that_are_summed_are_loaded_as_sums():
     assert without == []
 
 
-def test_the_offset_of_instructions():
-    text, inputs = b"a=neg(v0);assign(v0,a)", Inputs(1, 0, 0, 0, False)
-    lowered, later = lower(text, inputs), lower(text, inputs, 100)
-    assert later.words == lowered.words
-    for code, first in ((later.with_entries, 100), (later.without, 100 + Instruction.SIZE)):
-        assert code[Code.offset] == first
-        assert code[Code.instruction_count] == 1
-
-
 @pytest.mark.parametrize(
     ("text", "is_sweep", "needs_rows", "may_skip"),
     [
@@ -209,9 +200,8 @@ def test_the_offset_of_instructions():
     ],
 )
 def test_what_a_program_does(text, is_sweep, needs_rows, may_skip):
-    lowered = lower(text.encode(), MANY)
-    found = lowered.is_sweep, lowered.needs_rows, lowered.may_skip
-    assert found == (is_sweep, needs_rows, may_skip)
+    found = lowered(text, MANY)
+    assert found[:3] == (is_sweep, needs_rows, may_skip)
 
 
 @pytest.mark.parametrize("seed", some(range(100), 4))
@@ -249,15 +239,12 @@ def test_programs_of_some_thousand_lines(first, line):
     lines = [first, *(line.format(k, k - 1) for k in range(1, 1500))]
     assert 20_000 < len(";".join(lines)) <= MOST_BYTES
     inputs = Inputs(1500, 1500, 1500, 0, False)
-    lowered = lower(";".join(lines).encode(), inputs)
-    for code in (lowered.with_entries, lowered.without):
-        instructions(lowered.words, code, inputs)
-    few = Inputs(1500, 1500, 1500, 1, False)
-    with pytest.raises(ValueError, match="has 0 results, not 1"):
-        lower(";".join(lines).encode(), few)
+    found = lowered(";".join(lines), inputs)
+    words = found.words[: Instruction.SIZE * found.with_entries[CodeCounts.instructions]]
+    instructions(words, found.with_entries, inputs)
 
 
-def node(program: bytes) -> node_def_pb2.NodeDef:
+def node(code: bytes) -> node_def_pb2.NodeDef:
     """A node of three variables, a value and four scalars."""
     made = node_def_pb2.NodeDef(name="a/update", op="FusedEmbeddingUpdate")
     number = {"num_variables": 3, "num_values": 1, "num_scalars": 4, "num_results": 0, "dim": 8}
@@ -267,25 +254,40 @@ def node(program: bytes) -> node_def_pb2.NodeDef:
     made.attr["Tid"].type = types_pb2.DT_INT32
     made.attr["offsets"].list.i.append(-1)
     made.attr["sparse"].list.b.extend([False] * 3)
-    made.attr["program"].s = program
+    made.attr["program"].s = b"only for readers"
+    made.attr["code"].s = code
     return made
 
 
 def test_kernels_of_nodes():
-    """What lowers programs is asked for, and used, while other objects are neither made nor run."""
+    """What checks programs is asked for, and used, while other objects are neither made nor run."""
     other = processor.named("haswell" if processor.target().name != "haswell" else "skylake")
-    good = node(PROGRAMS["k3_adam"].encode())
+    code = lower(PROGRAMS["k3_adam"], Inputs(3, 1, 4, 0, False))
+    good = node(code)
     for target in (processor.target(), other):
         with processor.compiling_for(target):
             wanted = node_kernels.of_nodes([good])
             assert {"build_update_state", "update_float32", "update_kernel_CPU"} <= wanted.keys()
-            for program, problem in (
-                (b"a=pow(x0)", r"program: 'a=pow\(x0\)': there is no operation 'pow'"),
-                (b"a=neg(v3)", r"program: 'a=neg\(v3\)': there is no v3"),
-                (b"result(x0)", "program has 1 results, not 0"),
-                (b"\xff", r"program: '.*xff': it is not name=op\(args\)"),
+            for wrong, problem in (
+                (b"", "code has 0 bytes, which are no instructions"),
+                (b"\2" + code[1:], "code has version 2, not 1"),
+                (code[:-4] + b"\xff" * 4, "code: instruction [0-9]+ is not valid"),
             ):
                 with pytest.raises(
                     ValueError, match=f"^node 'a/update': FusedEmbeddingUpdate: {problem}$"
                 ):
-                    node_kernels.of_nodes([good, node(program)])
+                    node_kernels.of_nodes([good, node(wrong)])
+
+
+@pytest.mark.parametrize("line", ["assign(v3,v0)", "a=neg(v3)", "a=neg(x1)", "a=mul(x0,s4)"])
+def test_what_a_node_does_not_have(line):
+    problem = f"^program: {re.escape(repr(line))}: there is no [vxs][1-4]$"
+    with pytest.raises(ValueError, match=problem):
+        lower(f"{line};b=neg(x0)", Inputs(3, 1, 4, 0, False))
+
+
+def test_results():
+    with pytest.raises(ValueError, match="program has 1 results, not 0"):
+        lower("result(x0)", Inputs(1, 1, 0, 0, False))
+    with pytest.raises(ValueError, match="program must not have results with deduplicate"):
+        lower("result(x0)", Inputs(1, 1, 0, 1, True))

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.schema.update_program import parse
 from tests.update_programs import PROGRAMS, counts, result_count, run_stock, same
 
@@ -55,6 +56,11 @@ class Case:
     def variables(self):
         return [tf.Variable(value) for value in self.start]
 
+    def code(self, *, deduplicates=False):
+        """What the program is lowered to."""
+        counted = self.counts["v"], len(self.wide), len(self.scalars), result_count(self.text)
+        return lower(self.text, Inputs(*counted, deduplicates))
+
     def update(self, variables, sparse=None, **changed):
         inputs = {
             "handles": [variable.handle for variable in variables],
@@ -65,6 +71,7 @@ class Case:
             "offsets": self.offsets,
             "sparse": [False] * len(variables) if sparse is None else sparse,
             "program": self.text,
+            "code": self.code(deduplicates=changed.get("deduplicate", False)),
             "num_results": result_count(self.text),
         }
         return ops.fused_embedding_update(**inputs | changed)

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.rules import RULES
 from fusion.optimizers import rows
-from fusion.optimizers.programs import PROGRAMS
 from tests.optimizers import runs
 from tests.optimizers.runs import BATCHES, CASES, FULL_BATCHES, KERNEL, OPTIMIZERS, ROWS, TABLE
 
@@ -133,19 +131,13 @@ OPTIONS["adagrad"] = [{}, {"clipnorm": 0.5}]
     ("way", "rule", "options"),
     [(way, rule, options) for way, rule in FUSED for options in OPTIONS[rule]],
 )
-@pytest.mark.parametrize("op", ["stock", "FusedEmbeddingRowUpdate"])
-def test_one_op_gives_the_bits_of_other_ops(way, rule, options, op, monkeypatch):
+def test_one_op_gives_the_bits_of_other_ops(way, rule, options, monkeypatch):
     fused = runs.train(way, "lazy", BATCHES, rule, **options)
-    without = "has_fused_update" if op == "stock" else "is_in_place"
-    monkeypatch.setattr(rows, without, lambda variable: False)
+    monkeypatch.setattr(rows, "has_fused_update", lambda variable: False)
     others = runs.train(way, "lazy", BATCHES, rule, **options)
     # TensorFlow's optimizer of graphs makes a product of the quotient of stock's ops.
     is_rearranged = rule == "adagrad" and "function" in way
     (runs.assert_close if is_rearranged else runs.assert_same)([fused, others])
-
-
-def test_programs_are_the_rules_of_the_other_op():
-    assert set(PROGRAMS) >= {*RULES} - {"add", "subtract"}
 
 
 STOCK_OPS = {"Unique", "UnsortedSegmentSum", "ResourceGather", "ResourceScatterUpdate"}
@@ -171,30 +163,29 @@ def test_one_op_per_table(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name[:2] != "v1"])
-def test_tables_elsewhere_have_the_op_between_reading_and_writing(name, monkeypatch):
-    monkeypatch.setattr(rows, "is_in_place", lambda variable: False)
+def test_tables_have_stock_ops_where_ops_go_to_a_gpu(name, monkeypatch):
+    monkeypatch.setattr(rows, "DEVICES", SimpleNamespace(home="GPU"))
     found = operations(name)
-    assert found["FusedEmbeddingRowUpdate"] == (0 if name.endswith("adagrad") else 1)
-    assert not found["FusedEmbeddingUpdate"]
-    assert found["Unique"] == (0 if name.endswith("adagrad") else 1)
+    assert not any(op.startswith("FusedEmbedding") for op in found)
+    assert found["ResourceSparseApplyFtrlV2"] == name.endswith("ftrl")
+    assert found["Unique"] == (not name.endswith("adagrad"))
 
 
 @pytest.mark.parametrize("family", ["keras3", "tf_keras"])
-def test_what_has_no_fused_update(family, monkeypatch):
+def test_what_has_no_fused_update(family):
     found = operations(f"{family} ftrl", learning_rate_power=-0.4)
     assert found["ResourceSparseApplyFtrlV2"] == 1
     assert not found["FusedEmbeddingUpdate"]
-    monkeypatch.setattr(rows, "is_in_place", lambda variable: False)
-    assert not operations(f"{family} adam", amsgrad=True)["FusedEmbeddingRowUpdate"]
 
 
 @pytest.mark.parametrize("home", ["CPU", "GPU"])
-def test_updates_in_place_are_for_cpus(home, monkeypatch):
+@pytest.mark.parametrize("device", ["", "/device:CPU:0"])
+def test_fused_updates_are_for_cpus(home, device, monkeypatch):
     monkeypatch.setattr(rows, "DEVICES", SimpleNamespace(home=home))
-    variable = SimpleNamespace(device="", dtype=tf.float32, shape=tf.TensorShape([5, 3]))
-    assert rows.is_in_place(variable) == (home == "CPU")
+    variable = SimpleNamespace(device=device, dtype=tf.float32, shape=tf.TensorShape([5, 3]))
+    assert rows.has_fused_update(variable) == (home == "CPU")
     monkeypatch.setattr(rows, "is_updated_in_place", lambda dtype: False)
-    assert not rows.is_in_place(variable)
+    assert not rows.has_fused_update(variable)
 
 
 @pytest.mark.parametrize("name", ["keras3 adam", "keras3 momentum", "keras3 nesterov"])

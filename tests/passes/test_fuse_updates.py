@@ -217,3 +217,14 @@ def test_a_product_that_may_be_fed():
     assert name in update.input
     feed = {"ids": np.array([3]), name: np.full([1, DIM], 7, np.float32)}
     np.testing.assert_array_equal(run(result.graph_def, feed), run(graph_def, feed))
+
+
+@pytest.mark.parametrize("text", [b"", b"a=add(v0,v1);assign(v0", b"assign(v0,\xff)"])
+def test_reports_of_nodes_whose_program_is_any_text(text):
+    """What is executed is the attr `code`."""
+    graph_def = check(build(subtract), SUBTRACT).graph_def
+    (node,) = (node for node in graph_def.node if node.op == UPDATE)
+    node.attr["program"].s = text
+    (update,) = PASS.apply(graph_def).report.updates
+    assert update.fused
+    assert update.fused_before

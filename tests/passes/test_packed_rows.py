@@ -54,7 +54,7 @@ def test_groups_are_taken_apart() -> None:
     graph_def = graph_of([column(), column("int8"), matrix, column("int4"), column("int8")])
     apart = ungrouped(graph_def, PRESERVED)
     singles = ops_of(apart, SINGLE)
-    assert [node.attr["row_format"].s for node in singles] == [b"", b"int8", b"int4", b"int8"]
+    assert [node.attr["row_format"].s for node in singles] == [b"plain", b"int8", b"int4", b"int8"]
     types = [node.attr["Tpacked"].type for node in singles]
     assert types == [types_pb2.DT_INVALID, *[types_pb2.DT_UINT8] * 3]
     np.testing.assert_array_equal(result(apart), result(graph_def))

@@ -17,7 +17,7 @@ from fusion.runtime.registration.creation import Creation, KernelsRecord
 from fusion.runtime.registration.op_kernels import Kernels
 from fusion.runtime.tensorflow import attrs
 from fusion.runtime.tensorflow.layout import State
-from fusion.schema.columns import COLUMN_ATTRS, LATER_LISTS
+from fusion.schema.columns import COLUMN_ATTRS
 from tests.grappler.lookups import TABLE, expected, ids, new_function
 from tests.ops.embedding_columns import NO_IDS
 from tests.ops.embedding_columns import attrs as column_attrs
@@ -168,9 +168,7 @@ def grouped(count: int, **lists) -> dict:
     """The attrs of a group of plain columns."""
     one = column_attrs(form="row_ids")
     values = {
-        name: [one.get(attr.name, attr.default)] * count
-        for name, attr in COLUMN_ATTRS.items()
-        if name not in LATER_LISTS
+        name: [one.get(attr.name, attr.default)] * count for name, attr in COLUMN_ATTRS.items()
     }
     return {**values, "boundaries": [], "boundary_counts": [0] * count, **lists}
 

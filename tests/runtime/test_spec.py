@@ -105,7 +105,6 @@ def test_names_follow_tensorflows_generator():
         "GroupedEmbeddingGather": "grouped_embedding_gather",
         "GroupedEmbeddingPostLookUp": "grouped_embedding_post_look_up",
         "GroupedEmbeddingPostLookUpGrad": "grouped_embedding_post_look_up_grad",
-        "FusedEmbeddingRowUpdate": "fused_embedding_row_update",
         "ReadEmbeddingTables": "read_embedding_tables",
         "FusedEmbeddingUpdate": "fused_embedding_update",
         "ZerosOnDemand": "zeros_on_demand",

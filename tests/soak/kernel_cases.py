@@ -22,7 +22,6 @@ import tensorflow as tf
 from fusion import ops
 from fusion.cpu_ops import unique as unique_kernels
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
-from fusion.cpu_ops.rules import RULES
 
 Array = Any
 Types = Mapping[str, str]
@@ -324,19 +323,6 @@ def _gradient(calls: Calls) -> Calls:
     return gradient
 
 
-def _row_update(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
-    for (name, rule), count, dim in itertools.product(RULES.items(), COUNTS, DIMS):
-        yield OpCall(
-            f"{name} of {count} rows, dimension {dim}",
-            {"rule": name},
-            {
-                "updates": floats(rng, (count, dim), types["T"], True),
-                "numbers": np.abs(floats(rng, (len(rule.numbers),), types["T"], False)),
-                "slots": [floats(rng, (count, dim), types["T"], True) for _ in rule.slots],
-            },
-        )
-
-
 def _zeros(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
     for count, dim in itertools.product(COUNTS, DIMS):
         yield OpCall(f"{count} rows, dimension {dim}", {}, {"shape": np.array([count, dim])})
@@ -495,7 +481,6 @@ CALLS: dict[str, Calls] = {
     "PartitionWithPermutation": _partition,
     "FusedEmbeddingSparsePostLookUpV2": _post_lookup_v2,
     "FusedEmbeddingSparsePostLookUpV2Grad": _gradient(_post_lookup_v2),
-    "FusedEmbeddingRowUpdate": _row_update,
     "ZerosOnDemand": _zeros,
     "ReadTableFile": _table_file,
     "EmbeddingKeyIndex": _key_index,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from fusion.stores.local_files import write_table
 from fusion.stores.redis import RedisOptions
 from fusion.stores.rocksdb import RocksDBOptions
 from fusion.stores.tier import TierError
-
-PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
 
 #: As HPS's own example has it, without what does nothing here.
 MODEL: dict[str, Any] = {
@@ -307,7 +304,3 @@ def test_a_tier_that_cannot_be_opened_closes_the_others(tmp_path):
     for _ in range(2):  # RocksDB could not be opened again otherwise
         with pytest.raises(TierError, match=r"redis at 127\.0\.0\.1:1"):
             open_tiers(config)
-
-
-def test_the_page_has_all_fields():
-    assert "\n".join(hps_json.markdown()) in PAGE.read_text()

@@ -6,7 +6,7 @@ for the rows or the entries of a block. This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Int64, Layout
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
 from fusion.schema.update_program import BINARY, UNARY
 
 #: Of what operands an operation of two is, and their numbers among its opcodes.
@@ -31,7 +31,16 @@ _FIRST = 3 * len(BINARY) + len(UNARY)
     SCATTER_UPDATE,  # = instead
     RESULT,  # result `out` = the entries left
 ) = range(_FIRST, _FIRST + 13)
-
+#: Of the operations of a program that are not elementwise.
+OTHER_CODES = {
+    "assign": COPY,
+    "sum": SUM,
+    "take": TAKE,
+    "scatter_add": SCATTER_ADD,
+    "scatter_sub": SCATTER_SUB,
+    "scatter_update": SCATTER_UPDATE,
+    "result": RESULT,
+}
 
 #: The size of a mark of `Block.marks`.
 MARK_BYTES = 4
@@ -48,6 +57,35 @@ class Instruction(Layout):
     out: Int64
     left: Int64
     right: Int64
+
+
+#: Of what follows in `CodeWords`.
+CODE_VERSION = 1
+
+
+class CodeCounts(Layout):
+    """How many instructions a block has, and how many buffers of each kind."""
+
+    instructions: Int64
+    rows: Int64
+    entries: Int64
+    scalars: Int64
+
+
+class CodeWords(Layout):
+    """The attr `code` of a node in words of 32 bits, little endian; instructions follow.
+
+    They are those of blocks with entries, then those of blocks without. Registers are variables,
+    scalars, zero, then the buffers of scalars, of rows and of entries. The first instruction that
+    writes a buffer comes before all that read it; buffers are numbered in the order of these.
+    """
+
+    version: Int64  # `CODE_VERSION`
+    is_sweep: Flag  # whether rows without entries change
+    needs_rows: Flag  # whether each entry needs a row: else those of negative ids are left out
+    may_skip: Flag  # whether rows of zero slots may stay, see `lowering`
+    with_entries: Fields = fields(CodeCounts.SIZE)
+    without: Fields = fields(CodeCounts.SIZE)
 
 
 class Block(Layout):

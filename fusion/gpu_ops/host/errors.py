@@ -8,7 +8,6 @@ from fusion.gpu_ops.layout.call import (
     BAD_DEFAULT,
     BAD_ID,
     BAD_KEY,
-    BAD_RATE,
     BAD_ROW,
     BAD_SPLIT,
     REPEATED,
@@ -32,7 +31,6 @@ def error_reporter(when: str) -> Any:
     unsorted = f": entry %lld has row %lld, less than the one before it{when}"
     repeated = f"shard %lld: distinct id %lld has row %lld, which another has, too{when}"
     bad_key = f": element %lld has id %lld, too large for the type of its keys{when}"
-    bad_rate = f"rule ftrl: lr is not a positive scalar (numbers[0]){when}"
     bad_split = f": the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
@@ -49,8 +47,6 @@ def error_reporter(when: str) -> Any:
             fail_column(frame, INVALID_ARGUMENT, bad_row, column, element, value)
         elif code == UNSORTED_ROW:
             fail_column(frame, INVALID_ARGUMENT, unsorted, column, element, value)
-        elif code == BAD_RATE:
-            fail(frame, INVALID_ARGUMENT, bad_rate)
         elif code == BAD_KEY:
             fail_column(frame, INVALID_ARGUMENT, bad_key, column, element, value)
         elif code == REPEATED:

@@ -13,7 +13,7 @@ from fusion.runtime.native import objects
 _COMPILER = "numba-cuda"
 
 #: Modules whose functions stand for the CPU's in any kernel (`device.instead`).
-_STAND_INS = ("fusion.gpu_ops.kernels.elements", "fusion.gpu_ops.language.exact")
+_STAND_INS = ("fusion.gpu_ops.kernels.elements",)
 
 
 def entry_of(name: str) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from fusion.gpu_ops.layout.call import WARP
-from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES, FLOATS
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,6 @@ def _scatter_bags(stored: str) -> Kernel:
     return Kernel(make, _scatter_registers(stored), together=WARP)
 
 
-def _update(stored: str) -> Kernel:
-    return Kernel(
-        _making("row_update", lambda module: module.update_kernel(stored)), 64, together=1
-    )
-
-
 def _of(module: str, name: str) -> Kernel:
     is_of_tiles = name in _OF_TILES
     make = _making(module, lambda loaded: getattr(loaded, name))
@@ -133,7 +127,6 @@ KERNELS: dict[str, Kernel] = {
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in FLOATS},
     **{f"scatter_{stored}": _scatter(stored) for stored in FLOATS},
     **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in FLOATS},
-    **{f"update_{stored}": _update(stored) for stored in COMPUTED},
     "check_rows": Kernel(_making("bags.combine", lambda module: module.check_rows_kernel()), 64),
     **{name: _of(module, name) for module, names in _FUNCTIONS.items() for name in names},
 }

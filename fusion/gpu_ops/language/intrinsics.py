@@ -212,9 +212,6 @@ def rounded(builder: Any, operation: str, *operands: Any) -> Any:
     if operation == "div":
         return builder.fdiv(*operands)
     kind = operands[0].type
-    if operation == "sub":
-        minus = builder.fsub(ir.Constant(kind, -0.0), operands[1])
-        return rounded(builder, "add", operands[0], minus)
     suffix = "f" if kind == ir.FloatType() else "d"
     function = ir.FunctionType(kind, [kind] * len(operands))
     name = f"llvm.nvvm.{operation}.rn.{suffix}"

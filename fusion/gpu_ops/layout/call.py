@@ -35,8 +35,8 @@ class CombineCall(Layout):
 #: Error codes: an id that is not in the table; the id of empty rows is not; rows of entries that
 #: are not in the batch, or not in order; row splits that make no sense; a row of entries, which
 #: must be in order, that is less than the one before; an index of gathered rows that two distinct
-#: ids have; an id that is too large for the dtype of keys; a rate that is not positive.
-BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY, BAD_RATE = range(1, 9)
+#: ids have; an id that is too large for the dtype of keys.
+BAD_ID, BAD_DEFAULT, BAD_ROW, BAD_SPLIT, UNSORTED_ROW, REPEATED, BAD_KEY = range(1, 8)
 #: Instead of an error code while the record is still being written: the host may look.
 WRITING = -1
 

@@ -21,7 +21,7 @@ from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr, Builder, Constants, OpSpec
-from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, LATER_LISTS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
 
 #: What a column is where its op has no attr for it.
 _DEFAULTS = {
@@ -80,7 +80,6 @@ def _source(spec: OpSpec, attrs: list[str], name: str, list_name: str) -> list[i
     if found in attrs:
         attr = spec.attrs[attrs.index(found)]
         words[Source.is_list] = int(attr.is_list)
-        words[Source.may_be_empty] = int(found in LATER_LISTS)
         words[Source.is_dtype] = int(attr.element == "type")
     return words
 

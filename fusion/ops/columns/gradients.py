@@ -46,10 +46,7 @@ def columns_of(op: tf.Operation) -> list[Column]:
       LookupError: a table has packed rows.
     """
     count = op.get_attr("num_columns")
-    lists = {
-        attr.name: op.get_attr(name) or [attr.default] * count
-        for name, attr in COLUMN_ATTRS.items()
-    }
+    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
     boundaries = iter(op.get_attr("boundaries"))
     lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
     attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]

@@ -17,7 +17,6 @@ from fusion.schema.columns import (
     COLUMN_ATTRS,
     FORMS_DOC,
     GROUP_FORMS,
-    LATER_LISTS,
     NAME_ATTR,
     NAMES_ATTR,
     ORDERS_DOC,
@@ -39,8 +38,6 @@ MATRICES = (
     Arg("emb_vectors", "T", "[?, sum(D_p)]", doc="the first matrix"),
     Arg("other_vectors", "T", "[?, sum(D_p)]", length="num_others", doc="the others"),
 )
-
-_MAY_BE_EMPTY = ", or none for the default of all"
 
 SINGLE = OpSpec(
     name=names.SINGLE,
@@ -103,9 +100,8 @@ GROUPED = OpSpec(
             Attr(
                 name,
                 f"list({attr.kind})",
-                default=() if name in LATER_LISTS else None,
                 allowed=GROUP_FORMS if name == "forms" else attr.allowed,
-                doc=f"{attr.name} of each column{_MAY_BE_EMPTY if name in LATER_LISTS else ''}",
+                doc=f"{attr.name} of each column",
             )
             for name, attr in COLUMN_ATTRS.items()
         ),

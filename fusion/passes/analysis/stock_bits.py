@@ -17,6 +17,7 @@ from tensorflow.python.client import session
 from tensorflow.python.framework import dtypes, errors, op_def_library, op_def_registry, ops
 from tensorflow.python.ops import gen_math_ops, gen_resource_variable_ops, gen_training_ops
 
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.schema.names import UPDATE
 
 _ROWS, _SEED = 512, 0
@@ -133,6 +134,7 @@ def _is_same(formula: Formula, dtype: int, dim: int) -> bool:
             offsets=[-1],
             sparse=[True] * formula.variables,
             program=formula.program,
+            code=lower(formula.program, Inputs(formula.variables, 1, formula.scalars, 0, False)),
             deduplicate=False,
             wrap_negative=False,
         )

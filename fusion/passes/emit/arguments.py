@@ -22,7 +22,7 @@ from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import PACKED_ATTR
-from fusion.schema.columns import COLUMN_ATTRS, LATER_LISTS, column_name
+from fusion.schema.columns import column_name
 from fusion.schema.row_formats import PLAIN
 
 NONE = -1
@@ -248,10 +248,7 @@ def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArgu
 
 def set_column_attrs(node: node_def_pb2.NodeDef, attrs: Mapping[str, AttrValue], name: str) -> None:
     """Sets the attrs of an op for one column, but for its boundaries, and what messages call it."""
-    # What earlier releases lack is left out where nothing needs it: they can read the graph.
-    later = {COLUMN_ATTRS[key].name: COLUMN_ATTRS[key].default for key in LATER_LISTS}
-    needed = {key: value for key, value in attrs.items() if key not in later or value != later[key]}
-    set_attrs(node, **needed, column_name=name)
+    set_attrs(node, **attrs, column_name=name)
     _set_packed(node, [attrs["row_format"]])
 
 
@@ -260,12 +257,7 @@ def set_columns(
 ) -> None:
     """Sets the attrs of an op that list those of its columns, here by the name of their list."""
     lists = {key: [column.attrs[attr.name] for column in columns] for key, attr in attrs.items()}
-    needed = {
-        key: values
-        for key, values in lists.items()
-        if key not in LATER_LISTS or any(value != attrs[key].default for value in values)
-    }
-    set_lists(node, **needed)
+    set_lists(node, **lists)
     _set_packed(node, lists.get("row_formats", ()))
 
 

@@ -14,7 +14,7 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
 
-AttrValue = bool | int | float | str
+AttrValue = bool | int | float | str | bytes
 
 
 @dataclass
@@ -158,7 +158,7 @@ def set_attrs(node: node_def_pb2.NodeDef, **attrs: AttrValue) -> None:
         elif isinstance(value, float):
             node.attr[key].f = value
         else:
-            node.attr[key].s = value.encode()
+            node.attr[key].s = value if isinstance(value, bytes) else value.encode()
 
 
 def set_lists(node: node_def_pb2.NodeDef, **attrs: Sequence[AttrValue]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.passes.analysis.variables import is_accessed_by_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.scalars import SharedScalars
@@ -32,15 +33,19 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
         wholes = (entries.whole for entries in slices)
         handles = [update.handles[variable] for variable in stage.variables]
         build.inputs(node, *handles, update.ids, *wholes, *scalars)
+        inputs = Inputs(
+            len(handles), len(slices), len(scalars), len(stage.results), update.deduplicates
+        )
         set_types(node, T=update.dtype, Tid=view.dtype(update.ids))
         set_attrs(
             node,
-            num_variables=len(handles),
-            num_values=len(slices),
-            num_scalars=len(scalars),
-            num_results=len(stage.results),
+            num_variables=inputs.variables,
+            num_values=inputs.values,
+            num_scalars=inputs.scalars,
+            num_results=inputs.results,
             dim=update.dim,
             program=stage.program,
+            code=lower(stage.program, inputs),
             deduplicate=update.deduplicates,
             wrap_negative=update.wraps_negative,
         )

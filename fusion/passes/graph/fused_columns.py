@@ -39,10 +39,7 @@ class FusedColumn:
 def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
     """Yields the columns of a GroupedEmbeddingLookup."""
     count, inputs = view.int_attr(name, "num_columns"), view.inputs(name)
-    lists = {
-        attr.name: [*_items(view, name, key, attr.kind)] or [attr.default] * count
-        for key, attr in COLUMN_ATTRS.items()
-    }
+    lists = {attr.name: [*_items(view, name, key, attr.kind)] for key, attr in COLUMN_ATTRS.items()}
     tids, trows = list_attr(view, name, "Tids").type, list_attr(view, name, "Trows").type
     boundaries = [*list_attr(view, name, "boundaries").f]
     counts = [*list_attr(view, name, "boundary_counts").i]

@@ -100,7 +100,7 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any]) -> None:
         if attr.is_list:
             _check_list(spec, attr, value, attrs)
             continue
-        if isinstance(value, bytes):
+        if attr.allowed and isinstance(value, bytes):
             value = value.decode()  # as `Operation.get_attr` gives strings
         if attr.allowed and value not in attr.allowed:
             raise ValueError(

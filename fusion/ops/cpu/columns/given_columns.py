@@ -30,9 +30,7 @@ def check_lists(creation: int, constants: int, count: int) -> None:
         attr = load(source, Source.attr)
         if attr < 0 or load(source, Source.is_list) == 0:
             continue
-        may_be_empty = load(source, Source.may_be_empty) != 0
-        if not (may_be_empty and attr_count(creation, attr) == 0):
-            _check_length(creation, attr, count)
+        _check_length(creation, attr, count)
     counts = load(constants, ColumnsConstants.boundary_counts_attr)
     if counts >= 0:
         _check_length(creation, counts, count)
@@ -133,7 +131,7 @@ def read_column(creation: int, constants: int, index: int, given: int) -> None:
         if attr >= 0:
             if load(source, Source.is_list) == 0:
                 value = attr_word(creation, attr)
-            elif attr_count(creation, attr) > index:
+            else:
                 value = attr_item(creation, attr, index)
             if load(source, Source.is_dtype) != 0:
                 value = _code_of(value)

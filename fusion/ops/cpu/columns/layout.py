@@ -95,7 +95,6 @@ class Source(Layout):
 
     attr: Int64  # its index, -1 for none
     is_list: Flag  # with an element for each column
-    may_be_empty: Flag  # and stand for the default of all then
     is_dtype: Flag
     default: Int64
 

@@ -27,7 +27,7 @@ class UpdateAttrs(Layout):
     dim: Int64
     offsets: Int64
     sparse: Int64
-    program: Int64
+    code: Int64
     deduplicate: Int64
     wrap_negative: Int64
 

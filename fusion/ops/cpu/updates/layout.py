@@ -34,7 +34,7 @@ class UpdateState(State):
     dim: Int64
     is_sweep: Flag
     needs_rows: Flag  # whether ids < 0 are errors
-    may_skip: Flag  # whether rows of zero slots may stay, see `steps.may_skip`
+    may_skip: Flag  # whether rows of zero slots may stay
     deduplicates: Flag  # whether values of repeated ids are summed first
     wraps_negative: Flag  # whether ids < 0 count from the end
     sparse_count: Int64  # of variables with the flag

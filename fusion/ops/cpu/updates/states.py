@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from fusion.cpu_ops.updates.layout import CodeCounts, CodeWords, Instruction
+from fusion.ops.cpu.updates.code_checks import CodeCheck, check_code, word_of
 from fusion.ops.cpu.updates.constants import UpdateConstants, UpdateDtype
 from fusion.ops.cpu.updates.layout import Code, UpdateState
-from fusion.ops.cpu.updates.lowering import lower
-from fusion.ops.cpu.updates.program import MESSAGE_BYTES, OK, Lowering, most_words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, load, stack_words, store
+from fusion.runtime.native.memory import load, stack_words, store
 from fusion.runtime.registration.creation import Creation
-from fusion.runtime.registration.refusal import (
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    UNIMPLEMENTED,
-    refuse,
-)
+from fusion.runtime.registration.refusal import INVALID_ARGUMENT, UNIMPLEMENTED, refuse
 from fusion.runtime.registration.states import (
     attr_count,
     attr_item,
@@ -31,7 +26,6 @@ from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
 
 _DTYPE_COUNT = len(COMPUTED)
-_most_words = jit(most_words)
 _IDS = tuple((DTYPES[name].enum, DTYPES[name].code) for name in ("int32", "int64"))
 
 
@@ -46,22 +40,15 @@ def build_update_state(creation: int) -> None:
     index = _dtype_index(creation, constants)
     if load(creation, Creation.has_failed) != 0:
         return
-    lowering, size = stack_words(Lowering.SIZE), _program_bytes(creation, constants)
-    capacity = _most_words(size)
-    words = c_malloc(8 * capacity)
-    if words == 0:
-        refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
+    check = stack_words(CodeCheck.SIZE)
+    words = _check_program(creation, constants, check)
+    if load(creation, Creation.has_failed) != 0:
         return
-    _lower(creation, constants, lowering, words, capacity)
-    if load(creation, Creation.has_failed) == 0:
-        count = load(lowering, Lowering.word_count)
-        state = begin_state(creation, UpdateState.SIZE + count + values + variables)
-        if state != 0:
-            _put_head(creation, constants, lowering, state, index)
-            for k in range(count):
-                store(state, UpdateState.SIZE + k, load(words, k))
-            _put_lists(creation, constants, state, UpdateState.SIZE + count)
-    c_free(words)
+    state = begin_state(creation, UpdateState.SIZE + words + values + variables)
+    if state != 0:
+        _put_head(creation, constants, state, index)
+        _put_code(load(check, CodeCheck.code), words, state)
+        _put_lists(creation, constants, state, UpdateState.SIZE + words)
     if load(creation, Creation.has_failed) != 0:
         give_up(creation)
 
@@ -69,11 +56,6 @@ def build_update_state(creation: int) -> None:
 @jit
 def _attr(creation: int, constants: int, field: int) -> int:
     return attr_word(creation, load(constants, field))
-
-
-@jit
-def _program_bytes(creation: int, constants: int) -> int:
-    return load(_attr(creation, constants, int64(UpdateConstants.program)), Text.length)
 
 
 @jit
@@ -109,36 +91,23 @@ def _dtype_index(creation: int, constants: int) -> int:
 
 
 @jit
-def _lower(creation: int, constants: int, lowering: int, words: int, capacity: int) -> None:
-    """Lowers the program."""
-    program = _attr(creation, constants, int64(UpdateConstants.program))
-    results = _attr(creation, constants, int64(UpdateConstants.num_results))
-    deduplicates = _attr(creation, constants, int64(UpdateConstants.deduplicate))
-    message = stack_words(MESSAGE_BYTES // 8)
-    store(lowering, Lowering.text, load(program, Text.address))
-    store(lowering, Lowering.text_bytes, load(program, Text.length))
+def _check_program(creation: int, constants: int, check: int) -> int:
+    """Checks the attr `code`; the words of its instructions."""
+    code = _attr(creation, constants, int64(UpdateConstants.code))
     for field, attr in (
-        (Lowering.variable_count, UpdateConstants.num_variables),
-        (Lowering.value_count, UpdateConstants.num_values),
-        (Lowering.scalar_count, UpdateConstants.num_scalars),
+        (CodeCheck.variable_count, UpdateConstants.num_variables),
+        (CodeCheck.value_count, UpdateConstants.num_values),
+        (CodeCheck.scalar_count, UpdateConstants.num_scalars),
+        (CodeCheck.result_count, UpdateConstants.num_results),
+        (CodeCheck.deduplicates, UpdateConstants.deduplicate),
     ):
-        store(lowering, field, _attr(creation, constants, int64(attr)))
-    store(lowering, Lowering.result_count, results)
-    store(lowering, Lowering.sums_values, deduplicates)
-    store(lowering, Lowering.first_word, UpdateState.SIZE)
-    store(lowering, Lowering.words, words)
-    store(lowering, Lowering.word_capacity, capacity)
-    store(lowering, Lowering.message, message)
-    store(lowering, Lowering.message_bytes, MESSAGE_BYTES)
-    lower(lowering)
-    if load(lowering, Lowering.code) != OK:
-        refuse(creation, load(lowering, Lowering.code), "%s", message)
-    elif deduplicates != 0 and results != 0:
-        refuse(creation, INVALID_ARGUMENT, "program must not have results with deduplicate")
+        store(check, field, _attr(creation, constants, int64(attr)))
+    store(check, CodeCheck.code, load(code, Text.address))
+    return check_code(creation, check, load(code, Text.length))
 
 
 @jit
-def _put_head(creation: int, constants: int, lowering: int, state: int, index: int) -> None:
+def _put_head(creation: int, constants: int, state: int, index: int) -> None:
     typed = constants + 8 * (UpdateConstants.dtypes + UpdateDtype.SIZE * index)
     for k in range(UpdateAccess.SIZE):
         store(state, UpdateState.access + k, load(load(typed, UpdateDtype.access), k))
@@ -159,15 +128,31 @@ def _put_head(creation: int, constants: int, lowering: int, state: int, index: i
         (UpdateState.wraps_negative, UpdateConstants.wrap_negative),
     ):
         store(state, field, _attr(creation, constants, int64(attr)))
-    for field, found in (
-        (UpdateState.is_sweep, Lowering.is_sweep),
-        (UpdateState.needs_rows, Lowering.needs_rows),
-        (UpdateState.may_skip, Lowering.may_skip),
+
+
+@jit
+def _put_code(code: int, words: int, state: int) -> None:
+    """Writes what a program does, and its instructions behind the state."""
+    for field, word in (
+        (UpdateState.is_sweep, CodeWords.is_sweep),
+        (UpdateState.needs_rows, CodeWords.needs_rows),
+        (UpdateState.may_skip, CodeWords.may_skip),
     ):
-        store(state, field, load(lowering, found))
-    for k in range(Code.SIZE):
-        store(state, UpdateState.with_entries + k, load(lowering, Lowering.with_entries + k))
-        store(state, UpdateState.without + k, load(lowering, Lowering.without + k))
+        store(state, field, word_of(code, word))
+    offset = int64(UpdateState.SIZE)
+    for field, counts in (
+        (UpdateState.with_entries, CodeWords.with_entries),
+        (UpdateState.without, CodeWords.without),
+    ):
+        count = word_of(code, counts + CodeCounts.instructions)
+        store(state, field + Code.offset, offset)
+        store(state, field + Code.instruction_count, count)
+        store(state, field + Code.row_buffers, word_of(code, counts + CodeCounts.rows))
+        store(state, field + Code.entry_buffers, word_of(code, counts + CodeCounts.entries))
+        store(state, field + Code.scalar_buffers, word_of(code, counts + CodeCounts.scalars))
+        offset += Instruction.SIZE * count
+    for k in range(words):
+        store(state, UpdateState.SIZE + k, word_of(code, CodeWords.SIZE + k))
 
 
 @jit

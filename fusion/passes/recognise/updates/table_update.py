@@ -124,10 +124,13 @@ def _lazy(program: Program, slots: int) -> str | None:
 
 def fused_moves(view: GraphView, name: str) -> Moves:
     """Returns what an op that is fused already does to rows that are not in the batch."""
-    variables = view.int_attr(name, "num_variables")
+    variables, text = view.int_attr(name, "num_variables"), view.text_attr(name, "program")
     rows, dim = view.variable_shape(view.inputs(name)[0]) or (0, 0)
     size = (dim or 0) * _BYTES[view.type_attr(name, "T")]
-    return moves_of([view.text_attr(name, "program")], variables, rows or 0, size)
+    try:
+        return moves_of([text], variables, rows or 0, size)
+    except ValueError:  # the text is for readers, and may be any
+        return Moves(0, 0, None)
 
 
 def match_update(
