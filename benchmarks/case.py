@@ -12,6 +12,9 @@ from typing import Any, TypeAlias
 Value: TypeAlias = "float | str | Mapping[str, float]"
 """A number, a text, or a number's "median", "low" and "high"."""
 
+Key: TypeAlias = "Mapping[str, str | int | float]"
+"""What was measured, by the headings of its columns."""
+
 Option: TypeAlias = "bool | int | float | str | tuple[Any, ...]"
 
 DETAILS = "Details of "
@@ -32,7 +35,7 @@ class Row:
         failure: why there are no values, or why they do not count; or "".
     """
 
-    key: Mapping[str, str | int | float]
+    key: Key
     values: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     table: str = ""
     least: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -46,14 +49,18 @@ class Row:
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in found.items() if value or name == "key"}
 
+    def number(self, name: str) -> float:
+        """A value, or its median."""
+        return middle(self.values[name])
+
     def verdicts(self) -> Iterator[tuple[str, str, bool]]:
         """Yields, for each value that has a bound, its name, the bound, and whether it is met."""
         for name, bound in self.least.items():
             if name in self.values:
-                yield name, f"at least {bound:g}", middle(self.values[name]) >= bound
+                yield name, f"at least {bound:g}", self.number(name) >= bound
         for name, bound in self.most.items():
             if name in self.values:
-                yield name, f"at most {bound:g}", middle(self.values[name]) <= bound
+                yield name, f"at most {bound:g}", self.number(name) <= bound
 
 
 def middle(value: Value) -> float:

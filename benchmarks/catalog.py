@@ -131,8 +131,8 @@ _ALL = (
         "pass",
         "What fusion costs while TensorFlow optimizes graphs.",
         "benchmarks.passes:measure",
-        {"columns": 1000, "repeats": 7},
-        {"columns": 20, "repeats": 1},
+        {"columns": 1000, "layers": 6000, "repeats": 7},
+        {"columns": 20, "layers": 100, "repeats": 1},
     ),
     Case(
         "latency",

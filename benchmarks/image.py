@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.case import DETAILS, Row
+from benchmarks.case import DETAILS, Key, Row
 from benchmarks.control_groups import limited_processors
 from benchmarks.measure import memory, percentiles
 from examples.serving.load_test import connect, made_up_requests
@@ -66,7 +66,7 @@ def _called(model: Path, name: str, kernels: Path, seconds: float) -> Iterator[R
         "at most": most,
         "lines of log": len(lines),
     }
-    key: dict[str, str | int | float] = {"model": model.name, "": name}
+    key: Key = {"model": model.name, "": name}
     yield Row(key, values)
     for number, text in enumerate(lines, 1):
         yield Row({**key, "line": number}, {"text": text}, f"{DETAILS}the log")

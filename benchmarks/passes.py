@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from benchmarks.case import Row
+from benchmarks.case import Key, Row
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.runtime.optimizer import plugin, prefilter
@@ -42,10 +42,10 @@ class _Item(plugin.Item):
         return self.nodes_to_preserve()
 
 
-def measure(columns: int, repeats: int) -> Iterator[Row]:
+def measure(columns: int, layers: int, repeats: int) -> Iterator[Row]:
     """Yields the medians of `repeats`: of a graph without embeddings, and of so many columns."""
     with fusion.fused():
-        yield _without_embeddings(_dense_graph(), repeats)
+        yield _without_embeddings(_dense_graph(layers), repeats)
         yield _with_columns(_columns_graph(columns), repeats)
 
 
@@ -54,7 +54,7 @@ def _without_embeddings(graph_def: graph_pb2.GraphDef, repeats: int) -> Row:
     taken = _median(lambda: prefilter.meets(grappler.LOOKUPS, data), repeats) * 1e3
     megabytes = len(data) / 1e6
     values = {"MB": megabytes, "ms": taken, "ms per MB": taken / megabytes}
-    key = {"graph": "without embeddings", "nodes": len(graph_def.node)}
+    key: Key = {"graph": "without embeddings", "nodes": len(graph_def.node)}
     return Row(key, values, most={"ms per MB": 0.15})
 
 
@@ -84,11 +84,11 @@ def _median(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def _dense_graph() -> graph_pb2.GraphDef:
-    """A deep network of 30,000 nodes without an embedding."""
+def _dense_graph(layers: int) -> graph_pb2.GraphDef:
+    """A deep network without an embedding, five nodes a layer."""
     with tf.Graph().as_default() as graph:
         value = v1.placeholder(tf.float32, [None, 8])
-        for _ in range(6000):
+        for _ in range(layers):
             value = tf.nn.relu(tf.matmul(value, tf.ones([8, 8])) + 1.0)
         tf.identity(value, name="out")
         return graph.as_graph_def()

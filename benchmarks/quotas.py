@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from benchmarks.case import Row
+from benchmarks.case import Key, Row
 from benchmarks.control_groups import Begin, limited_processors
 from benchmarks.measure import percentiles
 
@@ -44,7 +44,7 @@ def measure(quota: float, rounds: int) -> Iterator[Row]:
                 for name in [*sides][:: -1 if number % 2 else 1]:
                     times[name] += _measured(sides[name], batch)
             for name, found in times.items():
-                key = {"quota": quota, "batch": batch, "threads": f"{threads[name]}, {name}"}
+                key: Key = {"quota": quota, "batch": batch, "threads": f"{threads[name]}, {name}"}
                 yield Row(key, percentiles(found))
         for side in sides.values():
             side.communicate()

@@ -54,7 +54,7 @@ def run(
     failures: list[str] = []
     machines, busy = list[dict[str, Any]](), [0.0]
     for label, part in _processes(case, options, count):
-        rows, facts, failure = worker(case, part, lambda line, at=label: say(f"{at}: {line}"))
+        rows, facts, failure = worker(case, part, _saying(say, label))
         found += rows
         failures += [f"{label}: {failure}"] if failure else []
         machines += [facts["machine"]] if facts else []
@@ -65,9 +65,8 @@ def run(
         failures.append(f"{case.name}: {difference}")
         found = []
     failures += [f"{case.name}, {_words(row)}: {row.failure}" for row in found if row.failure]
-    rows = [{k: v for k, v in row.to_dict().items() if k != "failure"} for row in found]
-    if quick:
-        rows = [{k: v for k, v in row.items() if k not in ("least", "most")} for row in rows]
+    left_out = {"failure", *(("least", "most") if quick else ())}
+    kept = [{k: v for k, v in row.to_dict().items() if k not in left_out} for row in found]
     return {
         "case": case.name,
         "about": case.about,
@@ -77,9 +76,13 @@ def run(
         "processes": count,
         "options": {**options, "quick": quick},
         "busy_elsewhere": max(busy),
-        "rows": [row for row in rows if row.get("values")],
+        "rows": [row for row in kept if "values" in row],
         "failures": failures,
     }
+
+
+def _saying(say: Say, label: str) -> Say:
+    return lambda line: say(f"{label}: {line}")
 
 
 def _processes(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.case import Row
+from benchmarks.case import Key, Row
 from benchmarks.lookups.batch import draw_batch, draw_tables
 from benchmarks.lookups.catalog import WORKLOADS
 from benchmarks.lookups.draws import Draw
@@ -61,7 +61,7 @@ def measure(model: str, largest: int, seconds: float, cap: int, steps: int) -> I
             )
             ratios = {one.way: one.median for one in report.ratios}
             least = {IN_GRAPH: _LEAST[batch]} if target == "stock" else {}
-            key = {"model": model, "signature": part, "target": target, "batch": batch}
+            key: Key = {"model": model, "signature": part, "target": target, "batch": batch}
             yield Row(key, ratios, least=least)
 
 

@@ -52,8 +52,8 @@ def _timed(title: str, calls: Mapping[str, Call], seconds: float) -> Iterator[Ro
     times = calls_in_turns(calls, seconds)
     ours = float(np.median(times[_OURS]))
     for name, found in times.items():
-        values = {"ms": milliseconds(found), "times ours": float(np.median(found)) / ours}
-        yield Row({title: name}, values)
+        over = float(np.median(found)) / ours
+        yield Row({title: name}, {"ms": milliseconds(found), "times ours": over})
 
 
 def _grow(variable: EmbeddingVariable, keys: np.ndarray[Any, Any], size: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.case import Row
+from benchmarks.case import Key, Row
 from benchmarks.lookups import roofline
 from benchmarks.lookups.bags_side import FbgemmSide, TorchSide
 from benchmarks.lookups.batch import Batch, Unsupported, draw_batch, draw_tables, traffic
@@ -91,7 +91,7 @@ def _rows(program: Program, effort: Effort, memory: Mapping[str, float]) -> Iter
             compared = _compare(program, ready, batch)
             times = _times(program, ready, batch, effort)
             moved = traffic(program, batch)
-            key = {"program": program.name, "batch": size, "draw": variant}
+            key: Key = {"program": program.name, "batch": size, "draw": variant}
             limit = moved / memory["all threads, GB/s"] / 1e6
             yield Row(
                 key,

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 import fusion
-from benchmarks.case import DETAILS, Row, Value
+from benchmarks.case import DETAILS, Key, Row, Value
 from benchmarks.lookups.draws import Distribution
 from benchmarks.measure import calls_in_turns, ratios
 from benchmarks.training.sides import Model, Side, side
@@ -81,8 +81,8 @@ def measure(
     model = Model(framework, optimizer, rows, columns, distribution=law)
     steps = steps or (_STEPS_OF_LARGE if rows >= _LARGE else _STEPS)
     if small:
-        sizes = {"rows": max(100, rows // 100), "columns": min(columns, 4)}
-        model = replace(model, **sizes, hidden=(32,), batches=8)
+        model = replace(model, rows=max(100, rows // 100), columns=min(columns, 4))
+        model = replace(model, hidden=(32,), batches=8)
         steps = min(steps, 10)
     fitting = int(_SHARE * _available()) // (model.bytes_needed // model.columns)
     model = replace(model, columns=max(1, min(fitting, model.columns)))
@@ -130,7 +130,7 @@ def measured(model: Model, effort: Effort) -> Iterator[Row]:
     if not is_whole:
         notes.append(f"with {model.columns} tables")
     least = _LEAST.get((model.framework, model.optimizer, model.rows)) if is_whole else None
-    key = {"optimizer": model.optimizer, "rows": model.rows, "ids": model.distribution}
+    key: Key = {"optimizer": model.optimizer, "rows": model.rows, "ids": model.distribution}
     yield Row(
         key,
         values,
@@ -143,7 +143,7 @@ def measured(model: Model, effort: Effort) -> Iterator[Row]:
         yield from _ops(key, traces)
 
 
-def _ops(key: Mapping[str, str | int | float], traces: Mapping[str, Trace]) -> Iterator[Row]:
+def _ops(key: Key, traces: Mapping[str, Trace]) -> Iterator[Row]:
     """Yields the kinds of ops that take longest on either side."""
     longest = [op for one in traces.values() for op in [*one.milliseconds][:_OPS]]
     for op in dict.fromkeys(longest):

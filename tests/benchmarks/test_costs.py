@@ -16,4 +16,4 @@ def test_clients_count_their_calls():
 def test_memory_is_held_against_the_outputs_and_the_tables():
     (row,) = costs.memory(256)
     assert row.most["growth, MiB"] == pytest.approx(1 + 2.56)
-    assert row.values["growth, MiB"] >= 0
+    assert row.number("growth, MiB") >= 0

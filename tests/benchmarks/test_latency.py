@@ -33,8 +33,8 @@ def check_answers(clients):
     assert [row.key["version"] for row in found] == [1, 2]
     for row in found:
         assert row.answers
-        assert row.values["stock calls"] > 0
-        assert row.values["fusion calls"] > 0
+        assert row.number("stock calls") > 0
+        assert row.number("fusion calls") > 0
     assert found[0].answers != found[1].answers
 
 

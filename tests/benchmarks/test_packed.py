@@ -10,4 +10,4 @@ def test_all_formats_are_measured() -> None:
     for row in rows[:: len(ROW_FORMATS)]:
         assert row.values["of float32's bytes"] == 1
         assert row.values["times as fast as float32"] == {"median": 1, "low": 1, "high": 1}
-    assert {row.values["of float32's bytes"] < 1 for row in rows[1 : len(ROW_FORMATS)]} == {True}
+    assert {row.number("of float32's bytes") < 1 for row in rows[1 : len(ROW_FORMATS)]} == {True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_the_list_has_all_cases_and_their_options(monkeypatch, capsys):
 def test_a_process_writes_rows_as_they_come(monkeypatch, tmp_path):
     monkeypatch.setitem(CASES, "one", ONE)
     path = tmp_path / "rows"
-    part = {"rows": 7, "side": "a", "headlines": False, "costly": True}
+    part: dict[str, Any] = {"rows": 7, "side": "a", "headlines": False, "costly": True}
     with pytest.raises(RuntimeError, match="seven"):
         run(monkeypatch, "worker", "one", json.dumps(part), path)
     (line,) = path.read_text().splitlines()

@@ -33,8 +33,8 @@ def main() -> int:
     if not options.steps and (missing := steps.not_launched(memory.kernels)):
         failures.append(f"kernels that were not launched: {', '.join(missing)}")
     print(f"{len(memory.kernels)} kernels were launched, on {options.elements:,} elements a step")
-    for failure in failures:
-        print(f"{failure} (--seed {seed})")
+    for message in failures:
+        print(f"{message} (--seed {seed})")
     return 1 if failures else 0
 
 

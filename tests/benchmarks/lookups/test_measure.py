@@ -23,8 +23,9 @@ PROGRAMS = {
     ),
     "one-hot": Program("one-hot", (Column(50, 8),) * 2, (6,), variant_batch=6, frozen=True),
     "shared": Program("shared", (Column(50, 8, ids=(0, 4), table=0),) * 2, (6,)),
-    "weighted": Program("weighted", (Column(50, 8, ids=(0, 4), weighted=True),), (6,)),
-    "shards": Program("shards", (Column(50, 8, ids=(0, 4), shards=3, max_norm=1.0),), (6,)),
+    "weighted": Program(
+        "weighted", (Column(50, 8, ids=(0, 4), weighted=True, shards=3, max_norm=1.0),), (6,)
+    ),
     "roofline": Program(
         "roofline", (Column(50, 8, ids=(3, 3), combiner="sum"),), (6,), roofline=True
     ),
@@ -50,7 +51,7 @@ def measured(name, effort=EFFORT):
     return [[row for row in rows if row.table == table] for table in (TIMES, RATIOS)]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "shared"])
 def test_a_workload_is_measured(name):
     program = PROGRAMS[name]
     times, ratios = measured(name)
@@ -59,7 +60,7 @@ def test_a_workload_is_measured(name):
             (batch, variant) for batch in program.batches for variant, _ in program.draws(batch)
         ]
     for row in times:
-        assert row.values["limit"] > 0
+        assert row.number("limit") > 0
         assert ("row_sums" in row.values) == program.roofline
     for row in ratios:
         before, after = map(int, row.values["nodes"].split(" to "))
@@ -120,8 +121,9 @@ def test_a_measurement_goes_through_to_ratios():
     effort = dataclasses.replace(EFFORT, end_to_end=False)
     rows = [row for one in (EFFORT, effort) for row in measured("shared", one)[1]]
     (found,) = combined(rows)
-    assert found.values["over stock"]["low"] > 0
-    assert found.values["end to end"] > 0
+    assert isinstance(found.values["over stock"], dict)
+    assert found.number("over stock") > 0
+    assert found.number("end to end") > 0
 
 
 class Side(tensorflow_side.TensorFlowSide):
