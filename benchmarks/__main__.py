@@ -80,10 +80,8 @@ def _run(words: Sequence[str]) -> int:
     out, quick, processes = (given.pop(name) for name in ("out", "quick", "processes"))
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
     results = measured(cases, given, quick, processes, out)
-    for result in results.values():
-        print("\n\n".join([f"{result['case']}: {result['about']}", *report.tables(result["rows"])]))
-        print()
-    return _status(results.values())
+    _tell(results.values())
+    return 0 if all(map(report.is_met, results.values())) else 1
 
 
 def _parser(cases: Sequence[Case]) -> argparse.ArgumentParser:
@@ -127,19 +125,22 @@ def measured(
     return results
 
 
-def _status(results: Iterable[Mapping[str, Any]]) -> int:
-    found = [*results]
-    for failure in (one for result in found for one in result["failures"]):
-        print(failure, file=sys.stderr)
-    if any(map(report.is_busy, found)):
-        print("other programs were running, do not trust the times", file=sys.stderr)
-    return 0 if all(map(report.is_met, found)) else 1
+def _tell(results: Iterable[Mapping[str, Any]]) -> None:
+    """Prints tables, and on the standard error what makes them doubtful."""
+    for result in results:
+        print("\n\n".join([f"{result['case']}: {result['about']}", *report.tables(result["rows"])]))
+        print()
+        for failure in result["failures"]:
+            print(failure, file=sys.stderr)
+        if report.is_busy(result):
+            print(f"{result['case']}: {report.BUSY}", file=sys.stderr)
 
 
 def _smoke() -> int:
     found = measured([CASES[name] for name in SMOKE], {"headlines": True})
+    _tell(found.values())
     print("\n".join(report.reproduced(found, runner.load(_HEADLINES))))
-    return _status(found.values())
+    return 1 if any(result["failures"] for result in found.values()) else 0
 
 
 def _report(folder: Path) -> int:

@@ -81,7 +81,7 @@ def measure(workload: int, seconds: float, scale: float) -> Iterator[Row]:
         scale: of the rows of tables and of the classes.
     """
     one = WORKLOADS[workload]
-    yield _measured(replace(one, classes=int(one.classes * scale)), one.title, seconds, scale)
+    yield _measured(replace(one, classes=int(one.classes * scale)), seconds, scale)
 
 
 def _calls(workload: Workload) -> int:
@@ -193,7 +193,7 @@ def _functions(workload: Workload, scale: float) -> _Functions:
     return _Functions(look_up, read, tuple(flat) if is_ragged else ())
 
 
-def _measured(workload: Workload, title: str, seconds: float, scale: float) -> Row:
+def _measured(workload: Workload, seconds: float, scale: float) -> Row:
     def first(look_up: Callable[..., Any]) -> Callable[..., Any]:
         """Calls it many times in the graph, so that what a call takes from Python is no matter."""
 
@@ -240,7 +240,7 @@ def _measured(workload: Workload, title: str, seconds: float, scale: float) -> R
         values |= {"stock, MB": stock_bytes / 1e6, "fused, MB": fused_bytes / 1e6}
         values["times the memory"] = stock_bytes / fused_bytes
         least["times the memory"] = _LEAST_MEMORY
-    return Row({"workload": title}, values, least=least)
+    return Row({"workload": workload.title}, values, least=least)
 
 
 def _numbers(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -13,7 +13,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 #: Cores that others kept busy, above which times are doubtful.
 _MOST_BUSY = 0.1
-_BUSY = "**other programs were running, do not trust the times**"
+BUSY = "**other programs were running, do not trust the times**"
 
 _VERDICTS = {True: "met", False: "**missed**"}
 
@@ -62,7 +62,7 @@ def _environment(results: Results) -> str:
         machine = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
         count = result["processes"]
         notes = [f"{result['date']}, {count} process{'es' * (count > 1)}, {machine}"]
-        notes += [_BUSY] if is_busy(result) else []
+        notes += [BUSY] if is_busy(result) else []
         notes += ["**a quick run**"] if result["options"].get("quick") else []
         scale = result["options"].get("scale", 1.0)
         notes += [f"rows times {scale}"] if scale != 1.0 else []
