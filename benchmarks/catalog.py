@@ -62,7 +62,7 @@ def _clients(name: str, library: str, models: tuple[str, ...], **environment: An
         "by a library of `fusion build-ops` that no kernel was added to for them, and measured in "
         "their graphs, inputs too. Embeddings are what the first dense layers read.",
         "benchmarks.clients.measure:measure",
-        {"model": models, "way": ("calls", "graph", "SavedModel"), "seconds": 3.0},
+        {"model": models, "way": ("calls", "graph", "SavedModel"), "seconds": 3.0, "library": ""},
         {"seconds": 0.1},
         processes=3,
         **environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,11 @@ from fusion.saved_model.bench.report import IN_GRAPH
 _CALLS = 20
 
 
-def measure(model: str, way: str, seconds: float) -> Iterator[Row]:
+Found = tuple[dict[str, Value], list[str]]
+"""Values and notes of a row."""
+
+
+def measure(model: str, way: str, seconds: float, library: str) -> Iterator[Row]:
     """Yields what is measured of a model, and of its embeddings where they can be told apart.
 
     Args:
@@ -34,21 +39,20 @@ def measure(model: str, way: str, seconds: float) -> Iterator[Row]:
         way: "calls" from Python under `enable`, in the "graph" net of the inputs, or a "SavedModel"
             that is exported, rewritten, split, verified, also by a library of ops, and measured.
         seconds: of calls of each side.
+        library: what `fusion build-ops` wrote; "" to have it built, which takes minutes.
     """
     client = CLIENTS[model]
     whole, embeddings = client.build()
     arrays = client.inputs(BATCH)
-    measured = {"calls": _called, "graph": _in_graph, "SavedModel": _rewritten}[way]
+    rewritten = functools.partial(_rewritten, library=library)
+    ways: dict[str, Callable[..., Found]] = {"calls": _called, "graph": _in_graph}
+    measured = {**ways, "SavedModel": rewritten}[way]
     parts = {"whole": whole, "embeddings": None if way == "calls" else embeddings}
     for part, one in parts.items():
         if one is not None:
             key = {"model": model, "library": client.library, "part": part}
             values, notes = measured(one, arrays, seconds)
             yield Row(key, values, way, notes=notes)
-
-
-Found = tuple[dict[str, Value], list[str]]
-"""Values and notes of a row."""
 
 
 def _called(model: Any, arrays: Arrays, seconds: float) -> Found:
@@ -135,16 +139,17 @@ def _loop(function: Callable[[], list[tf.Tensor]]) -> Callable[[], Any]:
     return call
 
 
-def _rewritten(model: Any, arrays: Arrays, seconds: float) -> Found:
+def _rewritten(model: Any, arrays: Arrays, seconds: float, library: str) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        library = path / "libfusion_ops.so"
-        build_ops(library, cpus=["native"])
+        if not library:
+            library = str(path / "libfusion_ops.so")
+            build_ops(library, cpus=["native"])
         _export(model, arrays, path / "model")
         # Verified with values that are generated after what the graph says of its inputs.
         report = fuse_saved_model(path / "model", path / "fused", verify=True)
         split = split_saved_model(path / "model", path / "split", verify=True)
-        native = compare_models(path / "model", path / "fused", library=str(library))
+        native = compare_models(path / "model", path / "fused", library=library)
         np.savez(path / "inputs.npz", **{key: _bytes(one) for key, one in arrays.items()})
         bench = bench_models(
             path / "model",
