@@ -46,7 +46,8 @@ def measure(model: str, way: str, seconds: float, library: str) -> Iterator[Row]
     arrays = client.inputs(BATCH)
     rewritten = functools.partial(_rewritten, library=library)
     ways: dict[str, Callable[..., Found]] = {"calls": _called, "graph": _in_graph}
-    measured = {**ways, "SavedModel": rewritten}[way]
+    ways["SavedModel"] = rewritten
+    measured = ways[way]
     parts = {"whole": whole, "embeddings": None if way == "calls" else embeddings}
     for part, one in parts.items():
         if one is not None:
