@@ -74,7 +74,11 @@ bench-smoke: $(VENV)/.installed ## Measure the README's first numbers again, bes
 	$(BIN)/python -m benchmarks smoke
 
 clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs, and write a table of them
-	$(CLIENTS_VENV)/bin/python -m benchmarks.clients
+	@mkdir -p build
+	$(CLIENTS_VENV)/bin/fusion build-ops --cpu native -o build/libclients_ops.so
+	@out=benchmarks/results/clients; \
+	$(CLIENTS_VENV)/bin/python -m benchmarks run clients clients-keras3 clients-fit --out $$out --library build/libclients_ops.so; status=$$?; \
+	$(CLIENTS_VENV)/bin/python -m benchmarks report $$out; exit $$status
 
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings, all cases of the tests
 	$(BIN)/python -m tests.soak

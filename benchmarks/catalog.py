@@ -1,235 +1,263 @@
-"""The workloads, and those of them that are the headlines."""
+"""All cases, by name."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import numpy as np
-
-from benchmarks.workloads import Column, Program, Workload
-from modelzoo.criteo import cardinalities
-
-_DIMS = (4, 8, 16, 32, 64, 128)
-_BAG_BYTES = 2**30
-#: Batches that give about as many ids at every length.
-_BAG_BATCHES = {1: 65536, 10: 16384, 50: 4096}
-
-
-def _criteo26() -> Workload:
-    def program(dim: int, cap: int, batches: tuple[int, ...], variant: int) -> Program:
-        rows = cardinalities(cap).values()
-        columns = tuple(Column(count, dim, "dense") for count in rows)
-        return Program(f"dim{dim}", columns, batches, variant, host="features")
-
-    return Workload(
-        "criteo26",
-        "The 26 categorical features of Criteo's logs, one id per row, mean, in tf_keras "
-        "DenseFeatures. Tables have at most 1,000,000 rows at dim 16, and 250,000 at dim 128.",
-        (
-            program(16, 1_000_000, (1, 64, 512, 4096, 65536), 4096),
-            program(128, 250_000, (1, 64, 512, 2048, 4096), 2048),
-        ),
-    )
-
-
-def _multihot26(name: str = "multihot26", about: str = "", **feature: Any) -> Workload:
-    column = dataclasses.replace(Column(100_000, 16, ids=(0, 5)), **feature)
-    columns: tuple[Column, ...] = (column,) * 26
-    if name == "shared":
-        columns = tuple(dataclasses.replace(column, table=place // 2) for place in range(26))
-    about = about or "26 columns of 0 to 5 ids per row, mean, by safe_embedding_lookup_sparse."
-    return Workload(name, about, (Program("dim16", columns, (1, 64, 512, 4096), 512),))
-
-
-def _training26() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
-    return Workload(
-        "training26",
-        "multihot26 with the gradients of its tables, as optimizers get them.",
-        (Program("dim16", columns, (64, 512, 4096), 512, host="gradients"),),
-    )
-
-
-def _lookup_sparse26() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
-    return Workload(
-        "lookup_sparse26",
-        "26 tables, 0 to 5 ids per row, mean: fusion.lookup_sparse of all against "
-        "tf.nn.embedding_lookup_sparse of each, alone and with the gradients of the tables.",
-        (
-            Program("forward", columns, (512,), host="tables", distribution="uniform"),
-            Program("gradients", columns, (512,), host="trained tables", distribution="uniform"),
-        ),
-    )
-
-
-def _deepfm() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
-    return Workload(
-        "deepfm",
-        "A training step of DeepFM: multihot26's columns with embeddings and linear weights, 13 "
-        "dense features, three layers of 256. Keras 3's SGD on both sides; its Adagrad on stock's, "
-        "fusion.optimizers.Adagrad on fusion's, which has row updates fused, too.",
-        (
-            Program("sgd", columns, (64, 512, 4096), host="deepfm"),
-            Program("adagrad", columns, (64, 512, 4096), host="deepfm", optimizer="adagrad"),
-        ),
-    )
-
-
-def _recom_micro() -> Workload:
-    programs = tuple(
-        Program(f"columns{count}", (Column(100, 8, "bucketized"),) * count, (256,), host="features")
-        for count in (10, 100, 1000)
-    )
-    return Workload(
-        "recom-micro", "RECom's microbenchmark: bucketized numbers, 100 buckets, mean.", programs
-    )
-
-
-def _recom_e() -> Workload:
-    columns = (
-        (Column(100, 8, "bucketized"),) * 880
-        + (Column(100, 8, "hashed"),) * 50
-        + (Column(10_000, 8, "word"),) * 50
-        + (Column(10_000, 8, "words", ids=(1, 10), combiner="sum"),) * 15
-        + (Column(2**20, 32, ids=(1, 10), combiner="sum"),) * 5
-    )
-    return Workload(
-        "recom-e",
-        "A whole model: 880 bucketized columns, 50 hashed integers, 50 hashed strings, 15 of 1 to "
-        "10 hashed strings, 5 large tables with 1 to 10 ids, 32 dense features, layers of 32 and "
-        "of 1024, 1024 and 128. The large tables have 2^20 rows instead of 2^23.",
-        (Program("model", columns, (256,), 256, host="model"),),
-    )
-
-
-def _recflex_a() -> Workload:
-    rng = np.random.default_rng(0)
-    deviation = np.sqrt(np.log(1 + (128 / 256) ** 2))
-    drawn = rng.lognormal(np.log(256) - deviation**2 / 2, deviation, 3)
-    batches = tuple(sorted(int(min(512, size)) for size in drawn))
-    lengths = np.geomspace(10, 500, 500).astype(int)
-    coverages = rng.permutation(np.linspace(0.3, 1.0, 500))
-    pairs = [
-        (
-            Column(1024, _DIMS[place % 6], combiner="sum"),
-            Column(
-                4096,
-                _DIMS[int(rng.integers(6))],
-                ids=(max(10, length // 2), max(10, length)),
-                coverage=float(coverage),
-                combiner="sum",
-            ),
-        )
-        for place, (length, coverage) in enumerate(
-            zip(lengths.tolist(), coverages.tolist(), strict=True)
-        )
-    ]
-    tenth = tuple(column for pair in pairs[::10] for column in pair)
-    columns = tuple(column for pair in pairs for column in pair)
-    return Workload(
-        "recflex-a",
-        "Half of the columns one-hot, half with bags of 10 to 500 ids on 30 to 100 % of the rows, "
-        "dims of 4 to 128, sum. Batches are drawn from a log-normal of mean 256, deviation 128.",
-        (
-            Program("columns100", tenth, batches, batches[1]),
-            Program("columns1000", columns, batches[1:2]),
-        ),
-    )
-
-
-def _wide1000() -> Workload:
-    columns = (Column(1000, 8),) * 1000
-    return Workload(
-        "wide1000",
-        "1000 columns of one id per row, mean, by safe_embedding_lookup_sparse.",
-        (
-            Program("variables", columns, (256,), 256),
-            Program("frozen", columns, (256,), frozen=True),
-        ),
-    )
-
-
-def _bag() -> Workload:
-    programs = tuple(
-        Program(
-            f"ids{length}-dim{dim}",
-            (Column(_BAG_BYTES // (4 * dim), dim, ids=(length, length), combiner="sum"),),
-            (_BAG_BATCHES[length],),
-            distribution="uniform",
-            roofline=True,
-        )
-        for length in _BAG_BATCHES
-        for dim in (8, 16, 32, 64, 128)
-    )
-    return Workload("bag", "One column over a table of 1 GiB, sum, uniform ids.", programs)
-
-
-def _linear() -> Workload:
-    columns = {count: (Column(10_000, 16, ids=(5, 5)),) * count for count in (1, 3, 10, 30, 100)}
-    ids = {length: (Column(10_000, 16, ids=(length, length)),) * 26 for length in (1, 2, 5, 10, 50)}
-    dims = {dim: (Column(10_000, dim, ids=(5, 5)),) * 26 for dim in (4, 8, 16, 32, 64, 128, 256)}
-    return Workload(
-        "linear",
-        "How cost grows: with the columns (5 ids, dim 16), the ids per row (26 columns, dim 16), "
-        "the dim (26 columns, 5 ids); tables of 10,000 rows.",
-        tuple(
-            Program(f"{name}{number}", found, (512,))
-            for name, numbers in (("columns", columns), ("ids", ids), ("dim", dims))
-            for number, found in numbers.items()
-        ),
-    )
-
-
-WORKLOADS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        _multihot26(),
-        _training26(),
-        _lookup_sparse26(),
-        _deepfm(),
-        _criteo26(),
-        _wide1000(),
-        _recom_micro(),
-        _recom_e(),
-        _recflex_a(),
-        _bag(),
-        _multihot26("weighted", "multihot26 with weights, sum.", weighted=True, combiner="sum"),
-        _multihot26("max_norm", "multihot26 with rows clipped to a norm of 2.", max_norm=2.0),
-        _multihot26("shared", "multihot26 with two columns to a table."),
-        _multihot26("partitioned", "multihot26 with tables in 4 partitions, div.", shards=4),
-        _linear(),
-    )
-}
-"""All that is measured by running programs, by name."""
-
-
-def _only(workload: str, *programs: tuple[str, tuple[int, ...]]) -> Workload:
-    """A workload's programs of these names, at these batch sizes, without variants."""
-    found = WORKLOADS[workload]
-    kept = tuple(
-        dataclasses.replace(program, batches=batches, variant_batch=None)
-        for name, batches in programs
-        for program in found.programs
-        if program.name == name
-    )
-    return dataclasses.replace(found, programs=kept)
-
-
-HEADLINES: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        _only("criteo26", ("dim16", (512, 4096))),
-        _only("multihot26", ("dim16", (512, 4096))),
-        _only("recom-micro", ("columns100", (256,))),
-        _only("recom-e", ("model", (256,))),
-        _only("training26", ("dim16", (512,))),
-        _only("deepfm", ("sgd", (512,)), ("adagrad", (512,))),
-    )
-}
-"""What the README shows, measured of one commit in less than half an hour."""
+from benchmarks.case import Case
+from benchmarks.lookups.catalog import WORKLOADS
+from benchmarks.lookups.workloads import Workload
 
 SMOKE = ("criteo26", "multihot26", "recom-micro")
 """The headlines that show within three minutes whether they hold: those of lookups alone."""
+
+
+def _lookups(workload: Workload) -> Case:
+    return Case(
+        workload.name,
+        workload.about,
+        "benchmarks.lookups.measure:measure",
+        {"scale": 1.0, "headlines": False},
+        quick={"small": True},
+        fixed={"workload": workload.name, "end_to_end": True, "small": False},
+        # Tracing a function for calls with fed tensors takes minutes with 1000 columns.
+        later={"end_to_end": False},
+        processes=3,
+        is_standard=True,
+    )
+
+
+_LEGACY = {"CUDA_VISIBLE_DEVICES": "-1", "TF_USE_LEGACY_KERAS": "1"}
+"""The environment of libraries whose Keras is tf_keras."""
+
+
+def _training(framework: str, name: str, rows: tuple[int, ...]) -> Case:
+    options: dict[str, Any] = {
+        "optimizer": ("sgd", "adagrad", "adam"),
+        "rows": rows,
+        "distribution": "uniform",
+        "steps": 0,
+        "columns": 26,
+        "seconds": 15.0,
+        "profile": False,
+    }
+    return Case(
+        framework,
+        f"Steps of training in {name}: embeddings of dim 16, one id per row, side by side, and "
+        "three dense layers of 256 units, batch 512: stock layers and optimizers, as they are and "
+        "under `fusion.enable()`, in turns in one process. Losses and all variables, slots "
+        "included, are compared after 200 steps, 20 of a million rows.",
+        "benchmarks.training.measure:measure",
+        options,
+        {"small": True, "rows": (10_000,), "seconds": 0.1},
+        {"framework": framework, "small": False},
+    )
+
+
+def _clients(name: str, library: str, models: tuple[str, ...], **environment: Any) -> Case:
+    return Case(
+        name,
+        f"Models of {library}, batch 512, with and without `fusion`: calls from Python; in the "
+        "graph, net of the inputs, which variables hold; and exported SavedModels, verified, also "
+        "by a library of `fusion build-ops` that no kernel was added to for them, and measured in "
+        "their graphs, inputs too. Embeddings are what the first dense layers read.",
+        "benchmarks.clients.measure:measure",
+        {"model": models, "way": ("calls", "graph", "SavedModel"), "seconds": 3.0, "library": ""},
+        {"seconds": 0.1},
+        processes=3,
+        **environment,
+    )
+
+
+_ALL = (
+    *map(_lookups, WORKLOADS.values()),
+    Case(
+        "startup",
+        "Seconds until the first lookups of 26 columns are done in a new process, kernels "
+        "compiled.",
+        "benchmarks.costs:startup",
+        {"starts": 5},
+        {"starts": 1},
+        processes=3,
+        is_standard=True,
+    ),
+    Case(
+        "memory",
+        "Growth of a process's largest memory while lookups in a large table run.",
+        "benchmarks.costs:memory",
+        {"mebibytes": 1024},
+        {"mebibytes": 256},
+        processes=3,
+        is_standard=True,
+    ),
+    Case(
+        "concurrency",
+        "Calls per second of 8 threads together over those of one, multihot26.",
+        "benchmarks.costs:concurrency",
+        {"seconds": 2.0},
+        {"seconds": 0.1},
+        processes=3,
+        is_standard=True,
+    ),
+    Case(
+        "saved-models",
+        "Calls per second of rewritten SavedModels over those of the originals, side by side, of "
+        "the whole model and of its embeddings alone; see `fusion bench`.",
+        "benchmarks.saved_models:measure",
+        {
+            "model": ("demo", "recom-e tenth"),
+            "largest": 4096,
+            "seconds": 2.0,
+            "cap": 200_000,
+            "steps": 30,
+        },
+        {"largest": 1, "seconds": 0.1, "cap": 2000, "steps": 2},
+        processes=3,
+        is_standard=True,
+    ),
+    Case(
+        "layers",
+        "Lookups of Keras 3's layers, of ragged ids, and products of one-hot ids, in the graph, "
+        "net of the ids.",
+        "benchmarks.layers:measure",
+        {"workload": (*range(14),), "seconds": 4.0, "scale": 1.0},
+        {"workload": (0, 6, 10, 12), "seconds": 0.1, "scale": 0.01},
+        processes=3,
+    ),
+    _training("keras", "Keras 3", (10_000, 100_000, 1_000_000)),
+    _training("tf_keras", "tf_keras", (100_000,)),
+    _training("compat.v1", "a compat.v1 Session", (100_000,)),
+    Case(
+        "pass",
+        "What fusion costs while TensorFlow optimizes graphs.",
+        "benchmarks.passes:measure",
+        {"columns": 1000, "layers": 6000, "repeats": 7},
+        {"columns": 20, "layers": 100, "repeats": 1},
+    ),
+    Case(
+        "latency",
+        "26 columns of dimension 16 over tables of 80 MB, 0 to 5 uniform ids per row, batch 64: "
+        "p50 and p99 of the calls that begin in each second since a model's first answer, by one "
+        "client at a rate, or by several as fast as they can.",
+        "benchmarks.latency:measure",
+        {
+            "clients": (1, 8),
+            "side": ("stock", "fusion"),
+            "seconds": 12,
+            "rate": 200.0,
+            "scale": 1.0,
+        },
+        {"clients": (2,), "seconds": 1, "scale": 0.0001},
+    ),
+    Case(
+        "mapped",
+        "A model of 8 tables of dimension 64 that are files, beside the same with variables.",
+        "benchmarks.mapped:measure",
+        {
+            "part": ("starts", "warm", "pages"),
+            "gigabytes": 8.0,
+            "starts": 3,
+            "seconds": 10.0,
+        },
+        {"part": ("starts", "warm"), "gigabytes": 0.05, "starts": 1, "seconds": 0.1},
+    ),
+    Case(
+        "packed",
+        "Lookups of 8 columns in one table of packed rows, over those in the float32 table.",
+        "benchmarks.packed:measure",
+        {"dim": (16, 64, 128), "megabytes": 1024.0, "seconds": 5.0},
+        {"dim": (16,), "megabytes": 1.0, "seconds": 0.1},
+    ),
+    Case(
+        "stores",
+        "Fetching rows of 13,312 distinct keys, dimension 16, from each tier, alone and below a "
+        "cache, beside Redis's MGET.",
+        "benchmarks.stores:measure",
+        {"rows": 1_000_000, "seconds": 5.0},
+        {"rows": 14_000, "seconds": 0.1},
+    ),
+    Case(
+        "table_store",
+        "Lookups in a table store, by its op and from Python, beside stock gathers of variables.",
+        "benchmarks.table_store:measure",
+        {"rows": 20_000, "seconds": 5.0},
+        {"rows": 1000, "seconds": 0.1},
+    ),
+    Case(
+        "tables",
+        "Embedding variables of dimension 16 against stock's hash tables, and training against a "
+        "plain table.",
+        "benchmarks.tables:measure",
+        {"keys": 10_000_000, "batch": 4096, "seconds": 20.0},
+        {"keys": 3000, "batch": 8, "seconds": 0.1},
+    ),
+    Case(
+        "data",
+        "Batches of Parquet files by `fusion.data.ParquetLoader`, beside tf.data over pyarrow.",
+        "benchmarks.data:measure",
+        {"batch": (512, 65536), "rows": 2_000_000, "seconds": 10.0},
+        {"rows": 2000, "seconds": 0.1},
+    ),
+    Case(
+        "image",
+        "A server as in a container: another user, read-only files, no HOME, one processor; "
+        "root alone can measure it.",
+        "benchmarks.image:measure",
+        {"model": (), "seconds": 10.0},
+        {"seconds": 0.5},
+        processes=3,
+    ),
+    Case(
+        "quotas",
+        "Lookups of 26 columns in one op under CPU quotas, by the number of threads; needs the "
+        "right to make control groups.",
+        "benchmarks.quotas:measure",
+        {"quota": (1, 2), "rounds": 20},
+        {"quota": (1,), "rounds": 1},
+    ),
+    Case(
+        "scale",
+        "What tables that are split by rows send over many replicas: a model, nothing is measured.",
+        "benchmarks.scale:measure",
+        {
+            "replicas": (16, 64, 256, 1024, 4096),
+            "batch": 65_536,
+            "dimension": 128,
+            "alpha": 1.05,
+        },
+    ),
+    _clients(
+        "clients",
+        "DeepCTR and TFRS",
+        ("DeepFM", "WDL", "DCN", "xDeepFM", "DIN", "BST", "ranking", "retrieval"),
+        environment=_LEGACY,
+    ),
+    _clients("clients-keras3", "keras-rs", ("EmbedReduce",)),
+    Case(
+        "clients-fit",
+        "Steps of training of models of DeepCTR and TFRS, as `fit` takes them, batch 512; losses "
+        "and all variables, slots included, are compared after so many steps.",
+        "benchmarks.clients.measure:train",
+        {
+            "model": ("DeepFM-fit", "DeepFM-fit-without-l2", "ranking-fit"),
+            "steps": 50,
+            "seconds": 15.0,
+        },
+        {"steps": 3, "seconds": 0.1},
+        environment=_LEGACY,
+    ),
+    Case(
+        "gpu",
+        "Bags of many columns on a GPU, checked against float64, the share of a copy's bandwidth "
+        "that they have with cold caches, torch, FBGEMM and TensorFlow beside them, where they "
+        "are there; needs numba-cuda, and torch or cupy, not TensorFlow. Other names choose "
+        "workloads that begin so.",
+        "benchmarks.gpu.measure:measure",
+        {"workload": ("",), "scale": 1.0, "repeats": 20, "seed": 0},
+        {"workload": ("bag, 10 ids, dim 8",), "scale": 0.00005},
+        environment={},
+    ),
+)
+
+CASES = {case.name: case for case in _ALL}
+"""All of them."""

@@ -1,17 +1,12 @@
 """Batches of Parquet files by `fusion.data.ParquetLoader`, beside `tf.data` over pyarrow by hand.
 
-python -m benchmarks.data [--rows 2000000] [--seconds 10] [--out FOLDER]
-
 The file has the 40 columns of Criteo's click logs: a label, 13 floats and 26 ids, int64, in row
 groups of 262,144. By hand a generator converts what `iter_batches` of pyarrow gives, a record batch
-for each batch, and a thread of TensorFlow's reads ahead. The rows of both are compared before they
-are measured; then they take turns, an epoch each.
+for each batch, and a thread of TensorFlow's reads ahead.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,15 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from benchmarks.markdown import table as markdown
-from benchmarks.measure import in_turns
+from benchmarks.case import Row
+from benchmarks.measure import calls_in_turns, quartiles, ratios
 from fusion.data import ParquetLoader
 
 _LABEL = "label"
 _COUNTS = [f"I{k}" for k in range(1, 14)]
 _IDS = [f"C{k}" for k in range(1, 27)]
 _GROUP = 1 << 18
-_SIZES = (512, 65536)
 
 
 def write_file(path: Path, rows: int) -> None:
@@ -90,59 +84,28 @@ def _epoch(dataset: tf.data.Dataset) -> Callable[[], None]:
     return run
 
 
-def measure(folder: Path, rows: int, seconds: float) -> dict[str, Any]:
-    """Rows a second of each side, by batch size: median, and the quartiles.
+def measure(batch: int, rows: int, seconds: float) -> Iterator[Row]:
+    """Yields rows a second of each side.
 
     Args:
-        folder: for the file.
+        batch: rows of a batch.
         rows: of an epoch.
-        seconds: for each side and batch size.
+        seconds: for each side.
     """
-    path = folder / "criteo.parquet"
-    write_file(path, rows)
-    found: dict[str, Any] = {}
-    for size in _SIZES:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "criteo.parquet"
+        write_file(path, rows)
         sides = {
-            "by hand": by_hand(path, size),
-            "ParquetLoader": by_loader(path, size, shuffle=False),
-            "ParquetLoader, shuffled": by_loader(path, size, shuffle=True),
+            "by hand": by_hand(path, batch),
+            "ParquetLoader": by_loader(path, batch, shuffle=False),
+            "ParquetLoader, shuffled": by_loader(path, batch, shuffle=True),
         }
         assert_equal(sides["ParquetLoader"], sides["by hand"])
-        times = in_turns([_epoch(side) for side in sides.values()], seconds * len(sides))
-        for name, each in zip(sides, times, strict=True):
-            ratios = np.array(times[0][: len(each)]) / np.array(each)[: len(times[0])]
-            found[f"{name}, {size}"] = {
-                "rows_per_second": float(rows / np.median(each)),
-                "ratio": [float(q) for q in np.percentile(ratios, [25, 50, 75])],
-            }
-    return found
-
-
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of an epoch, default 2e6")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each side, default 10")
-    parser.add_argument("--out", type=Path, help="a folder for the numbers, data.json")
-    options = parser.parse_args()
-    from fusion.runtime.machine import machine
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.rows, options.seconds)
-    lines = [
-        (
-            name,
-            f"{one['rows_per_second'] / 1e6:.2f}",
-            "{1:.2f} ({0:.2f} to {2:.2f})".format(*one["ratio"]),
-        )
-        for name, one in found.items()
-    ]
-    print(markdown(("batches of", "million rows/s", "times by hand"), lines))
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"rows": options.rows, "sides": found, "machine": machine()}, indent=2)
-        (options.out / "data.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        epochs = {name: _epoch(side) for name, side in sides.items()}
+        times = calls_in_turns(epochs, seconds * len(sides))
+    for name, found in times.items():
+        values = {
+            "million rows/s": quartiles([rows / one / 1e6 for one in found]),
+            "times by hand": ratios(times["by hand"], found),
+        }
+        yield Row({"batch": batch, "side": name}, values)

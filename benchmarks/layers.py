@@ -8,25 +8,23 @@ stock's Keras 3 models have one for each table.
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
-from benchmarks.measure import in_turns
+import fusion
+from benchmarks.case import Row
+from benchmarks.lookups.catalog import CARDINALITIES
+from benchmarks.measure import calls_in_turns, peak
 
 #: How many times as much memory as fusion stock has to need for products of one-hot ids.
-LEAST_MEMORY = 20
-#: Processes that each workload is measured in, and seconds for each.
-_PROCESSES, _SECONDS = 3, 4.0
+_LEAST_MEMORY = 20
+_MOST_ROWS = 1_000_000
 COLUMNS = 26
-_PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -74,34 +72,16 @@ WORKLOADS = (
 )
 
 
-def measure(progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the results of all workloads, medians of processes."""
-    found = []
-    for place, workload in enumerate(WORKLOADS):
-        runs = [_in_a_process(place) for _ in range(_PROCESSES)]
-        ratios = [run["ratio"] for run in runs]
-        found.append(
-            {
-                **workload.__dict__,
-                "title": workload.title,
-                **{key: statistics.median(run[key] for run in runs) for key in runs[0]},
-                "range": [min(ratios), max(ratios)],
-            }
-        )
-        memory = f", memory {found[-1]['memory']:.0f}x" if workload.kind == "hot" else ""
-        ratio = f"{found[-1]['ratio']:.2f}x (at least {workload.least:g}x)"
-        progress(f"{workload.title}: {ratio}{memory}")
-    return found
+def measure(workload: int, seconds: float, scale: float) -> Iterator[Row]:
+    """Yields milliseconds net of reading the ids, and of one-hot ids the memory of a call, too.
 
-
-def write(out: Path, progress: Callable[[str], None]) -> bool:
-    """Measures everything into `layers.json` of a folder; returns whether all reach the least."""
-    found = measure(progress)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "layers.json").write_text(json.dumps(found, indent=1) + "\n")
-    least = (one["ratio"] >= one["least"] for one in found)
-    memory = (one["memory"] >= LEAST_MEMORY for one in found if one["kind"] == "hot")
-    return all([*least, *memory])
+    Args:
+        workload: its place in `WORKLOADS`.
+        seconds: for all sides.
+        scale: of the rows of tables and of the classes.
+    """
+    one = WORKLOADS[workload]
+    yield _measured(replace(one, classes=int(one.classes * scale)), seconds, scale)
 
 
 def _calls(workload: Workload) -> int:
@@ -111,24 +91,7 @@ def _calls(workload: Workload) -> int:
     return max(1, min(100, 20_000 // (workload.batch * workload.length)))
 
 
-def _in_a_process(place: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.layers", str(place)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
-    return found
-
-
-def _rows_of_tables(count: int) -> Iterator[int]:
-    """Sizes of Criteo's tables, with a cap, as the workload criteo26 has them."""
-    from benchmarks.catalog import WORKLOADS as CATALOG
-
-    (program, *_) = CATALOG["criteo26"].programs
-    return (column.rows for column in program.columns[:count])
-
-
 def _ids(workload: Workload, rows: int, seed: int) -> Any:
-    import tensorflow as tf
-
     rng = np.random.default_rng(seed)
     if workload.kind == "ragged":
         lengths = rng.poisson(workload.length, workload.batch)
@@ -142,9 +105,6 @@ def _ids(workload: Workload, rows: int, seed: int) -> Any:
 
 
 def _looked_up(workload: Workload, layer: Any, ids: Any) -> Any:
-    import keras
-    import tensorflow as tf
-
     if workload.kind == "ragged":
         rows = tf.ragged.map_flat_values(tf.nn.embedding_lookup, layer, ids)
         return tf.reduce_mean(rows, 1)
@@ -169,20 +129,16 @@ class _Functions:
 
     def traced(self, function: Callable[..., Any]) -> Callable[[], Any]:
         """Returns a call of a function that was made a graph, in which numbers of ids are free."""
-        import tensorflow as tf
-
         specs = [tf.TensorSpec([None], one.dtype) for one in self.passed]
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         return lambda: concrete(*self.passed)
 
 
-def _functions(workload: Workload) -> _Functions:
-    import keras
-    import tensorflow as tf
-
+def _functions(workload: Workload, scale: float) -> _Functions:
     is_hot = workload.kind == "hot"
     sizes = [workload.classes] * workload.columns if is_hot else []
-    sizes = sizes or list(_rows_of_tables(workload.columns))
+    capped = (max(2, int(scale * min(rows, _MOST_ROWS))) for rows in CARDINALITIES)
+    sizes = sizes or [*capped][: workload.columns]
     ids = [_ids(workload, rows, k) for k, rows in enumerate(sizes)]
     flat = [part for one in ids for part in tf.nest.flatten(one, expand_composites=True)]
     # How many ragged ids there are depends on the batch, which a variable's shape does not.
@@ -237,11 +193,7 @@ def _functions(workload: Workload) -> _Functions:
     return _Functions(look_up, read, tuple(flat) if is_ragged else ())
 
 
-def _measured(workload: Workload) -> dict[str, float]:
-    import tensorflow as tf
-
-    import fusion
-
+def _measured(workload: Workload, seconds: float, scale: float) -> Row:
     def first(look_up: Callable[..., Any]) -> Callable[..., Any]:
         """Calls it many times in the graph, so that what a call takes from Python is no matter."""
 
@@ -258,15 +210,15 @@ def _measured(workload: Workload) -> dict[str, float]:
 
         return loop
 
-    of_stock, of_fusion = _functions(workload), _functions(workload)
+    of_stock, of_fusion = _functions(workload, scale), _functions(workload, scale)
     is_hot = workload.kind == "hot"
-    whole, stock_bytes = _peak(of_stock.traced(of_stock.look_up))
+    whole, stock_bytes = peak(_numbers(of_stock.traced(of_stock.look_up)))
     stock, ids = (of_stock.traced(first(one)) for one in (of_stock.look_up, of_stock.read))
     stock(), ids()
     with fusion.fused():
         warm = of_fusion.traced(of_fusion.look_up)
         warm()
-        same, fused_bytes = _peak(warm)
+        same, fused_bytes = peak(_numbers(warm))
         report = fusion.stats().last_report
         fused = of_fusion.traced(first(of_fusion.look_up))
         fused()
@@ -277,32 +229,19 @@ def _measured(workload: Workload) -> dict[str, float]:
         np.testing.assert_allclose(same, whole, rtol=1e-5, atol=1e-6)
     else:
         np.testing.assert_array_equal(whole, same)
-    times, calls = in_turns((stock, fused, ids), _SECONDS), _calls(workload)
-    stock_s, fused_s, ids_s = (statistics.median(one) / calls for one in times)
-    return {
-        "stock_ms": 1e3 * (stock_s - ids_s),
-        "fused_ms": 1e3 * (fused_s - ids_s),
-        "ids_ms": 1e3 * ids_s,
-        "ratio": (stock_s - ids_s) / (fused_s - ids_s),
-        "stock_mb": stock_bytes / 1e6,
-        "fused_mb": fused_bytes / 1e6,
-        "memory": stock_bytes / fused_bytes,
-    }
+    sides = {"stock": stock, "fused": fused, "ids": ids}
+    times = calls_in_turns(sides, seconds)
+    ms = {k: 1e3 * float(np.median(one)) / _calls(workload) for k, one in times.items()}
+    net = {k: ms[k] - ms["ids"] for k in ("stock", "fused")}
+    values = {"stock, ms": net["stock"], "fused, ms": net["fused"], "ids, ms": ms["ids"]}
+    values["over stock"] = net["stock"] / net["fused"]
+    least = {"over stock": workload.least}
+    if is_hot:
+        values |= {"stock, MB": stock_bytes / 1e6, "fused, MB": fused_bytes / 1e6}
+        values["times the memory"] = stock_bytes / fused_bytes
+        least["times the memory"] = _LEAST_MEMORY
+    return Row({"workload": workload.title}, values, least=least)
 
 
-def _peak(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Returns the result of a call, and how many bytes more than before the process had in it."""
-
-    def has(key: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        (line,) = (one for one in lines if one.startswith(key))
-        return int(line.split()[1]) << 10
-
-    Path("/proc/self/clear_refs").write_text("5")
-    before = has("VmRSS")
-    result = call().numpy()
-    return result, max(has("VmHWM") - before, _PAGE)
-
-
-if __name__ == "__main__":
-    print(json.dumps(_measured(WORKLOADS[int(sys.argv[1])])))
+def _numbers(call: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: call().numpy()

@@ -1,13 +1,10 @@
 """A model whose tables are files, against the same model with variables, and stock.
 
-python -m benchmarks.mapped [--gigabytes 8] [--repeats 3] [--seconds 10] [--out FOLDER]
-
-Each measurement is a process of its own: `python -m benchmarks.mapped step NAME ARGUMENT ...`.
+Each step is a process of its own: `python -m benchmarks.mapped STEP ARGUMENT ...`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -16,124 +13,73 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from benchmarks.case import Row
 from benchmarks.control_groups import limited
+from benchmarks.measure import calls_in_turns, memory, milliseconds, on_each, percentiles
 
 _TABLES, _DIM, _BATCH = 8, 64, 512
-_LIMIT = 2 << 30
-_MOST_SECONDS = 90
-
-
-def measure(folder: Path, gigabytes: float, repeats: int) -> dict[str, Any]:
-    """Makes the models, and measures each.
-
-    Args:
-        folder: for models; must have room for five times the tables.
-        gigabytes: of the tables together.
-        repeats: processes of each measurement.
-    """
-    rows = int(gigabytes * 1e9 / (4 * _DIM * _TABLES))
-    _child("make", folder / "stock", rows)
-    made = {way: _child("rewrite", folder / "stock", way, folder / way) for way in _WAYS}
-    starts: dict[str, list[dict[str, Any]]] = {"stock": [], **{way: [] for way in _WAYS}}
-    for _ in range(repeats):
-        for way, found in starts.items():
-            found.append(_child("start", folder / way, way))
-    result: dict[str, Any] = {
-        "tables_bytes": rows * 4 * _DIM * _TABLES,
-        "rewrite": made,
-        "split": _child("split", folder / "stock", folder / "split"),
-        "start": starts,
-        "shared": _shared(folder / "mapped"),
-    }
-    return result
-
-
+_ROW_BYTES = 4 * _DIM * _TABLES
 _WAYS = ("variables", "mapped", "memory")
-
-
-def warm(folder: Path, gigabytes: float, seconds: float) -> dict[str, Any]:
-    """Measures lookups where all pages are in memory, all models in one process."""
-    rows = int(gigabytes * 1e9 / (4 * _DIM * _TABLES))
-    _child("make", folder / "stock", rows)
-    for way in _WAYS:
-        _child("rewrite", folder / "stock", way, folder / way)
-    return _child("warm", folder, seconds)
-
-
-def pages(folder: Path) -> dict[str, Any]:
-    """Measures lookups where no pages are in memory, with memory for all tables and for half.
-
-    And each as it is not chosen there.
-    """
-    size = 2 * _LIMIT
-    _child("make", folder / "stock", size // (4 * _DIM * _TABLES))
-    _child("rewrite", folder / "stock", "mapped", folder / "mapped")
-    shutil.rmtree(folder / "stock")
-    found: dict[str, Any] = {"tables_bytes": size, "limit_bytes": _LIMIT}
-    for reads, mapped_bytes in _READS.items():
-        model = folder / reads
-        _child("advise", folder / "mapped", model, mapped_bytes)
-        _forget_tables(model)
-        found[f"all, {reads}"] = _child("calls", model, 2000, _MOST_SECONDS)
-        _forget_tables(model)  # what is in memory already counts for whoever brought it there
-        with limited(_LIMIT) as enter:
-            if enter is not None:
-                found[f"half, {reads}"] = _child("calls", model, 800, _MOST_SECONDS, before=enter)
-    return found
-
-
+_MOST_SECONDS = 90
 #: How the system reads, and what the model says of its size to have it.
 _READS = {"as chosen": "", "ahead": 0, "page by page": 1 << 60}
 
 
-def report(found: dict[str, Any]) -> str:
-    """What was measured, in Markdown."""
-    from benchmarks.markdown import table as markdown
+def measure(part: str, gigabytes: float, starts: int, seconds: float) -> Iterator[Row]:
+    """Yields what a part of the measurements finds.
 
-    lines = []
-    for way, runs in found["start"].items():
-        times = [run["first_s"] for run in runs]
-        middle = statistics.median(times)
-        spread = f"{middle:.2f} ({min(times):.2f} to {max(times):.2f})"
-        memory = statistics.median(run["memory_mb"] for run in runs)
-        lines.append((way, spread, f"{memory:,.0f}"))
-    head = ("tables in", "s from loading to the first answer", "MB of memory then")
-    parts = [markdown(head, lines)]
-    shared = found["shared"]
-    parts.append(
-        f"Two processes that have looked all tables up: {shared['rss_mb']:,.0f} MB each, of which "
-        f"{shared['pss_mb']:,.0f} MB if shared pages count by half."
-    )
-    made = {
-        "fusion rewrite --tables mapped": found["rewrite"]["mapped"],
-        "fusion split": found["split"],
-    }
-    for name, one in made.items():
-        above = one["peak_mb"] - one["before_mb"]
-        parts.append(f"`{name}`: {above:,.0f} MB above TensorFlow's own.")
-    rows = [
-        (
-            way,
-            "page by page" if each["is_random"] else "ahead",
-            str(each["calls"]),
-            *(f"{each[name]:.1f}" for name in ("seconds", "p50_ms", "p99_ms")),
-        )
-        for way, each in found["pages"].items()
-        if isinstance(each, dict)
-    ]
-    columns = ("memory for", "reads", "calls", "s", "ms, p50 of the second half", "p99")
-    parts.append(markdown(columns, rows))
-    lines = [
-        (batch, *(f"{times[way]:.3f}" for way in _WAYS))
-        for batch, times in found["warm_ms"].items()
-    ]
-    parts.append(markdown(("batch, all pages warm", *(f"ms, {way}" for way in _WAYS)), lines))
-    return "\n\n".join(parts)
+    Args:
+        part: "starts": from loading a model to its first answer, and the memory of that, of two
+            processes, and of making the model. "warm": lookups where all pages are in memory.
+            "pages": where none is, with memory for all tables and for half.
+        gigabytes: of the tables together; the folder for models must have room for five times
+            that. Of "warm" at most one, of "pages" at most half.
+        starts: of each model.
+        seconds: of warm calls.
+    """
+    most = {"starts": gigabytes, "warm": min(gigabytes, 1.0), "pages": min(gigabytes / 2, 4.3)}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _child("make", folder / "stock", int(most[part] * 1e9 / _ROW_BYTES))
+        if part == "pages":
+            yield from _pages(folder)
+            return
+        made = {way: _child("rewrite", folder / "stock", way, folder / way) for way in _WAYS}
+        if part == "warm":
+            for row in _child("warm", folder, seconds)["rows"]:
+                yield Row(**row)
+            return
+        for _ in range(starts):
+            for way in ("stock", *_WAYS):
+                yield Row({"tables in": way}, _child("start", folder / way, way))
+        yield Row({"processes that have looked up all rows": 2}, _shared(folder / "mapped"))
+        made["split"] = _child("split", folder / "stock", folder / "split")
+        for way, values in made.items():
+            yield Row({"rewritten to": way}, values)
+
+
+def _pages(folder: Path) -> Iterator[Row]:
+    """Lookups without pages in memory, as they are read and as they are not."""
+    _child("rewrite", folder / "stock", "mapped", folder / "mapped")
+    shutil.rmtree(folder / "stock")
+    files = (folder / "mapped" / "assets" / "tables").iterdir()
+    half = sum(file.stat().st_size for file in files) // 2
+    for reads, mapped_bytes in _READS.items():
+        model = folder / reads
+        _child("advise", folder / "mapped", model, mapped_bytes)
+        _forget_tables(model)
+        found = _child("calls", model, 2000, _MOST_SECONDS)
+        yield Row({"memory for": "all", "reads": reads}, found)
+        _forget_tables(model)  # what is in memory already counts for whoever brought it there
+        with limited(half) as enter:
+            if enter is not None:
+                found = _child("calls", model, 800, _MOST_SECONDS, before=enter)
+                yield Row({"memory for": "half", "reads": reads}, found)
 
 
 def _forget_tables(model: Path) -> None:
@@ -146,7 +92,7 @@ def _forget_tables(model: Path) -> None:
 
 
 def _child(step: str, *arguments: Any, before: Any = None) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.mapped", "step", step, *map(str, arguments)]
+    command = [sys.executable, "-m", "benchmarks.mapped", step, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=before)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -154,7 +100,7 @@ def _child(step: str, *arguments: Any, before: Any = None) -> dict[str, Any]:
 
 def _shared(model: Path) -> dict[str, float]:
     """The memory of two processes at a time, which wait for each other."""
-    command = [sys.executable, "-m", "benchmarks.mapped", "step", "share", str(model)]
+    command = [sys.executable, "-m", "benchmarks.mapped", "share", str(model)]
     pipes = subprocess.PIPE
     both = [subprocess.Popen(command, stdin=pipes, stdout=pipes, text=True) for _ in range(2)]
     found = []
@@ -169,17 +115,6 @@ def _shared(model: Path) -> dict[str, float]:
     for one in both:
         one.communicate("\n")
     return {key: statistics.mean(each[key] for each in found) for key in found[0]}
-
-
-def _memory(*names: str) -> dict[str, float]:
-    """MB of this process, as /proc tells them."""
-    lines = Path("/proc/self/status").read_text() + Path("/proc/self/smaps_rollup").read_text()
-    found = {}
-    for line in lines.splitlines():
-        name, _, value = line.partition(":")
-        if name in names:
-            found[name] = int(value.split()[0]) / 1000
-    return found
 
 
 def _make(path: str, rows: str) -> dict[str, Any]:
@@ -223,12 +158,11 @@ def _split(source: str, path: str) -> dict[str, Any]:
 
 
 def _peak(run: Callable[[], Any]) -> dict[str, Any]:
-    """The largest memory before something runs and then, and its seconds."""
-    before = _memory("VmHWM")["VmHWM"]
-    start = time.perf_counter()
+    """How much more memory than before something takes at most, and its seconds."""
+    before, start = memory("VmHWM"), time.perf_counter()
     run()
     seconds = time.perf_counter() - start
-    return {"before_mb": before, "peak_mb": _memory("VmHWM")["VmHWM"], "seconds": seconds}
+    return {"MB above TensorFlow's own": (memory("VmHWM") - before) / 1e6, "s": seconds}
 
 
 def _signature(path: str, way: str) -> tuple[Any, Any]:
@@ -258,7 +192,7 @@ def _start(path: str, way: str) -> dict[str, Any]:
     call(ids=ids)["score"].numpy()
     seconds = time.perf_counter() - start
     del model
-    return {"first_s": seconds, "memory_mb": _memory("VmRSS")["VmRSS"]}
+    return {"s from loading to the first answer": seconds, "MB then": memory("VmRSS") / 1e6}
 
 
 def _share(path: str) -> dict[str, Any]:
@@ -271,8 +205,8 @@ def _share(path: str) -> dict[str, Any]:
             tf.gather(table, tf.range(first, min(first + (1 << 16), table.shape[0])))
     print("{}", flush=True)
     input()
-    memory = _memory("Rss", "Pss")
-    print(json.dumps({"rss_mb": memory["Rss"], "pss_mb": memory["Pss"]}), flush=True)
+    names = {"MB each": "Rss", "MB if shared pages count by half": "Pss"}
+    print(json.dumps({k: memory(field) / 1e6 for k, field in names.items()}), flush=True)
     input()
     return {}
 
@@ -295,7 +229,7 @@ def _advise(source: str, path: str, mapped_bytes: str) -> dict[str, Any]:
 
 
 def _calls(path: str, count: str, most_seconds: str) -> dict[str, Any]:
-    """Calls a model so often, or so long; percentiles are those of the second half of the calls."""
+    """Calls a model so often, or so long; percentiles are of the second half of the calls."""
     model, (call, _) = _signature(path, "mapped")
     batches = _ids(model.tables[0].shape[0], int(count))
     times, end = list[float](), time.perf_counter() + float(most_seconds)
@@ -305,14 +239,13 @@ def _calls(path: str, count: str, most_seconds: str) -> dict[str, Any]:
         start = time.perf_counter()
         call(ids=ids)["score"].numpy()
         times.append(time.perf_counter() - start)
-    ordered = sorted(times[len(times) // 2 :])
+    is_random = " rr " in Path("/proc/self/smaps").read_text()
     return {
+        "read": "page by page" if is_random else "ahead",
         "calls": len(times),
-        "seconds": sum(times),
-        "p50_ms": 1e3 * ordered[len(ordered) // 2],
-        "p99_ms": 1e3 * ordered[len(ordered) * 99 // 100],
-        "is_random": " rr " in Path("/proc/self/smaps").read_text(),
-        "memory_mb": _memory("VmRSS")["VmRSS"],
+        "s": sum(times),
+        **percentiles(times[len(times) // 2 :]),
+        "MB": memory("VmRSS") / 1e6,
     }
 
 
@@ -320,37 +253,27 @@ def _warm(folder: str, seconds: str) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    from benchmarks.measure import in_turns
-
-    calls = {}
+    calls, rows = dict[str, Any](), 0
     for way in _WAYS:
         model, (call, _) = _signature(f"{folder}/{way}", way)
         for table in model.tables:
-            tf.reduce_sum(tf.gather(table, tf.range(table.shape[0])))
-        calls[way] = (model, call)
-    found = {}
-    rows = calls["mapped"][0].tables[0].shape[0]
+            rows = int(table.shape[0])
+            tf.reduce_sum(tf.gather(table, tf.range(rows)))
+        calls[way] = model, call
+    found = list[Row]()
     for batch in (512, 4096):
         ids = tf.constant(np.random.default_rng(2).integers(0, rows, (64, batch, _TABLES)))
         wanted = [call(ids=ids[0])["score"].numpy() for _, call in calls.values()]
         assert all(np.array_equal(one, wanted[0]) for one in wanted)
-        sides = [_Calls(call, ids) for _, call in calls.values()]
-        times = in_turns(sides, float(seconds))
-        found[str(batch)] = {
-            way: 1e3 * statistics.median(each) for way, each in zip(calls, times, strict=True)
-        }
-    return found
+        sides = {way: on_each(_by_name(call), tf.unstack(ids)) for way, (_, call) in calls.items()}
+        times = calls_in_turns(sides, float(seconds))
+        values = {f"ms, {way}": milliseconds(each) for way, each in times.items()}
+        found.append(Row({"batch, all pages warm": batch}, values))
+    return {"rows": [row.to_dict() for row in found]}
 
 
-class _Calls:
-    """Calls a signature with one batch after the other."""
-
-    def __init__(self, call: Any, batches: Any) -> None:
-        self._call, self._batches, self._number = call, batches, 0
-
-    def __call__(self) -> None:
-        self._number = (self._number + 1) % len(self._batches)
-        self._call(ids=self._batches[self._number])
+def _by_name(call: Any) -> Callable[[Any], Any]:
+    return lambda ids: call(ids=ids)
 
 
 _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -365,33 +288,6 @@ _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Measures and prints all, or one step of it."""
-    if sys.argv[1:2] == ["step"]:
-        _, _, step, *given = sys.argv
-        print(json.dumps(_STEPS[step](*given)))
-        return
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=8.0, help="of tables, default 8")
-    parser.add_argument("--repeats", type=int, default=3, help="of each start, default 3")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of warm calls, default 10")
-    parser.add_argument("--out", type=Path, help="a folder for the numbers, mapped.json")
-    options = parser.parse_args()
-    from fusion.runtime.machine import machine
-
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = measure(Path(folder), options.gigabytes, options.repeats)
-    with tempfile.TemporaryDirectory() as folder:
-        least = min(options.gigabytes, 1.0)
-        numbers["warm_ms"] = warm(Path(folder), least, options.seconds)
-    with tempfile.TemporaryDirectory() as folder:
-        numbers["pages"] = pages(Path(folder))
-    numbers["machine"] = machine()
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "mapped.json").write_text(json.dumps(numbers, indent=2) + "\n")
-    print(report(numbers))
-
-
 if __name__ == "__main__":
-    main()
+    _, chosen, *given = sys.argv
+    print(json.dumps(_STEPS[chosen](*given)))

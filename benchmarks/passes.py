@@ -5,22 +5,18 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+import fusion
+from benchmarks.case import Key, Row
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
-from fusion.passes.report.report import FusionReport
 from fusion.runtime.optimizer import plugin, prefilter
 
 v1 = tf.compat.v1
-
-#: Upper limits: milliseconds per megabyte without embeddings; seconds for a thousand columns.
-LIMITS = {"without_embeddings_ms_per_mb": 0.15, "thousand_columns_s": 2.0}
-_COLUMNS = 1000
 
 
 class _Item(plugin.Item):
@@ -46,47 +42,35 @@ class _Item(plugin.Item):
         return self.nodes_to_preserve()
 
 
-def measure(repeats: int) -> dict[str, Any]:
-    """Measures everything; the times are medians over `repeats`."""
-    dense, columns = _dense_graph(), _columns_graph(_COLUMNS)
-    found: dict[str, Any] = {
-        "without_embeddings": _without_embeddings(dense, repeats),
-        "thousand_columns": _with_columns(columns, repeats),
-    }
-    found["limits"] = LIMITS
-    return found
+def measure(columns: int, layers: int, repeats: int) -> Iterator[Row]:
+    """Yields the medians of `repeats`: of a graph without embeddings, and of so many columns."""
+    with fusion.fused():
+        yield _without_embeddings(_dense_graph(layers), repeats)
+        yield _with_columns(_columns_graph(columns), repeats)
 
 
-def _without_embeddings(graph_def: graph_pb2.GraphDef, repeats: int) -> dict[str, Any]:
+def _without_embeddings(graph_def: graph_pb2.GraphDef, repeats: int) -> Row:
     data = graph_def.SerializeToString()
+    taken = _median(lambda: prefilter.meets(grappler.LOOKUPS, data), repeats) * 1e3
     megabytes = len(data) / 1e6
-    milliseconds = _median(lambda: prefilter.meets(grappler.LOOKUPS, data), repeats) * 1e3
-    return {
-        "nodes": len(graph_def.node),
-        "megabytes": megabytes,
-        "ms": milliseconds,
-        "ms_per_mb": milliseconds / megabytes,
-    }
+    values = {"MB": megabytes, "ms": taken, "ms per MB": taken / megabytes}
+    key: Key = {"graph": "without embeddings", "nodes": len(graph_def.node)}
+    return Row(key, values, most={"ms per MB": 0.15})
 
 
-def _with_columns(graph_def: graph_pb2.GraphDef, repeats: int) -> dict[str, Any]:
+def _with_columns(graph_def: graph_pb2.GraphDef, repeats: int) -> Row:
     data = graph_def.SerializeToString()
     item = _Item(data)
     result = FuseLookups(preserve=item.nodes_to_preserve()).apply(graph_def)
-    _check(result.report)
-    return {
-        "nodes": len(graph_def.node),
-        "nodes_after": len(result.graph_def.node),
-        "columns": result.report.fused_count,
-        "megabytes": len(data) / 1e6,
-        "parse_s": _median(lambda: graph_pb2.GraphDef.FromString(data), repeats),
-        "all_s": _median(lambda: grappler._optimize(item), repeats),
+    if not all(column.fused for column in result.report.columns):
+        raise RuntimeError(f"not all of the columns are fused:\n{result.report}")
+    values = {
+        "nodes after": len(result.graph_def.node),
+        "parsing, s": _median(lambda: graph_pb2.GraphDef.FromString(data), repeats),
+        "in all, s": _median(lambda: grappler._optimize(item), repeats),
     }
-
-
-def _check(report: FusionReport) -> None:
-    if report.fused_count != _COLUMNS:
-        raise RuntimeError(f"not all of the columns are fused:\n{report}")
+    key = {"columns": result.report.fused_count, "nodes": len(graph_def.node)}
+    return Row(key, values, most={"in all, s": 2.0})
 
 
 def _median(call: Callable[[], object], repeats: int) -> float:
@@ -100,11 +84,11 @@ def _median(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def _dense_graph() -> graph_pb2.GraphDef:
-    """A deep network of 30,000 nodes without an embedding."""
+def _dense_graph(layers: int) -> graph_pb2.GraphDef:
+    """A deep network without an embedding, five nodes a layer."""
     with tf.Graph().as_default() as graph:
         value = v1.placeholder(tf.float32, [None, 8])
-        for _ in range(6000):
+        for _ in range(layers):
             value = tf.nn.relu(tf.matmul(value, tf.ones([8, 8])) + 1.0)
         tf.identity(value, name="out")
         return graph.as_graph_def()

@@ -1,4 +1,4 @@
-"""Results as pictures."""
+"""Results of lookups as pictures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from benchmarks.case import Row, Value, middle
+from benchmarks.lookups.workloads import RATIOS, TIMES
 
 Results = Mapping[str, Mapping[str, Any]]
-Case = Mapping[str, Any]
+Draw = Callable[[Any], None]
 
 #: What the headlines call programs.
 _TITLES = {
@@ -26,12 +29,17 @@ _TITLES = {
 _MIN_POINTS = 2
 
 
-def plot(results: Results, folder: Path) -> list[tuple[str, str]]:
-    """Draws what the results allow.
+class _Point(NamedTuple):
+    """A batch of a program, with the workload's own ids."""
 
-    Args:
-        results: as `report.load` gives them.
-        folder: where the PNG files go.
+    workload: str
+    program: str
+    batch: int
+    values: Mapping[str, Value]
+
+
+def plot(results: Results, folder: Path) -> list[tuple[str, str]]:
+    """Draws what the results allow into PNG files of a folder.
 
     Returns:
         File names, and what each shows.
@@ -55,47 +63,62 @@ def plot(results: Results, folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _pictures(results: Results) -> Iterator[tuple[str, str, Callable[[Any], None]]]:
+def _points(results: Results, table: str) -> list[_Point]:
+    return [
+        _Point(name, str(row.key["program"]), int(row.key["batch"]), row.values)
+        for name, result in results.items()
+        for row in result["rows"]
+        if row.table == table and row.key["draw"] == "base"
+    ]
+
+
+def _pictures(results: Results) -> Iterator[tuple[str, str, Draw]]:
     """Yields file name, title and what draws into the axes."""
-    for workload in results:
-        for program, cases in _programs(results[workload]).items():
-            if len(cases) >= _MIN_POINTS:
-                title = f"{workload} {program}: fusion's speedup by batch"
-                yield f"speedup-{workload}-{program}.png", title, _speedup(cases)
-    if bars := _headlines(results):
+    ratios, times = _points(results, RATIOS), _points(results, TIMES)
+    for (workload, program), found in itertools.groupby(ratios, lambda one: one[:2]):
+        points = [*found]
+        if len(points) >= _MIN_POINTS:
+            title = f"{workload} {program}: fusion's speedup by batch"
+            yield f"speedup-{workload}-{program}.png", title, _speedup(points)
+    if bars := _headlines(results, ratios):
         yield "headlines.png", "Times as fast as stock TensorFlow, whose line is at 1", _bars(bars)
-    rates = [(name, case) for name in results for case in _base(results[name])]
-    if rates:
-        memory = next(one["memory"] for one in results.values() if "memory" in one)
+    if times:
+        rows: Iterator[Row] = (row for one in results.values() for row in one["rows"])
+        memory = next(row.values for row in rows if "all threads, GB/s" in row.values)
         title = "Least traffic over fusion's time, and the memory's rate"
-        yield "bandwidth.png", title, _bandwidth(rates, memory)
+        yield "bandwidth.png", title, _bandwidth(times, memory)
     for kind, label in (("columns", "columns"), ("ids", "ids per row"), ("dim", "dim")):
-        if points := _linear(results, kind):
+        if linear := [*_linear(times, kind)]:
             title = f"Cost by {label} (the dashed lines are linear)"
-            yield f"linear-{kind}.png", title, _cost(points, label)
+            yield f"linear-{kind}.png", title, _cost(sorted(linear), label)
 
 
-def _headlines(results: Results) -> list[tuple[str, Mapping[str, float]]]:
+def _headlines(results: Results, ratios: Sequence[_Point]) -> list[tuple[str, Value]]:
     """Title and ratio to stock of each headline, if they were all measured of one commit."""
     commits = {one.get("commit") for one in results.values()}
     if len(commits) != 1 or not all(commits):
         return []
     return [
-        (f"{_TITLES[name, case['program']]}, batch {case['batch']:,}", case["ratios"]["stock"])
-        for name, result in results.items()
-        if result.get("headlines")
-        for case in _base(result)
+        (f"{_TITLES[one[:2]]}, batch {one.batch:,}", one.values["over stock"])
+        for one in ratios
+        if results[one.workload]["options"].get("headlines")
     ]
 
 
-def _bars(headlines: Sequence[tuple[str, Mapping[str, float]]]) -> Callable[[Any], None]:
+def _ends(value: Value) -> tuple[float, float]:
+    if isinstance(value, Mapping):
+        return value["low"], value["high"]
+    return middle(value), middle(value)
+
+
+def _bars(headlines: Sequence[tuple[str, Value]]) -> Draw:
     def draw(axes: Any) -> None:
-        by_ratio = sorted(headlines, key=lambda pair: pair[1]["median"])
+        by_ratio = sorted(headlines, key=lambda pair: middle(pair[1]))
         titles = [title for title, _ in by_ratio]
-        ratios = [ratio for _, ratio in by_ratio]
-        medians = [ratio["median"] for ratio in ratios]
-        below = [ratio["median"] - ratio["low"] for ratio in ratios]
-        above = [ratio["high"] - ratio["median"] for ratio in ratios]
+        medians = [middle(ratio) for _, ratio in by_ratio]
+        ends = [_ends(ratio) for _, ratio in by_ratio]
+        below = [one - low for one, (low, _) in zip(medians, ends, strict=True)]
+        above = [high - one for one, (_, high) in zip(medians, ends, strict=True)]
         bars = axes.barh(titles, medians, xerr=[below, above], ecolor="gray", color="tab:green")
         axes.bar_label(bars, [f"{median:.1f}x" for median in medians], padding=4)
         axes.axvline(1.0, color="black", linewidth=0.8)
@@ -104,29 +127,14 @@ def _bars(headlines: Sequence[tuple[str, Mapping[str, float]]]) -> Callable[[Any
     return draw
 
 
-def _base(result: Mapping[str, Any]) -> list[Case]:
-    return [case for case in result.get("cases", ()) if case["variant"] == "base"]
-
-
-def _programs(result: Mapping[str, Any]) -> dict[str, list[Case]]:
-    found: dict[str, list[Case]] = {}
-    for case in _base(result):
-        found.setdefault(case["program"], []).append(case)
-    return found
-
-
-def _speedup(cases: Sequence[Case]) -> Callable[[Any], None]:
+def _speedup(points: Sequence[_Point]) -> Draw:
     def draw(axes: Any) -> None:
-        for side in cases[0]["ratios"]:
-            points = [(one["batch"], one["ratios"][side]) for one in cases if side in one["ratios"]]
-            batches = [batch for batch, _ in points]
-            axes.plot(batches, [ratio["median"] for _, ratio in points], "o-", label=f"over {side}")
-            axes.fill_between(
-                batches,
-                [ratio["low"] for _, ratio in points],
-                [ratio["high"] for _, ratio in points],
-                alpha=0.2,
-            )
+        for side in dict.fromkeys(k for one in points for k in one.values if k.startswith("over")):
+            own = [(one.batch, one.values[side]) for one in points if side in one.values]
+            batches = [batch for batch, _ in own]
+            axes.plot(batches, [middle(ratio) for _, ratio in own], "o-", label=side)
+            low, high = zip(*(_ends(ratio) for _, ratio in own), strict=True)
+            axes.fill_between(batches, low, high, alpha=0.2)
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set_xscale("log", base=2)
         axes.set_xlabel("batch")
@@ -136,35 +144,26 @@ def _speedup(cases: Sequence[Case]) -> Callable[[Any], None]:
     return draw
 
 
-def _bandwidth(
-    rates: Sequence[tuple[str, Case]], memory: Mapping[str, Mapping[str, float]]
-) -> Callable[[Any], None]:
+def _bandwidth(times: Sequence[_Point], memory: Mapping[str, Value]) -> Draw:
     def draw(axes: Any) -> None:
-        workloads = dict.fromkeys(name for name, _ in rates)
+        workloads = dict.fromkeys(one.workload for one in times)
         for workload, marker in zip(workloads, itertools.cycle("ospD^v<>*XP"), strict=False):
-            points = [
-                (one["traffic"] / 1e6, one["gb_per_s"]) for name, one in rates if name == workload
-            ]
-            axes.plot(*zip(*points, strict=True), marker, markersize=4, label=workload)
+            own = [one.values for one in times if one.workload == workload]
+            xs, ys = ([middle(one[name]) for one in own] for name in ("MB", "GB/s"))
+            axes.plot(xs, ys, marker, markersize=4, label=workload)
         sums = [
-            (
-                one["traffic"] / 1e6,
-                one["traffic"] / one["sides"]["row_sums"]["net_ms"]["median"] / 1e6,
-            )
-            for _, one in rates
-            if "row_sums" in one["sides"]
+            (middle(one.values["MB"]), middle(one.values["MB"]) / middle(one.values["row_sums"]))
+            for one in times
+            if "row_sums" in one.values
         ]
         if sums:
             axes.plot(*zip(*sums, strict=True), "k_", label="best random-row sums")
-        for name, style in (("one_thread", ":"), ("all_threads", "--")):
-            rate = memory[name]["median"]
+        for name, style in (("one thread", ":"), ("all threads", "--")):
+            rate = middle(memory[f"{name}, GB/s"])
             axes.axhline(rate, color="black", linestyle=style, linewidth=0.8)
+            where: Any = ("axes fraction", "data")
             axes.annotate(
-                f"in a row, {name.replace('_', ' ')}",
-                (0.01, rate),
-                fontsize="x-small",
-                xycoords=("axes fraction", "data"),
-                va="bottom",
+                f"in a row, {name}", (0.01, rate), fontsize="x-small", xycoords=where, va="bottom"
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -174,20 +173,18 @@ def _bandwidth(
     return draw
 
 
-def _linear(results: Results, kind: str) -> list[tuple[int, Case]]:
-    """The cases of the workload `linear` that differ in one number, by that number."""
-    found = []
-    for case in _base(results.get("linear", {})):
-        if match := re.fullmatch(rf"{kind}(\d+)", case["program"]):
-            found.append((int(match[1]), case))
-    return sorted(found, key=lambda pair: pair[0])
+def _linear(times: Sequence[_Point], kind: str) -> Iterator[tuple[int, float, float]]:
+    """Yields, of the programs of `linear` that differ in one number, that number and both times."""
+    for one in times:
+        match = re.fullmatch(rf"{kind}(\d+)", one.program)
+        if match and one.workload == "linear":
+            yield int(match[1]), middle(one.values["stock"]), middle(one.values["fusion"])
 
 
-def _cost(points: Sequence[tuple[int, Case]], label: str) -> Callable[[Any], None]:
+def _cost(points: Sequence[tuple[int, float, float]], label: str) -> Draw:
     def draw(axes: Any) -> None:
-        numbers = [number for number, _ in points]
-        for side in ("stock", "fusion"):
-            times = [case["sides"][side]["net_ms"]["median"] for _, case in points]
+        numbers, *sides = zip(*points, strict=True)
+        for side, times in zip(("stock", "fusion"), sides, strict=True):
             (line,) = axes.plot(numbers, times, "o-", label=side)
             linear = [times[-1] * number / numbers[-1] for number in numbers]
             axes.plot(numbers, linear, "--", color=line.get_color(), linewidth=0.8)

@@ -1,7 +1,7 @@
 """Lookups under CPU quotas, with as many threads as there are processors and as fusion takes.
 
-`python -m benchmarks.quotas` needs the right to make control groups. Both sides of a quota are
-processes in the same group, which take turns.
+Both sides of a quota are processes in the same control group, which take turns; to make it needs
+the right to.
 """
 
 from __future__ import annotations
@@ -10,41 +10,44 @@ import os
 import subprocess
 import sys
 import time
-from statistics import quantiles
+from collections.abc import Iterator
 
+from benchmarks.case import Key, Row
 from benchmarks.control_groups import Begin, limited_processors
+from benchmarks.measure import percentiles
 
-QUOTAS = (1, 2)
 BATCHES = (512, 4096)
-ROUNDS, CALLS = 20, 40
+CALLS = 40
 _COLUMNS, _IDS, _DIM, _ROWS = 26, 3, 16, 10_000
 
 
-def main() -> int:
-    """The command; returns its exit status."""
-    if sys.argv[1:] == ["worker"]:
-        work()
-        return 0
-    print("quota  batch  threads  p50 ms  p99 ms")
-    for quota in QUOTAS:
-        with limited_processors(quota) as enter:
-            if enter is None:
-                print("there is no right to make control groups", file=sys.stderr)
-                return 1
-            every = str(len(os.sched_getaffinity(0)))
-            sides = [_start({"FUSION_NUM_THREADS": every}, enter), _start({}, enter)]
-            threads = [_answer(side) for side in sides]
-            for batch in BATCHES:
-                times: list[list[float]] = [[], []]
-                for number in range(2 * ROUNDS):
-                    turn = (number + number // 2) % 2  # neither is always the first of two
-                    times[turn] += _measured(sides[turn], batch)
-                for count, some in zip(threads, times, strict=True):
-                    cuts = quantiles(some, n=100)
-                    print(f"{quota:5}  {batch:5}  {count:>7}  {cuts[49]:6.2f}  {cuts[98]:6.2f}")
-            for side in sides:
-                side.communicate()
-    return 0
+def measure(quota: float, rounds: int) -> Iterator[Row]:
+    """Yields milliseconds of calls, by the number of threads.
+
+    Args:
+        quota: processors that a process may keep busy.
+        rounds: turns of each side, of 40 calls each.
+
+    Raises:
+        PermissionError: there is no right to make control groups.
+    """
+    with limited_processors(quota) as enter:
+        if enter is None:
+            raise PermissionError("there is no right to make control groups")
+        every = str(len(os.sched_getaffinity(0)))
+        settings = {"the processors": {"FUSION_NUM_THREADS": every}, "as fusion takes": {}}
+        sides = {name: _start(one, enter) for name, one in settings.items()}
+        threads = {name: _answer(side) for name, side in sides.items()}
+        for batch in BATCHES:
+            times: dict[str, list[float]] = {name: [] for name in sides}
+            for number in range(rounds):
+                for name in [*sides][:: -1 if number % 2 else 1]:
+                    times[name] += _measured(sides[name], batch)
+            for name, found in times.items():
+                key: Key = {"quota": quota, "batch": batch, "threads": f"{threads[name]}, {name}"}
+                yield Row(key, percentiles(found))
+        for side in sides.values():
+            side.communicate()
 
 
 def work() -> None:
@@ -78,7 +81,7 @@ def work() -> None:
         for _ in range(CALLS):
             begun = time.perf_counter()
             functions[batch](*inputs[batch])
-            times.append(1e3 * (time.perf_counter() - begun))
+            times.append(time.perf_counter() - begun)
         print(*times, flush=True)
 
 
@@ -87,12 +90,12 @@ def _start(settings: dict[str, str], enter: Begin) -> subprocess.Popen[str]:
     if not settings:
         environment.pop("FUSION_NUM_THREADS", None)
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.quotas", "worker"],
+        [sys.executable, "-m", "benchmarks.quotas"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-        preexec_fn=enter,  # noqa: PLW1509, this process has one thread
+        preexec_fn=enter,  # noqa: PLW1509, it writes to a file and takes no lock
     )
 
 
@@ -102,7 +105,7 @@ def _answer(side: subprocess.Popen[str]) -> str:
 
 
 def _measured(side: subprocess.Popen[str], batch: int) -> list[float]:
-    """Milliseconds of calls."""
+    """Seconds of calls."""
     assert side.stdin is not None
     side.stdin.write(f"{batch}\n")
     side.stdin.flush()
@@ -110,4 +113,4 @@ def _measured(side: subprocess.Popen[str], batch: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    work()

@@ -1,130 +1,119 @@
-"""Running workloads in processes of their own, and keeping what they measured."""
+"""Measuring cases, each in processes of its own, and keeping their results."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from benchmarks.baselines import baselines
-from benchmarks.results import combine
-from fusion.runtime.machine import machine
+from benchmarks.case import Case, Option, Row, combined
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-#: No notes of TensorFlow on itself. No GPU, which would draw the stock lookups to it. Threads of
-#: torch and FBGEMM that have nothing to do sleep: they would take cores from whose turn it is, and
-#: their loops over columns are no slower.
-_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
+#: No notes of TensorFlow on itself. Threads of torch and FBGEMM that have nothing to do sleep: they
+#: would take cores from whose turn it is, and their loops over columns are no slower.
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_WAIT_POLICY": "PASSIVE"}
+
+#: What may be compared with fusion, or be measured beside it.
+_BASELINES = (
+    *("tf_keras", "torch", "fbgemm-gpu-cpu", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x"),
+    *("deepctr", "tensorflow-recommenders", "keras-rs"),
+)
+
+Say = Callable[[str], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How to run.
+def run(
+    case: Case, given: Mapping[str, Option], quick: bool, processes: int | None, say: Say
+) -> dict[str, Any]:
+    """Measures a case.
 
-    Attributes:
-        processes: of each workload, one after the other.
-        quick: small tables, few columns and rounds: to try the suite out.
-        scale: by which the tables' rows are multiplied.
-        headlines: what the README shows of the workloads.
-    """
-
-    processes: int = 3
-    quick: bool = False
-    scale: float = 1.0
-    headlines: bool = False
-
-
-class WorkerFailed(Exception):
-    """A process ended with an error; the message has what it printed."""
-
-
-def run(names: Sequence[str], options: Options, out: Path, console: Console) -> list[str]:
-    """Measures workloads and writes `<workload>.json` for each of them.
+    A process that fails does not end the others.
 
     Args:
-        names: of the workloads.
-        options: how to run them.
-        out: a folder, which is made.
-        console: where progress is shown.
+        case: what to measure.
+        given: options that differ from their defaults.
+        quick: whether to try it out only: nothing is held against its bounds.
+        processes: how many measure the same; None for as many as the case has.
+        say: is told of progress.
 
     Returns:
-        What went wrong, a line for each workload that has no result.
+        The result, for `write`.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    failures = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(names) * options.processes)
-        for name in names:
-            found = []
-            for number in range(options.processes):
-                label = f"{name}, process {number + 1} of {options.processes}"
-                progress.update(task, description=label)
-
-                def say(line: str, label: str = label) -> None:
-                    progress.update(task, description=f"{label}: {line}")
-
-                try:
-                    # Tracing a function for calls with fed tensors takes minutes with 1000 columns.
-                    how = {**dataclasses.asdict(options), "end_to_end": number == 0}
-                    found.append(run_worker(name, how, say))
-                except WorkerFailed as failure:
-                    failures.append(f"{name}: {failure}")
-                    break
-                progress.advance(task)
-            else:
-                facts = {
-                    "quick": options.quick,
-                    "scale": options.scale,
-                    "headlines": options.headlines,
-                    **combine(found),
-                }
-                write_result(out, name, found[0]["about"], options.processes, facts)
-    return failures
+    options, count = case.chosen(given, quick), processes or case.processes
+    found: list[Row] = []
+    failures: list[str] = []
+    machines, busy = list[dict[str, Any]](), [0.0]
+    for label, part in _processes(case, options, count):
+        rows, facts, failure = worker(case, part, _saying(say, label))
+        found += rows
+        failures += [f"{label}: {failure}"] if failure else []
+        machines += [facts["machine"]] if facts else []
+        busy += [facts["busy_elsewhere"]] if facts else []
+    try:
+        found = combined(found)
+    except ValueError as difference:
+        failures.append(f"{case.name}: {difference}")
+        found = []
+    failures += [f"{case.name}, {_words(row)}: {row.failure}" for row in found if row.failure]
+    left_out = {"failure", *(("least", "most") if quick else ())}
+    kept = [{k: v for k, v in row.to_dict().items() if k not in left_out} for row in found]
+    return {
+        "case": case.name,
+        "about": case.about,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "machine": machines[-1] if machines else {},
+        "processes": count,
+        "options": {**options, "quick": quick},
+        "busy_elsewhere": max(busy),
+        "rows": [row for row in kept if "values" in row],
+        "failures": failures,
+    }
 
 
-def run_worker(name: str, options: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """What one process measured; it says on a line each what it has done.
+def _saying(say: Say, label: str) -> Say:
+    return lambda line: say(f"{label}: {line}")
 
-    Raises:
-        WorkerFailed: the process ended with an error.
-    """
+
+def _processes(
+    case: Case, options: Mapping[str, Option], count: int
+) -> Iterator[tuple[str, dict[str, Option]]]:
+    """Yields a title and the options of each process."""
+    for part in case.parts(options):
+        words = [str(one) for name, one in part.items() if isinstance(options.get(name), tuple)]
+        for number in range(count):
+            label = ", ".join([case.name, *words, f"process {number + 1} of {count}"])
+            yield label, part if number == 0 else {**part, **case.later}
+
+
+def _words(row: Row) -> str:
+    return " ".join(map(str, row.key.values()))
+
+
+def worker(
+    case: Case, part: Mapping[str, Option], say: Say
+) -> tuple[list[Row], dict[str, Any], str]:
+    """What a new process measures: rows, facts, and why there are no more of them, or ""."""
     with tempfile.TemporaryDirectory() as folder:
-        path, errors = Path(folder) / "result.json", Path(folder) / "errors"
+        path, errors = Path(folder) / "rows", Path(folder) / "errors"
+        path.touch()
+        command = ["worker", case.name, json.dumps(part), str(path)]
         with (
             errors.open("w") as stream,
             subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "benchmarks",
-                    "worker",
-                    name,
-                    json.dumps(options),
-                    str(path),
-                ],
+                [sys.executable, "-m", "benchmarks", *command],
                 cwd=_ROOT,
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **_ENVIRONMENT, **case.environment},
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 text=True,
@@ -133,27 +122,73 @@ def run_worker(name: str, options: dict[str, Any], say: Callable[[str], None]) -
             assert process.stdout is not None
             for line in process.stdout:
                 say(line.strip())
-        if process.returncode != 0 or not path.exists():
-            last = errors.read_text().strip()[-2000:]
-            raise WorkerFailed(f"exit code {process.returncode}\n{last}")
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        last = errors.read_text().strip()[-2000:]
+    rows = [Row(**one) for one in found if "key" in one]
+    facts: dict[str, Any] = next((one for one in found if "machine" in one), {})
+    failure = f"exit code {process.returncode}\n{last}" if process.returncode else ""
+    return rows, facts, failure
 
 
-def write_result(
-    out: Path, name: str, about: str, processes: int, facts: Mapping[str, Any]
-) -> None:
-    """Writes `<name>.json`: the facts, what they are about, when and where they were measured."""
-    result = {
-        "workload": name,
-        "about": about,
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
-        "machine": {**machine(), **baselines()},
-        "processes": processes,
-        **facts,
-    }
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+def work(case: Case, part: Mapping[str, Option], path: Path) -> None:
+    """Measures in this process; appends a line of JSON for each row, and one of facts."""
+    others = _busy_elsewhere() if has_tensorflow() else lambda: 0.0
+    with path.open("a") as file:
+        for row in case.rows(part):
+            file.write(json.dumps(row.to_dict()) + "\n")
+            file.flush()
+            print(_words(row), flush=True)
+        facts = {"machine": machine(), "busy_elsewhere": others()}
+        file.write(json.dumps(facts) + "\n")
+
+
+def has_tensorflow() -> bool:
+    """Whether it is there; kernels for GPUs are measured without."""
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _busy_elsewhere() -> Callable[[], float]:
+    from fusion.runtime.machine import busy_elsewhere
+
+    return busy_elsewhere()
+
+
+def machine() -> dict[str, str | int]:
+    """The processor and the versions of what is measured, as far as it is there."""
+    found: dict[str, str | int] = {"python": platform.python_version()}
+    if has_tensorflow():
+        from fusion.runtime.machine import machine as of_fusion
+
+        found = of_fusion()
+    for package in _BASELINES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def write(result: Mapping[str, Any], folder: Path) -> None:
+    """Writes `<case>.json`, in a folder that is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{result['case']}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results of a folder, by case, with their rows as `Row`."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text())
+        if "case" in result:
+            found[result["case"]] = with_rows(result)
+    return found
+
+
+def with_rows(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with its rows as `Row`."""
+    return {**result, "rows": [Row(**row) for row in result["rows"]]}
 
 
 def commit() -> str:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from benchmarks.case import Key, Row
+from benchmarks.lookups.batch import draw_batch, draw_tables
+from benchmarks.lookups.catalog import WORKLOADS
+from benchmarks.lookups.draws import Draw
+from benchmarks.lookups.feed import arguments, columns_of, signature
+from benchmarks.lookups.hosts import only_features, whole_model
+from benchmarks.lookups.workloads import Program
+from fusion.saved_model import bench_models, fuse_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
 
-Progress = Callable[[str], None]
-
-_BATCHES = (1, 64, 512, 4096)
 _TARGETS = ("stock", "fused")
 _SIGNATURES = ("serving_default", "embeddings")
 #: What a call in the graph of the stock target has to be times as fast as the original's.
@@ -23,88 +31,57 @@ _LEAST = {1: 1.0, 64: 2.0, 512: 2.0, 4096: 1.0}
 _TENTH = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class _Model:
-    """A SavedModel with the signatures `serving_default` and `embeddings`.
+def measure(model: str, largest: int, seconds: float, cap: int, steps: int) -> Iterator[Row]:
+    """Yields how many times as many calls per second rewritten models take as the original.
 
-    Attributes:
-        name: of the model.
-        path: its folder.
-        inputs: gives for a batch size an npz file of inputs; None generates them.
+    Args:
+        model: "demo" or "recom-e tenth".
+        largest: batch.
+        seconds: of calls.
+        cap, steps: rows of the demo's tables, and steps of its training.
     """
-
-    name: str
-    path: Path
-    inputs: Callable[[int], Path] | None
-
-
-class ModelRatio(NamedTuple):
-    """How many times as many calls per second a rewritten model takes.
-
-    Attributes:
-        title: which model, signature, target and load.
-        median: of the rounds in which both models took turns.
-        least: what it should be, or None.
-    """
-
-    title: str
-    median: float
-    least: float | None
-
-
-def ratios(quick: bool, progress: Progress) -> Iterator[ModelRatio]:
-    """Yields what both targets bring, of the whole model and of its embeddings alone."""
-    from fusion.saved_model import bench_models, fuse_saved_model
-
+    (whole,) = WORKLOADS["recom-e"].programs
+    program = dataclasses.replace(whole, columns=whole.columns[::_TENTH])
+    is_demo = model == "demo"
     with tempfile.TemporaryDirectory() as name:
-        loads = itertools.product(
-            _models(Path(name), quick), _TARGETS, _SIGNATURES, _BATCHES[:2] if quick else _BATCHES
-        )
-        for model, target, signature, batch in loads:
-            rewritten = Path(name) / f"{model.name}-{target}"
-            if not rewritten.exists():
-                fuse_saved_model(model.path, rewritten, target, verify=False)
+        folder = Path(name)
+        path = folder / "stock"
+        source = _demo(folder / "demo", cap, steps) if is_demo else _export(program, path)
+        for target in _TARGETS:
+            fuse_saved_model(source, folder / f"to-{target}", target, verify=False)
+        batches = [batch for batch in _LEAST if batch <= largest]
+        for target, part, batch in itertools.product(_TARGETS, _SIGNATURES, batches):
             report = bench_models(
-                model.path,
-                rewritten,
+                source,
+                folder / f"to-{target}",
                 batches=[batch],
-                signature=signature,
-                seconds=0.2 if quick else 2.0,
-                inputs=None if model.inputs is None else model.inputs(batch),
+                signature=part,
+                seconds=seconds,
+                inputs=None if is_demo else _inputs(program, batch, folder / "inputs.npz"),
             )
-            title = f"{model.name}, {signature}, target {target}, batch {batch}"
-            progress(title)
-            for ratio in report.ratios:
-                is_bound = target == "stock" and ratio.way == IN_GRAPH
-                least = _LEAST[batch] if is_bound else None
-                yield ModelRatio(f"{title}, {ratio.way}", ratio.median, least)
+            ratios = {one.way: one.median for one in report.ratios}
+            least = {IN_GRAPH: _LEAST[batch]} if target == "stock" else {}
+            key: Key = {"model": model, "signature": part, "target": target, "batch": batch}
+            yield Row(key, ratios, least=least)
 
 
-def _models(folder: Path, quick: bool) -> Iterator[_Model]:
-    yield _Model("demo", _demo(folder / "demo", quick), None)
-    yield _recom_e_tenth(folder)
-
-
-def _demo(path: Path, quick: bool) -> Path:
-    from modelzoo.wide_deep.demo import train
-
-    cap, steps = (2000, 2) if quick else (200_000, 30)
-    train(str(path.with_name("run")), str(path), cap, steps, str(path.with_name("log")))
+def _inputs(program: Program, batch: int, path: Path) -> Path:
+    tensors = arguments(program, draw_batch(program, batch, Draw()))
+    arrays = {f"input_{k}": one.numpy() for k, one in enumerate(tensors)}
+    np.savez(path, **{k: v.astype("S") if v.dtype == object else v for k, v in arrays.items()})
     return path
 
 
-def _recom_e_tenth(folder: Path) -> _Model:
-    """Every tenth column of recom-e, and its layers as they are."""
-    import tensorflow as tf
+def _demo(folder: Path, cap: int, steps: int) -> Path:
+    """The model that the zoo's demo exports."""
+    options = ["--directory", str(folder), "--cap", str(cap), "--steps", str(steps)]
+    command = [sys.executable, "-m", "modelzoo.wide_deep.demo", *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / "stock"
 
-    from benchmarks.batch import draw_batch, draw_tables
-    from benchmarks.catalog import WORKLOADS
-    from benchmarks.feed import arguments, columns_of, signature
-    from benchmarks.inputs import Draw
-    from benchmarks.tensorflow_side import only_features, whole_model
 
-    (whole,) = WORKLOADS["recom-e"].programs
-    program = dataclasses.replace(whole, columns=whole.columns[::_TENTH])
+def _export(program: Program, path: Path) -> Path:
+    """A model of a program, with its embeddings alone as another signature."""
     tables = draw_tables(program)
     specs = [
         tf.TensorSpec(spec.shape, spec.dtype, f"input_{place}")
@@ -112,7 +89,7 @@ def _recom_e_tenth(folder: Path) -> _Model:
     ]
     module = tf.Module()
     signatures: dict[str, Any] = {}
-    for name, build in (("serving_default", whole_model), ("embeddings", only_features)):
+    for name, build in zip(_SIGNATURES, (whole_model, only_features), strict=True):
         look_up = build(program, tables)
 
         def call(*flat: Any, look_up: Any = look_up) -> Any:
@@ -121,14 +98,5 @@ def _recom_e_tenth(folder: Path) -> _Model:
         concrete = tf.function(call, autograph=False).get_concrete_function(*specs)
         setattr(module, f"{name}_variables", list(concrete.variables))
         signatures[name] = concrete
-    path = folder / "recom-e-tenth"
     tf.saved_model.save(module, str(path), signatures)
-
-    def inputs(batch: int) -> Path:
-        file = folder / f"recom-e-{batch}.npz"
-        tensors = arguments(program, draw_batch(program, batch, Draw()))
-        arrays = {f"input_{k}": one.numpy() for k, one in enumerate(tensors)}
-        np.savez(file, **{k: v.astype("S") if v.dtype == object else v for k, v in arrays.items()})
-        return file
-
-    return _Model("recom-e tenth", path, inputs)
+    return path

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.markdown import table as markdown
+from benchmarks.case import Row
 from fusion.distribute import Table, Traffic, expected_distinct_ids
 from fusion.distribute.text import size
 from fusion.distribute.traffic import (
@@ -24,45 +24,35 @@ ROWS = (
 )
 
 
-def report(replicas: Sequence[int], batch: int, dimension: int, alpha: float) -> str:
-    """Two tables in Markdown: bytes that a replica sends in a step, and messages.
+def measure(replicas: int, batch: int, dimension: int, alpha: float) -> Iterator[Row]:
+    """Yields bytes that a replica sends in a step, and messages.
 
     Args:
-        replicas: numbers of them, a row each.
+        replicas: how many there are.
         batch: samples of a step on all replicas together, with one id for each table.
         dimension: of each table.
         alpha: exponent of Zipf's law of the ids, beside uniform ones.
     """
     tables = [Table(f"C{i}", rows, dimension) for i, rows in enumerate(ROWS, 1)]
-    laws = {"uniform": None, f"Zipf, {alpha:g}": alpha}
-    return "\n\n".join((_bytes(tables, replicas, batch, laws), _messages(tables, replicas, batch)))
-
-
-def _bytes(
-    tables: Sequence[Table], replicas: Sequence[int], batch: int, laws: dict[str, float | None]
-) -> str:
-    names = ("replicas", "tables on each", "ids", "distinct ids of each", "sent: ids", "rows")
-    lines = []
-    for count in replicas:
-        memory = size(sum(table.elements * table.item_bytes for table in tables) / count)
-        for name, alpha in laws.items():
-            split = _sum(row_sharded_traffic(table, count, batch, alpha) for table in tables)
-            copied = _sum(replicated_traffic(table, count, batch, alpha) for table in tables)
-            sizes = (split.ids, split.rows, split.gradients, split.counts, split.total)
-            distinct = f"{_distinct(tables, batch / count, alpha):,.0f}"
-            lines.append((f"{count:,}", memory, name, distinct, *map(size, (*sizes, copied.total))))
-    return markdown((*names, "gradients", "counts", "in all", "if replicated"), lines)
-
-
-def _messages(tables: Sequence[Table], replicas: Sequence[int], batch: int) -> str:
-    lines = []
-    for count in replicas:
-        shared = row_sharded_messages(count)
-        ids = _distinct(tables, batch / count, None) / count
-        of_tables = f"{shared * len(tables):,}", _few(ids / len(tables))
-        lines.append((f"{count:,}", *of_tables, f"{shared:,}", _few(ids)))
-    names = ("each table exchanges: messages", "ids in one", "tables share exchanges: messages")
-    return markdown(("replicas", *names, "ids in one"), lines)
+    memory = size(sum(table.elements * table.item_bytes for table in tables) / replicas)
+    for name, law in {"uniform": None, f"Zipf, {alpha:g}": alpha}.items():
+        split = _sum(row_sharded_traffic(table, replicas, batch, law) for table in tables)
+        copied = _sum(replicated_traffic(table, replicas, batch, law) for table in tables)
+        sent = {"sent: ids": split.ids, "rows": split.rows, "gradients": split.gradients}
+        sent |= {"counts": split.counts, "in all": split.total, "if replicated": copied.total}
+        distinct = f"{_distinct(tables, batch / replicas, law):,.0f}"
+        yield Row(
+            {"replicas": replicas, "tables on each": memory, "ids": name},
+            {"distinct ids of each": distinct, **{k: size(one) for k, one in sent.items()}},
+        )
+    shared, ids = row_sharded_messages(replicas), _distinct(tables, batch / replicas, None)
+    values = {
+        "each table exchanges: messages": f"{shared * len(tables):,}",
+        "ids in one": _few(ids / replicas / len(tables)),
+        "tables share exchanges: messages": f"{shared:,}",
+        "ids in one of these": _few(ids / replicas),
+    }
+    yield Row({"replicas": replicas}, values)
 
 
 def _few(number: float) -> str:

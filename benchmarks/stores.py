@@ -1,32 +1,28 @@
 """Fetching rows of distinct keys from each tier, alone and below a cache, beside Redis's MGET.
 
-python -m benchmarks.stores [--rows 1000000] [--seconds 5] [--out FOLDER]
-
 Each call is of 13,312 keys, a batch of 512 with 26 ids each, drawn uniformly from the rows of a
 table of dimension 16. Stores with a cache have about 95 % of them there. "2,000 keys" is what the
 profiler of NVIDIA's Hierarchical Parameter Server measures: keys of a power law (1.2), nine tenths
-of the rows in the cache. What each side answers is compared before it is measured; then they take
-turns. A `redis-server` is started on a free port.
+of the rows in the cache. A `redis-server` is started on a free port.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.markdown import table as markdown
-from benchmarks.measure import in_turns
+from benchmarks.case import Row
+from benchmarks.lookups.draws import power_law
+from benchmarks.measure import calls_in_turns, on_each, percentiles
 from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.rocksdb import RocksDB, RocksDBOptions
@@ -42,55 +38,66 @@ _HOT = 50
 _FEW, _EXPONENT = 2000, 1.2
 
 
-def measure(folder: Path, rows: int, seconds: float) -> dict[str, Any]:
-    """Fills the tiers and measures them.
+Side: TypeAlias = "tuple[Callable[[np.ndarray], np.ndarray], Sequence[np.ndarray]]"
+"""What fetches the rows of keys, and the keys of each call."""
+
+
+def measure(rows: int, seconds: float) -> Iterator[Row]:
+    """Yields milliseconds of each side, and how many of the keys were in its cache.
 
     Args:
-        folder: for files, the database and Redis.
         rows: of the table.
         seconds: for each side.
     """
-    write_table(folder / _TABLE.name, _blocks(rows))
-    with _redis_server(folder) as port:
-        tiers: list[Tier] = [
-            LocalFiles(folder),
-            RocksDB(RocksDBOptions(str(folder / "rocksdb"))),
-            Redis(RedisOptions(f"127.0.0.1:{port}", timeout=60)),
-        ]
-        for tier in tiers:
-            tier.open_table(_TABLE)
-            if tier.is_writable:
-                for keys, values in _blocks(rows):
-                    tier.put(_TABLE.name, keys, values)
-        generator = np.random.default_rng(1)
-        batches = [_key_of(generator.choice(rows, _KEYS, replace=False)) for _ in range(_BATCHES)]
-        sides: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-            tier.name: _fetches(tier) for tier in tiers
-        }
-        sides["Redis MGET"] = _mget(port, rows)
-        calls = {name: _Calls(side, batches) for name, side in sides.items()}
+    with tempfile.TemporaryDirectory() as name, _redis_server(Path(name)) as port:
+        folder, generator = Path(name), np.random.default_rng(1)
+        write_table(folder / _TABLE.name, _blocks(rows))
+        tiers = _tiers(folder, port, rows)
+        drawn = (generator.choice(rows, _KEYS, replace=False) for _ in range(_BATCHES))
+        batches = [_key_of(one) for one in drawn]
+        sides: dict[str, Side] = {tier.name: (_fetches(tier), batches) for tier in tiers}
+        sides["Redis MGET"] = _mget(port, rows), batches
         stores = {
             f"cache over {tier.name}": TableStore([_TABLE], [tier], _cached(rows)) for tier in tiers
         }
-        for name, store in stores.items():
+        for title, store in stores.items():
             store.warm(_TABLE.name, _key_of(np.arange(rows // _HOT)))
             own = [_mostly_hot(generator, rows) for _ in range(8 * _BATCHES)]
-            calls[name] = _Calls(_looks_up(store), own)
+            sides[title] = _looks_up(store), own
         stores["2,000 keys"] = store = TableStore([_TABLE], [LocalFiles(folder)], 0.9)
         store.warm(_TABLE.name, _key_of(np.arange(rows * 9 // 10)))
-        few = [_power_law(generator, rows) for _ in range(_BATCHES)]
-        calls["2,000 keys"] = _Calls(_looks_up(store), few)
-        for name, call in calls.items():
-            call.check(name)
-        times = in_turns([*calls.values()], seconds * len(calls))
-        for name, store in stores.items():
-            counters = store.counters().tables[_TABLE.name]
-            print(f"{name}: {counters.hits / (counters.hits + counters.misses):.3f} in the cache")
+        few = (power_law(generator.random(_FEW), rows, _EXPONENT) for _ in range(_BATCHES))
+        sides["2,000 keys"] = _looks_up(store), [_key_of(one) for one in few]
+        for title, (call, keys) in sides.items():
+            if not np.array_equal(call(keys[0]), _rows_of(keys[0])):
+                raise AssertionError(f"{title} has other rows")
+        calls = {title: on_each(*side) for title, side in sides.items()}
+        for title, found in calls_in_turns(calls, seconds * len(calls)).items():
+            yield Row({"side": title}, {**percentiles(found), **_hits(stores.get(title))})
+        for store in stores.values():
             store.close()
-    return {
-        name: {f"p{p}_ms": float(1e3 * np.percentile(each, p)) for p in (50, 99)}
-        for name, each in zip(calls, times, strict=True)
-    }
+
+
+def _tiers(folder: Path, port: int, rows: int) -> list[Tier]:
+    """The tiers, with the rows of the table."""
+    tiers: list[Tier] = [
+        LocalFiles(folder),
+        RocksDB(RocksDBOptions(str(folder / "rocksdb"))),
+        Redis(RedisOptions(f"127.0.0.1:{port}", timeout=60)),
+    ]
+    for tier in tiers:
+        tier.open_table(_TABLE)
+        if tier.is_writable:
+            for keys, values in _blocks(rows):
+                tier.put(_TABLE.name, keys, values)
+    return tiers
+
+
+def _hits(store: TableStore | None) -> dict[str, float]:
+    if store is None:
+        return {}
+    counters = store.counters().tables[_TABLE.name]
+    return {"in the cache": counters.hits / (counters.hits + counters.misses)}
 
 
 def _cached(rows: int) -> int:
@@ -102,13 +109,6 @@ def _mostly_hot(generator: np.random.Generator, rows: int) -> np.ndarray:
     hot = generator.integers(0, rows // _HOT, _KEYS)
     others = generator.integers(rows // _HOT, rows, _KEYS)
     return _key_of(np.where(generator.random(_KEYS) < 0.05, others, hot))
-
-
-def _power_law(generator: np.random.Generator, rows: int) -> np.ndarray:
-    """Keys of a bounded power law, the inverse of its integral."""
-    power, share = 1 - _EXPONENT, generator.random(_FEW)
-    ranks = (1 + share * ((rows + 1.0) ** power - 1)) ** (1 / power)
-    return _key_of(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
 
 
 def _looks_up(store: TableStore) -> Callable[[np.ndarray], np.ndarray]:
@@ -156,22 +156,6 @@ def _mget(port: int, rows: int) -> Callable[[np.ndarray], np.ndarray]:
     return fetch
 
 
-class _Calls:
-    """Calls a side with one batch after the other."""
-
-    def __init__(self, call: Callable[[np.ndarray], np.ndarray], batches: list[np.ndarray]) -> None:
-        self._call, self._batches, self._number = call, batches, 0
-
-    def check(self, name: str) -> None:
-        """Compares what the first batch gives with what it should."""
-        if not np.array_equal(self._call(self._batches[0]), _rows_of(self._batches[0])):
-            raise AssertionError(f"{name} has other rows")
-
-    def __call__(self) -> None:
-        self._number = (self._number + 1) % len(self._batches)
-        self._call(self._batches[self._number])
-
-
 @contextmanager
 def _redis_server(folder: Path) -> Iterator[int]:
     """The port of a server, which runs in the block."""
@@ -201,27 +185,3 @@ def _answers(port: int) -> bool:
     with suppress(redis.ConnectionError, redis.exceptions.BusyLoadingError):
         return bool(redis.Redis("127.0.0.1", port).ping())
     return False
-
-
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the table, default 1e6")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each side, default 5")
-    parser.add_argument("--out", type=Path, help="a folder for the numbers, stores.json")
-    options = parser.parse_args()
-    from fusion.runtime.machine import machine
-
-    with tempfile.TemporaryDirectory() as folder:
-        times = measure(Path(folder), options.rows, options.seconds)
-    lines = [(name, *(f"{value:.2f}" for value in found.values())) for name, found in times.items()]
-    print(markdown((f"{_KEYS:,} keys of {options.rows:,}", "ms, p50", "ms, p99"), lines))
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        found = {"rows": options.rows, "keys": _KEYS, "dimension": _DIM, "fetch": times}
-        text = json.dumps({**found, "machine": machine()}, indent=2)
-        (options.out / "stores.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()

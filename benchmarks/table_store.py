@@ -1,27 +1,20 @@
 """Lookups in a table store, by its op and from Python, beside stock gathers from variables.
 
-python -m benchmarks.table_store [--rows 20000] [--seconds 5] [--out FOLDER]
-
 A call is a batch of 512 with 26 ids each, 13,312 keys, of dimension 16: of 26 tables, or of one.
-Rows that are not in the cache come from a tier that computes them. What the sides answer is
-compared before it is measured; then they take turns. "95 %" are calls of which 5 % of the keys
-were not looked up for long.
+Rows that are not in the cache come from a tier that computes them. "95 %" are calls of which 5 % of
+the keys were not looked up for long.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Sequence
-from itertools import cycle
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.markdown import table as markdown
-from benchmarks.measure import in_turns
+from benchmarks.case import Row
+from benchmarks.measure import calls_in_turns, on_each, percentiles
 from fusion import ops
 from fusion.stores.table_store import TableStore
 from fusion.stores.tier import Found, Keys, Rows, TableDescription
@@ -70,8 +63,8 @@ def opened(name: str, rows: int, threshold: float) -> TableStore:
     return store
 
 
-def measure(rows: int, seconds: float) -> dict[str, Any]:
-    """Measures all sides.
+def measure(rows: int, seconds: float) -> Iterator[Row]:
+    """Yields milliseconds of each side, and how many of the keys were in the caches of stores.
 
     Args:
         rows: of each table that are in the cache.
@@ -115,17 +108,14 @@ def measure(rows: int, seconds: float) -> dict[str, Any]:
         right = rows_of(np.asarray(batches[0]))
         if "0.9" not in name and not np.array_equal(np.asarray(call(batches[0])), right):
             raise AssertionError(f"{name} has other rows")
-    calls = [_calls(call, batches) for call, batches in sides.values()]
-    times = in_turns(calls, seconds * len(sides))
+    calls = {name: on_each(*side) for name, side in sides.items()}
+    for name, found in calls_in_turns(calls, seconds * len(sides)).items():
+        yield Row({"13,312 keys of dimension 16": name}, percentiles(found))
     for name, store in zip(_STORES, stores, strict=True):
         counters = store.counters().tables.values()
         hits, misses = sum(one.hits for one in counters), sum(one.misses for one in counters)
-        print(f"{name}: {hits / (hits + misses):.3f} of the keys were in the cache")
+        yield Row({"store": name}, {"in the cache": hits / (hits + misses)})
         store.close()
-    return {
-        name: {f"p{p}_ms": float(1e3 * np.percentile(each, p)) for p in (50, 99)}
-        for name, each in zip(sides, times, strict=True)
-    }
 
 
 def _with_cold(generator: np.random.Generator, keys: np.ndarray, rows: int) -> np.ndarray:
@@ -136,30 +126,3 @@ def _with_cold(generator: np.random.Generator, keys: np.ndarray, rows: int) -> n
 
 def _tensors(keys: np.ndarray) -> list[tf.Tensor]:
     return [tf.constant(own) for own in keys]
-
-
-def _calls(call: Callable[[Any], Any], batches: Sequence[Any]) -> Callable[[], None]:
-    turns = cycle(batches)
-    return lambda: call(next(turns))
-
-
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000, help="in the cache, default 20000")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each side, default 5")
-    parser.add_argument("--out", type=Path, help="a folder for the numbers, table_store.json")
-    options = parser.parse_args()
-    from fusion.runtime.machine import machine
-
-    times = measure(options.rows, options.seconds)
-    lines = [(name, *(f"{value:.3f}" for value in found.values())) for name, found in times.items()]
-    print(markdown(("13,312 keys of dimension 16", "ms, p50", "ms, p99"), lines))
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"rows": options.rows, "lookup": times, "machine": machine()}, indent=2)
-        (options.out / "table_store.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,15 +22,12 @@ class Client:
 
     Attributes:
         library: the package that it is made with.
-        is_legacy: whether its Keras is tf_keras.
         build: () -> the model, and its part that ends with what the first dense layers read; None
             where that is not to be had.
         inputs: (rows of the batch) -> arrays by the names of its inputs.
-        lengths: sizes of inputs behind the batch, by name, for its signature.
     """
 
     library: str
-    is_legacy: bool
     build: Callable[[], tuple[Any, Any]]
     inputs: Callable[[int], Arrays]
 
@@ -239,12 +236,12 @@ def _embed_reduce() -> tuple[Any, Any]:
 
 CLIENTS = {
     **{
-        name: Client("deepctr", True, _deepctr(name), criteo)
+        name: Client("deepctr", _deepctr(name), criteo)
         for name in ("DeepFM", "WDL", "DCN", "xDeepFM")
     },
-    "DIN": Client("deepctr", True, _of_behaviour("DIN"), _behaviour),
-    "BST": Client("deepctr", True, _of_behaviour("BST", att_head_num=8), _behaviour),
-    "ranking": Client("tensorflow-recommenders", True, ranking, ratings),
-    "retrieval": Client("tensorflow-recommenders", True, _retrieval, ratings),
-    "EmbedReduce": Client("keras-rs", False, _embed_reduce, _baskets),
+    "DIN": Client("deepctr", _of_behaviour("DIN"), _behaviour),
+    "BST": Client("deepctr", _of_behaviour("BST", att_head_num=8), _behaviour),
+    "ranking": Client("tensorflow-recommenders", ranking, ratings),
+    "retrieval": Client("tensorflow-recommenders", _retrieval, ratings),
+    "EmbedReduce": Client("keras-rs", _embed_reduce, _baskets),
 }

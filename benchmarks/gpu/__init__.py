@@ -6,14 +6,10 @@ import sys
 import types
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def prepare_package() -> None:
-    """Makes the kernels importable where there is no TensorFlow, which `fusion` itself needs."""
-    try:
-        import tensorflow  # noqa: F401
-    except ImportError:
-        package = types.ModuleType("fusion")
-        package.__path__ = [str(_ROOT / "fusion")]
-        sys.modules["fusion"] = package
+try:
+    import tensorflow  # noqa: F401
+except ImportError:
+    # `fusion` itself needs TensorFlow; the kernels do not.
+    _package = types.ModuleType("fusion")
+    _package.__path__ = [str(Path(__file__).resolve().parents[2] / "fusion")]
+    sys.modules["fusion"] = _package

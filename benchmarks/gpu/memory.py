@@ -11,19 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.lookups.workloads import Column
+
 _WARM_UP = 3
 #: More than the caches of any GPU hold: what is written before each call that is timed.
 _CACHES = 1 << 29
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column: the shape of its table, and how many ids a row has, least and most."""
-
-    rows: int
-    dim: int
-    ids: tuple[int, int] = (1, 1)
-    combiner: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,18 +41,19 @@ def workloads(scale: float) -> Iterator[Workload]:
     for length in (1, 10, 50):
         for dim in (8, 16, 32, 64, 128):
             batch = min(1 << 17, (1 << 28) // (length * dim))
-            column = Column(scaled((1 << 30) // dim), dim, (length, length))
+            column = Column(scaled((1 << 30) // dim), dim, ids=(length, length), combiner="sum")
             yield Workload(f"bag, {length} ids, dim {dim}", scaled(batch), (column,))
     for batch in (512, 4096):
-        columns = (Column(scaled(100_000), 16, (0, 5), 1),) * 26
+        columns = (Column(scaled(100_000), 16, ids=(0, 5)),) * 26
         yield Workload(f"multihot26, batch {batch}", scaled(batch), columns)
-    wide = (Column(1000, 8),) * scaled(1000)
+    wide = (Column(1000, 8, combiner="sum"),) * scaled(1000)
     yield Workload("wide1000, batch 256", scaled(256), wide)
     draw, mixed = np.random.default_rng(0), []
     for index in range(scaled(1000)):
         dim = int(draw.choice([4, 8, 16, 32, 64, 128]))
         most = int(draw.choice([10, 50, 100, 500]))
-        mixed.append(Column(1024, dim) if index % 2 else Column(4096, dim, (0, scaled(most))))
+        rows, ids = (1024, (1, 1)) if index % 2 else (4096, (0, scaled(most)))
+        mixed.append(Column(rows, dim, ids=ids, combiner="sum"))
     yield Workload("recflex-a, batch 242", scaled(242), tuple(mixed))
 
 

@@ -74,7 +74,7 @@ class Prepared:
                 entries = table[self.ids[index][start:end]].astype(np.float64)
                 wanted = entries.sum(0)
                 size = np.abs(entries).sum(0) + 1e-30
-                if column.combiner == 1 and end > start:
+                if column.combiner == "mean" and end > start:
                     wanted, size = wanted / (end - start), size / (end - start)
                 error = np.abs(out[row, first : first + column.dim] - wanted) / size
                 worst = max(worst, float(error.max()))
@@ -133,7 +133,7 @@ def prepare(workload: Workload, memory: Memory, elements: Elements, seed: int) -
                 ids=memory.address(held[-1][0]),
                 id_count=ids[-1].size,
                 rows=memory.address(held[-1][1]),
-                attrs={ColumnAttrs.combiner: column.combiner, ColumnAttrs.prune: 1},
+                attrs={ColumnAttrs.combiner: int(column.combiner == "mean"), ColumnAttrs.prune: 1},
             )
         )
     width = sum(column.dim for column in workload.columns)

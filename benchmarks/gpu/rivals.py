@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from benchmarks.lookups.bags_side import batched_bags
 
 if TYPE_CHECKING:
     from benchmarks.gpu.prepared import Prepared
@@ -15,13 +17,12 @@ def torch_milliseconds(prepared: Prepared, repeats: int) -> float | None:
     torch = prepared.memory.torch
     if torch is None:
         return None
-    bag, modes = torch.nn.functional.embedding_bag, ("sum", "mean")
+    bag = torch.nn.functional.embedding_bag
     given = list(zip(prepared.workload.columns, prepared.tables, prepared.held, strict=True))
 
     def call() -> None:
         for column, table, (ids, splits) in given:
-            mode = modes[column.combiner]
-            bag(ids, table, splits, mode=mode, include_last_offset=True)
+            bag(ids, table, splits, mode=column.combiner, include_last_offset=True)
 
     return prepared.memory.milliseconds(call, repeats)
 
@@ -39,25 +40,8 @@ def fbgemm_milliseconds(prepared: Prepared, repeats: int) -> float | None:
     offsets = torch.from_numpy(np.concatenate([*starts, ends[-1:]]).astype(np.int32)).cuda()
     ids = torch.from_numpy(np.concatenate(prepared.ids).astype(np.int32)).cuda()
     try:
-        bags = _batched_tables(prepared)
+        shapes = [(column.rows, column.dim) for column in columns]
+        bags = batched_bags(shapes, "cuda", columns[0].combiner)
         return prepared.memory.milliseconds(lambda: bags(ids, offsets), repeats)
     except (ImportError, OSError, RuntimeError):  # it may be there for CPUs alone
         return None
-
-
-def _batched_tables(prepared: Prepared) -> Any:
-    from fbgemm_gpu import split_table_batched_embeddings_ops_inference as inference
-    from fbgemm_gpu.split_embedding_configs import SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-
-    columns = prepared.workload.columns
-    shapes = [
-        (str(index), column.rows, column.dim, SparseType.FP32, EmbeddingLocation.DEVICE)
-        for index, column in enumerate(columns)
-    ]
-    mode = PoolingMode.MEAN if columns[0].combiner == 1 else PoolingMode.SUM
-    bags = inference.IntNBitTableBatchedEmbeddingBagsCodegen(
-        shapes, pooling_mode=mode, device="cuda", output_dtype=SparseType.FP32
-    )
-    bags.fill_random_weights()
-    return bags

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.case import Value
+from benchmarks.measure import in_turns, single
+
 if TYPE_CHECKING:
     from benchmarks.gpu.memory import Workload
 
+STOCK, FUSED = "stock TensorFlow, ms", "fused op, ms"
+
 #: The numbers on the GPU may differ by so much from those of the CPU.
 _TOLERANCE = 1e-5
-_COMBINERS = ("sum", "mean")
 #: Stock's graphs of more columns take minutes to build.
 _MOST_COLUMNS = 100
 
@@ -36,11 +38,10 @@ def gpu() -> str:
     return "/GPU:0" if is_there else ""
 
 
-def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[str, Any]:
+def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[str, Value]:
     """Milliseconds of calls, stock's and the fused op's, in turns; nothing without a device.
 
-    Of more than `_MOST_COLUMNS` columns the fused op's alone. `same_bits` says whether the op has
-    the bits that it has on the CPU.
+    Of more than `_MOST_COLUMNS` columns the fused op's alone.
 
     Raises:
         RuntimeError: the numbers are not those of the op on the CPU, or not stock's.
@@ -54,28 +55,35 @@ def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[s
         wanted = on_cpu().numpy()
     with tf.device(device):
         stock, fused = _calls(workload, np.random.default_rng(seed))
-        calls = {"fused_ms": fused}
+        calls = {FUSED: fused}
         if len(workload.columns) <= _MOST_COLUMNS:
-            calls["stock_ms"] = stock
+            calls[STOCK] = stock
         found = {name: call().numpy() for name, call in calls.items()}
-        whose = {"fused_ms": "the CPU's", "stock_ms": "stock TensorFlow's"}
+        whose = {FUSED: "the CPU's", STOCK: "stock TensorFlow's"}
         for name, array in found.items():
             if not np.allclose(array, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
                 raise RuntimeError(f"{workload.name}: not {whose[name]} numbers on {device}")
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(repeats):
-            for name, call in calls.items():
-                start = time.perf_counter()
-                call()[:1].numpy()  # waits for the device
-                times[name].append(1e3 * (time.perf_counter() - start))
-    medians = {name: statistics.median(each) for name, each in times.items()}
-    return {**medians, "same_bits": found["fused_ms"].tobytes() == wanted.tobytes()}
+        # What is copied to the host waits for the device.
+        timers = {name: single(_first_row(call)) for name, call in calls.items()}
+        times = in_turns(timers, 0.0, repeats)
+    medians = {name: 1e3 * float(np.median(each)) for name, each in times.items()}
+    is_same = found[FUSED].tobytes() == wanted.tobytes()
+    return {**medians, "bits of the CPU's": "yes" if is_same else "no"}
+
+
+def _first_row(call: Callable[[], Any]) -> Callable[[], Any]:
+    def found() -> Any:
+        return call()[:1].numpy()
+
+    return found
 
 
 def _calls(
     workload: Workload, draw: np.random.Generator
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     import tensorflow as tf
+
+    from benchmarks.grouped import grouped
 
     tables, ids, splits = list[Any](), list[Any](), list[Any]()
     for column in workload.columns:
@@ -84,7 +92,7 @@ def _calls(
         tables.append(tf.constant(draw.standard_normal((column.rows, column.dim), np.float32)))
         ids.append(tf.constant(values))
         splits.append(tf.constant(np.concatenate([[0], np.cumsum(lengths)])))
-    combiners = [_COMBINERS[column.combiner] for column in workload.columns]
+    combiners = [column.combiner for column in workload.columns]
 
     # What functions capture is passed in less time than their arguments are: there are thousands.
     @tf.function(autograph=False)
@@ -98,32 +106,6 @@ def _calls(
 
     @tf.function(autograph=False)
     def fused() -> Any:
-        return _grouped(tables, ids, splits, combiners)
+        return grouped(tables, ids, splits, combiners, prunes=True)
 
     return stock, fused
-
-
-def _grouped(tables: Any, ids: Any, splits: Any, combiners: list[str]) -> Any:
-    import tensorflow as tf
-
-    from fusion import ops
-    from fusion.schema.columns import COLUMN_ATTRS
-
-    count = len(combiners)
-    attrs: dict[str, Any] = {name: [attr.default] * count for name, attr in COLUMN_ATTRS.items()}
-    attrs |= {
-        "forms": ["row_splits"] * count,
-        "combiners": combiners,
-        "prunes": [True] * count,
-        "boundaries": [],
-        "boundary_counts": [0] * count,
-    }
-    shape, nothing = tf.constant([0, 0], tf.int64), tf.zeros([1])
-    return ops.grouped_embedding_lookup(
-        tables=tables,
-        ids=ids,
-        entry_rows=splits,
-        dense_shapes=[shape] * count,
-        weights=[nothing] * count,
-        **attrs,
-    )

@@ -1,1 +1,1 @@
-"""Steps of training of stock models, as they are and under fusion: `python -m benchmarks keras`."""
+"""Steps of training of stock models, as they are and under fusion: the case `keras`."""

@@ -1,23 +1,22 @@
-"""One case: losses and variables of both sides compared, then their steps in turns."""
+"""Steps of training: losses and variables of both sides compared, then their steps in turns."""
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import fusion
-from benchmarks.measure import in_turns
-from benchmarks.training.cases import Case
-from benchmarks.training.sides import Side, side
-from benchmarks.training.trace import trace
-from fusion.runtime.machine import busy_elsewhere
+from benchmarks.case import DETAILS, Key, Row, Value
+from benchmarks.lookups.draws import Distribution
+from benchmarks.measure import calls_in_turns, ratios
+from benchmarks.training.sides import Model, Side, side
+from benchmarks.training.trace import Trace, trace
 
 #: So long a side's turn is, if a step takes less.
 _TURN_SECONDS = 0.1
@@ -28,78 +27,239 @@ TOLERANCE = 1e-5
 """Relative to a loss, and to the largest element of a variable: what a sum in another order may
 make of it."""
 
-Progress = Callable[[str], None]
+_LARGE = 1_000_000
+#: Steps after which losses and variables are compared; fewer where each takes a second.
+_STEPS, _STEPS_OF_LARGE = 200, 20
+_OPS, _REASONS = 15, 5
+
+#: Optimizers that leave rows outside the batch as they are: no fused step of theirs allocates what
+#: a table has, nor takes longer for more rows.
+_ROWS_OF_BATCH = ("sgd", "adagrad", "ftrl")
+#: Rows of another fused model, and what a fused step of larger tables may take, over one of it.
+_SMALL, _MOST_GROWTH = 10_000, 1.5
+
+#: What stock's time over the fused one's should be at least.
+_LEAST: Mapping[tuple[str, str, int], float] = {
+    ("keras", "sgd", 10_000): 1.3,
+    ("keras", "sgd", 1_000_000): 10.0,
+    ("keras", "adagrad", 10_000): 3.0,
+    ("keras", "adagrad", 1_000_000): 30.0,
+    ("keras", "adam", 10_000): 1.5,
+    ("keras", "adam", 1_000_000): 2.5,
+    **{
+        (framework, optimizer, 100_000): 1.3
+        for framework in ("tf_keras", "compat.v1")
+        for optimizer in ("sgd", "adagrad", "adam")
+    },
+}
+COLUMNS = 26
 
 
-@dataclasses.dataclass(frozen=True)
+def measure(
+    framework: str,
+    optimizer: str,
+    rows: int,
+    distribution: str,
+    steps: int,
+    columns: int,
+    seconds: float,
+    profile: bool,
+    small: bool,
+) -> Iterator[Row]:
+    """Yields a row of a model, stock and fused; with `profile` one of each kind of op, too.
+
+    Args:
+        framework, optimizer, rows, columns: see `Model`; there are as many tables as memory has
+            space for.
+        distribution: of the ids, "uniform" or "power-law".
+        steps: before the comparison; 0 for 200, or 20 of large tables.
+        seconds: of rounds.
+        profile: whether times of ops are told.
+        small: whether to try it out only.
+    """
+    law = cast(Distribution, distribution.replace("-", " "))
+    model = Model(framework, optimizer, rows, columns, distribution=law)
+    steps = steps or (_STEPS_OF_LARGE if rows >= _LARGE else _STEPS)
+    if small:
+        model = replace(model, rows=max(100, rows // 100), columns=min(columns, 4))
+        model = replace(model, hidden=(32,), batches=8)
+        steps = min(steps, 10)
+    fitting = int(_SHARE * _available()) // (model.bytes_needed // model.columns)
+    model = replace(model, columns=max(1, min(fitting, model.columns)))
+    yield from measured(model, Effort(steps, seconds, profile))
+
+
+@dataclass(frozen=True)
 class Effort:
-    """How much is done for a case.
+    """How much is done for a model.
 
     Attributes:
+        steps: before the comparison, at least 2.
         seconds: for which the sides take turns; there are five rounds at least.
-        traces: whether steps are traced too: the time of each kind of op, and allocations.
+        profile: whether rows of ops are wanted.
     """
 
-    seconds: float = 15.0
-    traces: bool = True
+    steps: int
+    seconds: float
+    profile: bool = False
 
 
-def measure(case: Case, effort: Effort, progress: Progress) -> dict[str, Any]:
-    """What is measured of a case, in this process, with as many tables as there is memory for."""
-    others = busy_elsewhere()
-    asked, case = case, case.fitting(int(_SHARE * _available()))
-    progress("stock")
-    stock, fused = side(case), side(case)
-    sides = {"stock": stock, "fused": fused}
-    found: dict[str, Any] = {
-        **dataclasses.asdict(case),
-        "title": case.title,
-        "columns_asked": asked.columns,
-        **paired(stock, fused, case.steps, progress),
-    }
-    if case.reference_rows is not None:
-        reference = dataclasses.replace(case, rows=case.reference_rows, reference_rows=None)
-        sides["reference"] = side(reference)
+def measured(model: Model, effort: Effort) -> Iterator[Row]:
+    """See `measure`."""
+    sides = {"stock": side(model), "fused": side(model)}
+    found = paired(sides["stock"], sides["fused"], effort.steps)
+    values, notes = found.values(), [*found.notes()]
+    is_flat = model.framework == "keras" and model.optimizer in _ROWS_OF_BATCH
+    most = {"fused: table-sized allocations": 0.0} if model.optimizer in _ROWS_OF_BATCH else {}
+    if is_flat and model.rows >= _LARGE:
+        sides["reference"] = side(replace(model, rows=_SMALL))
         with fusion.fused():
             sides["reference"].start()
-    progress("in turns")
-    found |= timed(sides, effort.seconds)
-    if effort.traces:
-        progress("traces")
-        found["traces"] = {
-            name: trace(one.run, case.table_bytes).to_dict() for name, one in sides.items()
-        }
-    if not found["compared"]["equal"]:
-        del stock, fused
+        most[f"fused, over {_SMALL:,} rows"] = _MOST_GROWTH
+    times = timed(sides, effort.seconds)
+    values = {**in_milliseconds(times), **values}
+    if "reference" in times:
+        values[f"fused, over {_SMALL:,} rows"] = ratios(times["fused"], times["reference"])
+    traces = {k: trace(sides[k].run, model.table_bytes) for k in ("stock", "fused")}
+    for name, one in traces.items():
+        values[f"{name}: table-sized allocations"] = one.of_table_size
+    if not found.compared.is_equal:
         sides.clear()
-        found["control"] = control(lambda: side(case), case.steps, progress)
-    found["busy_elsewhere"] = others()
-    return found
+        notes.append(control(lambda: side(model), effort.steps))
+    is_whole = model.columns == COLUMNS
+    if not is_whole:
+        notes.append(f"with {model.columns} tables")
+    least = _LEAST.get((model.framework, model.optimizer, model.rows)) if is_whole else None
+    key: Key = {"optimizer": model.optimizer, "rows": model.rows, "ids": model.distribution}
+    yield Row(
+        key,
+        values,
+        least={} if least is None else {"over stock": least},
+        most=most,
+        notes=notes,
+        failure=found.compared.failure(),
+    )
+    if effort.profile:
+        yield from _ops(key, traces)
 
 
-def control(build: Callable[[], Side], steps: int, progress: Progress) -> dict[str, Any]:
-    """How two stock sides compare, see `compared`: threads may add numbers in any order."""
-    return dict(paired(build(), build(), steps, progress, nullcontext)["compared"])
+def _ops(key: Key, traces: Mapping[str, Trace]) -> Iterator[Row]:
+    """Yields the kinds of ops that take longest on either side."""
+    longest = [op for one in traces.values() for op in [*one.milliseconds][:_OPS]]
+    for op in dict.fromkeys(longest):
+        cells = {
+            f"{name} {what}": numbers[op]
+            for name, one in traces.items()
+            for what, numbers in (("ms", one.milliseconds), ("ops", one.calls))
+            if op in numbers
+        }
+        yield Row({**key, "op": op}, cells, f"{DETAILS}a step, threads added up")
+
+
+def in_milliseconds(times: Mapping[str, Any]) -> dict[str, Value]:
+    """Milliseconds of a step of both sides, and how many times as fast the fused one is."""
+    medians = {f"{name}, ms": 1e3 * float(np.median(times[name])) for name in ("stock", "fused")}
+    return {**medians, "over stock": ratios(times["stock"], times["fused"])}
+
+
+def control(build: Callable[[], Side], steps: int) -> str:
+    """How two stock sides compare: threads may add numbers in any order."""
+    found = paired(build(), build(), steps, nullcontext).compared
+    return f"two stock models are equal to each other: {found}"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How losses and variables of two sides compare.
+
+    Attributes:
+        steps: how many losses there are.
+        first_step: from 1 on, the first one whose loss is not equal to the bit; 0 for none.
+        losses: the largest relative difference of a loss.
+        variables: by name the largest difference of those that are not equal to the bit, relative
+            to the largest element.
+        count: of all variables.
+    """
+
+    steps: int
+    first_step: int
+    losses: float
+    variables: Mapping[str, float]
+    count: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all is equal to the bit."""
+        return not self.first_step and not self.variables
+
+    def __str__(self) -> str:
+        most = max([self.losses, *self.variables.values()])
+        return f"{'yes' if self.is_equal else f'to {most:.0e}'}, {self.steps} steps"
+
+    def notes(self) -> Iterator[str]:
+        """Yields what is apart."""
+        if self.first_step:
+            apart = f"at most {self.losses:.0e} of the loss"
+            yield f"losses are not equal from step {self.first_step} on, by {apart}"
+        if self.variables:
+            named = ", ".join(f"{name} by {by:.0e}" for name, by in [*self.variables.items()][:5])
+            yield (
+                f"{len(self.variables)} of {self.count} variables are not equal, relative to the "
+                f"largest element: {named}"
+            )
+
+    def failure(self) -> str:
+        """Why the numbers do not count, or ""."""
+        is_close = max([self.losses, *self.variables.values()]) <= TOLERANCE
+        return "" if is_close else f"the fused model is not stock's: {'; '.join(self.notes())}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides after their first steps.
+
+    Attributes:
+        compared: how they compare.
+        report: of the fused side's graph; None if none was optimized.
+        failures: graphs on which the pass failed.
+    """
+
+    compared: Compared
+    report: Any
+    failures: int
+
+    def values(self) -> dict[str, Value]:
+        """How they compare, and what was fused."""
+        found = {"equal": str(self.compared)}
+        if self.report is not None:
+            for kind, all_ in (("columns", self.report.columns), ("updates", self.report.updates)):
+                found[f"fused {kind}"] = f"{sum(one.fused for one in all_)} of {len(all_)}"
+        return {**found}
+
+    def notes(self) -> Iterator[str]:
+        """Yields what is apart, and why what stays stock does."""
+        yield from self.compared.notes()
+        if self.failures:
+            yield f"**the pass failed on {self.failures} graphs**"
+        found = () if self.report is None else (*self.report.columns, *self.report.updates)
+        reasons = sorted({str(one.reason) for one in found if not one.fused})
+        yield from (f"stays stock: {reason}" for reason in reasons[:_REASONS])
+        if len(reasons) > _REASONS:
+            yield f"stays stock: {len(reasons) - _REASONS} more reasons"
 
 
 def paired(
     stock: Side,
     fused: Side,
     steps: int,
-    progress: Progress,
     fuses: Callable[[], AbstractContextManager[None]] = fusion.fused,
-) -> dict[str, Any]:
+) -> Pair:
     """Starts both sides, one under fusion, takes steps with each, and compares them.
 
     Args:
         stock, fused: models that are alike, not started yet.
         steps: how many are taken before losses and variables are compared, at least 2.
-        progress: is told what is done.
         fuses: gives the scope in which the fused side is started.
-
-    Returns:
-        What was fused, as `fused_columns` of `found_columns`, `fused_updates` of `found_updates`
-        and the `reasons` of others; and how both compare, see `compared`.
     """
     losses = {"stock": stock.start()}
     before = fusion.stats()
@@ -107,50 +267,23 @@ def paired(
         losses["fused"] = fused.start()
     after = fusion.stats()
     for name, one in (("stock", stock), ("fused", fused)):
-        progress(f"{steps} steps, {name}")
         losses[name] += [one.step() for _ in range(steps - len(losses[name]))]
     report = None if after.last_report is before.last_report else after.last_report
-    columns, updates = ((), ()) if report is None else (report.columns, report.updates)
-    reasons = {str(one.reason) for one in columns if not one.fused}
-    reasons |= {str(one.reason) for one in updates if not one.fused}
-    return {
-        "fused_columns": sum(one.fused for one in columns),
-        "found_columns": len(columns),
-        "fused_updates": sum(one.fused for one in updates),
-        "found_updates": len(updates),
-        "reasons": sorted(reasons),
-        "failures": after.failures - before.failures,
-        "compared": compared(losses, stock.variables(), fused.variables()),
-    }
+    found = compared(losses, stock.variables(), fused.variables())
+    return Pair(found, report, after.failures - before.failures)
 
 
-def compared(losses: dict[str, list[float]], stock: Any, fused: Any) -> dict[str, Any]:
-    """How losses and variables compare.
-
-    Returns:
-        `steps`; `first_step_apart`, from 1 on, None if all losses are equal to the bit;
-        `losses_apart`, the largest relative difference; `variables`, how many; `apart`, a list of
-        those that are not equal to the bit with the largest difference relative to the largest
-        element; `equal`; and `close`, whether all is within `TOLERANCE`.
-    """
+def compared(losses: Mapping[str, list[float]], stock: Any, fused: Any) -> Compared:
+    """How losses and variables compare."""
     pairs = list(zip(losses["stock"], losses["fused"], strict=True))
-    apart = [step for step, (one, other) in enumerate(pairs, 1) if not _is_same(one, other)]
-    losses_apart = max(_apart(one, other) for one, other in pairs)
-    different, count = [], 0
+    apart = (step for step, (one, other) in enumerate(pairs, 1) if not _is_same(one, other))
+    different, count = dict[str, float](), 0
     for (name, one), (_, other) in zip(stock, fused, strict=True):
         count += 1
         if not _is_same(one, other):
-            different.append({"name": name, "apart": _apart(one, other)})
-    most = max([losses_apart, *(one["apart"] for one in different)])
-    return {
-        "steps": len(pairs),
-        "first_step_apart": apart[0] if apart else None,
-        "losses_apart": losses_apart,
-        "variables": count,
-        "apart": different,
-        "equal": not apart and not different,
-        "close": most <= TOLERANCE,
-    }
+            different[name] = _apart(one, other)
+    most = max(_apart(one, other) for one, other in pairs)
+    return Compared(len(pairs), next(apart, 0), most, different, count)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -169,28 +302,12 @@ def _apart(one: Any, other: Any) -> float:
     return difference if np.isfinite(difference) else float(np.finfo(np.float64).max)
 
 
-def timed(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
-    """Milliseconds of a step by side, as `<name>_ms`, and ratios of rounds.
-
-    Returns:
-        Beside the milliseconds, medians of rounds, `ratio`: stock's time over fused's, and of a
-        third side `growth`: fused's over the reference's; each the 10th percentile, the median and
-        the 90th of the rounds.
-    """
-    sizes = [_steps_of_turn(one) for one in sides.values()]
-    calls = [_turn(one, size) for one, size in zip(sides.values(), sizes, strict=True)]
-    times = {
-        name: [one / size for one in found]
-        for name, size, found in zip(sides, sizes, in_turns(calls, seconds), strict=True)
-    }
-    found: dict[str, Any] = {
-        f"{name}_ms": 1e3 * statistics.median(one) for name, one in times.items()
-    }
-    found["rounds"] = len(times["stock"])
-    found["ratio"] = _ratios(times["stock"], times["fused"])
-    if "reference" in times:
-        found["growth"] = _ratios(times["fused"], times["reference"])
-    return found
+def timed(sides: Mapping[str, Side], seconds: float) -> dict[str, list[float]]:
+    """Seconds of a step of each side, in rounds."""
+    sizes = {name: _steps_of_turn(one) for name, one in sides.items()}
+    calls = {name: _turn(one, sizes[name]) for name, one in sides.items()}
+    times = calls_in_turns(calls, seconds)
+    return {name: [one / sizes[name] for one in found] for name, found in times.items()}
 
 
 def _turn(one: Side, size: int) -> Callable[[], None]:
@@ -203,11 +320,6 @@ def _steps_of_turn(one: Side) -> int:
     one.run(2)
     taken = (time.perf_counter() - start) / 2
     return max(1, min(_MOST_STEPS, round(_TURN_SECONDS / taken)))
-
-
-def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    ratios = [one / other for one, other in zip(above, below, strict=True)]
-    return [float(np.quantile(ratios, share)) for share in (0.1, 0.5, 0.9)]
 
 
 def _available() -> int:

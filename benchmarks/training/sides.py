@@ -6,14 +6,14 @@ import importlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.inputs import Draw, draw_bags
-from benchmarks.training.cases import Case
+from benchmarks.lookups.draws import Distribution, Draw, draw_bags
 
 v1 = tf.compat.v1
 
@@ -37,6 +37,63 @@ _GRAPH: dict[str, tuple[str, dict[str, float]]] = {
     "rmsprop": ("RMSPropOptimizer", {"learning_rate": 0.001}),
     "ftrl": ("FtrlOptimizer", {"learning_rate": 0.01}),
 }
+
+
+SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2, "momentum": 1, "rmsprop": 2, "ftrl": 2, "lion": 1}
+"""Optimizers, and how many variables of a table's size each keeps at most."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Embeddings of one id per row side by side, dense layers, and one logit.
+
+    Attributes:
+        framework: "keras" (Keras 3), "tf_keras" or "compat.v1".
+        optimizer: one of `SLOTS`.
+        rows: of each table.
+        columns: how many tables.
+        dim: of each table.
+        batch: rows of a batch.
+        hidden: units of the dense layers.
+        batches: how many different ones there are.
+        distribution: of the ids.
+
+    Raises:
+        ValueError: the optimizer is not known, or the framework has none of that name.
+    """
+
+    framework: str
+    optimizer: str
+    rows: int
+    columns: int = 26
+    dim: int = 16
+    batch: int = 512
+    hidden: tuple[int, ...] = (256, 256, 256)
+    batches: int = 200
+    distribution: Distribution = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in SLOTS:
+            raise ValueError(f"optimizer must be one of {', '.join(SLOTS)}, got {self.optimizer!r}")
+        if (self.framework, self.optimizer) == ("compat.v1", "lion"):
+            raise ValueError("tf.compat.v1.train has no optimizer lion")
+        for name in ("rows", "columns", "dim", "batch", "batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of one table, float32."""
+        return 4 * self.rows * self.dim
+
+    @property
+    def bytes_needed(self) -> int:
+        """Bytes of tables and slots of both sides, and of what stock's step copies beside them.
+
+        A stock step reads whole tables, each into a copy, and a sweeping optimizer makes tensors
+        of a table's size for some of them at once.
+        """
+        return self.columns * self.table_bytes * (2 * (1 + SLOTS[self.optimizer]) + 2)
 
 
 class Side(ABC):
@@ -94,17 +151,17 @@ class FitSide(Side):
 
 
 class GraphSide(Side):
-    """The model of a case as a compat.v1 graph of resource variables, and its Session."""
+    """A model as a compat.v1 graph of resource variables, and its Session."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, model: Model) -> None:
         graph = tf.Graph()
         with graph.as_default():
-            iterator = v1.data.make_initializable_iterator(dataset(case).repeat())
+            iterator = v1.data.make_initializable_iterator(dataset(model).repeat())
             ids, labels = iterator.get_next()
-            logits = _graph_logits(case, ids)
+            logits = _graph_logits(model, ids)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_mean(losses)
-            kind, options = _GRAPH[case.optimizer]
+            kind, options = _GRAPH[model.optimizer]
             optimizer = getattr(v1.train, kind)(**options)
             self._fetches = [loss, optimizer.minimize(loss)]
             self._values = {one.name: one.read_value() for one in v1.global_variables()}
@@ -130,70 +187,70 @@ class GraphSide(Side):
             yield name, self._session.run(value)
 
 
-def side(case: Case) -> Side:
-    """The model of a case, with values that depend on the case alone."""
-    if case.framework == "compat.v1":
-        return GraphSide(case)
-    keras = importlib.import_module(case.framework)
-    batches = dataset(case).cache()
+def side(model: Model) -> Side:
+    """A model, with values that depend on its description alone."""
+    if model.framework == "compat.v1":
+        return GraphSide(model)
+    keras = importlib.import_module(model.framework)
+    batches = dataset(model).cache()
     # Fills the cache.
     batches.reduce(0, lambda count, _: count + 1)
-    return FitSide(_keras_model(keras, case), batches)
+    return FitSide(_keras_model(keras, model), batches)
 
 
-def dataset(case: Case) -> tf.data.Dataset:
-    """The batches of a case: ids, int32 [batch, 1] of each table, and labels, float32 [batch, 1].
+def dataset(model: Model) -> tf.data.Dataset:
+    """The batches of a model: ids, int32 [batch, 1] of each table, and labels, float32 [batch, 1].
 
     As users' datasets have it, the size of a batch is not known to the graph.
     """
-    rng = np.random.default_rng(case.rows)
-    count, draw = case.batches * case.batch, Draw(case.distribution)
+    rng = np.random.default_rng(model.rows)
+    count, draw = model.batches * model.batch, Draw(model.distribution)
     ids = [
-        draw_bags(rng, draw, count, case.rows, 1, 1).ids.astype(np.int32)[:, None]
-        for _ in range(case.columns)
+        draw_bags(rng, draw, count, model.rows, 1, 1).ids.astype(np.int32)[:, None]
+        for _ in range(model.columns)
     ]
     labels = rng.integers(0, 2, (count, 1)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((tuple(ids), labels)).batch(case.batch)
+    return tf.data.Dataset.from_tensor_slices((tuple(ids), labels)).batch(model.batch)
 
 
-def _keras_model(keras: Any, case: Case) -> Any:
+def _keras_model(keras: Any, model: Model) -> Any:
     """A compiled model of stock layers."""
     inputs, parts = [], []
-    for number in range(case.columns):
+    for number in range(model.columns):
         inputs.append(keras.Input([1], dtype="int32"))
         values = keras.initializers.RandomUniform(seed=number)
-        rows = keras.layers.Embedding(case.rows, case.dim, values)(inputs[-1])
+        rows = keras.layers.Embedding(model.rows, model.dim, values)(inputs[-1])
         parts.append(keras.layers.Flatten()(rows))
     found = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
-    for number, units in enumerate((*case.hidden, 1)):
+    for number, units in enumerate((*model.hidden, 1)):
         kernel = keras.initializers.GlorotUniform(seed=number)
-        activation = "relu" if number < len(case.hidden) else None
+        activation = "relu" if number < len(model.hidden) else None
         found = keras.layers.Dense(units, activation, kernel_initializer=kernel)(found)
-    model = keras.Model(inputs, found)
-    kind, options = _KERAS[case.optimizer]
+    made = keras.Model(inputs, found)
+    kind, options = _KERAS[model.optimizer]
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(getattr(keras.optimizers, kind)(**options), loss)
-    return model
+    made.compile(getattr(keras.optimizers, kind)(**options), loss)
+    return made
 
 
-def _graph_logits(case: Case, ids: tuple[Any, ...]) -> Any:
+def _graph_logits(model: Model, ids: tuple[Any, ...]) -> Any:
     parts = []
     for number, one in enumerate(ids):
         table = v1.get_variable(
             f"table_{number}",
-            [case.rows, case.dim],
+            [model.rows, model.dim],
             initializer=v1.random_uniform_initializer(-0.05, 0.05, seed=number),
             use_resource=True,
         )
         parts.append(tf.nn.embedding_lookup(table, one[:, 0]))
     found = tf.concat(parts, 1)
-    widths = (case.columns * case.dim, *case.hidden, 1)
+    widths = (model.columns * model.dim, *model.hidden, 1)
     for number, shape in enumerate(itertools.pairwise(widths)):
         with v1.variable_scope(f"dense_{number}", use_resource=True):
             glorot = v1.glorot_uniform_initializer(seed=number)
             kernel = v1.get_variable("kernel", shape, initializer=glorot)
             bias = v1.get_variable("bias", shape[1:], initializer=v1.zeros_initializer())
         found = tf.nn.bias_add(tf.matmul(found, kernel), bias)
-        if number < len(case.hidden):
+        if number < len(model.hidden):
             found = tf.nn.relu(found)
     return found

@@ -7,13 +7,10 @@ import pytest
 from benchmarks import data
 
 
-def test_both_sides_are_measured(tmp_path: Path) -> None:
-    found = data.measure(tmp_path, rows=2000, seconds=0.01)
-    assert len(found) == 6
-    for one in found.values():
-        assert one["rows_per_second"] > 0
-        assert one["ratio"] == sorted(one["ratio"])
-    assert found["by hand, 512"]["ratio"] == [1, 1, 1]
+def test_both_sides_are_measured() -> None:
+    found = {row.key["side"]: row.values for row in data.measure(100, rows=300, seconds=0.01)}
+    assert len(found) == 3
+    assert found["by hand"]["times by hand"] == {"median": 1, "low": 1, "high": 1}
 
 
 def test_other_rows_are_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks gpu` in Numba's CUDA simulator, where there is no TensorFlow."""
+"""GPU kernels in Numba's CUDA simulator, where there is no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import memory, references, steps, tensorflow_side
+from benchmarks import grouped
+from benchmarks.case import middle
+from benchmarks.gpu import memory, tensorflow_side
+from benchmarks.lookups.workloads import Column
 from fusion.gpu_ops.kernels.registry import KERNELS
+from tests.gpu_kernels import references, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,18 +31,15 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 """
 
 
-#: Before parts of the command are imported, to break them.
-PREPARED = "from benchmarks import gpu; gpu.prepare_package()"
-
-
-def run(*arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
-    before = f"{PREPARED}\n{broken}\n" if broken else ""
+def run(name: str, *arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a package in the simulator, after a program that breaks a part of it."""
+    program = f"MODULE = {name!r}\n" + PROGRAM.replace("runpy.run", f"{broken}\nrunpy.run")
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("runpy.run", f"{before}runpy.run"), *arguments],
+        [sys.executable, "-c", program, *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -47,41 +48,40 @@ def run(*arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
-    """One workload; many, and wrong results, are in tests/soak/long_gpu_benchmarks.py."""
-    workload = "bag, 10 ids, dim 8"
-    done = run("gpu", "--scale", "0.00005", "--workload", workload, "--out", str(tmp_path))
+def measured(path: Path, workload: str, broken: str = "") -> tuple[list[Any], str]:
+    """The rows of workloads, measured without TensorFlow, and what was printed of errors."""
+    part = {"workload": workload, "scale": 0.00005, "repeats": 1, "seed": 0}
+    done = run("benchmarks", "worker", "gpu", json.dumps(part), str(path), broken=broken)
     assert done.returncode == 0, done.stdout + done.stderr
-    numbers = json.loads((tmp_path / "gpu.json").read_text())
-    assert numbers["device"] == "Numba's CUDA simulator"
-    assert numbers["workloads"]
-    for row in numbers["workloads"]:
-        assert 0 <= row["error"] < (1e-2 if "float16" in row["name"] else 1e-5)
-    assert (tmp_path / "gpu.md").read_text() == done.stdout
-    assert f"| {workload} |" in done.stdout
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return found, done.stderr
 
 
-def test_a_kernel_that_nobody_launched_is_told() -> None:
+def test_workloads_are_checked_without_tensorflow(tmp_path: Path) -> None:
+    """One of them; many, and wrong results, are in tests/soak/long_gpu_benchmarks.py."""
+    (device, row, facts), _ = measured(tmp_path / "rows", "bag, 10 ids, dim 8")
+    assert device["key"] == {"device": "Numba's CUDA simulator"}
+    assert row["key"] == {"workload": "bag, 10 ids, dim 8"}
+    assert 0 <= float(row["values"]["error"]) < 1e-5
+    assert "tensorflow" not in facts["machine"]
+
+
+def test_a_kernel_that_is_not_launched_is_told() -> None:
     assert steps.not_launched(KERNELS) == []
     some = {"scatter_float16", "join_parts"}
     assert steps.not_launched(set(KERNELS) - some) == ["join_parts", "scatter_float16"]
 
 
-def test_one_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+def test_a_step_that_fails_does_not_end_the_others() -> None:
     broken = (
-        "from benchmarks.gpu import steps; every = dict(steps._steps()); "
+        "from tests.gpu_kernels import steps; every = dict(steps._steps()); "
         "steps._steps = lambda: [('one', lambda *_: 1 / 0), *every.items()]"
     )
-    arguments = "--scale", "0.00005", "--out", str(tmp_path), "--workload", "bag, 1 ids, dim 8"
-    done = run("gpu", *arguments, "--step", "one", "last row", broken=broken)
+    done = run("tests.gpu_kernels", "one", "last row", "--elements", "50", broken=broken)
     assert done.returncode == 1
-    assert "one, 50 elements: division by zero (--seed " in done.stdout
+    assert "one: division by zero (--seed " in done.stdout
     assert "ZeroDivisionError" in done.stderr
-    numbers = json.loads((tmp_path / "gpu.json").read_text())
-    names = [row["name"] for row in numbers["workloads"]]
-    assert names == ["last row, 50 elements", "bag, 1 ids, dim 8"]
-    assert numbers["failures"] == ["one, 50 elements: division by zero"]
-    assert numbers["kernels"] == ["combine_float32", "find_last_row"]
+    assert "last row: 0.0e+00\n1 kernels were launched, on 50 elements a step" in done.stdout
 
 
 def test_launches_take_pythons_integers() -> None:
@@ -120,14 +120,16 @@ def test_numbers_that_are_off_or_not_written_are_told() -> None:
 def test_workloads_in_tensorflow_have_stocks_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU here; without a GPU there is nothing to measure."""
     assert tensorflow_side.gpu() == ""
-    columns = tuple(memory.Column(40, dim, (0, 5), combiner=dim % 2) for dim in (4, 7, 8))
+    columns = tuple(
+        Column(40, dim, ids=(0, 5), combiner=("sum", "mean")[dim % 2]) for dim in (4, 7, 8)
+    )
     workload = memory.Workload("some", 30, columns)
     assert tensorflow_side.compared(workload, "", 1, 2) == {}
     found = tensorflow_side.compared(workload, "/CPU:0", 1, 2)
-    assert found["stock_ms"] > 0
-    assert found["fused_ms"] > 0
-    assert found["same_bits"]
-    grouped = tensorflow_side._grouped
-    monkeypatch.setattr(tensorflow_side, "_grouped", lambda *given: grouped(*given) + 1e-4)
+    assert middle(found[tensorflow_side.STOCK]) > 0
+    assert middle(found[tensorflow_side.FUSED]) > 0
+    assert found["bits of the CPU's"] == "yes"
+    real = grouped.grouped
+    monkeypatch.setattr(grouped, "grouped", lambda *given, **own: real(*given, **own) + 1e-4)
     with pytest.raises(RuntimeError, match="some: not stock TensorFlow"):
         tensorflow_side.compared(workload, "/CPU:0", 1, 2)

@@ -1,6 +1,7 @@
 import itertools
 import time
 
+import numpy as np
 import pytest
 
 from benchmarks import measure
@@ -28,19 +29,33 @@ def test_calls_take_turns_until_a_time_is_over(monkeypatch, seconds, rounds):
         order.append(name)
         now[0] += takes
 
-    calls = (lambda: call("one", 0.02), lambda: call("other", 0.03))
-    one, other = measure.in_turns(calls, seconds)
-    assert order == ["one", "other"] * rounds
+    calls = {"one": lambda: call("one", 0.02), "other": lambda: call("other", 0.03)}
+    times = measure.calls_in_turns(calls, seconds)
+    assert order[:4] == ["one", "other", "other", "one"]
+    assert len(order) == 2 * rounds
     # The first two rounds are left out.
-    assert one == pytest.approx([0.02] * (rounds - 2))
-    assert other == pytest.approx([0.03] * (rounds - 2))
+    assert times["one"] == pytest.approx([0.02] * (rounds - 2))
+    assert times["other"] == pytest.approx([0.03] * (rounds - 2))
 
 
-def test_a_summary_has_the_quartiles_in_milliseconds():
-    assert measure.summary([0.004, 0.001, 0.002, 0.003, 0.1]) == {
-        "median": 3.0,
-        "low": 2.0,
-        "high": 4.0,
-        "runs": 5,
-    }
-    assert measure.summary([0.001])["low"] == 1.0
+def test_times_have_quartiles_and_percentiles_in_milliseconds():
+    times = [0.004, 0.001, 0.002, 0.003, 0.1]
+    assert measure.milliseconds(times) == {"median": 3.0, "low": 2.0, "high": 4.0}
+    found = measure.percentiles(times)
+    assert found == {"p50, ms": 3.0, "p99, ms": pytest.approx(96.16)}
+    assert measure.ratios([2.0, 3.0], [1.0, 1.0])["median"] == 2.5
+
+
+def test_arguments_come_again_and_again():
+    got: list[int] = []
+    call = measure.on_each(got.append, [1, 2])
+    for _ in range(3):
+        call()
+    assert got == [1, 2, 1]
+
+
+def test_a_peak_counts_what_is_freed():
+    size = 64 << 20
+    result, grown = measure.peak(lambda: float(np.ones(size, np.uint8)[0]))
+    assert result == 1.0
+    assert size * 0.9 < grown < size * 2

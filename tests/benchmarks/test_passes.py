@@ -1,14 +1,13 @@
-"""`python -m benchmarks pass`, on few columns."""
+"""What the pass costs, on few columns."""
 
 from __future__ import annotations
-
-import pytest
 
 from benchmarks import passes
 
 
-def test_what_the_pass_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "_COLUMNS", 3)
-    numbers = passes.measure(1)
-    assert numbers["thousand_columns"]["columns"] == 3
-    assert numbers["without_embeddings"]["ms"] > 0
+def test_what_the_pass_costs_is_measured() -> None:
+    dense, columns = passes.measure(columns=3, layers=50, repeats=1)
+    assert columns.key["columns"] == 3
+    assert columns.number("nodes after") < float(columns.key["nodes"])
+    assert dense.number("ms") > 0
+    assert [*dense.verdicts(), *columns.verdicts()]

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.gpu import call as calls
 from fusion import ops
 from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
@@ -17,6 +16,7 @@ from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.runtime.cuda.layout import ErrorRecord
+from tests.gpu_kernels import grad_call as calls
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 

@@ -1,47 +1,39 @@
-"""`python -m benchmarks gpu` in Numba's CUDA simulator: many workloads, and wrong results."""
+"""The GPU workloads in Numba's CUDA simulator: many, and wrong results; every kernel by itself."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tests.benchmarks.test_gpu import run
+import pytest
+
+from tests.benchmarks.test_gpu import measured, run
 
 
-def test_many_kernels_are_checked_without_tensorflow(tmp_path: Path) -> None:
-    done = run(
-        "gpu",
-        "--scale",
-        "0.00005",
-        "--workload",
-        "bag, 10",
-        "multihot26",
-        "recflex",
-        "--out",
-        str(tmp_path),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    numbers = json.loads((tmp_path / "gpu.json").read_text())
-    assert numbers["device"] == "Numba's CUDA simulator"
-    assert len(numbers["workloads"]) == 36
-    for row in numbers["workloads"]:
-        assert 0 <= row["error"] < (1e-2 if "float16" in row["name"] else 1e-5)
-    assert (tmp_path / "gpu.md").read_text() == done.stdout
-    assert "| bag, 10 ids, dim 8 |" in done.stdout
+@pytest.mark.parametrize("workload", ["bag, 10", "multihot26", "recflex"])
+def test_many_workloads_are_checked_without_tensorflow(tmp_path: Path, workload: str) -> None:
+    (_, *rows, _), _ = measured(tmp_path / "rows", workload)
+    assert len(rows) == {"bag, 10": 5, "multihot26": 2, "recflex": 1}[workload]
+    for row in rows:
+        assert 0 <= float(row["values"]["error"]) < 1e-5
 
 
-def test_a_wrong_kernel_is_found() -> None:
+def test_a_wrong_kernel_is_found(tmp_path: Path) -> None:
     broken = "from benchmarks.gpu import prepared; prepared._TOLERANCE = -1.0"
-    workload = "--workload", "bag, 1 ids, dim 8"
-    done = run("gpu", "--scale", "0.00005", "--step", *workload, broken=broken)
-    assert done.returncode == 1
-    assert "bag, 1 ids, dim 8: off by" in done.stdout
-    assert "--seed" in done.stdout
+    (_, row, _), told = measured(tmp_path / "rows", "bag, 1 ids, dim 8", broken)
+    assert "bag, 1 ids, dim 8: off by" in row["failure"]
+    assert "--seed" in row["failure"]
+    assert "RuntimeError" in told
+
+
+def test_every_kernel_is_launched_and_right() -> None:
+    done = run("tests.gpu_kernels", "--elements", "50")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kernels were launched, on 50 elements a step" in done.stdout
 
 
 def test_a_wrong_step_is_found() -> None:
-    broken = "from benchmarks.gpu import references; references.TOLERANCES['float32'] = -1.0"
+    broken = "from tests.gpu_kernels import references; references.TOLERANCES['float32'] = -1.0"
     names = "last row", "gradient of columns, float32"
-    done = run("gpu", "--scale", "0.00005", "--workload", "--step", *names, broken=broken)
+    done = run("tests.gpu_kernels", *names, "--elements", "50", broken=broken)
     assert done.returncode == 1
-    assert "gradient of columns, float32, 50 elements: gradient, float32: off by" in done.stdout
+    assert "gradient of columns, float32: gradient, float32: off by" in done.stdout
