@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Chooses the tier of files that are named, and how many random examples are drawn."""
     if any(".py" in argument for argument in config.args):
         os.environ.setdefault("FUSION_TESTS", "all")
-    usual = {"max_examples": tiers.examples(10), "deadline": None, "derandomize": True}
+    usual: Any = {"max_examples": tiers.examples(10), "deadline": None, "derandomize": True}
     hypothesis.settings.register_profile("usual", **usual)
     hypothesis.settings.register_profile("nightly", max_examples=1000, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
@@ -111,7 +111,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Adds it up, without tests that had to wait for a compiler."""
     if report.when == "call":
-        noted = dict(report.user_properties)
+        noted: dict[str, Any] = dict(report.user_properties)
         _costs.seconds[report.nodeid] = 0.0 if noted.get(_COMPILED) else float(noted[_CPU])
 
 

@@ -293,8 +293,10 @@ def test_no_update_is_lost_among_threads(text, sparse):
 
     def run(index):
         for _ in range(times):
-            inputs = [variable.handle], ids[index], [values[index]], []
-            ops.fused_embedding_update(*inputs, 0, dim, [0], [sparse], text, code)
+            handles, taken = [variable.handle], [values[index]]
+            ops.fused_embedding_update(
+                handles, ids[index], taken, [], 0, dim, [0], [sparse], text, code
+            )
 
     workers = [threading.Thread(target=run, args=(index,)) for index in range(threads)]
     for worker in workers:
