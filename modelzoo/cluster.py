@@ -10,39 +10,13 @@ import argparse
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
 
-CONFIG = "TF_CONFIG"
-"""The environment's variable that says which processes there are, and which one this is."""
-
-
-def tasks(cluster: Mapping[str, int]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields a name for each process and the variables that tell it what it is.
-
-    Args:
-        cluster: how many processes each job has; none for a single process without a cluster.
-    """
-    if not cluster:
-        yield "only", {}
-        return
-    addresses = {job: [f"127.0.0.1:{_free_port()}" for _ in range(n)] for job, n in cluster.items()}
-    for job, several in addresses.items():
-        for index in range(len(several)):
-            config = {"cluster": addresses, "task": {"type": job, "index": index}}
-            yield f"{job}_{index}", {CONFIG: json.dumps(config)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from examples.distributed.cluster import CONFIG, start_server, tasks
 
 
 def own_job() -> str | None:
@@ -111,16 +85,6 @@ def _watch(started: Mapping[str, subprocess.Popen[bytes]]) -> None:
             if status := process.poll():
                 print(f"Error: {name} ended with status {status}", file=sys.stderr, flush=True)
                 os._exit(1)
-
-
-def start_server() -> Any:
-    """Starts what the chief gives work to, in this process; its `join` never ends."""
-    import tensorflow as tf
-
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    return tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
-    )
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ import click
 import tensorflow as tf
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from modelzoo.cluster import CONFIG, is_first, start_server
+from examples.distributed.cluster import CONFIG, start_server
+from modelzoo.cluster import is_first
 from modelzoo.console import told_plainly
 from modelzoo.options import Model, Options
 from modelzoo.signatures import EMBEDDINGS, EXAMPLES, SERVING

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
+from examples.distributed.cluster import CONFIG
 from fusion.feature_column import (
     DenseFeatures,
     categorical_column_with_embedding,
@@ -24,7 +25,6 @@ from fusion.ops import embedding_key_entries
 from fusion.optimizers import keras3 as rows_of_keras
 from fusion.optimizers import tf_keras as rows_of_tf_keras
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption, PartitionedEmbeddingVariable
-from modelzoo.cluster import CONFIG
 
 v1 = tf.compat.v1
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from examples.distributed.cluster import CONFIG
 from modelzoo import criteo
-from modelzoo.cluster import CONFIG
 from modelzoo.criteo.convert import generate
 from modelzoo.options import Architecture, Model, Options
 from modelzoo.sharded import ShardedEmbeddings
