@@ -86,7 +86,7 @@ def _models(folder: Path, quick: bool) -> Iterator[_Model]:
 
 
 def _demo(path: Path, quick: bool) -> Path:
-    from modelzoo.wide_deep.demo import train
+    from modelzoo.demo import train
 
     cap, steps = (2000, 2) if quick else (200_000, 30)
     train(str(path.with_name("run")), str(path), cap, steps, str(path.with_name("log")))
