@@ -22,9 +22,10 @@ LABEL = "label"
 NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 """Names of the 13 numeric features."""
 
-_SIZES = (10_000_000, 29_612, 15_050, 7_190, 19_547, 4, 6_492, 1_317, 63, 10_000_000, 707_291)
-_SIZES += (218_510, 11, 2_209, 9_798, 72, 4, 954, 15, 10_000_000, 4_553_157, 10_000_000, 291_641)
-_SIZES += (10_904, 91, 35)
+_SIZES = (
+    *(10_000_000, 29_612, 15_050, 7_190, 19_547, 4, 6_492, 1_317, 63, 10_000_000, 707_291, 218_510),
+    *(11, 2_209, 9_798, 72, 4, 954, 15, 10_000_000, 4_553_157, 10_000_000, 291_641, 10_904, 91, 35),
+)
 
 CARDINALITIES: Mapping[str, int] = {f"C{i}": rows for i, rows in enumerate(_SIZES, 1)}
 """Number of ids of each of the 26 categorical features of the 1TB logs after frequency limiting."""

@@ -53,8 +53,7 @@ def test_latencies_are_shown_by_batch_and_by_what_is_called() -> None:
             for way in ("in graph", "end to end")
             for batch in (1, 64)
         ]
-        facts = ((), "", "", None, 1.0, {}, 0.0)
-        return BenchReport(*facts, tuple(measured), tuple(ratios))
+        return BenchReport((), "", "", None, 1.0, {}, 0.0, tuple(measured), tuple(ratios))
 
     out = io.StringIO()
     table = demo.latency_table({"all": report(2.0), "embed": report(4.0)})
