@@ -35,7 +35,7 @@ help: ## Show this help
 		while IFS='|' read -r target text; do printf '%-12s %s\n' "$$target" "$$text"; done
 
 demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep model of the zoo
-	$(BIN)/python -m modelzoo.wide_deep.demo
+	$(BIN)/python -m modelzoo.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
 test test-all test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels

@@ -75,7 +75,7 @@ def _inputs(program: Program, batch: int, path: Path) -> Path:
 def _demo(folder: Path, cap: int, steps: int) -> Path:
     """The model that the zoo's demo exports."""
     options = ["--directory", str(folder), "--cap", str(cap), "--steps", str(steps)]
-    command = [sys.executable, "-m", "modelzoo.wide_deep.demo", *options]
+    command = [sys.executable, "-m", "modelzoo.demo", *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "stock"
 

@@ -1,14 +1,13 @@
-"""What the models are built of, in both worlds that have feature columns.
+"""What the models are built of, in Keras 3 and in a compat.v1 graph.
 
-Each model is one function of `Layers`: in Keras 3 with `fusion.feature_column.DenseFeatures`, and
-in compat.v1 with `input_layer` and variables of a graph. Arithmetic between layers is `keras.ops`,
-which works in both.
+Each model is one function of `Layers`. Arithmetic between layers is `keras.ops`, which works in
+both.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,96 +15,74 @@ import keras
 import tensorflow as tf
 
 import fusion
+from fusion.tables import EmbeddingVariableOption
 from modelzoo.criteo import NUMERIC
 
 v1 = tf.compat.v1
 
-#: The standard deviation of the elements of vectors at the beginning.
-_DEVIATION = 0.01
+KINDS = ("columns", "variables", "layers", "sharded")
+"""What embeddings are: feature columns; those of embedding variables; Keras's own `Embedding`
+layers; or one table of all features, in shards over the replicas of a strategy. Graphs of compat.v1
+have the first two."""
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What a model reads.
+class Embeddings:
+    """The embeddings of the categorical features of a model.
 
     Attributes:
-        rows: how many ids each categorical feature has.
-        lists: those that have any number of ids, whose tensors are sparse.
-        is_log: whether counts are logarithms already.
-        whole_counts: whether counts are integers in Examples.
+        rows: how many ids each feature has.
+        kind: one of `KINDS`.
+        do_fusion: of feature columns: None for stock's, "v1" or "v2" for fused ones.
+        seed: of the values at the beginning.
     """
 
     rows: Mapping[str, int]
-    lists: Sequence[str] = ()
-    is_log: bool = False
-    whole_counts: bool = False
-
-    def specs(self) -> dict[str, Any]:
-        """The type of each feature: float32 counts, int64 ids, all [n, 1]; sparse lists of ids."""
-        counts = {name: tf.TensorSpec([None, 1], tf.float32, name) for name in NUMERIC}
-        ids = {
-            name: tf.SparseTensorSpec([None, None], tf.int64)
-            if name in self.lists
-            else tf.TensorSpec([None, 1], tf.int64, name)
-            for name in self.rows
-        }
-        return counts | ids
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Feature columns of the samples.
-
-    Attributes:
-        inputs: what there is.
-        do_fusion: None for stock columns, "v1" or "v2" for fused ones.
-        seed: of the tables' values at the beginning, which are the same in both worlds.
-    """
-
-    inputs: Inputs
+    kind: str = "columns"
     do_fusion: str | None = None
     seed: int = 0
 
-    def counts(self) -> list[Any]:
-        """The logarithms of the counts."""
-        normalize = None if self.inputs.is_log else log_counts
-        return [tf.feature_column.numeric_column(name, normalizer_fn=normalize) for name in NUMERIC]
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.do_fusion is not None and self.kind not in KINDS[:2]:
+            raise ValueError(f"do_fusion is for feature columns, and kind is {self.kind!r}")
 
-    def embeddings(self, dim: int, name: str) -> list[Any]:
-        """A vector of `dim` elements for each categorical feature, the mean of those of its ids.
+    def columns(self, dim: int, name: str) -> list[Any]:
+        """A column of vectors of `dim` elements for each feature.
 
         Tables of other names begin with other values.
         """
         made = []
-        for feature, rows in self.inputs.rows.items():
-            ids = tf.feature_column.categorical_column_with_identity(feature, rows)
-            values = self.values(name, feature)
-            if self.do_fusion is None:
-                column = tf.feature_column.embedding_column(ids, dim, "mean", values)
+        for feature, rows in self.rows.items():
+            if self.kind == "variables":
+                ids = fusion.feature_column.categorical_column_with_embedding(
+                    feature, tf.int64, ev_option=EmbeddingVariableOption(capacity=rows)
+                )
             else:
-                column = fusion.feature_column.embedding_column(
+                ids = tf.feature_column.categorical_column_with_identity(feature, rows)
+            values = self.initializer(f"{name} {feature}")
+            made.append(
+                fusion.feature_column.embedding_column(
                     ids, dim, "mean", values, do_fusion=self.do_fusion
                 )
-            made.append(column)
+            )
         return made
 
-    def values(self, name: str, feature: str) -> Any:
-        """The initializer of the table of a feature's embeddings of a name."""
-        return _values(f"{self.seed} {name} {feature}")
-
-    def features(self) -> list[str]:
-        """The categorical features, in the order in which feature columns have their vectors."""
-        return sorted(self.inputs.rows, key=lambda feature: f"{feature}_embedding")
+    def initializer(self, name: str) -> Any:
+        """That of the vectors of a name."""
+        seed = zlib.crc32(f"{self.seed} {name}".encode())
+        return keras.initializers.TruncatedNormal(0.0, 0.01, seed=seed)
 
 
-def _values(name: str) -> Any:
-    """Initial values of vectors, others for each name."""
-    return keras.initializers.TruncatedNormal(0.0, _DEVIATION, seed=zlib.crc32(name.encode()))
-
-
-def log_counts(counts: Any) -> Any:
-    """Returns log(1 + x), with negative and missing counts taken as 0."""
-    return tf.math.log1p(tf.maximum(counts, 0.0))
+def count_columns() -> list[Any]:
+    """The logarithms of the counts, log(1 + x), of which missing ones are 0."""
+    return [
+        tf.feature_column.numeric_column(
+            name, normalizer_fn=lambda counts: tf.math.log1p(tf.maximum(counts, 0.0))
+        )
+        for name in NUMERIC
+    ]
 
 
 class Layers(Protocol):
@@ -117,8 +94,7 @@ class Layers(Protocol):
     def embeddings(self, **dims: int) -> list[Any]:
         """Vectors of each categorical feature side by side, float32 [n, features * dim].
 
-        There is one such tensor for each name, whose vectors have so many elements. They are kept
-        by name, for an output of the model that stops there.
+        There is one such tensor for each name, whose vectors have so many elements.
         """
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
@@ -128,32 +104,23 @@ class Layers(Protocol):
         """A dense layer, [n, units]."""
 
 
-@keras.saving.register_keras_serializable("modelzoo")
-class Vectors(keras.layers.Layer):
+class _Vectors(keras.layers.Layer):
     """Multiplies each of m numbers by a vector of its own: [n, m] -> [n, m * dim]."""
 
-    def __init__(self, dim: int, **named: Any) -> None:
-        super().__init__(**named)
-        self.dim = dim
+    def __init__(self, dim: int, initializer: Any, name: str) -> None:
+        super().__init__(name=name)
+        self.dim, self._initializer = dim, initializer
 
-    def build(self, shape: Sequence[int]) -> None:
-        """Makes the vectors of numbers of a shape."""
-        self.vectors = self.add_weight(
-            (shape[-1], self.dim), initializer=_values(self.name), name="vectors"
-        )
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight((shape[-1], self.dim), initializer=self._initializer)
 
     def call(self, numbers: Any) -> Any:
-        """See the class."""
-        return _scaled(numbers, self.vectors, self.dim)
-
-    def get_config(self) -> dict[str, Any]:
-        """What the layer is made of again."""
-        return {**super().get_config(), "dim": self.dim}
+        return _scaled(numbers, self.kernel)
 
 
-def _scaled(numbers: Any, vectors: Any, dim: int) -> Any:
+def _scaled(numbers: Any, vectors: Any) -> Any:
     products = keras.ops.expand_dims(numbers, -1) * vectors
-    return keras.ops.reshape(products, [-1, numbers.shape[-1] * dim])
+    return keras.ops.reshape(products, [-1, vectors.shape[0] * vectors.shape[1]])
 
 
 class KerasLayers:
@@ -164,136 +131,111 @@ class KerasLayers:
         embedded: what `embeddings` gave, by name.
     """
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns, self.embedded = columns, dict[str, Any]()
-        self.features = {
-            name: keras.Input(
-                spec.shape[1:],
-                name=name,
-                dtype=spec.dtype.name,
-                sparse=isinstance(spec, tf.SparseTensorSpec),
-            )
-            for name, spec in columns.inputs.specs().items()
-        }
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings, self.embedded = embeddings, dict[str, Any]()
+        self._counts = {name: keras.Input((1,), name=name) for name in NUMERIC}
+        self._ids = {name: keras.Input((1,), name=name, dtype="int64") for name in embeddings.rows}
+        self.features = self._counts | self._ids
 
     def counts(self) -> Any:
         """See `Layers`."""
-        read = {name: self.features[name] for name in NUMERIC}
-        return fusion.feature_column.DenseFeatures(self._columns.counts(), name="counts")(read)
+        return fusion.feature_column.DenseFeatures(count_columns(), name="counts")(self._counts)
 
     def embeddings(self, **dims: int) -> list[Any]:
         """See `Layers`."""
-        read = {feature: self.features[feature] for feature in self._columns.inputs.rows}
-        made = self._embedded(read, dims)
-        self.embedded.update(made)
-        return [*made.values()]
+        embed = {"layers": self._by_layers, "sharded": self._by_one_table}
+        made = embed.get(self._embeddings.kind, self._by_columns)
+        self.embedded = {name: made(dim, name) for name, dim in dims.items()}
+        return [*self.embedded.values()]
 
-    def _embedded(self, read: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
-        """What `embeddings` gives of categorical features, by name."""
-        return {
-            name: fusion.feature_column.DenseFeatures(
-                self._columns.embeddings(dim, name), name=name
-            )(read)
-            for name, dim in dims.items()
-        }
+    def _by_columns(self, dim: int, name: str) -> Any:
+        columns = self._embeddings.columns(dim, name)
+        return fusion.feature_column.DenseFeatures(columns, name=name)(self._ids)
+
+    def _by_layers(self, dim: int, name: str) -> Any:
+        """Vectors of stock layers, whose tables have a row more, of missing ids."""
+        parts = []
+        for feature, rows in self._embeddings.rows.items():
+            values = self._embeddings.initializer(f"{name} {feature}")
+            layer = keras.layers.Embedding(rows + 1, dim, values, name=f"{name}_{feature}")
+            parts.append(keras.layers.Flatten()(layer(self._ids[feature] + 1)))
+        return keras.layers.Concatenate(name=name)(parts)
+
+    def _by_one_table(self, dim: int, name: str) -> Any:
+        """Vectors of a table of all features' rows, one feature's behind the other's."""
+        keys, first = [], 0
+        for feature, rows in self._embeddings.rows.items():
+            ids = self._ids[feature]
+            keys.append(keras.ops.where(ids < 0, ids, ids + first))
+            first += rows
+        layer = fusion.keras.layers.SlotEmbedding(
+            first,
+            dim,
+            slot_num=len(keys),
+            embeddings_initializer=self._embeddings.initializer(name),
+            mode="distributed",
+            name=name,
+        )
+        vectors = layer(keras.ops.stack(keys, axis=1))
+        return keras.layers.Reshape([len(keys) * dim])(vectors)
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""
-        return Vectors(dim, name=name)(numbers)
+        return _Vectors(dim, self._embeddings.initializer(name), name)(numbers)
 
     def dense(self, inputs: Any, units: int, name: str, activation: str | None = None) -> Any:
         """See `Layers`."""
         return keras.layers.Dense(units, activation, name=name)(inputs)
 
 
-class StockLayers(KerasLayers):
-    """The same of Keras's own layers alone, as models without feature columns have them.
-
-    A table has a row more than there are ids, which missing ids are given, as `IntegerLookup`
-    gives them one. It is zeros at the beginning, and the other rows are those of `KerasLayers`: so
-    are the losses of the first batch. Fields are in the order of `DenseFeatures`.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        """Makes the inputs.
-
-        Raises:
-            ValueError: features have lists of ids.
-        """
-        if columns.inputs.lists:
-            listed = ", ".join(columns.inputs.lists)
-            raise ValueError(f"stock layers are given one id per row; there are lists in {listed}")
-        super().__init__(columns)
-
-    def counts(self) -> Any:
-        """See `Layers`."""
-        joined = keras.layers.Concatenate()([self.features[name] for name in sorted(NUMERIC)])
-        return joined if self._columns.inputs.is_log else keras.ops.log1p(keras.ops.relu(joined))
-
-    def _embedded(self, read: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
-        """See `KerasLayers`."""
-        made = {}
-        for name, dim in dims.items():
-            parts = []
-            for feature in self._columns.features():
-                rows = self._columns.inputs.rows[feature] + 1
-                values = _behind_zeros(self._columns.values(name, feature))
-                layer = keras.layers.Embedding(rows, dim, values, name=f"{name}_{feature}")
-                parts.append(keras.layers.Flatten()(layer(read[feature] + 1)))
-            made[name] = keras.layers.Concatenate(name=name)(parts)
-        return made
-
-
-def _behind_zeros(values: Any) -> Any:
-    """An initializer whose first row is zeros; the others are those of one of a row less."""
-
-    def made(shape: Sequence[int], dtype: Any = None) -> Any:
-        rows, dim = shape
-        zeros = keras.ops.zeros((1, dim), dtype)
-        return keras.ops.concatenate([zeros, values((rows - 1, dim), dtype)], axis=0)
-
-    return made
-
-
 class GraphLayers:
     """Layers of a compat.v1 graph, the current one.
 
     Attributes:
-        features: what the model reads, tensors by feature.
         embedded: what `embeddings` gave, by name.
     """
 
-    def __init__(self, columns: Columns, features: Mapping[str, Any]) -> None:
-        self._columns, self.features, self.embedded = columns, features, dict[str, Any]()
+    def __init__(self, embeddings: Embeddings, features: Mapping[str, Any]) -> None:
+        """Takes tensors by feature.
+
+        Raises:
+            ValueError: embeddings of a kind that is for Keras.
+        """
+        if embeddings.kind not in KINDS[:2]:
+            raise ValueError(f"embeddings {embeddings.kind!r} are for Keras 3, not for a graph")
+        self._embeddings, self._features = embeddings, features
+        self.embedded = dict[str, Any]()
 
     def counts(self) -> Any:
         """See `Layers`."""
-        return v1.feature_column.input_layer(self.features, self._columns.counts())
+        return v1.feature_column.input_layer(self._features, count_columns())
 
     def embeddings(self, **dims: int) -> list[Any]:
         """See `Layers`."""
         for name, dim in dims.items():
-            columns = self._columns.embeddings(dim, name)
+            columns = self._embeddings.columns(dim, name)
             with v1.variable_scope(name):
-                self.embedded[name] = v1.feature_column.input_layer(self.features, columns)
-        return [self.embedded[name] for name in dims]
+                self.embedded[name] = v1.feature_column.input_layer(self._features, columns)
+        return [*self.embedded.values()]
 
     def vectors(self, numbers: Any, dim: int, name: str) -> Any:
         """See `Layers`."""
+        initializer = self._embeddings.initializer(name)
         with v1.variable_scope(name):
             shape = [numbers.shape[-1], dim]
-            vectors = v1.get_variable("vectors", shape, initializer=_values(name))
-            return _scaled(numbers, vectors, dim)
+            return _scaled(numbers, v1.get_variable("vectors", shape, initializer=initializer))
 
     def dense(self, inputs: Any, units: int, name: str, activation: str | None = None) -> Any:
         """See `Layers`."""
         with v1.variable_scope(name):
-            shape = [inputs.shape[-1], units]
-            kernel = v1.get_variable("kernel", shape, initializer=_uniform())
-            bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
-            outputs = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
-            return outputs if activation is None else keras.activations.get(activation)(outputs)
+            glorot, zeros = v1.glorot_uniform_initializer(), v1.zeros_initializer()
+            kernel = v1.get_variable("kernel", [inputs.shape[-1], units], initializer=glorot)
+            bias = v1.get_variable("bias", [units], initializer=zeros)
+        outputs = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+        return outputs if activation is None else keras.activations.get(activation)(outputs)
 
 
-def _uniform() -> Any:
-    return v1.glorot_uniform_initializer()
+def placeholders(embeddings: Embeddings) -> dict[str, Any]:
+    """A placeholder of the current graph for each feature, called like it."""
+    dtypes = dict.fromkeys(NUMERIC, tf.float32) | dict.fromkeys(embeddings.rows, tf.int64)
+    return {name: v1.placeholder(dtype, [None, 1], name) for name, dtype in dtypes.items()}

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from modelzoo.cluster import tasks
+from examples.distributed.cluster import tasks
 
 #: The processes of a job, by strategy; none for a job of one process.
 CLUSTERS: dict[str, dict[str, int]] = {

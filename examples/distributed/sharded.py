@@ -21,9 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 import fusion
+from examples.distributed.cluster import CONFIG, tasks
 from examples.distributed.model import BATCH, COLUMNS, DIM, HIDDEN, NUMBERS, ROWS, batches
 from fusion.distribute import ShardedEmbeddingVariable, ShardedTable
-from modelzoo.cluster import CONFIG, tasks
 
 
 class Model:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from examples.distributed.cluster import start_server
 from examples.distributed.model import Model, batches
-from modelzoo.cluster import start_server
 
 MakeModel = Callable[[], Model]
 #: (what makes a model, steps) -> the model after so many, and the loss of each.

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from modelzoo.cluster import tasks
+from examples.distributed.cluster import tasks
 from tests import zygote
 
 ROOT = Path(__file__).parents[2]

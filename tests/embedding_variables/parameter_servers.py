@@ -16,6 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
+from examples.distributed.cluster import CONFIG
 from fusion.feature_column import (
     DenseFeatures,
     categorical_column_with_embedding,
@@ -30,7 +31,6 @@ from fusion.tables import (
     LeastRecent,
     PartitionedEmbeddingVariable,
 )
-from modelzoo.cluster import CONFIG
 
 v1 = tf.compat.v1
 

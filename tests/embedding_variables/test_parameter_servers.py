@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from modelzoo.cluster import tasks
+from examples.distributed.cluster import tasks
 from tests import zygote
 from tests.grappler.test_updates_of_strategies import SERVER
 

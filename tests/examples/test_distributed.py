@@ -14,7 +14,7 @@ import pytest
 
 from examples.distributed import sharded
 from examples.distributed.__main__ import train
-from modelzoo.cluster import tasks
+from examples.distributed.cluster import tasks
 from tests import zygote
 
 #: How many replicas each process has whose lookups it fuses, by strategy.

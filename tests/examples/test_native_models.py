@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,12 @@ from fusion.ops_library.build import build
 from fusion.saved_model import compare_models
 from fusion.saved_model.rewrite import ROUNDING
 from fusion.saved_model.warming import nodes_of
-from modelzoo.layers import GraphLayers
-from modelzoo.options import Options
-from modelzoo.signatures import SERVING
-from modelzoo.training import setup
-from modelzoo.training.export import export_graph, export_keras
-from modelzoo.training.optimizers import graph_optimizer
-from modelzoo.training.steps import KerasSteps, placeholders
+from modelzoo.export import SERVING, export_graph, export_keras
+from modelzoo.layers import Embeddings, GraphLayers, placeholders
+from modelzoo.models import MODELS, keras_model, training_step
 from tests import zygote
 from tests.examples.native import assert_same, running
-from tests.modelzoo.small import FEW, MODELS, SMALL, few
+from tests.modelzoo.small import FEW, SIZES, small
 from tests.ops_library import trained
 from tests.ops_library.conftest import HOST_LEVELS, any_rows
 from tests.ops_library.test_library import run
@@ -38,7 +33,7 @@ from tests.ops_library.test_library import run
 forks = zygote.forks_of("fusion.saved_model.verify.processes", has_fusion=False)
 
 v1 = tf.compat.v1
-MODEL = MODELS["wide_deep"]
+MODEL = "wide_deep"
 _STEPS = 5
 
 #: TensorFlow's oneDNN joins ops behind the lookups by what is known of shapes, which rounds.
@@ -49,34 +44,28 @@ def read_request(content: bytes) -> messages.Arrays:
     return messages.read_arrays(messages.PredictRequest.FromString(content).inputs)
 
 
-def of_keras(path: Path, options: Options) -> None:
-    source, _ = few(options)
-    steps = setup.build(MODEL, options, source)
-    assert isinstance(steps, KerasSteps)
-    export_keras(steps, setup.columns_of(options, source).inputs, path)
+def of_keras(path: Path, embeddings: Embeddings) -> None:
+    export_keras(*keras_model(MODEL, embeddings, **SIZES), path)
 
 
-def of_graph(path: Path, options: Options) -> None:
-    source, _ = few(options)
-    steps = setup.build(MODEL, options, source)
-    checkpoint = path.with_name("trained")
-    steps.save(checkpoint)
-    columns = setup.columns_of(options, source)
-    export_graph(MODEL, setup.shape_of(MODEL, options), columns, checkpoint, path)
-
-
-def of_training(path: Path, options: Options) -> None:
-    """A signature of which each call is a step of training."""
-    source, _ = few(options)
-    columns, shape = setup.columns_of(options, source), setup.shape_of(MODEL, options)
+def of_graph(path: Path, embeddings: Embeddings) -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         v1.set_random_seed(0)
-        features = placeholders(columns)
+        MODELS[MODEL](GraphLayers(embeddings, placeholders(embeddings)), **SIZES)
+        session.run(v1.global_variables_initializer())
+        saved = v1.train.Saver().save(session, str(path.with_name("trained")))
+    export_graph(MODEL, embeddings, saved, path, **SIZES)
+
+
+def of_training(path: Path, embeddings: Embeddings) -> None:
+    """A signature of which each call is a step of training."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(0)
+        features = placeholders(embeddings)
         labels = v1.placeholder(tf.float32, [None, 1], name="label")
-        logits = MODEL.logits(GraphLayers(columns, features), shape)
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-        loss = tf.reduce_mean(losses)
-        with tf.control_dependencies([graph_optimizer("adagrad", 0.05).minimize(loss)]):
+        logits = MODELS[MODEL](GraphLayers(embeddings, features), **SIZES)
+        loss, train = training_step(logits, labels, "adagrad", 0.05)
+        with tf.control_dependencies([train]):
             outputs = {"loss": tf.identity(loss), "logits": tf.identity(logits)}
         session.run(v1.global_variables_initializer())
         v1.saved_model.simple_save(session, str(path), {**features, "label": labels}, outputs)
@@ -90,9 +79,8 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A model, the same fused, and a library with what it needs."""
     folder = tmp_path_factory.mktemp("zoo")
     stock, fused, library = (folder / name for name in ("stock", "fused", "libfusion_ops.so"))
-    export: Callable[[Path, Options], None] = request.param
-    options = replace(SMALL, style="keras" if export is of_keras else "graph")
-    export(stock, options)
+    export: Callable[[Path, Embeddings], None] = request.param
+    export(stock, small())
     report = fusion.fuse_saved_model(stock, fused, verify=False)
     assert report.fused_count >= 2 * len(FEW)
 

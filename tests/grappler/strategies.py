@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 import fusion
-from modelzoo.cluster import CONFIG
+from examples.distributed.cluster import CONFIG
 from tests.grappler.fitted import BATCH, TABLES, Modifier, dataset, model
 
 KERAS = {"keras": keras, "tf_keras": tf_keras}

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from modelzoo.cluster import tasks
+from examples.distributed.cluster import tasks
 from tests import zygote
 
 PROGRAM = [sys.executable, "-m", "tests.grappler.strategies"]
@@ -16,7 +16,7 @@ PROGRAM = [sys.executable, "-m", "tests.grappler.strategies"]
 #: A parameter server that has nothing of fusion.
 SERVER = """
 import sys
-from modelzoo.cluster import start_server
+from examples.distributed.cluster import start_server
 
 server = start_server()
 assert "fusion" not in sys.modules

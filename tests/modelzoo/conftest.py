@@ -2,4 +2,4 @@
 
 from tests import zygote
 
-forks = zygote.forks_of("fusion.saved_model.verify.processes", "modelzoo.wide_deep.demo")
+forks = zygote.forks_of("fusion.saved_model.verify.processes", "modelzoo.demo")

@@ -107,9 +107,8 @@ def _same(left: criteo.Batch, right: criteo.Batch) -> bool:
 
 
 def test_batches_are_a_function_of_seed_and_index() -> None:
-    data = criteo.CriteoData(cap=1000, missing=0.1, seed=3)
-    again = list(criteo.CriteoData(cap=1000, missing=0.1, seed=3).batches(64, 3, start=2))
-    assert [_same(data.batch(64, 2 + i), batch) for i, batch in enumerate(again)] == [True] * 3
+    data, again = (criteo.CriteoData(cap=1000, missing=0.1, seed=3) for _ in range(2))
+    assert _same(data.batch(64, 2), again.batch(64, 2))
     assert not _same(data.batch(64, 0), data.batch(64, 1))
     assert not _same(data.batch(64, 0), criteo.CriteoData(1000, missing=0.1, seed=4).batch(64, 0))
 

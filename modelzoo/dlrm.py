@@ -6,28 +6,38 @@ long as those of the ids; the products of all pairs, and that vector, go to anot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from modelzoo.layers import Layers
-from modelzoo.options import Architecture
-
-ARCHITECTURE = Architecture(dim=16, bottom=(128, 64), hidden=(256, 128))
 
 
-def logits(layers: Layers, shape: Architecture) -> Any:
-    """The logits of clicks, [n, 1]."""
-    bottom = layers.counts()
-    for place, units in enumerate((*shape.bottom, shape.dim)):
-        bottom = layers.dense(bottom, units, f"bottom_{place}", "relu")
-    (embedded,) = layers.embeddings(vectors=shape.dim)
-    vectors = keras.ops.concatenate([bottom, embedded], axis=1)
-    hidden = keras.ops.concatenate([bottom, products(vectors, shape.dim)], axis=1)
-    for place, units in enumerate(shape.hidden):
-        hidden = layers.dense(hidden, units, f"top_{place}", "relu")
-    return layers.dense(hidden, 1, "top")
+def logits(
+    layers: Layers,
+    dim: int = 16,
+    hidden: Sequence[int] = (256, 128),
+    bottom: Sequence[int] = (128, 64),
+) -> Any:
+    """The logits of clicks, [n, 1].
+
+    Args:
+        layers: of Keras 3 or of compat.v1.
+        dim: elements of the vector of a categorical feature.
+        hidden: units of the layers of the perceptron on top.
+        bottom: units of the layers over the counts, before the one of `dim` units.
+    """
+    dense = layers.counts()
+    for index, units in enumerate((*bottom, dim)):
+        dense = layers.dense(dense, units, f"bottom_{index}", "relu")
+    (embedded,) = layers.embeddings(vectors=dim)
+    vectors = keras.ops.concatenate([dense, embedded], axis=1)
+    top = keras.ops.concatenate([dense, products(vectors, dim)], axis=1)
+    for index, units in enumerate(hidden):
+        top = layers.dense(top, units, f"top_{index}", "relu")
+    return layers.dense(top, 1, "top")
 
 
 def products(vectors: Any, dim: int) -> Any:

@@ -9,28 +9,31 @@ dropout, are fewer and smaller here and have activations; `--hidden` makes other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from modelzoo.layers import Layers
-from modelzoo.options import Architecture
-
-ARCHITECTURE = Architecture(dim=16, hidden=(256, 256, 256))
 
 
-def logits(layers: Layers, shape: Architecture) -> Any:
-    """The logits of clicks, [n, 1]."""
+def logits(layers: Layers, dim: int = 16, hidden: Sequence[int] = (256, 256, 256)) -> Any:
+    """The logits of clicks, [n, 1].
+
+    Args:
+        layers: of Keras 3 or of compat.v1.
+        dim: elements of the vector of a feature.
+        hidden: units of the perceptron's layers.
+    """
     ops, counts = keras.ops, layers.counts()
-    weights, embedded = layers.embeddings(weights=1, vectors=shape.dim)
+    weights, embedded = layers.embeddings(weights=1, vectors=dim)
     first = layers.dense(counts, 1, "first_order") + ops.sum(weights, axis=1, keepdims=True)
-    of_counts = layers.vectors(counts, shape.dim, "count_vectors")
+    of_counts = layers.vectors(counts, dim, "count_vectors")
     vectors = ops.concatenate([of_counts, embedded], axis=1)
-    hidden = vectors
-    for place, units in enumerate(shape.hidden):
-        hidden = layers.dense(hidden, units, f"hidden_{place}", "relu")
-    deep = layers.dense(hidden, 1, "deep")
-    return deep + first + second_order(vectors, shape.dim)
+    deep = vectors
+    for index, units in enumerate(hidden):
+        deep = layers.dense(deep, units, f"hidden_{index}", "relu")
+    return layers.dense(deep, 1, "deep") + first + second_order(vectors, dim)
 
 
 def second_order(vectors: Any, dim: int) -> Any:

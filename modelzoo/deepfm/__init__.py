@@ -1,1 +1,0 @@
-"""DeepFM: `python -m modelzoo.deepfm`."""

@@ -1,1 +1,0 @@
-"""DLRM: `python -m modelzoo.dlrm`."""

@@ -1,1 +1,0 @@
-"""Training, evaluating, exporting and measuring the models of the zoo."""

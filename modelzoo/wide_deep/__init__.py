@@ -1,1 +1,0 @@
-"""Wide and deep: `python -m modelzoo.wide_deep`, and the demo."""
