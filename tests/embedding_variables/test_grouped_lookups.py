@@ -456,7 +456,7 @@ def test_tables_beside_may_have_packed_rows():
     given = _arguments([variable, tf.constant(unpack_rows(table, "int8", DIM))])
     expected = ops.grouped_keyed_embedding_lookup(**given)
     given |= {"tables": [given["tables"][0], table], "Tpacked": "uint8"}
-    found = ops.grouped_keyed_embedding_lookup(**given, row_formats=["plain", "int8"])
+    found = ops.grouped_keyed_embedding_lookup(**given | {"row_formats": ["plain", "int8"]})
     assert found.numpy().tobytes() == expected.numpy().tobytes()
 
 
