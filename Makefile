@@ -52,7 +52,7 @@ test: $(VENV)/.installed ## Run the linters and the tests of each change, some m
 	wait $$lint; lint_status=$$?; cat "$$log"; \
 	exit $$((tests_status ? tests_status : lint_status))
 
-test-all: $(VENV)/.installed ## Run all tests, with many cases of each, half an hour
+test-all: $(VENV)/.installed ## Run all tests, with many cases of each, forty minutes on two cores
 	FUSION_TESTS=all FUSION_TEST_COSTS=$(FUSION_CACHE_DIR)/../test-costs.json \
 		$(BIN)/python -m pytest $(PARALLEL)
 

@@ -110,14 +110,11 @@ class Case:
         """Whether the pass fuses the lookup of a forward graph; it leaves all others as they are.
 
         Stock TensorFlow divides by zero where div has fewer rows than shards. Of fed shards the
-        sizes are not known. Weights that the graph reorders are not known to be a vector, unless
-        the graph tells shapes or they are filled. One reduction of rows of a table is as few stock
-        ops as can be.
+        sizes are not known. One reduction of rows of a table is as few stock ops as can be.
         """
         is_known = self.table != "fed" and (self.strategy == "mod" or self.shards <= self.rows)
         is_split = self.shards == 1 or is_known
         composed = self.function == "plain" or not self.prune
-        reordered = self.weights is not None and composed and not self.fill
         is_plain = (
             self.weights is None
             and self.max_norm is None
@@ -126,7 +123,7 @@ class Case:
         is_one_op = is_plain and composed and not self.fill and self.shards == 1
         if self.version == "lowered" and is_one_op:
             return False
-        return is_split and (self.tells_shapes or not reordered)
+        return is_split
 
     @property
     def tells_shapes(self) -> bool:
