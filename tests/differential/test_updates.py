@@ -49,6 +49,21 @@ def check(step: Step) -> str:
     return "fused" if any(update.fused for update in updates) else "stock"
 
 
+def test_a_table_of_one_row_is_reported() -> None:
+    """TensorFlow adds its sums up as a bias, which they are squeezed for; found by the fuzzer."""
+    step = Step(
+        module="keras",
+        optimizer="Lion",
+        options=(("beta_1", 0.9), ("learning_rate", 0.1)),
+        tables=((1, 3),),
+        lookups=(Lookup(0, None, 1),),
+        dtype="float32",
+        static=False,
+        seed=0,
+    )
+    assert check(step) == "stock"
+
+
 def test_weight_decay_waits_for_lookups_of_a_table() -> None:
     """Stock's write waits for the gather by a control edge alone; found by the fuzzer."""
     once, bag = Lookup(2, None, 1), Lookup(0, "sum", 2)

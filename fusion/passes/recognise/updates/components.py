@@ -111,16 +111,25 @@ def _sums(view: GraphView, write: str, shape: Shape) -> bool:
     stack, seen = [view.resolve(view.inputs(write)[1])], set[str]()
     while stack and len(seen) < _MOST_NODES:
         tensor = stack.pop()
-        sizes = view.shape(tensor)
-        if tensor.node in seen or (sizes is not None and len(sizes) != len(shape)):
-            continue
-        if any(size not in (None, of) for size, of in zip(sizes or (), shape, strict=False)):
+        if tensor.node in seen or not _may_be_of(view.shape(tensor), shape):
             continue
         if view.op(tensor.node) == "UnsortedSegmentSum":
             return True
         seen.add(tensor.node)
         stack += map(view.resolve, view.inputs(tensor.node))
     return False
+
+
+def _may_be_of(sizes: Shape | None, shape: Shape) -> bool:
+    """Whether a tensor may have the elements of a matrix.
+
+    TensorFlow squeezes that of a single row to a vector, and adds it up as a bias.
+    """
+    if sizes is not None and len(sizes) == 1 and shape[0] == 1:
+        sizes = (1, *sizes)
+    if sizes is None or len(sizes) != len(shape):
+        return sizes is None
+    return all(size in (None, of) for size, of in zip(sizes, shape, strict=True))
 
 
 class _Groups:
