@@ -46,3 +46,21 @@ def recognisers_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusion.passes.recognise import lookup
 
     monkeypatch.setattr(lookup, "raises_errors", False)
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has kernels that are made in a test helped by a thread, also where the pool began with none.
+
+    TensorFlow keeps kernels that were made without, for ops of the same attrs.
+    """
+    from tensorflow.python.eager import context
+
+    from fusion.runtime.threads import pool
+    from fusion.runtime.threads.layout import THREADS_VARIABLE, Pool
+
+    monkeypatch.setenv(THREADS_VARIABLE, "2")
+    if not pool._pool.words[Pool.thread_count]:
+        pool._pool.words[Pool.is_ready] = 0
+    pool.start_pool()
+    context.context().clear_kernel_cache()

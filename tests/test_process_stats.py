@@ -167,11 +167,8 @@ def test_many_threads_lose_no_call() -> None:
     assert (added.calls, added.rows, added.threads) == (4000, 16_000, 4000)
 
 
-def test_threads_that_help_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSION_NUM_THREADS", "2")
-    pool.start_pool()
-    if pool._pool.words[Pool.thread_count] == 0:  # started before, with one processor
-        monkeypatch.setattr(pool, "_pool", pool._Pool())
+@pytest.mark.usefixtures("two_threads")
+def test_threads_that_help_are_counted() -> None:
     ids, end = np.arange(400_000) % 10, time.monotonic() + 60
     while time.monotonic() < end:
         added = counted(lambda: lookup(ids))["FusedEmbeddingLookup"]

@@ -144,10 +144,9 @@ def run_with(variables, program, **options):
     )
 
 
-def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done(monkeypatch):
+@pytest.mark.usefixtures("two_threads")
+def test_threads_leave_nothing_behind_when_kernels_side_by_side_are_done():
     """They come, leave for kernels that begin and come back; all of them sleep in the end."""
-    monkeypatch.setenv(THREADS_VARIABLE, "2")
-    pool.start_pool()
     table = np.arange(4000, dtype=np.float32).reshape(1000, 4)
     ids = np.random.default_rng(0).integers(0, 1000, (200_000, 1))
     inputs = {"table": table, "ids": ids, "entry_rows": NO_IDS, "dense_shape": NO_IDS}
