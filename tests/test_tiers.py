@@ -57,6 +57,9 @@ def test_a_tier_has_its_count_and_every_value(table, monkeypatch):
     assert len(chosen(NODE, cases)) == 3
     table[""] = Cases(2, 4, exact=True)
     assert chosen(NODE, cases) == [0, 5]
+    assert len(chosen(NODE, cases, refuses=True)) == 3
+    table[NODE.removeprefix("tests/")] = Cases(2, 4, exact=True)
+    assert chosen(NODE, cases, refuses=True) == [0, 5]
     monkeypatch.setenv("FUSION_TESTS", "all")
     assert len(chosen(NODE, cases)) == 4
     monkeypatch.setenv("FUSION_TESTS", "every")

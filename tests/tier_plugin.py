@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -63,6 +64,16 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Searches for no garbage among what is imported and collected, all of which stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leaves out files of which no test runs, without importing them."""
     if collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
@@ -83,7 +94,8 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Any:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Leaves out cases, before anything is made of them."""
     calls = metafunc._calls
-    chosen = tiers.chosen(metafunc.definition.nodeid, [call.params for call in calls])
+    refuses = "raises" in metafunc.function.__code__.co_names
+    chosen = tiers.chosen(metafunc.definition.nodeid, [call.params for call in calls], refuses)
     metafunc._calls = [calls[index] for index in chosen]
 
 

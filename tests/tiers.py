@@ -102,12 +102,14 @@ def runs(node: str) -> bool:
     return tier() == "every" or any(map(_most, (entry(node), *inside)))
 
 
-def chosen(node: str, cases: Sequence[dict[str, Any]]) -> list[int]:
+def chosen(node: str, cases: Sequence[dict[str, Any]], refuses: bool = False) -> list[int]:
     """The indices, in their order, of the cases of a test that run.
 
     Args:
         node: the id of the test, without a case.
         cases: the values of the parameters of each; one of none is a test without parameters.
+        refuses: whether it expects errors, of which `make test` has each, but where the test has
+            a row of its own.
     """
     cases_of, now = entry(node), tier()
     indices = [*range(len(cases))]
@@ -120,7 +122,9 @@ def chosen(node: str, cases: Sequence[dict[str, Any]]) -> list[int]:
         rows = [rows[index] for index in indices]
     if len(indices) <= most or not most:
         return indices[:most]
-    if (cases_of.exact and now == "fast") or (cases_of.same and is_list(rows)):
+    has_row = node.removeprefix("tests/") in TABLE
+    is_exact = cases_of.exact and now == "fast" and (has_row or not refuses)
+    if is_exact or (cases_of.same and is_list(rows)):
         return spread(indices, most)
     return [indices[index] for index in chosen_rows(rows, most)]
 
