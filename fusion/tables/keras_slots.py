@@ -130,8 +130,16 @@ def _prepare_tf_keras() -> None:
 
 
 def _weights(layer: Any) -> list[Any]:
-    """Those of a layer of tf_keras itself."""
-    return [*layer._trainable_weights, *layer._non_trainable_weights]
+    """Those of a layer of tf_keras itself, and tables of the modules that are its attributes.
+
+    tf_keras trains the variables of such modules, but writes them to no file of weights.
+    """
+    own = [*layer._trainable_weights, *layer._non_trainable_weights]
+    modules = layer._flatten_modules(recursive=False, include_self=False)
+    plain = (module for module in modules if not hasattr(module, "_flatten_modules"))
+    variables = (variable for module in plain for variable in module.variables)
+    tables = (variable for variable in variables if embedding_variable_of(variable))
+    return [*{id(variable): variable for variable in (*own, *tables)}.values()]
 
 
 def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variable") -> None:

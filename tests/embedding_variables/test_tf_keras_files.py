@@ -88,6 +88,55 @@ def test_files_have_keys(tmp_path: Path, optimizer, partitions, file):
         assert losses(first, keys) == losses(second, keys)
 
 
+class _Lookup(tf_keras.layers.Layer):  # type: ignore[misc]
+    """A layer whose attributes hold tables: itself, in a list and in a module."""
+
+    def __init__(self, capacity: int = 50, **options: Any) -> None:
+        super().__init__(**options)
+        # Trained and saved by tf_keras itself.
+        self.scale = self.add_weight("scale", initializer="ones")
+        parts = fusion.tables.PartitionedEmbeddingVariable("parts", 4, 2, capacity=capacity, seed=1)
+        self.table = fusion.EmbeddingVariable("table", 4, capacity=capacity, seed=2)
+        self.tables = [parts]
+        self.module = tf.Module()
+        self.module.table = fusion.EmbeddingVariable("inner", 4, capacity=capacity, seed=3)
+        self.module.plain = tf.Variable(1.0, trainable=False)
+
+    def call(self, keys: Any) -> Any:
+        ids = tf.sparse.from_dense(keys)
+        tables = (self.table, self.module.table, *self.tables)
+        return self.scale * tf.concat(
+            [fusion.fused_embedding_lookup_sparse_v2(one, ids, combiner="sum") for one in tables], 1
+        )
+
+
+@pytest.mark.parametrize("file", ["model.keras", "some.weights.h5"])
+def test_tables_of_attributes_are_in_files(tmp_path: Path, file):
+    """tf_keras trains them, so that its files have them."""
+
+    def made(capacity: int) -> Any:
+        tf_keras.utils.set_random_seed(1)
+        found = tf_keras.Sequential([_Lookup(capacity), tf_keras.layers.Dense(1)])
+        found.compile(LazyAdam(0.1), "mse")
+        found(KEYS)
+        return found
+
+    first, second = made(50), made(60)
+    first.fit(KEYS, np.ones([len(KEYS), 1]), epochs=2, verbose=0)
+    asked = np.concatenate([KEYS, KEYS + 1])
+    assert (second(asked) != first(asked)).numpy().any()
+    if file == "model.keras":
+        first.save(tmp_path / file)
+        second = tf_keras.models.load_model(tmp_path / file, custom_objects={"_Lookup": _Lookup})
+    else:
+        first.save_weights(tmp_path / file)
+        second.load_weights(tmp_path / file)
+    assert (second(asked) == first(asked)).numpy().all()
+    lookup = second.layers[0]
+    for table in (lookup.table, lookup.module.table):
+        assert table.statistics().keys == len(np.unique(KEYS))
+
+
 def test_the_old_hdf5_format_is_refused(tmp_path: Path):
     keyed = fusion.keras.layers.DynamicEmbedding(2)
     of_keras3 = keras.Sequential([keras.Input([], dtype="int64"), keyed])
