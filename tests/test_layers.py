@@ -98,7 +98,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.graph": (
         *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "shapes", "view"),
         "idioms",
-        "inferred_shapes",
+        *("networks", "inferred_shapes"),
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (

@@ -22,7 +22,12 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    RewrittenGraph,
+)
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 
@@ -129,6 +134,11 @@ class LookupPass(ABC):
         bodies = list(self._bodies(graph_def))
         writers = SparseWriters((view for view, _ in bodies), self.variables)
         return [self.rewrite_body(view, refusal, writers) for view, refusal in bodies]
+
+    def rewritten(self, graph_def: graph_pb2.GraphDef) -> RewrittenGraph:
+        """Returns a graph before and after."""
+        result = self.apply(graph_def)
+        return RewrittenGraph(result.report, self.views(graph_def), self.views(result.graph_def))
 
     def views(self, graph_def: graph_pb2.GraphDef) -> dict[str, GraphView]:
         """Returns the main graph, "", and each function as the pass sees them, by name."""
