@@ -12,6 +12,7 @@ import networkx as nx
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.passes.graph.calls import callees
+from fusion.passes.graph.tensor import NEXT_ITERATIONS
 from fusion.passes.graph.view import GraphView
 
 CONTROL = -1
@@ -45,9 +46,29 @@ def network(view: GraphView) -> nx.MultiDiGraph:
 
 def dependencies(nodes: Iterable[node_def_pb2.NodeDef]) -> nx.DiGraph:
     """Returns which nodes of a main graph others read or wait for, from producer to consumer."""
-    graph = nx.DiGraph()
+    nodes, graph = list(nodes), nx.DiGraph()
+    graph.add_nodes_from(node.name for node in nodes)
     for node in nodes:
-        graph.add_node(node.name)
         sources = (text.removeprefix("^").partition(":")[0] for text in node.input)
-        graph.add_edges_from((source, node.name) for source in sources)
+        graph.add_edges_from((source, node.name) for source in sources if source in graph)
     return graph
+
+
+def first_iteration(nodes: Iterable[node_def_pb2.NodeDef]) -> nx.DiGraph:
+    """Returns the dependencies without the cycles that later iterations of v1 loops make."""
+    nodes = list(nodes)
+    graph = dependencies(nodes)
+    back = [node.name for node in nodes if node.op in NEXT_ITERATIONS]
+    graph.remove_edges_from([*graph.out_edges(back)])
+    return graph
+
+
+def with_descendants(graph: nx.DiGraph, names: Iterable[str]) -> set[str]:
+    """Returns those of some nodes that are in a graph, and all that depend on them."""
+    layers = nx.bfs_layers(graph, [name for name in names if name in graph])
+    return {name for layer in layers for name in layer}
+
+
+def with_ancestors(graph: nx.DiGraph, names: Iterable[str]) -> set[str]:
+    """Returns those of some nodes that are in a graph, and all that they depend on."""
+    return with_descendants(graph.reverse(copy=False), names)

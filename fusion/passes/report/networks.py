@@ -71,7 +71,7 @@ def _body(before: GraphView, after: GraphView, columns: _Numbered) -> Networks:
         for name, attributes in graph.nodes.items():
             own_columns = sorted(own.get(name, ()))
             attributes["changed"] = attributes["op"] != other.op(name)
-            attributes["columns"] = _SEPARATOR.join(dict.fromkeys(map(names.get, own_columns)))
+            attributes["columns"] = _SEPARATOR.join(dict.fromkeys(names[n] for n in own_columns))
             attributes["lookups"] = _SEPARATOR.join(map(str, own_columns))
             attributes["reason"] = reasons.get(name, "")
     return both
