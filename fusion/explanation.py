@@ -28,7 +28,8 @@ def explain(
 
     Each is reported with what it computes, if all of it was understood, or else with the parts
     that were, the reason why not the rest, and the node where that shows. `str()` of the report is
-    for people, `.to_dict()` for programs. Nothing is changed, run or written.
+    for people, `.to_dict()` for programs; `.to_networkx()` returns the graphs before and after.
+    Nothing is changed, run or written.
 
     Args:
         model: a GraphDef, a concrete function, or the directory of a SavedModel.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -33,7 +34,7 @@ from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
-from fusion.passes.report.report import FusionReport
+from fusion.passes.report.report import FusionReport, Networks, RewrittenGraph
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Written anew, from what the rebuilt graph says, when a function is made of it.
@@ -65,8 +66,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     # Called while a function is traced: AutoGraph would translate all of it.
     with ControlStatusCtx(Status.DISABLED):
         library = Library.of(concrete_function)
-        search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-        result = FuseLookups(variables=search.known, devices=DEVICES).apply(library.graph_def)
+        result = _pass_over(library, concrete_function).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
         if not fused:
             return concrete_function
@@ -79,14 +79,27 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     Columns of the function itself have `function` "", others the name of the called function.
     """
     library = Library.of(concrete_function)
+    lookups = _pass_over(library, concrete_function)
+    report = library.report_of_top(lookups.explain(library.graph_def))
+    return replace(report, networks=partial(_networks, concrete_function))
+
+
+def _pass_over(library: Library, concrete_function: ConcreteFunction) -> FuseLookups:
     search = VariableSearch(library.graph_def, library.captured_variables(concrete_function))
-    lookups = FuseLookups(variables=search.known, devices=DEVICES)
-    report = lookups.explain(library.graph_def)
-    columns = (
-        replace(column, function="") if column.function == library.top else column
-        for column in report.columns
+    return FuseLookups(variables=search.known, devices=DEVICES)
+
+
+def _networks(concrete_function: ConcreteFunction, report: FusionReport) -> Networks:
+    from fusion.passes.report.networks import networks
+
+    library = Library.of(concrete_function)
+    graph = _pass_over(library, concrete_function).rewritten(library.graph_def)
+    before, after = (
+        {"" if name == library.top else name: view for name, view in views.items() if name}
+        for views in (graph.before, graph.after)
     )
-    return replace(report, columns=tuple(sorted(columns, key=lambda c: c.function != "")))
+    now = library.report_of_top(graph.report)
+    return networks(report, [RewrittenGraph(now, before, after)])
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,14 @@ class Library:
         graph = tf.Graph()
         function.add_to_graph(graph)
         return Library(graph, graph.as_graph_def(add_shapes=add_shapes), function.name.decode())
+
+    def report_of_top(self, report: FusionReport) -> FusionReport:
+        """Returns a report that takes the function itself for the main graph."""
+        columns = (
+            replace(column, function="") if column.function == self.top else column
+            for column in report.columns
+        )
+        return replace(report, columns=tuple(sorted(columns, key=lambda c: c.function != "")))
 
     def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:
         """Yields (function, argument, variable) for every variable that the function captured."""

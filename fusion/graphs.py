@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
@@ -13,8 +15,9 @@ from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.lookup_pass import LookupPass
 from fusion.passes.lower_lookups import remaining_fused_ops
-from fusion.passes.report.report import FusionReport, FusionResult
+from fusion.passes.report.report import FusionReport, FusionResult, Networks
 from fusion.passes.targets import PASSES, Target, checked_runtime, checked_target
 
 
@@ -66,7 +69,7 @@ def fuse_graph(
         left = remaining_fused_ops(result.graph_def, result.report, release)
         if left is not None:
             raise ValueError(f"fuse_graph: target 'stock': {left}")
-    return result
+    return replace(result, report=_with_networks(result.report, graph_def, rewrite))
 
 
 def explain_graph(
@@ -78,7 +81,19 @@ def explain_graph(
         preserve = frozenset(checked_outputs("explain", graph_def, outputs))
     with _graph_errors("explain: model"):
         lookups = FuseLookups(preserve, variables=_variables(graph_def), devices=DEVICES)
-        return lookups.explain(graph_def)
+        return _with_networks(lookups.explain(graph_def), graph_def, lookups)
+
+
+def _with_networks(
+    report: FusionReport, graph_def: graph_pb2.GraphDef, lookups: LookupPass
+) -> FusionReport:
+    return replace(report, networks=partial(_networks, graph_def, lookups))
+
+
+def _networks(graph_def: graph_pb2.GraphDef, lookups: LookupPass, report: FusionReport) -> Networks:
+    from fusion.passes.report.networks import networks
+
+    return networks(report, [lookups.rewritten(graph_def)])
 
 
 @contextmanager

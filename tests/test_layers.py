@@ -96,9 +96,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
-        *("signatures", "calls", "tensor", "static_shapes", "shape_functions", "shapes", "view"),
+        *(
+            "reach",
+            "signatures",
+            "calls",
+            "tensor",
+            "static_shapes",
+            "shape_functions",
+            "shapes",
+            "view",
+        ),
         "idioms",
-        "inferred_shapes",
+        *("networks", "inferred_shapes"),
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
@@ -210,6 +219,20 @@ def test_what_is_apart(package: str) -> None:
                 stack.append(other)
     apart = APART[package]
     assert [module for module in loaded if f"{module}.".startswith(f"{apart}.")] == []
+
+
+@pytest.mark.parametrize("module", ["grappler", "saved_model.rewrite", "saved_model.verify"])
+def test_networkx_is_for_commands_and_people(module: str) -> None:
+    """It takes time and memory of a process that trains, and one that serves need not have it."""
+    loaded, stack = set[str](), [f"fusion.{module}"]
+    assert stack[0] in ALL
+    while stack:
+        if (one := stack.pop()) not in loaded:
+            loaded.add(one)
+            stack.extend(top_level(ALL[one]))
+    asking = {name for name, path in ALL.items() if "\nimport networkx" in path.read_text()}
+    assert "fusion.passes.graph.networks" in asking
+    assert asking & loaded == set()
 
 
 def test_no_folder_is_crowded() -> None:

@@ -21,12 +21,11 @@ from fusion.passes.report.report import FusionReport
 from tests import product_graphs as products
 from tests.feature_column.hosts import as_tensors
 from tests.feature_column.kinds import KEYS, KINDS, Batch, Column, build
-from tests.graph_text import parse_graph
+from tests.golden import NAMES, golden_graph
 from tests.keras.models import IDS, functional
 from tests.layer_graphs import build as layers
 from tests.passes.own_graphs import OWN
 from tests.passes.runtime_graphs import FUSED, GRAPHS, made
-from tests.passes.test_golden import GOLDEN, NAMES
 from tests.passes.test_models import columns
 from tests.passes.test_products import REASONS, graph_of
 from tests.passes.test_rows import MODELS
@@ -70,7 +69,7 @@ def traced(model: Callable[..., Any], *specs: Any) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_graphs(name: str) -> None:
-    graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
+    graph_def = golden_graph(name)
     assert_agree(graph_def, *(node.name for node in graph_def.node if node.name == "out"))
 
 

@@ -13,6 +13,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.analysis.variables import SparseWriters, Variable, variables_name
 from fusion.passes.graph.calls import called, functions_run_by
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.view import GraphView
@@ -22,7 +23,12 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    RewrittenGraph,
+)
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 
@@ -130,6 +136,11 @@ class LookupPass(ABC):
         writers = SparseWriters((view for view, _ in bodies), self.variables)
         return [self.rewrite_body(view, refusal, writers) for view, refusal in bodies]
 
+    def rewritten(self, graph_def: graph_pb2.GraphDef) -> RewrittenGraph:
+        """Returns a graph before and after."""
+        result = self.apply(graph_def)
+        return RewrittenGraph(result.report, self.views(graph_def), self.views(result.graph_def))
+
     def views(self, graph_def: graph_pb2.GraphDef) -> dict[str, GraphView]:
         """Returns the main graph, "", and each function as the pass sees them, by name."""
         return {view.function: view for view, _ in self._bodies(graph_def)}
@@ -227,20 +238,16 @@ def count_nodes(graph_def: graph_pb2.GraphDef) -> int:
 def _compiled_functions(graph_def: graph_pb2.GraphDef) -> set[str]:
     """Returns the functions that XLA compiles: those marked so, and all that they call."""
     functions = {f.signature.name: f for f in graph_def.library.function}
-    compiled: set[str] = set()
     if not functions:
-        return compiled
+        return set()
     stack = [name for name, f in functions.items() if COMPILED in f.attr and f.attr[COMPILED].b]
     bodies = (graph_def.node, *(f.node_def for f in functions.values()))
     for body in bodies:
         for node in body:
             if COMPILED in node.attr and node.attr[COMPILED].b:
                 stack.extend(called(node))
-    while stack:
-        name = stack.pop()
-        if name in compiled or name not in functions:
-            continue
-        compiled.add(name)
-        for node in functions[name].node_def:
-            stack.extend(called(node))
-    return compiled
+
+    def calls(name: str) -> Iterator[str]:
+        return (n for node in functions[name].node_def for n in called(node) if n in functions)
+
+    return {*reached((name for name in stack if name in functions), calls)}

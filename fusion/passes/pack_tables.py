@@ -21,6 +21,7 @@ from fusion.passes.graph.calls import CALLS, callees
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.fused_columns import grouped_columns, only_column
 from fusion.passes.graph.idioms import is_row_gather
+from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
@@ -89,7 +90,7 @@ class TablePacker:
         self._views = [main, *(GraphView.of_function(f, signatures) for f in functions)]
         self._handles = Handles(self._views, bound)
         self._outputs = frozenset(outputs)
-        self._run = _reached(main, outputs)
+        self._run = reached((n for n in outputs if n in main.nodes), main.before)
         self._sources: dict[Place, list[tuple[GraphView, str]]] = {}
         self._variables: dict[Place, set[str]] = {}
         for name in (*bound.values(), *shared_names(graph_def).values()):
@@ -240,18 +241,6 @@ def shared_names(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
         for node in graph_def.node
         if node.op == "VarHandleOp"
     }
-
-
-def _reached(view: GraphView, outputs: Collection[str]) -> set[str]:
-    """The nodes that have to run for others."""
-    reached, stack = set[str](), [name for name in outputs if name in view.nodes]
-    while stack:
-        name = stack.pop()
-        if name not in reached:
-            reached.add(name)
-            stack += (tensor.node for tensor in view.inputs(name))
-            stack += view.controls(name)
-    return reached
 
 
 def _value_uses(view: GraphView, value: Tensor) -> Iterator[Use]:

@@ -21,6 +21,7 @@ from tensorflow.python.saved_model import load, load_v1_in_v2
 from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import checked_target
+from fusion.saved_model.networks import Reported
 from fusion.saved_model.rewrite import rewrite_meta_graph
 from fusion.saved_model.source import MANIFEST_FILE
 
@@ -69,7 +70,9 @@ def saved_model_load(
         result = rewrite_meta_graph(
             meta, chosen, model, was_rewritten=was_rewritten, runtime=running_release()
         )
-        reports.append(result.report)
+        tags = frozenset(meta.meta_info_def.tags)
+        reported = Reported(Path(os.path.abspath(model)), chosen, running_release(), tags=tags)
+        reports.append(reported.in_report(result.report))
 
     # Called while a function is traced: AutoGraph would translate all of it.
     with ControlStatusCtx(Status.DISABLED):

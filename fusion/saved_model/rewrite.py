@@ -26,6 +26,7 @@ from fusion.saved_model.meta_graph import (
     release_of,
     used_ops,
 )
+from fusion.saved_model.networks import Reported
 from fusion.saved_model.rewrite_options import (
     LEAST_TABLE_BYTES,
     TABLE_PLACES,
@@ -216,8 +217,22 @@ def rewrite_saved_model(
     """Does what `fuse_saved_model` says and also returns the verification."""
     observer.begins(Step.READ)
     source = read_saved_model(src, options.outputs)
-    if source.is_frozen:
-        return _rewrite_frozen(source, dst, options, observer)
+    write = _rewrite_frozen if source.is_frozen else _rewrite_directory
+    done = write(source, dst, options, observer)
+    reported = Reported(
+        source.path,
+        Target(options.target),
+        options.release(),
+        None if options.outputs is None else tuple(options.outputs),
+        written=Path(os.path.abspath(os.fsdecode(dst))),
+    )
+    return replace(done, report=reported.in_report(done.report))
+
+
+def _rewrite_directory(
+    source: SourceModel, dst: str | os.PathLike[str], options: RewriteOptions, observer: Observer
+) -> Rewrite:
+    """Rewrites a SavedModel."""
     destination = check_destination(source.path, dst)
     with staged_directory(destination) as staging:
         result = _rewritten(source, options, staging.parent, observer)
@@ -285,7 +300,7 @@ def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
     source = read_saved_model(path)
     with graph_errors(source.path):
         reports = [lookup_pass(meta).explain(meta.graph_def) for meta in source.meta_graphs]
-    return FusionReport.merge(reports)
+    return Reported(source.path).in_report(FusionReport.merge(reports))
 
 
 def rewrite_meta_graph(

@@ -11,9 +11,8 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
 from fusion.passes.report.draw import draw_column
 from fusion.passes.report.report import ColumnReport
-from tests.graph_text import parse_graph
+from tests.golden import NAMES, golden_graph
 from tests.passes import stock_graphs as stock
-from tests.passes.test_golden import GOLDEN, NAMES
 from tests.passes.test_picture import clipped
 
 FUSED_OP = "FusedEmbeddingLookup"
@@ -74,7 +73,7 @@ def test_a_partial_explanation_shows_the_rest_too() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_is_drawn(name: str) -> None:
-    graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
+    graph_def = golden_graph(name)
     result = FuseLookups(preserve=frozenset({"out"})).apply(graph_def)
     views = GraphView.of_graph(graph_def), GraphView.of_graph(result.graph_def)
     for column in result.report.columns:

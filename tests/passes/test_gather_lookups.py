@@ -11,11 +11,10 @@ import tensorflow as tf
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.gather_lookups import GatherLookups
 from fusion.schema.names import POST_V2, SINGLE, UNIQUE
-from tests.graph_text import parse_graph
+from tests.golden import golden_graphs
 from tests.passes import stock_graphs as stock
 from tests.passes.runtime_graphs import FUSED, GRAPHS, made
 from tests.passes.stock_graphs import Case
-from tests.passes.test_golden import GOLDEN, NAMES
 from tests.reference import assert_same_bits
 
 PRESERVE = frozenset({"out", "initialize"})
@@ -138,9 +137,8 @@ def test_other_forms(form, is_fused: bool) -> None:
 
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_all_kinds_of_graphs(is_fused: bool) -> None:
-    golden = [parse_graph((GOLDEN / f"{name}.graph.txt").read_text()) for name in NAMES]
     others = [made(name)[0] for name in (GRAPHS | FUSED) if not name.startswith("large")]
-    for graph_def in (*golden, *others):
+    for graph_def in (*golden_graphs(), *others):
         given = FUSE.apply(graph_def).graph_def if is_fused else graph_def
         after = PASS.apply(given).graph_def
         # Not all fused ops have stock ones, as where what they measure is not known.

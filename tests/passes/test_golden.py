@@ -1,8 +1,8 @@
-"""Recognised specs, plans and rewritten graphs as text, beside the graphs they come from.
+"""Recognised specs, plans and rewritten graphs as text.
 
-`tests/golden/NAME.graph.txt` is a graph that TensorFlow built (large constants without values);
-`NAME.fused.txt` and `NAME.stock.txt` are what the pass makes of it with either target, without
-attributes that have their default value. After a wanted change,
+`tests/golden` has the graphs, which TensorFlow built. `NAME.fused.txt` and `NAME.stock.txt` are
+what the pass makes of one with either target, without attributes that have their default value.
+After a wanted change,
 
     FUSION_UPDATE_GOLDEN=1 python -m pytest tests/passes/test_golden.py
 
@@ -12,7 +12,6 @@ writes those anew; read the difference before committing it.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -22,14 +21,12 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.passes.targets import PASSES, Target
+from tests.golden import FOLDER, NAMES, golden_graph
 from tests.graph_text import parse_graph, print_graph, without_defaults
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-NAMES = sorted(path.name.removesuffix(".graph.txt") for path in GOLDEN.glob("*.graph.txt"))
 
 
 def rewritten(name: str, target: Target) -> str:
-    graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
+    graph_def = golden_graph(name)
     result = PASSES[target](preserve=frozenset({"out"})).apply(graph_def)
     view = GraphView.of_graph(graph_def, frozenset({"out"}))
     found = recognise_all(view)
@@ -52,17 +49,23 @@ def rewritten(name: str, target: Target) -> str:
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rewrite_is_the_golden_one(name: str, target: Target) -> None:
-    path = GOLDEN / f"{name}.{target.value}.txt"
+    path = FOLDER / f"{name}.{target.value}.txt"
     text = rewritten(name, target)
     if os.environ.get("FUSION_UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
 
 
+def test_every_golden_file_belongs_to_a_graph() -> None:
+    files = {path.name for path in FOLDER.glob("*.txt") if ".graph." not in path.name}
+    assert files == {f"{name}.{target.value}.txt" for name in NAMES for target in Target}
+    assert len({*NAMES}) == len(NAMES)
+
+
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_column_is_fused(name: str, target: Target) -> None:
-    graph_def = parse_graph((GOLDEN / f"{name}.graph.txt").read_text())
+    graph_def = golden_graph(name)
     report = PASSES[target](preserve=frozenset({"out"})).explain(graph_def)
     assert report.columns
     # Of what layers look up the stock target has nothing better.
@@ -72,7 +75,9 @@ def test_every_column_is_fused(name: str, target: Target) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_graph_text_round_trips(name: str) -> None:
-    text = (GOLDEN / f"{name}.graph.txt").read_text()
+    graph_def = golden_graph(name)
+    text = print_graph(graph_def)
+    assert parse_graph(text) == graph_def
     assert print_graph(parse_graph(text)) == text
-    result = FuseLookups().apply(parse_graph(text))
+    result = FuseLookups().apply(graph_def)
     assert parse_graph(print_graph(result.graph_def)) == result.graph_def

@@ -22,10 +22,9 @@ from fusion.passes.lookup_pass import Pass
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.passes.targets import PASSES
 from fusion.schema import names
-from tests.graph_text import parse_graph
+from tests.golden import golden_graphs
 from tests.passes.rewritten_graphs import nodes
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 OUT = frozenset({"out"})
 raw = tf.raw_ops
 v1 = tf.compat.v1
@@ -70,11 +69,6 @@ def check_names(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Iterat
                 plain.name = plain_name(node.name)
                 assert kernel_name(plain).rpartition("-")[2] in node.name, node
                 yield node.op
-
-
-def golden_graphs() -> Iterator[graph_pb2.GraphDef]:
-    for path in sorted(GOLDEN.glob("*.graph.txt")):
-        yield parse_graph(path.read_text())
 
 
 def moved_reads() -> graph_pb2.GraphDef:

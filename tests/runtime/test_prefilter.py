@@ -16,8 +16,7 @@ from fusion.passes.recognise.lookup import FORMS
 from fusion.runtime.optimizer import prefilter
 from fusion.runtime.optimizer.prefilter import Rule
 from tests.dumps import dumps
-from tests.graph_text import parse_graph
-from tests.passes.test_golden import GOLDEN, NAMES
+from tests.golden import golden_graphs
 from tests.tiers import some
 
 OPS = sorted({op for form in FORMS for ops in form.ops for op in ops})
@@ -84,7 +83,7 @@ def test_random_graphs(seed: int) -> None:
 def real_graphs() -> Iterator[graph_pb2.GraphDef]:
     for dump in dumps().values():
         yield from (graph for _, graph in dump.graphs())
-    yield from (parse_graph((GOLDEN / f"{name}.graph.txt").read_text()) for name in NAMES)
+    yield from golden_graphs()
 
 
 def test_real_graphs() -> None:

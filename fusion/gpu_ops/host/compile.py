@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +21,38 @@ CAPABILITIES = ((7, 5), (8, 0), (9, 0), (10, 0))
 
 #: That of PTX, which later GPUs take as well; nothing here has a use for what only they have.
 _OLDEST = CAPABILITIES[0]
+
+#: The wheels that have NVVM, of CUDA 12 and of later releases, and those that have it or ptxas.
+_WITH_NVVM = ("nvidia-cuda-nvcc-cu12", "nvidia-nvvm")
+_WHEELS = (*_WITH_NVVM, "nvidia-cuda-nvcc")
+
+#: Where the CUDA toolkit may be if it is no wheel.
+_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
+_SYSTEM = "/usr/local/cuda"
+
+
+@cache
+def tools() -> str:
+    """What names the tools that make code: numba-cuda's version, and a digest of the CUDA toolkit.
+
+    Another toolkit writes PTX of another version, which a driver may not take. NVVM is not asked
+    for its version, since code that is kept on disk is loaded without Numba.
+    """
+    toolkit = [f"{wheel} {number}" for wheel in _WHEELS if (number := _version(wheel))]
+    if not any(map(_version, _WITH_NVVM)):
+        for home in filter(None, (*map(os.environ.get, _HOMES), _SYSTEM)):
+            # NVIDIA's folders have the version in their name, and in this file.
+            described = Path(home, "version.json")
+            text = described.read_text() if described.is_file() else ""
+            toolkit.append(f"{os.path.realpath(home)} {text}")
+    return f"{version('numba-cuda')}-{hashlib.sha256(repr(toolkit).encode()).hexdigest()[:8]}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 @contextmanager

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from importlib.metadata import version
 
 from fusion.gpu_ops.host import compile as compiler
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.runtime.native import objects
-
-#: What a kernel compiled here depends on besides this package and Numba.
-_COMPILER = "numba-cuda"
 
 #: Modules whose functions stand for the CPU's in any kernel (`device.instead`).
 _STAND_INS = ("fusion.gpu_ops.kernels.elements",)
@@ -34,7 +30,7 @@ def text(name: str) -> str:
         code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
         return code.replace(entry, entry_of(name)).encode()
 
-    return objects.get(f"ptx_{name}_{version(_COMPILER)}", compile_it, *sources_of(name)).decode()
+    return objects.get(f"ptx_{name}_{compiler.tools()}", compile_it, *sources_of(name)).decode()
 
 
 def code(name: str, capability: tuple[int, int]) -> bytes:
@@ -45,7 +41,7 @@ def code(name: str, capability: tuple[int, int]) -> bytes:
     """
     ptxas = compiler.assembler()
     if ptxas is not None:
-        key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{version(_COMPILER)}"
+        key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{compiler.tools()}"
         with contextlib.suppress(RuntimeError, OSError):
             made_from = sources_of(name)
             return objects.get(

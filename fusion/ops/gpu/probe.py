@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import tensorflow as tf
@@ -75,7 +74,7 @@ def _key() -> str:
     """A digest of all that the verdict depends on."""
     from fusion.gpu_ops.host import compile as compiler  # where there is a GPU, not at every import
 
-    tools = version("numba-cuda"), compiler.assembler()
+    tools = compiler.tools(), compiler.assembler()
     digest = hashlib.sha256(f"{objects.fingerprint()} {tf.__version__} {tools}".encode())
     for path in (_DRIVER / "version", *sorted(_DRIVER.glob("gpus/*/information"))):
         digest.update(path.read_bytes() if path.exists() else b"")

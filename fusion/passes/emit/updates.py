@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.passes.analysis.variables import is_accessed_by_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.scalars import SharedScalars
 from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.reach import reached
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.updates.slices import column_slice
@@ -97,15 +98,13 @@ def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) ->
 
 
 def _ancestors(
-    view: GraphView, names: Iterable[str], ignored: Iterable[str], *, through_merges: bool
-) -> Iterator[str]:
-    """Yields nodes and what they wait for."""
-    seen, stack = set(ignored), list(names)
-    while stack:
-        name = stack.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        yield name
-        if through_merges or view.op(name) != "Merge":
-            stack += [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
+    view: GraphView, names: Iterable[str], ignored: set[str], *, through_merges: bool
+) -> Iterable[str]:
+    """Returns nodes and what they wait for."""
+
+    def step(name: str) -> Iterable[str]:
+        if view.op(name) == "Merge" and not through_merges:
+            return ()
+        return (before for before in view.before(name) if before not in ignored)
+
+    return reached((name for name in names if name not in ignored), step)

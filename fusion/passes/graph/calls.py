@@ -11,6 +11,8 @@ from tensorflow.core.framework import (
     node_def_pb2,
 )
 
+from fusion.passes.graph.reach import reached
+
 _FUNCTION_ATTRS = ("f", "then_branch", "else_branch", "body", "branches")
 _SELECTING = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 
@@ -62,11 +64,8 @@ def functions_run_by(
 ) -> frozenset[str]:
     """Returns the library functions that nodes run, at any depth."""
     functions = {f.signature.name: f for f in library.function}
-    stack = [name for node in nodes for name in called(node)]
-    reached: set[str] = set()
-    while stack:
-        name = stack.pop()
-        if name in functions and name not in reached:
-            reached.add(name)
-            stack.extend(n for node in functions[name].node_def for n in called(node))
-    return frozenset(reached)
+
+    def calls(body: Iterable[node_def_pb2.NodeDef]) -> list[str]:
+        return [name for node in body for name in called(node) if name in functions]
+
+    return frozenset(reached(calls(nodes), lambda name: calls(functions[name].node_def)))

@@ -219,7 +219,7 @@ class GraphEdit:
         needed.update(self.removed, view.preserved, view.awaited)
         dead: set[str] = set()
         # One entry per edge from a node to a user of it that is gone, to count those that are left.
-        stack = [before for name in self.removed for before in _before(view, name)]
+        stack = [before for name in self.removed for before in view.before(name)]
         left: dict[str, int] = {}
         while stack:
             name = stack.pop()
@@ -230,17 +230,13 @@ class GraphEdit:
             left[name] -= 1
             if not left[name] and _is_removable(view, name):
                 dead.add(name)
-                stack.extend(_before(view, name))
+                stack.extend(view.before(name))
         return dead
 
 
 def _is_removable(view: GraphView, name: str) -> bool:
     op = view.op(name)
     return bool(op) and op not in _INPUT_OPS and not view.signatures.is_stateful(op)
-
-
-def _before(view: GraphView, name: str) -> list[str]:
-    return [*(tensor.node for tensor in view.inputs(name)), *view.controls(name)]
 
 
 def _source_names(node: node_def_pb2.NodeDef) -> Iterator[str]:

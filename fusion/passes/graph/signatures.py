@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, op_def_pb2
@@ -22,6 +22,11 @@ class OpSignatures:
     def op_def(self, op: str) -> op_def_pb2.OpDef | None:
         """Returns the definition of `op`, or None for an op unknown to this process."""
         return self._functions.get(op) or _registered(op)
+
+    @property
+    def functions(self) -> Collection[str]:
+        """The names of the library functions."""
+        return self._functions.keys()
 
     def is_function(self, op: str) -> bool:
         """Whether `op` is a library function."""

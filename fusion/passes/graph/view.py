@@ -243,6 +243,10 @@ class GraphView:
         """Returns the names of the nodes that `name` has control inputs from."""
         return self._controls.get(name, ())
 
+    def before(self, name: str) -> list[str]:
+        """Returns the nodes that `name` reads or waits for."""
+        return [*(tensor.node for tensor in self.inputs(name)), *self.controls(name)]
+
     def uses(self, name: str) -> list[Use]:
         """Returns all data uses of any output of node `name`, function returns included."""
         return self._uses.get(name, [])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.liveness import dead_with
+from fusion.passes.graph.reach import reached
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
@@ -260,24 +261,14 @@ def _check_controls(view: GraphView, lookup: LookupMatch) -> NoMatch | None:
     awaited = lookup.control_inputs(view)
     if not awaited:
         return None
-    reached = _ancestors(view, awaited)
+    # In the same iteration, if they are in a v1 loop.
+    ancestors = reached(
+        awaited, lambda n: (b for b in view.before(n) if view.op(b) not in NEXT_ITERATIONS)
+    )
     for name in lookup.nodes():
-        if name in reached:
+        if name in ancestors:
             return NoMatch("a control dependency leads out of the lookup and back into it", name)
     return None
-
-
-def _ancestors(view: GraphView, names: Iterable[str]) -> Mapping[str, None]:
-    """Returns nodes and what they wait for, in the same iteration if they are in a v1 loop."""
-    seen = dict.fromkeys(names)
-    stack = list(seen)
-    while stack:
-        name = stack.pop()
-        for before in (*(t.node for t in view.inputs(name)), *view.controls(name)):
-            if before not in seen and view.op(before) not in NEXT_ITERATIONS:
-                seen[before] = None
-                stack.append(before)
-    return seen
 
 
 def _list(names: Iterable[str]) -> str:

@@ -6,8 +6,10 @@ itself), or one of the roles below. Constants are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+
+import networkx as nx
 
 from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
@@ -149,26 +151,14 @@ def _sources(view: GraphView, name: str) -> Iterator[str]:
 
 def _around(view: GraphView, stop: str, anchor: str) -> Iterator[str]:
     """Yields the nodes that lead to `stop`, and those between it and the anchor."""
-
-    def before(name: str) -> Iterable[str]:
-        return _sources(view, name)
-
-    def behind(name: str) -> Iterable[str]:
-        return (use.node for use in view.uses(name) if use.position >= 0)
-
-    yield from _reached(stop, before, _STEPS_BEHIND)
+    graph = nx.DiGraph([(source, name) for name in view.nodes for source in _sources(view, name)])
+    graph.add_nodes_from((stop, anchor))
+    back = graph.reverse(copy=False)
+    yield from nx.single_source_shortest_path_length(back, stop, _STEPS_BEHIND)
     for first, last in ((stop, anchor), (anchor, stop)):
-        towards = _reached(last, before, _STEPS_BETWEEN)
-        yield from (n for n in _reached(first, behind, _STEPS_BETWEEN) if n in towards)
-
-
-def _reached(start: str, step: Callable[[str], Iterable[str]], steps: int) -> dict[str, None]:
-    reached = {start: None}
-    frontier = [start]
-    for _ in range(steps):
-        frontier = [other for name in frontier for other in step(name) if other not in reached]
-        reached.update(dict.fromkeys(frontier))
-    return reached
+        towards = nx.single_source_shortest_path_length(back, last, _STEPS_BETWEEN)
+        behind = nx.single_source_shortest_path_length(graph, first, _STEPS_BETWEEN)
+        yield from (name for name in behind if name in towards)
 
 
 def _scope(anchor: str) -> str:

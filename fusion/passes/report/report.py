@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorflow.core.framework import graph_pb2
 
@@ -15,6 +15,11 @@ from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.printable import printable
+
+if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
+    import networkx as nx
+
+    from fusion.passes.graph.view import GraphView
 
 SCOPE = "~"
 """Stands for the scope of a lookup in what is printed about it."""
@@ -138,6 +143,13 @@ class UpdateReport:
         return {"fused": self.fused, **self.__dict__}
 
 
+class Networks(NamedTuple):
+    """A model's graph before and after a rewrite, see `FusionReport.to_networkx`."""
+
+    before: nx.MultiDiGraph
+    after: nx.MultiDiGraph
+
+
 @dataclass(frozen=True)
 class FusionReport:
     """All columns of a graph and its library, and the node counts of both sides.
@@ -150,6 +162,8 @@ class FusionReport:
             written, as far as that is known.
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
+        networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
+            not there any more.
     """
 
     columns: tuple[ColumnReport, ...] = ()
@@ -158,6 +172,9 @@ class FusionReport:
     updates: tuple[UpdateReport, ...] = ()
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
+    networks: Callable[[FusionReport], Networks] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def fused_count(self) -> int:
@@ -181,6 +198,45 @@ class FusionReport:
             "updates": [update.to_dict() for update in self.updates],
             "newer": list(self.newer),
         }
+
+    def to_networkx(self) -> Networks:
+        """Returns the graph of the model before and after the rewrite, for networkx.
+
+        Each is a `networkx.MultiDiGraph`. Its nodes are those of the main graph, by name, and those
+        of each function as `"node@function"`; in a SavedModel with several meta graphs the names of
+        the second one's end in `"#1"`, and so on. An edge leads from a producer to each input that
+        reads it. Attributes are strings, integers and truth values, so that
+        `networkx.write_graphml` and the like take them.
+
+        Attributes of nodes:
+            node, op, device: its name, op and device.
+            function: the function that the node is in; "" is the main graph.
+            calls: the functions that it calls, separated by ", ".
+            returned: whether a function returns it, or a signature or `outputs` name it.
+            changed: whether the rewrite removes it (before) or has made it (after).
+            columns: the names of the columns that it is a part of, separated by ", ".
+            lookups: the indices of these columns in `self.lookups`, likewise.
+            reason: of the node at which a column's explanation ended, why it stays stock; else "".
+
+        Attributes of edges:
+            output: the index of the producer's output; -1 for a control edge.
+            input: the index of the consumer's input; -1 for a control edge.
+
+        A report on a SavedModel holds its path alone, and reads and rewrites it again here; one on
+        a GraphDef or a function holds that.
+
+        Raises:
+            ValueError: the report is on graphs that TensorFlow was about to run, as those of
+                `enable` and of `explain` with `under="enable"` are, which no report holds; or the
+                model has changed since.
+            ModelError: the SavedModel cannot be read any more.
+        """
+        if self.networks is None:
+            raise ValueError(
+                "to_networkx: this report is on graphs that TensorFlow was about to run, which it "
+                "does not hold; fusion.explain(model, under='rewrite') returns one that can"
+            )
+        return self.networks(self)
 
     def __str__(self) -> str:
         after = "" if self.nodes_after == self.nodes_before else f" -> {self.nodes_after}"
@@ -211,6 +267,21 @@ class FusionReport:
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
         )
+
+
+@dataclass(frozen=True)
+class RewrittenGraph:
+    """A graph and its library functions, and what became of them.
+
+    Attributes:
+        report: on its columns.
+        before: the main graph, "", and the functions, by name.
+        after: the same after the rewrite.
+    """
+
+    report: FusionReport
+    before: Mapping[str, GraphView]
+    after: Mapping[str, GraphView]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.calls import callees, first_argument
+from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -157,16 +158,10 @@ def _concerned(view: GraphView, inputs: Iterable[Tensor]) -> list[node_def_pb2.N
 
     The rest of a graph, other signatures above all, says nothing about them.
     """
-    names = dict.fromkeys(tensor.node for tensor in inputs)
-    for step in (
-        lambda name: (use.node for use in view.uses(name)),
-        lambda name: (tensor.node for tensor in view.inputs(name)),
-    ):
-        stack = [*names]
-        while stack:
-            new = [name for name in step(stack.pop()) if name not in names]
-            names |= dict.fromkeys(new)
-            stack += new
+    behind = reached(
+        (tensor.node for tensor in inputs), lambda name: (use.node for use in view.uses(name))
+    )
+    names = reached(behind, lambda name: (tensor.node for tensor in view.inputs(name)))
     return [node for name, node in view.nodes.items() if name in names]
 
 

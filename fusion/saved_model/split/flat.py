@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import networkx as nx
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.framework import op_def_registry
@@ -11,7 +12,12 @@ from tensorflow.python.grappler import tf_optimizer
 
 from fusion.imported import forget_contradictions
 from fusion.passes.graph.calls import reached_functions
-from fusion.saved_model.meta_graph import node_name
+from fusion.passes.graph.networks import (
+    dependencies,
+    first_iteration,
+    with_ancestors,
+    with_descendants,
+)
 from fusion.saved_model.table_files.initial import init_op
 
 _NO_EFFECT = frozenset(
@@ -28,7 +34,6 @@ _SPECIALIZED = "_GrapplerSpecializedFunc"
 """How the optimizer marks functions that it changed, which `tf.saved_model.load` then refuses."""
 
 _ENTERS, _MERGES = ("Enter", "RefEnter"), ("Merge", "RefMerge")
-_BACK = ("NextIteration", "RefNextIteration")
 _STEPS = {
     **dict.fromkeys(("Switch", "RefSwitch", "_SwitchN", *_ENTERS), 1),
     **dict.fromkeys(_MERGES, -1),
@@ -95,12 +100,7 @@ def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
 
 def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.GraphDef:
     """Returns a graph of the nodes and functions that some nodes need, in their order."""
-    nodes, kept, pending = {node.name: node for node in graph.node}, set[str](), list(wanted)
-    while pending:
-        name = pending.pop()
-        if name not in kept and name in nodes:
-            kept.add(name)
-            pending += map(node_name, nodes[name].input)
+    kept = with_ancestors(dependencies(graph.node), wanted)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
     result.node.extend(node for node in graph.node if node.name in kept)
     _forget_functions(result)
@@ -151,17 +151,8 @@ def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
 
 def _acting(graph: graph_pb2.GraphDef) -> set[str]:
     """The nodes that have an effect, and those behind them."""
-    uses: dict[str, list[str]] = {}
-    for node in graph.node:
-        for text in node.input:
-            uses.setdefault(node_name(text), []).append(node.name)
-    acting, pending = set[str](), [node.name for node in graph.node if _has_effect(node.op)]
-    while pending:
-        name = pending.pop()
-        if name not in acting:
-            acting.add(name)
-            pending += uses.get(name, ())
-    return acting
+    acting = [node.name for node in graph.node if _has_effect(node.op)]
+    return with_descendants(dependencies(graph.node), acting)
 
 
 def _has_effect(op: str) -> bool:
@@ -176,21 +167,10 @@ def inside_control_flow(graph: graph_pb2.GraphDef) -> set[str]:
     of a loop, whose Merge is of what enters it, Exit leads out of the Switch as well.
     """
     nodes = {node.name: node for node in graph.node}
-    order, entered = list[str](), set[str]()
-    pending = [(name, False) for name in nodes]
-    while pending:
-        name, is_done = pending.pop()
-        if is_done:
-            order.append(name)
-        elif name not in entered:
-            entered.add(name)
-            inputs = map(node_name, nodes[name].input)
-            pending.append((name, True))
-            pending += [(b, False) for b in inputs if b in nodes and nodes[b].op not in _BACK]
+    order = first_iteration(graph.node)
     depths = dict[str, int]()
-    for name in order:
-        node = nodes[name]
-        before = [b for b in map(node_name, node.input) if b in depths]
+    for name in nx.topological_sort(order):
+        node, before = nodes[name], [*order.predecessors(name)]
         step = _STEPS.get(node.op, 0)
         if node.op in _MERGES and any(nodes[b].op in _ENTERS for b in before):
             step = 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.framework import tensor_util
@@ -20,6 +21,7 @@ from fusion.imported import imported_graph
 from fusion.ops import DEVICES
 from fusion.passes.gather_lookups import GatherLookups
 from fusion.passes.graph.idioms import is_row_gather
+from fusion.passes.graph.networks import first_iteration
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.copies import copy_file
@@ -241,23 +243,11 @@ def _table_of(view: GraphView, name: str, tables: Mapping[str, KeptTable]) -> Ke
 
 def _levels(graph: graph_pb2.GraphDef, gathers: Mapping[str, object]) -> dict[str, int]:
     """How many gathers are one behind the other in front of each."""
-    nodes, levels = {node.name: node for node in graph.node}, dict[str, int]()
-    for first in gathers:
-        stack = [(first, False)]
-        while stack:
-            name, is_back = stack.pop()
-            inputs = [node_name(text) for text in nodes[name].input]
-            if is_back:
-                levels[name] = max((_behind(one, levels, gathers) for one in inputs), default=0)
-            elif name not in levels:
-                levels[name] = 0  # also what is in a circle with it
-                stack.append((name, True))
-                stack += [(one, False) for one in inputs]
+    order, levels = first_iteration(graph.node), dict[str, int]()
+    for name in nx.topological_sort(order):
+        before = order.predecessors(name)
+        levels[name] = max((levels[one] + (one in gathers) for one in before), default=0)
     return levels
-
-
-def _behind(name: str, levels: Mapping[str, int], gathers: Mapping[str, object]) -> int:
-    return levels[name] + (name in gathers)
 
 
 def _ranks(graph: graph_pb2.GraphDef, gathers: Iterable[_Gather]) -> dict[str, int | None]:

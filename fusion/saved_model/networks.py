@@ -1,0 +1,73 @@
+"""The graphs of a reported SavedModel before and after a rewrite, as networkx has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from fusion.passes.report.report import FusionReport, Networks, RewrittenGraph
+from fusion.passes.targets import Target
+from fusion.saved_model.errors import graph_errors
+from fusion.saved_model.meta_graph import lookup_pass
+from fusion.saved_model.source import read_saved_model
+from fusion.schema.op_history import Release
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Which model a report is on. It holds no graph, for a report may live as long as the program.
+
+    Attributes:
+        path: the model; absolute.
+        target: what its lookups become.
+        runtime: the TensorFlow release that stock ops are written for; None: that of the model.
+        outputs: what is fetched of a frozen graph.
+        written: the model that was made of it; None if none was.
+        tags: of the only meta graph that the report is on; None: it is on all.
+    """
+
+    path: Path
+    target: Target = Target.FUSED
+    runtime: Release | None = None
+    outputs: tuple[str, ...] | None = None
+    written: Path | None = None
+    tags: frozenset[str] | None = None
+
+    def in_report(self, report: FusionReport) -> FusionReport:
+        """Returns a report that has `to_networkx`."""
+        return replace(report, networks=partial(_networks, self))
+
+
+def _networks(model: Reported, report: FusionReport) -> Networks:
+    from fusion.passes.report.networks import networks
+
+    metas = _meta_graphs(model, model.path)
+    results: Iterable[meta_graph_pb2.MetaGraphDef | None] = [None] * len(metas)
+    if model.written is not None:
+        results = _meta_graphs(model, model.written)
+    with graph_errors(model.path):
+        graphs = [_rewritten(model, *pair) for pair in zip(metas, results, strict=True)]
+    return networks(report, graphs)
+
+
+def _meta_graphs(
+    model: Reported, path: str | os.PathLike[str]
+) -> list[meta_graph_pb2.MetaGraphDef]:
+    metas = read_saved_model(path, model.outputs).meta_graphs
+    wanted = model.tags
+    return [meta for meta in metas if wanted in (None, frozenset(meta.meta_info_def.tags))]
+
+
+def _rewritten(
+    model: Reported,
+    meta: meta_graph_pb2.MetaGraphDef,
+    written: meta_graph_pb2.MetaGraphDef | None,
+) -> RewrittenGraph:
+    lookups = lookup_pass(meta, model.target, model.runtime)
+    graph = lookups.rewritten(meta.graph_def)
+    return graph if written is None else replace(graph, after=lookups.views(written.graph_def))
