@@ -193,12 +193,12 @@ def train(model: str, steps: int, seconds: float) -> Iterator[Row]:
 
     stock, fused = FitSide(first, dataset), side()
     found = paired(stock, fused, steps)
-    notes = [*found.notes(), *([] if found.compared.is_equal else [control(side, steps)])]
+    notes = [*found.notes(), *([] if found.is_equal else [control(side, steps)])]
     times = timed({"stock": stock, "fused": fused}, seconds)
     yield Row(
         {"model": model, "library": training.library, "optimizer": training.optimizer},
         {**in_milliseconds(times), **found.values()},
         least={} if training.least is None else {"over stock": training.least},
         notes=notes,
-        failure=found.compared.failure(),
+        failure=found.failure(),
     )
