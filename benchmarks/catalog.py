@@ -179,7 +179,7 @@ _ALL = (
     Case(
         "table_store",
         "Lookups in a table store, by its op and from Python, beside stock gathers of variables.",
-        "benchmarks.table_store:measure",
+        "benchmarks.stores:gathers",
         {"rows": 20_000, "seconds": 5.0},
         {"rows": 1000, "seconds": 0.1},
     ),
