@@ -13,8 +13,7 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.case import Row, Value
-from benchmarks.clients.models import BATCH, CLIENTS, Arrays
-from benchmarks.clients.trainings import TRAININGS
+from benchmarks.clients.models import BATCH, CLIENTS, TRAININGS, Arrays
 from benchmarks.graphs import loop, net_of, reading, traced
 from benchmarks.measure import calls_in_turns
 from benchmarks.training.measure import control, in_milliseconds, paired, timed
