@@ -49,6 +49,11 @@ class Row:
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in found.items() if value or name == "key"}
 
+    @property
+    def title(self) -> str:
+        """What was measured, in a few words."""
+        return " ".join(map(str, self.key.values()))
+
     def number(self, name: str) -> float:
         """A value, or its median."""
         return middle(self.values[name])
@@ -82,7 +87,7 @@ def combined(rows: Iterable[Row]) -> list[Row]:
 
 def _combined(rows: Sequence[Row]) -> Row:
     if len({row.answers for row in rows}) > 1:
-        raise ValueError(f"answers differ: {' '.join(map(str, rows[0].key.values()))}")
+        raise ValueError(f"answers differ: {rows[0].title}")
     found: dict[str, list[Value]] = {}
     for row in rows:
         for name, value in row.values.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.case import Case
+from benchmarks.case import Case, Option
 from benchmarks.lookups.catalog import WORKLOADS
 from benchmarks.lookups.workloads import Workload
 
@@ -69,35 +70,37 @@ def _clients(name: str, library: str, models: tuple[str, ...], **environment: An
     )
 
 
+def _cost(name: str, about: str, **numbers: tuple[float, float]) -> Case:
+    """A standard case of `benchmarks.costs`, with numbers and those of a small run."""
+    whole, small = ({k: pair[place] for k, pair in numbers.items()} for place in (0, 1))
+    where = f"benchmarks.costs:{name}"
+    return Case(name, about, where, whole, small, processes=3, is_standard=True)
+
+
+def _own(
+    name: str, about: str, options: Mapping[str, Option], quick: Mapping[str, Option], **own: Any
+) -> Case:
+    """A case that has a module of its name."""
+    return Case(name, about, f"benchmarks.{name}:measure", options, quick, **own)
+
+
 _ALL = (
     *map(_lookups, WORKLOADS.values()),
-    Case(
+    _cost(
         "startup",
         "Seconds until the first lookups of 26 columns are done in a new process, kernels "
         "compiled.",
-        "benchmarks.costs:startup",
-        {"starts": 5},
-        {"starts": 1},
-        processes=3,
-        is_standard=True,
+        starts=(5, 1),
     ),
-    Case(
+    _cost(
         "memory",
         "Growth of a process's largest memory while lookups in a large table run.",
-        "benchmarks.costs:memory",
-        {"mebibytes": 1024},
-        {"mebibytes": 256},
-        processes=3,
-        is_standard=True,
+        mebibytes=(1024, 256),
     ),
-    Case(
+    _cost(
         "concurrency",
         "Calls per second of 8 threads together over those of one, multihot26.",
-        "benchmarks.costs:concurrency",
-        {"seconds": 2.0},
-        {"seconds": 0.1},
-        processes=3,
-        is_standard=True,
+        seconds=(2.0, 0.1),
     ),
     Case(
         "saved-models",
@@ -115,11 +118,10 @@ _ALL = (
         processes=3,
         is_standard=True,
     ),
-    Case(
+    _own(
         "layers",
         "Lookups of Keras 3's layers, of ragged ids, and products of one-hot ids, in the graph, "
         "net of the ids.",
-        "benchmarks.layers:measure",
         {"workload": (*range(14),), "seconds": 4.0, "scale": 1.0},
         {"workload": (0, 6, 10, 12), "seconds": 0.1, "scale": 0.01},
         processes=3,
@@ -134,12 +136,11 @@ _ALL = (
         {"columns": 1000, "layers": 6000, "repeats": 7},
         {"columns": 20, "layers": 100, "repeats": 1},
     ),
-    Case(
+    _own(
         "latency",
         "26 columns of dimension 16 over tables of 80 MB, 0 to 5 uniform ids per row, batch 64: "
         "p50 and p99 of the calls that begin in each second since a model's first answer, by one "
         "client at a rate, or by several as fast as they can.",
-        "benchmarks.latency:measure",
         {
             "clients": (1, 8),
             "side": ("stock", "fusion"),
@@ -149,10 +150,9 @@ _ALL = (
         },
         {"clients": (2,), "seconds": 1, "scale": 0.0001},
     ),
-    Case(
+    _own(
         "mapped",
         "A model of 8 tables of dimension 64 that are files, beside the same with variables.",
-        "benchmarks.mapped:measure",
         {
             "part": ("starts", "warm", "pages"),
             "gigabytes": 8.0,
@@ -161,57 +161,51 @@ _ALL = (
         },
         {"part": ("starts", "warm"), "gigabytes": 0.05, "starts": 1, "seconds": 0.1},
     ),
-    Case(
+    _own(
         "packed",
         "Lookups of 8 columns in one table of packed rows, over those in the float32 table.",
-        "benchmarks.packed:measure",
         {"dim": (16, 64, 128), "megabytes": 1024.0, "seconds": 5.0},
         {"dim": (16,), "megabytes": 1.0, "seconds": 0.1},
     ),
-    Case(
+    _own(
         "stores",
         "Fetching rows of 13,312 distinct keys, dimension 16, from each tier, alone and below a "
         "cache, beside Redis's MGET.",
-        "benchmarks.stores:measure",
         {"rows": 1_000_000, "seconds": 5.0},
         {"rows": 14_000, "seconds": 0.1},
     ),
     Case(
         "table_store",
         "Lookups in a table store, by its op and from Python, beside stock gathers of variables.",
-        "benchmarks.table_store:measure",
+        "benchmarks.stores:gathers",
         {"rows": 20_000, "seconds": 5.0},
         {"rows": 1000, "seconds": 0.1},
     ),
-    Case(
+    _own(
         "tables",
         "Embedding variables of dimension 16 against stock's hash tables, and training against a "
         "plain table.",
-        "benchmarks.tables:measure",
         {"keys": 10_000_000, "batch": 4096, "seconds": 20.0},
         {"keys": 3000, "batch": 8, "seconds": 0.1},
     ),
-    Case(
+    _own(
         "data",
         "Batches of Parquet files by `fusion.data.ParquetLoader`, beside tf.data over pyarrow.",
-        "benchmarks.data:measure",
         {"batch": (512, 65536), "rows": 2_000_000, "seconds": 10.0},
         {"rows": 2000, "seconds": 0.1},
     ),
-    Case(
+    _own(
         "image",
         "A server as in a container: another user, read-only files, no HOME, one processor; "
         "root alone can measure it.",
-        "benchmarks.image:measure",
         {"model": (), "seconds": 10.0},
         {"seconds": 0.5},
         processes=3,
     ),
-    Case(
+    _own(
         "quotas",
         "Lookups of 26 columns in one op under CPU quotas, by the number of threads; needs the "
         "right to make control groups.",
-        "benchmarks.quotas:measure",
         {"quota": (1, 2), "rounds": 20},
         {"quota": (1,), "rounds": 1},
     ),

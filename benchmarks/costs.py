@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.case import Row
+from benchmarks.lookups.batch import draw_batch, draw_tables
+from benchmarks.lookups.catalog import WORKLOADS
+from benchmarks.lookups.draws import Draw
+from benchmarks.lookups.tensorflow_side import TensorFlowSide, Way
+from benchmarks.lookups.workloads import Column, Program
+from benchmarks.measure import peak
 from fusion.saved_model.bench.timing import run_clients
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -63,12 +69,6 @@ def _seconds_to_start(fused: bool) -> float:
 
 def memory(mebibytes: int) -> Iterator[Row]:
     """Growth of the process's peak of memory while lookups in a large table run."""
-    from benchmarks.lookups.batch import draw_batch, draw_tables
-    from benchmarks.lookups.draws import Draw
-    from benchmarks.lookups.tensorflow_side import TensorFlowSide
-    from benchmarks.lookups.workloads import Column, Program
-    from benchmarks.measure import peak
-
     program = Program("memory", (Column(mebibytes << 12, 64, ids=(1, 10)),), (4096,))
     batch = draw_batch(program, 4096, Draw("uniform"))
     tables = draw_tables(program)
@@ -82,17 +82,10 @@ def memory(mebibytes: int) -> Iterator[Row]:
 
 def concurrency(seconds: float) -> Iterator[Row]:
     """Calls per second of 8 threads together over those of one, multihot26."""
-    from benchmarks.lookups.batch import draw_batch, draw_tables
-    from benchmarks.lookups.catalog import WORKLOADS
-    from benchmarks.lookups.draws import Draw
-    from benchmarks.lookups.tensorflow_side import TensorFlowSide
-
     program = WORKLOADS["multihot26"].programs[0]
     tables, batch = draw_tables(program), draw_batch(program, 64, Draw())
-    sides = {
-        "stock": TensorFlowSide(program, tables, batch, "stock"),
-        "fusion": TensorFlowSide(program, tables, batch, "fusion"),
-    }
+    ways: tuple[Way, ...] = ("stock", "fusion")
+    sides = {way: TensorFlowSide(program, tables, batch, way) for way in ways}
     for size in (64, 512):
         for name, side in sides.items():
             side.load(draw_batch(program, size, Draw()))

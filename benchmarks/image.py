@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.case import DETAILS, Key, Row
-from benchmarks.control_groups import limited_processors
 from benchmarks.measure import memory, percentiles
+from benchmarks.processes import limited_processors
 from examples.serving.load_test import connect, made_up_requests
 
 _USER = 12345

@@ -8,7 +8,7 @@ stock's Keras 3 models have one for each table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.case import Row
+from benchmarks.graphs import loop, net_of, reading, traced
 from benchmarks.lookups.catalog import CARDINALITIES
 from benchmarks.measure import calls_in_turns, peak
 
@@ -114,114 +115,80 @@ def _looked_up(workload: Workload, layer: Any, ids: Any) -> Any:
     return rows if workload.kind == "sequences" else keras.layers.GlobalAveragePooling1D()(rows)
 
 
-@dataclass(frozen=True)
-class _Functions:
-    """What is measured: of tensors, if the ids are passed, else of the variables that hold them.
-
-    Attributes:
-        look_up, read: the joined rows, and the ids alone.
-        passed: the tensors.
-    """
-
-    look_up: Callable[..., Any]
-    read: Callable[..., Any]
-    passed: tuple[Any, ...]
-
-    def traced(self, function: Callable[..., Any]) -> Callable[[], Any]:
-        """Returns a call of a function that was made a graph, in which numbers of ids are free."""
-        specs = [tf.TensorSpec([None], one.dtype) for one in self.passed]
-        concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        return lambda: concrete(*self.passed)
+def _tables(workload: Workload, scale: float) -> list[int]:
+    """The rows of each."""
+    if workload.kind == "hot":
+        return [workload.classes] * workload.columns
+    capped = [max(2, int(scale * min(rows, _MOST_ROWS))) for rows in CARDINALITIES]
+    return capped[: workload.columns]
 
 
-def _functions(workload: Workload, scale: float) -> _Functions:
-    is_hot = workload.kind == "hot"
-    sizes = [workload.classes] * workload.columns if is_hot else []
-    capped = (max(2, int(scale * min(rows, _MOST_ROWS))) for rows in CARDINALITIES)
-    sizes = sizes or [*capped][: workload.columns]
-    ids = [_ids(workload, rows, k) for k, rows in enumerate(sizes)]
-    flat = [part for one in ids for part in tf.nest.flatten(one, expand_composites=True)]
-    # How many ragged ids there are depends on the batch, which a variable's shape does not.
-    is_ragged = workload.kind == "ragged"
-    parts = [] if is_ragged else [tf.Variable(part) for part in flat]
+def _joined(workload: Workload, sizes: Sequence[int], ids: Sequence[Any]) -> Callable[..., Any]:
+    """A function of all ids that gives what is looked up side by side, in tables of its own."""
+    if workload.kind == "hot":
+        shape = [sum(sizes), workload.dim]
+        kernel = tf.Variable(tf.random.stateless_normal(shape, [1, 1], stddev=0.05))
+
+        def product(given: list[Any]) -> Any:
+            pairs = zip(given, sizes, strict=True)
+            hot = [tf.one_hot(tf.reshape(one, [-1]), rows) for one, rows in pairs]
+            return tf.matmul(tf.concat(hot, 1), kernel)
+
+        return product
     if workload.kind == "ragged":
         tables = [
             tf.Variable(tf.random.stateless_normal([rows, workload.dim], [1, k]))
             for k, rows in enumerate(sizes)
         ]
 
-        def join(given: list[Any]) -> Any:
-            found = [_looked_up(workload, *pair) for pair in zip(tables, given, strict=True)]
+        def means(given: list[Any]) -> Any:
+            pairs = zip(given[::2], given[1::2], strict=True)
+            ragged = [tf.RaggedTensor.from_row_splits(*pair, validate=False) for pair in pairs]
+            found = [_looked_up(workload, *pair) for pair in zip(tables, ragged, strict=True)]
             return tf.concat(found, -1)
-    elif is_hot:
-        shape = [sum(sizes), workload.dim]
-        kernel = tf.Variable(tf.random.stateless_normal(shape, [1, 1], stddev=0.05))
 
-        def join(given: list[Any]) -> Any:
-            pairs = zip(given, sizes, strict=True)
-            hot = [tf.one_hot(tf.reshape(one, [-1]), rows) for one, rows in pairs]
-            return tf.matmul(tf.concat(hot, 1), kernel)
-    else:
-        inputs = [keras.Input(one.shape[1:], dtype="int64") for one in ids]
-        is_masked = workload.kind == "masked"
-        layers = [
-            keras.layers.Embedding(
-                rows,
-                workload.dim,
-                keras.initializers.RandomNormal(seed=k),
-                mask_zero=is_masked,
-            )
-            for k, rows in enumerate(sizes)
-        ]
-        found = [_looked_up(workload, *pair) for pair in zip(layers, inputs, strict=True)]
-        join = keras.Model(inputs, keras.layers.Concatenate()(found))
+        return means
+    inputs = [keras.Input(one.shape[1:], dtype="int64") for one in ids]
+    is_masked = workload.kind == "masked"
+    layers = [
+        keras.layers.Embedding(
+            rows, workload.dim, keras.initializers.RandomNormal(seed=k), mask_zero=is_masked
+        )
+        for k, rows in enumerate(sizes)
+    ]
+    found = [_looked_up(workload, *pair) for pair in zip(layers, inputs, strict=True)]
+    model: Callable[..., Any] = keras.Model(inputs, keras.layers.Concatenate()(found))
+    return model
 
-    def values(passed: tuple[Any, ...]) -> list[Any]:
-        return [*passed, *(part.read_value() for part in parts)]
 
-    def look_up(*passed: Any) -> Any:
-        found = values(passed)
-        if is_ragged:
-            pairs = zip(found[::2], found[1::2], strict=True)
-            found = [tf.RaggedTensor.from_row_splits(*pair, validate=False) for pair in pairs]
-        return join(found)
+def _functions(workload: Workload, scale: float) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """What looks up, and what reads the ids alone, from variables that hold them."""
+    sizes = _tables(workload, scale)
+    ids = [_ids(workload, rows, k) for k, rows in enumerate(sizes)]
+    # How many ragged ids there are depends on the batch.
+    free = [None] if workload.kind == "ragged" else None
+    parts = tf.nest.flatten(ids, expand_composites=True)
+    variables = [tf.Variable(part, shape=free) for part in parts]
+    join = _joined(workload, sizes, ids)
 
-    def read(*passed: Any) -> Any:
-        with tf.control_dependencies(values(passed)):
-            return tf.zeros([1])
+    def values() -> list[Any]:
+        return [variable.read_value() for variable in variables]
 
-    return _Functions(look_up, read, tuple(flat) if is_ragged else ())
+    return lambda: join(values()), reading(values)
 
 
 def _measured(workload: Workload, seconds: float, scale: float) -> Row:
-    def first(look_up: Callable[..., Any]) -> Callable[..., Any]:
-        """Calls it many times in the graph, so that what a call takes from Python is no matter."""
-
-        def once(count: Any, before: Any) -> Any:
-            with tf.control_dependencies([before]):
-                return count + 1, tf.reshape(look_up(), [-1])[:1]
-
-        def loop(*passed: Any) -> Any:
-            if _calls(workload) == 1:
-                return tf.reshape(look_up(*passed), [-1])[:1]
-            state = tf.constant(0), tf.zeros([1])
-            limit = _calls(workload)
-            return tf.while_loop(lambda count, _: count < limit, once, state, parallel_iterations=1)
-
-        return loop
-
-    of_stock, of_fusion = _functions(workload, scale), _functions(workload, scale)
-    is_hot = workload.kind == "hot"
-    whole, stock_bytes = peak(_numbers(of_stock.traced(of_stock.look_up)))
-    stock, ids = (of_stock.traced(first(one)) for one in (of_stock.look_up, of_stock.read))
-    stock(), ids()
+    look_up, read = _functions(workload, scale)
+    fused_look_up, _ = _functions(workload, scale)
+    count, is_hot = _calls(workload), workload.kind == "hot"
+    whole, stock_bytes = peak(_numbers(traced(look_up)))
+    sides = {"stock": loop(look_up, count), "ids": loop(read, count)}
     with fusion.fused():
-        warm = of_fusion.traced(of_fusion.look_up)
+        warm = traced(fused_look_up)
         warm()
         same, fused_bytes = peak(_numbers(warm))
         report = fusion.stats().last_report
-        fused = of_fusion.traced(first(of_fusion.look_up))
-        fused()
+        sides["fused"] = loop(fused_look_up, count)
     assert report is not None
     assert report.fused_count == (1 if is_hot else workload.columns), str(report)
     if is_hot:
@@ -229,12 +196,7 @@ def _measured(workload: Workload, seconds: float, scale: float) -> Row:
         np.testing.assert_allclose(same, whole, rtol=1e-5, atol=1e-6)
     else:
         np.testing.assert_array_equal(whole, same)
-    sides = {"stock": stock, "fused": fused, "ids": ids}
-    times = calls_in_turns(sides, seconds)
-    ms = {k: 1e3 * float(np.median(one)) / _calls(workload) for k, one in times.items()}
-    net = {k: ms[k] - ms["ids"] for k in ("stock", "fused")}
-    values = {"stock, ms": net["stock"], "fused, ms": net["fused"], "ids, ms": ms["ids"]}
-    values["over stock"] = net["stock"] / net["fused"]
+    values = net_of("ids", calls_in_turns(sides, seconds), count)
     least = {"over stock": workload.least}
     if is_hot:
         values |= {"stock, MB": stock_bytes / 1e6, "fused, MB": fused_bytes / 1e6}

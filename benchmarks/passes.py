@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 import fusion
 from benchmarks.case import Key, Row
+from benchmarks.measure import in_turns, single
 from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.runtime.optimizer import plugin, prefilter
@@ -74,14 +74,8 @@ def _with_columns(graph_def: graph_pb2.GraphDef, repeats: int) -> Row:
 
 
 def _median(call: Callable[[], object], repeats: int) -> float:
-    """Seconds per call, after one that is not counted."""
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    """Seconds per call."""
+    return statistics.median(in_turns({"": single(call)}, 0.0, repeats)[""])
 
 
 def _dense_graph(layers: int) -> graph_pb2.GraphDef:

@@ -15,8 +15,6 @@ Results = Mapping[str, Mapping[str, Any]]
 _MOST_BUSY = 0.1
 BUSY = "**other programs were running, do not trust the times**"
 
-_VERDICTS = {True: "met", False: "**missed**"}
-
 _HOW = """\
 Sides run one after another in turn, in one process, each with tables and inputs of its own. What
 they give is compared first. Of numbers of several processes there are the median, the least and the
@@ -78,21 +76,14 @@ def is_busy(result: Mapping[str, Any]) -> bool:
 def _bounds(results: Results) -> Iterator[str]:
     """Yields what every bound became."""
     lines = [
-        [
-            name,
-            _title(row),
-            value,
-            bound,
-            cell(row.values[value]),
-            "met" if is_met else "**missed**",
-        ]
+        [name, row.title, value, bound, cell(row.values[value]), "met" if met else "**missed**"]
         for name, result in results.items()
         for row in result["rows"]
-        for value, bound, is_met in row.verdicts()
+        for value, bound, met in row.verdicts()
     ]
     if lines:
-        met = sum(line[-1] == "met" for line in lines)
-        yield f"## Bounds\n\n{met} met, {len(lines) - met} missed."
+        count = sum(line[-1] == "met" for line in lines)
+        yield f"## Bounds\n\n{count} met, {len(lines) - count} missed."
         yield markdown(["case", "", "value", "bound", "measured", ""], lines)
 
 
@@ -115,17 +106,13 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         by_note: dict[str, list[str]] = {}
         for row in same:
             for note in row.notes:
-                by_note.setdefault(note, []).append(_title(row))
+                by_note.setdefault(note, []).append(row.title)
         if by_note:
             of_all = {note: titles for note, titles in by_note.items() if len(titles) == len(same)}
             yield "\n".join(
                 f"- {'' if note in of_all else ', '.join(titles) + ': '}{note}"
                 for note, titles in by_note.items()
             )
-
-
-def _title(row: Row) -> str:
-    return " ".join(map(str, row.key.values()))
 
 
 def _line(row: Row, names: Sequence[str]) -> list[str]:
@@ -163,13 +150,13 @@ def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def reproduced(results: Results, earlier: Results) -> Iterator[str]:
     """Yields a line for each ratio to stock in both: whether the earlier range has it."""
     for name, result in results.items():
-        before = {_title(row): row for row in earlier[name]["rows"] if row.table == RATIOS}
+        before = {row.title: row for row in earlier[name]["rows"] if row.table == RATIOS}
         for row in result["rows"]:
-            if row.table == RATIOS and (old := before.get(_title(row))):
+            if row.table == RATIOS and (old := before.get(row.title)):
                 now, range_ = row.values["over stock"], old.values["over stock"]
                 within = range_["low"] <= middle(now) <= range_["high"]
                 yield (
-                    f"{name} {_title(row)}: {cell(now)}, {'within' if within else 'outside of'} "
+                    f"{name} {row.title}: {cell(now)}, {'within' if within else 'outside of'} "
                     f"the {cell(range_)} of the README's {earlier[name]['processes']} processes "
                     f"({earlier[name]['date']})"
                 )

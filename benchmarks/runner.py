@@ -64,7 +64,7 @@ def run(
     except ValueError as difference:
         failures.append(f"{case.name}: {difference}")
         found = []
-    failures += [f"{case.name}, {_words(row)}: {row.failure}" for row in found if row.failure]
+    failures += [f"{case.name}, {row.title}: {row.failure}" for row in found if row.failure]
     left_out = {"failure", *(("least", "most") if quick else ())}
     kept = [{k: v for k, v in row.to_dict().items() if k not in left_out} for row in found]
     return {
@@ -94,10 +94,6 @@ def _processes(
         for number in range(count):
             label = ", ".join([case.name, *words, f"process {number + 1} of {count}"])
             yield label, part if number == 0 else {**part, **case.later}
-
-
-def _words(row: Row) -> str:
-    return " ".join(map(str, row.key.values()))
 
 
 def worker(
@@ -137,7 +133,7 @@ def work(case: Case, part: Mapping[str, Option], path: Path) -> None:
         for row in case.rows(part):
             file.write(json.dumps(row.to_dict()) + "\n")
             file.flush()
-            print(_words(row), flush=True)
+            print(row.title, flush=True)
         facts = {"machine": machine(), "busy_elsewhere": others()}
         file.write(json.dumps(facts) + "\n")
 

@@ -1,9 +1,13 @@
-"""Fetching rows of distinct keys from each tier, alone and below a cache, beside Redis's MGET.
+"""Rows of distinct keys from each tier of table stores, and lookups in the stores themselves.
 
-Each call is of 13,312 keys, a batch of 512 with 26 ids each, drawn uniformly from the rows of a
-table of dimension 16. Stores with a cache have about 95 % of them there. "2,000 keys" is what the
-profiler of NVIDIA's Hierarchical Parameter Server measures: keys of a power law (1.2), nine tenths
-of the rows in the cache. A `redis-server` is started on a free port.
+Each call is of 13,312 keys, a batch of 512 with 26 ids each, of dimension 16. `measure`: keys are
+drawn uniformly from the rows of a table. Stores with a cache have about 95 % of them there. "2,000
+keys" is what the profiler of NVIDIA's Hierarchical Parameter Server measures: keys of a power law
+(1.2), nine tenths of the rows in the cache. A `redis-server` is started on a free port.
+
+`gathers`: of 26 tables, or of one, by the store's op and from Python, beside stock gathers from
+variables. Rows that are not in the cache come from a tier that computes them. "95 %" are calls of
+which 5 % of the keys were not looked up for long.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,9 +31,10 @@ from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.rocksdb import RocksDB, RocksDBOptions
 from fusion.stores.table_store import TableStore
-from fusion.stores.tier import Block, TableDescription, Tier
+from fusion.stores.tier import Block, Found, Keys, Rows, TableDescription, Tier
 
-_KEYS, _DIM, _BLOCK, _BATCHES = 512 * 26, 16, 1 << 17, 64
+_TABLES, _BATCH, _DIM = 26, 512, 16
+_KEYS, _BLOCK, _BATCHES = _BATCH * _TABLES, 1 << 17, 64
 _TABLE = TableDescription("table", _DIM)
 
 #: One row of so many is looked up again and again; the cache has room for half as many more.
@@ -37,8 +42,12 @@ _HOT = 50
 
 _FEW, _EXPONENT = 2000, 1.2
 
+_NAMES = [f"table{number}" for number in range(_TABLES)]
+#: Keys of `gathers` that are not in the cache, and its batches; with misses one row of so many is
+#: looked up again and again.
+_COLD, _GATHERED, _OFTEN = 1 << 22, 200, 8
 
-Side: TypeAlias = "tuple[Callable[[np.ndarray], np.ndarray], Sequence[np.ndarray]]"
+Side: TypeAlias = "tuple[Callable[[Any], Any], Sequence[Any]]"
 """What fetches the rows of keys, and the keys of each call."""
 
 
@@ -68,14 +77,24 @@ def measure(rows: int, seconds: float) -> Iterator[Row]:
         store.warm(_TABLE.name, _key_of(np.arange(rows * 9 // 10)))
         few = (power_law(generator.random(_FEW), rows, _EXPONENT) for _ in range(_BATCHES))
         sides["2,000 keys"] = _looks_up(store), [_key_of(one) for one in few]
-        for title, (call, keys) in sides.items():
-            if not np.array_equal(call(keys[0]), _rows_of(keys[0])):
-                raise AssertionError(f"{title} has other rows")
-        calls = {title: on_each(*side) for title, side in sides.items()}
-        for title, found in calls_in_turns(calls, seconds * len(calls)).items():
-            yield Row({"side": title}, {**percentiles(found), **_hits(stores.get(title))})
+        for title, found in _timed(sides, seconds).items():
+            yield Row({"side": title}, {**found, **_hits(stores.get(title))})
         for store in stores.values():
             store.close()
+
+
+def _timed(sides: Mapping[str, Side], seconds: float) -> dict[str, dict[str, float]]:
+    """Milliseconds of each side, after its first rows were compared.
+
+    Where a store goes on without rows there are not all.
+    """
+    for title, (call, batches) in sides.items():
+        right = _rows_of(np.asarray(batches[0]))
+        if "threshold" not in title and not np.array_equal(np.asarray(call(batches[0])), right):
+            raise AssertionError(f"{title} has other rows")
+    calls = {title: on_each(*side) for title, side in sides.items()}
+    times = calls_in_turns(calls, seconds * len(calls))
+    return {title: percentiles(found) for title, found in times.items()}
 
 
 def _tiers(folder: Path, port: int, rows: int) -> list[Tier]:
@@ -96,8 +115,9 @@ def _tiers(folder: Path, port: int, rows: int) -> list[Tier]:
 def _hits(store: TableStore | None) -> dict[str, float]:
     if store is None:
         return {}
-    counters = store.counters().tables[_TABLE.name]
-    return {"in the cache": counters.hits / (counters.hits + counters.misses)}
+    counters = store.counters().tables.values()
+    hits, misses = sum(one.hits for one in counters), sum(one.misses for one in counters)
+    return {"in the cache": hits / (hits + misses)}
 
 
 def _cached(rows: int) -> int:
@@ -121,7 +141,7 @@ def _key_of(rows: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(keys: np.ndarray) -> np.ndarray:
-    return np.repeat((keys % 8191).astype(np.float32)[:, None], _DIM, 1)
+    return np.repeat((keys % 8191).astype(np.float32)[..., None], _DIM, -1)
 
 
 def _blocks(rows: int) -> Iterator[Block]:
@@ -185,3 +205,91 @@ def _answers(port: int) -> bool:
     with suppress(redis.ConnectionError, redis.exceptions.BusyLoadingError):
         return bool(redis.Redis("127.0.0.1", port).ping())
     return False
+
+
+class _Computed:
+    """A tier that has a row of each key."""
+
+    name, address, is_writable = "computed", "", False
+
+    def open_table(self, table: TableDescription) -> None:
+        """There is nothing to open."""
+
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+        """See `Tier.fetch`."""
+        rows[:] = _rows_of(keys)
+        return np.ones(len(keys), np.bool_)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _opened(name: str, rows: int, threshold: float) -> TableStore:
+    """A store, with the first rows of each table in its cache."""
+    tables = [TableDescription(table, _DIM) for table in _NAMES]
+    tier: Any = _Computed()
+    # Other keys than these make room for each other, before they are looked up again.
+    store = TableStore(tables, [tier], 2 * rows, threshold).register(name)
+    for table in _NAMES:
+        store.warm(table, np.arange(rows))
+    return store
+
+
+def gathers(rows: int, seconds: float) -> Iterator[Row]:
+    """Yields milliseconds of each side, and how many of the keys were in the caches of stores.
+
+    Args:
+        rows: of each table that are in the cache.
+        seconds: for each side.
+    """
+    import tensorflow as tf
+
+    from fusion import ops
+
+    generator = np.random.default_rng(1)
+    hot = [generator.integers(0, rows, (_TABLES, _BATCH)) for _ in range(_GATHERED)]
+    cold = [_with_cold(generator, keys, rows) for keys in hot]
+    variables = [tf.Variable(_rows_of(np.arange(rows))) for _ in _NAMES]
+    whole = tf.Variable(_rows_of(np.arange(rows)))
+    # All hits, and the two ways in which misses are answered.
+    stores = {
+        "hits": _opened("hits", rows, 1.0),
+        "waits": _opened("waits", rows // _OFTEN, 1.0),
+        "goes on": _opened("goes on", rows // _OFTEN, 0.9),
+    }
+
+    def many(store: str) -> Callable[[Any], Any]:
+        dims = [_DIM] * _TABLES
+        return tf.function(
+            lambda keys: ops.table_store_gather(keys, tables=_NAMES, dims=dims, store=store)
+        )
+
+    def single(keys: Any) -> Any:
+        return ops.table_store_gather([keys], tables=_NAMES[:1], dims=[_DIM], store="hits")[0]
+
+    def stock(keys: Any) -> list[Any]:
+        return [tf.gather(table, own) for table, own in zip(variables, keys, strict=True)]
+
+    of_many, of_cold = ([[*map(tf.constant, keys)] for keys in some] for some in (hot, cold))
+    flat = [keys.reshape(-1) for keys in hot]
+    of_one = [tf.constant(keys) for keys in flat]
+    sides: dict[str, Side] = {
+        "26 tables: op, all in the cache": (many("hits"), of_many),
+        "26 tables: stock gathers": (tf.function(stock), of_many),
+        "26 tables: op, 95 %, waits": (many("waits"), of_cold),
+        "26 tables: op, 95 %, threshold 0.9": (many("goes on"), of_cold),
+        "1 table: op, all in the cache": (tf.function(single), of_one),
+        "1 table: stock gather": (tf.function(lambda keys: tf.gather(whole, keys)), of_one),
+        "1 table: store.lookup": (lambda keys: stores["hits"].lookup(_NAMES[0], keys), flat),
+    }
+    for title, found in _timed(sides, seconds).items():
+        yield Row({"13,312 keys of dimension 16": title}, found)
+    for name, store in stores.items():
+        yield Row({"store": name}, _hits(store))
+        store.close()
+
+
+def _with_cold(generator: np.random.Generator, keys: np.ndarray, rows: int) -> np.ndarray:
+    """Keys of which 5 % are others, that are not in the cache."""
+    others = generator.integers(rows, _COLD, keys.shape)
+    return np.where(generator.random(keys.shape) < 0.05, others, keys % (rows // _OFTEN))

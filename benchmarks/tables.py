@@ -123,54 +123,41 @@ def _steps(
     }
 
 
-def _dense(kind: Any) -> Any:
-    """`tf.lookup.experimental.DenseHashTable`, with places for so many keys from the beginning."""
+def _stock(is_dense: bool, has_vectors: bool) -> Callable[..., Lookup]:
+    """What makes the lookup of a stock table of `tf.lookup.experimental` with all keys.
 
-    def make(key_dtype: tf.DType, dtype: tf.DType, default: Any, key_count: int) -> Any:
-        buckets = 1 << (2 * key_count).bit_length()
-        return kind(key_dtype, dtype, default, -1, -2, initial_num_buckets=buckets)
-
-    return make
-
-
-def _mutable(kind: Any) -> Any:
-    """`tf.lookup.experimental.MutableHashTable`."""
-    return lambda key_dtype, dtype, default, key_count: kind(key_dtype, dtype, default)
-
-
-def _rows(kind: Any) -> Callable[..., Lookup]:
-    """Makes the lookup of a stock table that has rows of a variable, and of a gather of these."""
+    Args:
+        is_dense: whether it is a `DenseHashTable`, with space for the keys from the beginning, or a
+            `MutableHashTable`.
+        has_vectors: whether it has the vectors themselves, or numbers of rows of a variable.
+    """
 
     def make(keys: np.ndarray[Any, Any], variable: EmbeddingVariable) -> Lookup:
-        table = kind(tf.int64, tf.int64, -1, len(keys))
-        rows = tf.Variable(tf.zeros([len(keys), DIM]))
+        dtype, default = (tf.float32, tf.zeros([DIM])) if has_vectors else (tf.int64, -1)
+        if is_dense:
+            table = tf.lookup.experimental.DenseHashTable(
+                tf.int64, dtype, default, -1, -2, 1 << (2 * len(keys)).bit_length()
+            )
+        else:
+            table = tf.lookup.experimental.MutableHashTable(tf.int64, dtype, default)
+        rows = tf.Variable(tf.zeros([0 if has_vectors else len(keys), DIM]))
         for first in range(0, len(keys), _CHUNK):
             some = keys[first : first + _CHUNK]
-            numbers = tf.range(first, first + len(some), dtype=tf.int64)
-            table.insert(some, numbers)
-            rows.scatter_update(tf.IndexedSlices(variable.embedding_lookup(some), numbers))
-        return lambda keys: tf.gather(rows, table.lookup(keys))
-
-    return make
-
-
-def _vectors(kind: Any) -> Callable[..., Lookup]:
-    """Makes the lookup of a stock table that has the vectors themselves."""
-
-    def make(keys: np.ndarray[Any, Any], variable: EmbeddingVariable) -> Lookup:
-        table = kind(tf.int64, tf.float32, tf.zeros([DIM]), len(keys))
-        for first in range(0, len(keys), _CHUNK):
-            some = keys[first : first + _CHUNK]
-            table.insert(some, variable.embedding_lookup(some))
+            values = variable.embedding_lookup(some)
+            if not has_vectors:
+                numbers = tf.range(first, first + len(some), dtype=tf.int64)
+                rows.scatter_update(tf.IndexedSlices(values, numbers))
+                values = numbers
+            table.insert(some, values)
         lookup: Lookup = table.lookup
-        return lookup
+        return lookup if has_vectors else lambda keys: tf.gather(rows, lookup(keys))
 
     return make
 
 
 _STOCK = {
-    "DenseHashTable and a gather": _rows(_dense(tf.lookup.experimental.DenseHashTable)),
-    "DenseHashTable of vectors": _vectors(_dense(tf.lookup.experimental.DenseHashTable)),
-    "MutableHashTable and a gather": _rows(_mutable(tf.lookup.experimental.MutableHashTable)),
-    "MutableHashTable of vectors": _vectors(_mutable(tf.lookup.experimental.MutableHashTable)),
+    "DenseHashTable and a gather": _stock(is_dense=True, has_vectors=False),
+    "DenseHashTable of vectors": _stock(is_dense=True, has_vectors=True),
+    "MutableHashTable and a gather": _stock(is_dense=False, has_vectors=False),
+    "MutableHashTable of vectors": _stock(is_dense=False, has_vectors=True),
 }

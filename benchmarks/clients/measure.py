@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.case import Row, Value
-from benchmarks.clients.models import BATCH, CLIENTS, Arrays
-from benchmarks.clients.trainings import TRAININGS
+from benchmarks.clients.models import BATCH, CLIENTS, TRAININGS, Arrays
+from benchmarks.graphs import loop, net_of, reading, traced
 from benchmarks.measure import calls_in_turns
 from benchmarks.training.measure import control, in_milliseconds, paired, timed
 from benchmarks.training.sides import FitSide
@@ -99,45 +99,15 @@ def _in_graph(model: Any, arrays: Arrays, seconds: float) -> Found:
         found: list[tf.Tensor] = tf.nest.flatten(model(features(), training=False))
         return found
 
-    def read() -> list[tf.Tensor]:
-        with tf.control_dependencies([*features().values()]):
-            return [tf.zeros([1])]
-
-    loops = {"stock": _loop(call), "inputs": _loop(read)}
-    expected = _traced(call)()
+    read = reading(lambda: [*features().values()])
+    loops = {"stock": loop(call, _CALLS), "inputs": loop(read, _CALLS)}
+    expected = traced(call)()
     with fusion.fused():
-        got = _traced(call)()
-        loops["fused"] = _loop(call)
+        got = traced(call)()
+        loops["fused"] = loop(call, _CALLS)
     for one, other in zip(expected, got, strict=True):
         np.testing.assert_array_equal(one, other)
-    times = calls_in_turns(loops, 2 * seconds)
-    ms = {name: float(np.median(one)) / _CALLS * 1e3 for name, one in times.items()}
-    net = {f"{name}, ms": ms[name] - ms["inputs"] for name in ("stock", "fused")}
-    over = net["stock, ms"] / net["fused, ms"]
-    return {**net, "inputs, ms": ms["inputs"], "over stock": over}, []
-
-
-def _traced(function: Callable[[], Any]) -> Callable[[], Any]:
-    concrete: Callable[[], Any] = tf.function(function, autograph=False).get_concrete_function()
-    return concrete
-
-
-def _loop(function: Callable[[], list[tf.Tensor]]) -> Callable[[], Any]:
-    """A call of a graph that calls a function one time after the other, which was called once."""
-
-    def once(count: Any, before: Any) -> Any:
-        with tf.control_dependencies([before]):
-            # An element of each result, so that all are computed.
-            firsts = [tf.cast(tf.reshape(one, [-1])[:1], tf.float32) for one in function()]
-            return count + 1, tf.add_n(firsts)
-
-    def loop() -> Any:
-        state = tf.constant(0), tf.zeros([1])
-        return tf.while_loop(lambda count, _: count < _CALLS, once, state, parallel_iterations=1)
-
-    call = _traced(loop)
-    call()
-    return call
+    return {**net_of("inputs", calls_in_turns(loops, 2 * seconds), _CALLS)}, []
 
 
 def _rewritten(model: Any, arrays: Arrays, seconds: float, library: str) -> Found:
@@ -222,12 +192,12 @@ def train(model: str, steps: int, seconds: float) -> Iterator[Row]:
 
     stock, fused = FitSide(first, dataset), side()
     found = paired(stock, fused, steps)
-    notes = [*found.notes(), *([] if found.compared.is_equal else [control(side, steps)])]
+    notes = [*found.notes(), *([] if found.is_equal else [control(side, steps)])]
     times = timed({"stock": stock, "fused": fused}, seconds)
     yield Row(
         {"model": model, "library": training.library, "optimizer": training.optimizer},
         {**in_milliseconds(times), **found.values()},
         least={} if training.least is None else {"over stock": training.least},
         notes=notes,
-        failure=found.compared.failure(),
+        failure=found.failure(),
     )

@@ -21,6 +21,7 @@ _DIMS = (4, 8, 16, 32, 64, 128)
 _BAG_BYTES = 2**30
 #: Batches that give about as many ids at every length.
 _BAG_BATCHES = {1: 65536, 10: 16384, 50: 4096}
+_MULTIHOT = (Column(100_000, 16, ids=(0, 5)),) * 26
 
 
 def _criteo26() -> Workload:
@@ -40,46 +41,44 @@ def _criteo26() -> Workload:
 
 
 def _multihot26(name: str = "multihot26", about: str = "", **feature: Any) -> Workload:
-    column = dataclasses.replace(Column(100_000, 16, ids=(0, 5)), **feature)
-    columns: tuple[Column, ...] = (column,) * 26
+    columns = tuple(dataclasses.replace(one, **feature) for one in _MULTIHOT)
     if name == "shared":
-        columns = tuple(dataclasses.replace(column, table=place // 2) for place in range(26))
+        columns = tuple(
+            dataclasses.replace(one, table=place // 2) for place, one in enumerate(columns)
+        )
     about = about or "26 columns of 0 to 5 ids per row, mean, by safe_embedding_lookup_sparse."
     return Workload(name, about, (Program("dim16", columns, (1, 64, 512, 4096), 512),))
 
 
 def _training26() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
     return Workload(
         "training26",
         "multihot26 with the gradients of its tables, as optimizers get them.",
-        (Program("dim16", columns, (64, 512, 4096), 512, host="gradients"),),
+        (Program("dim16", _MULTIHOT, (64, 512, 4096), 512, host="gradients"),),
     )
 
 
 def _lookup_sparse26() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
     return Workload(
         "lookup_sparse26",
         "26 tables, 0 to 5 ids per row, mean: fusion.lookup_sparse of all against "
         "tf.nn.embedding_lookup_sparse of each, alone and with the gradients of the tables.",
         (
-            Program("forward", columns, (512,), host="tables", distribution="uniform"),
-            Program("gradients", columns, (512,), host="trained tables", distribution="uniform"),
+            Program("forward", _MULTIHOT, (512,), host="tables", distribution="uniform"),
+            Program("gradients", _MULTIHOT, (512,), host="trained tables", distribution="uniform"),
         ),
     )
 
 
 def _deepfm() -> Workload:
-    columns = (Column(100_000, 16, ids=(0, 5)),) * 26
     return Workload(
         "deepfm",
         "A training step of DeepFM: multihot26's columns with embeddings and linear weights, 13 "
         "dense features, three layers of 256. Keras 3's SGD on both sides; its Adagrad on stock's, "
         "fusion.optimizers.Adagrad on fusion's, which has row updates fused, too.",
         (
-            Program("sgd", columns, (64, 512, 4096), host="deepfm"),
-            Program("adagrad", columns, (64, 512, 4096), host="deepfm", optimizer="adagrad"),
+            Program("sgd", _MULTIHOT, (64, 512, 4096), host="deepfm"),
+            Program("adagrad", _MULTIHOT, (64, 512, 4096), host="deepfm", optimizer="adagrad"),
         ),
     )
 

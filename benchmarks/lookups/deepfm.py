@@ -7,7 +7,7 @@ one weight per id for the linear part.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -23,6 +23,28 @@ from benchmarks.lookups.workloads import Program
 NUMBERS = 13
 """Dense features, as in Criteo's logs."""
 _LAYERS = (256, 256, 256, 1)
+
+
+Layers = list[tuple[tf.Variable, tf.Variable]]
+"""Kernels and biases."""
+
+
+def dense_layers(rng: np.random.Generator, widths: Sequence[int]) -> Layers:
+    """Layers from each width to the next."""
+    return [
+        (
+            tf.Variable((rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)),
+            tf.Variable(np.zeros(b, np.float32)),
+        )
+        for a, b in itertools.pairwise(widths)
+    ]
+
+
+def through(layers: Layers, value: tf.Tensor) -> tf.Tensor:
+    """What layers with ReLU make of a value."""
+    for kernel, bias in layers:
+        value = tf.nn.relu(tf.matmul(value, kernel) + bias)
+    return value
 
 
 class DeepFM:
@@ -41,17 +63,10 @@ class DeepFM:
         (self._dim,) = dims
         self._columns = program.columns
         self._numbers = table_numbers(program)
-        rng = np.random.default_rng(2)
         widths = (program.width + NUMBERS, *_LAYERS)
         self._embeddings = {number: tf.Variable(table) for number, table in tables.items()}
         self._weights = {number: tf.Variable(table[:, :1]) for number, table in tables.items()}
-        self._layers = [
-            (
-                tf.Variable((rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)),
-                tf.Variable(np.zeros(b, np.float32)),
-            )
-            for a, b in itertools.pairwise(widths)
-        ]
+        self._layers = dense_layers(np.random.default_rng(2), widths)
         self._linear = tf.Variable(np.zeros([NUMBERS, 1], np.float32))
         layers = [variable for layer in self._layers for variable in layer]
         self._variables = [
@@ -97,9 +112,7 @@ class DeepFM:
         fields = tf.reshape(embeddings, [-1, len(self._columns), self._dim])
         square = tf.square(tf.reduce_sum(fields, 1))
         pairs = 0.5 * tf.reduce_sum(square - tf.reduce_sum(tf.square(fields), 1), 1, keepdims=True)
-        value = tf.concat([embeddings, numbers], 1)
-        for kernel, bias in self._layers[:-1]:
-            value = tf.nn.relu(tf.matmul(value, kernel) + bias)
+        value = through(self._layers[:-1], tf.concat([embeddings, numbers], 1))
         kernel, bias = self._layers[-1]
         deep = tf.matmul(value, kernel) + bias
         first = tf.reduce_sum(linear, 1, keepdims=True) + tf.matmul(numbers, self._linear)

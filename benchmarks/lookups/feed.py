@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ import tensorflow as tf
 
 from benchmarks.lookups.batch import NUMERICS, Batch, words
 from benchmarks.lookups.draws import Bags
-from benchmarks.lookups.workloads import Column, Program
+from benchmarks.lookups.workloads import Column, Kind, Program
 
 #: The tensors of one column: (indices, values, dense_shape[, weights]), or one dense tensor.
 Parts = tuple[tf.Tensor, ...]
 
 _SPARSE = ("sparse", "words")
+#: What columns get in place of integers.
+_VALUES = {"bucketized": tf.float32, "word": tf.string, "words": tf.string}
 
 
 class Feed:
@@ -63,10 +66,10 @@ class Feed:
 class _Group:
     """The columns of one kind, which lie in the same variables."""
 
-    def __init__(self, kind: str, places: list[int]) -> None:
+    def __init__(self, kind: Kind, places: list[int]) -> None:
         self._kind = kind
         self.places = places
-        values = tf.string if kind in ("word", "words") else tf.int64
+        values = _VALUES.get(kind, tf.int64)
         if kind in _SPARSE:
             self._variables = {
                 "indices": _variable(tf.int64, [None, 2]),
@@ -76,12 +79,11 @@ class _Group:
                 "weights": _variable(tf.float32, [None]),
             }
         else:
-            values = tf.float32 if kind == "bucketized" else values
             self._variables = {"dense": _variable(values, [len(places), None, 1])}
 
     def load(self, columns: list[Any]) -> None:
         if self._kind not in _SPARSE:
-            self._variables["dense"].assign(np.stack([dense(self._kind, one) for one in columns]))
+            self._variables["dense"].assign(np.stack([_dense(self._kind, one) for one in columns]))
             return
         ids = np.concatenate([one.ids for one in columns])
         weights = [one.weights for one in columns if one.weights is not None]
@@ -96,20 +98,16 @@ class _Group:
             variable.assign(numbers[name])
 
     def read(self, columns: tuple[Column, ...]) -> list[Parts]:
+        found = {name: variable.read_value for name, variable in self._variables.items()}
         if self._kind not in _SPARSE:
-            return [(one,) for one in tf.unstack(self._variables["dense"].read_value())]
+            return [(one,) for one in tf.unstack(found["dense"]())]
         weighted = [place for place in self.places if columns[place].weighted]
-        count = len(self.places)
-        sizes = self._variables["sizes"].read_value()
-        parts = [
-            tf.split(self._variables["indices"].read_value(), sizes, num=count),
-            tf.split(self._variables["values"].read_value(), sizes, num=count),
-            tf.unstack(self._variables["shapes"].read_value()),
-        ]
-        if weighted:
-            if weighted != self.places:
-                raise ValueError("either all sparse columns are weighted or none is")
-            parts.append(tf.split(self._variables["weights"].read_value(), sizes, num=count))
+        if weighted not in ([], self.places):
+            raise ValueError("either all sparse columns are weighted or none is")
+        count, sizes = len(self.places), found["sizes"]()
+        divided = ("indices", "values", *(["weights"] if weighted else []))
+        indices, *others = (tf.split(found[name](), sizes, num=count) for name in divided)
+        parts = [indices, others[0], tf.unstack(found["shapes"]()), *others[1:]]
         return list(zip(*parts, strict=True))
 
 
@@ -118,11 +116,20 @@ def _variable(dtype: tf.DType, shape: list[int | None]) -> tf.Variable:
     return tf.Variable(start, shape=shape, dtype=dtype)
 
 
-def dense(kind: str, column: Any) -> Any:
+def _dense(kind: Kind, column: Any) -> Any:
     """[batch, 1] floats, ids or words of a column that has one per row."""
     if not isinstance(column, Bags):
         return column
     return words(column.dense) if kind == "word" else column.dense
+
+
+def _specs(column: Column) -> list[tf.TensorSpec]:
+    """The tensors of a column, with sizes unknown."""
+    values = _VALUES.get(column.kind, tf.int64)
+    if column.kind not in _SPARSE:
+        return [tf.TensorSpec([None, 1], values)]
+    sparse = [([None, 2], tf.int64), ([None], values), ([2], tf.int64), ([None], tf.float32)]
+    return [tf.TensorSpec(*one) for one in sparse[: 3 + column.weighted]]
 
 
 def arguments(program: Program, batch: Batch) -> list[tf.Tensor]:
@@ -132,37 +139,19 @@ def arguments(program: Program, batch: Batch) -> list[tf.Tensor]:
         if column.kind in _SPARSE:
             assert isinstance(one, Bags)
             values = words(one.ids) if column.kind == "words" else one.ids
-            found += [one.indices, values, one.dense_shape]
-            found += [one.weights] if column.weighted else []
+            found += [one.indices, values, one.dense_shape, one.weights][: 3 + column.weighted]
         else:
-            found.append(dense(column.kind, one))
+            found.append(_dense(column.kind, one))
     return [tf.convert_to_tensor(part) for part in [*found, batch.numerics]]
 
 
 def signature(program: Program) -> list[tf.TensorSpec]:
     """What `arguments` gives, with sizes unknown."""
-    found = []
-    for column in program.columns:
-        if column.kind in _SPARSE:
-            values = tf.string if column.kind == "words" else tf.int64
-            found += [
-                tf.TensorSpec([None, 2], tf.int64),
-                tf.TensorSpec([None], values),
-                tf.TensorSpec([2], tf.int64),
-            ]
-            found += [tf.TensorSpec([None], tf.float32)] if column.weighted else []
-        else:
-            words_or_ids = tf.string if column.kind == "word" else tf.int64
-            dtype = tf.float32 if column.kind == "bucketized" else words_or_ids
-            found.append(tf.TensorSpec([None, 1], dtype))
+    found = [spec for column in program.columns for spec in _specs(column)]
     return [*found, tf.TensorSpec([None, NUMERICS], tf.float32)]
 
 
 def columns_of(program: Program, flat: list[tf.Tensor]) -> list[Parts]:
     """Takes what `arguments` gives apart again, without the numerics at its end."""
-    found: list[Parts] = []
-    for column in program.columns:
-        size = (3 + column.weighted) if column.kind in _SPARSE else 1
-        found.append(tuple(flat[:size]))
-        flat = flat[size:]
-    return found
+    rest = iter(flat)
+    return [tuple(islice(rest, len(_specs(column)))) for column in program.columns]

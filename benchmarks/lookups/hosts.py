@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 import fusion
 from benchmarks.lookups.batch import NUMERICS, Unsupported, boundaries, table_numbers
-from benchmarks.lookups.deepfm import DeepFM
+from benchmarks.lookups.deepfm import DeepFM, dense_layers, through
 from benchmarks.lookups.feed import Parts
 from benchmarks.lookups.workloads import Program
 
@@ -241,27 +240,11 @@ def whole_model(program: Program, tables: Mapping[int, Array]) -> LookUp:
     """Embeddings and dense features through the layers of `_MLPS`, to one number per row."""
     embed = only_features(program, tables)
     rng = np.random.default_rng(2)
-    bottom = _layers(rng, (NUMERICS, *_MLPS[0]))
-    top = _layers(rng, (program.width + _MLPS[0][-1], *_MLPS[1], 1))
+    bottom = dense_layers(rng, (NUMERICS, *_MLPS[0]))
+    top = dense_layers(rng, (program.width + _MLPS[0][-1], *_MLPS[1], 1))
 
     def look_up(columns: list[Parts], numerics: tf.Tensor) -> tf.Tensor:
-        dense = _through(bottom, numerics)
-        return _through(top, tf.concat([embed(columns, numerics), dense], 1))
+        dense = through(bottom, numerics)
+        return through(top, tf.concat([embed(columns, numerics), dense], 1))
 
     return look_up
-
-
-def _layers(rng: np.random.Generator, widths: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    return [
-        (
-            tf.Variable((rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)),
-            tf.Variable(np.zeros(b, np.float32)),
-        )
-        for a, b in itertools.pairwise(widths)
-    ]
-
-
-def _through(layers: list[tuple[Any, Any]], value: tf.Tensor) -> tf.Tensor:
-    for kernel, bias in layers:
-        value = tf.nn.relu(tf.matmul(value, kernel) + bias)
-    return value

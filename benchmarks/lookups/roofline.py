@@ -1,8 +1,8 @@
 """What this machine's memory can do, measured on the spot: the yardstick of the benchmarks.
 
 Two kernels: reading memory in a row, and adding up rows of a table at random places, with the
-accumulator in vector registers and rows fetched ahead. They know nothing of TensorFlow: no bounds
-test, no empty bag, every bag of the same length.
+accumulator in vector registers, as in fusion's kernels, and rows fetched ahead. They know nothing
+of TensorFlow: no bounds test, no empty bag, every bag of the same length.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+
+from fusion.cpu_ops.vectors import emit_prefetch, tile_ops
+from fusion.runtime.native.instruction import instruction
+from fusion.runtime.native.memory import load as word
 
 Array = npt.NDArray[Any]
 
@@ -39,9 +41,7 @@ class Fetch(NamedTuple):
 FETCHES = (Fetch(0, 1), *itertools.starmap(Fetch, itertools.product((4, 8, 16, 32, 64), (1, 2))))
 """All that is tried."""
 
-_WORD, _FLOAT, _I32 = ir.IntType(64), ir.FloatType(), ir.IntType(32)
-_LANES = 16
-_LINE_BYTES = 64
+_LANES, _LINE_BYTES = 16, 64
 _MIN_ROWS = 2**20
 
 
@@ -135,7 +135,10 @@ def best_fetch(run: Callable[[Fetch], tuple[float, Array]], tries: int = 3) -> F
 @functools.cache
 def _row_sum_kernel(dim: int, level: int) -> Callable[..., None]:
     """Compiled for a dimension and a cache's level: adds up bags [first, last), `repeats` times."""
-    bag = _bag_intrinsic(dim, level)
+    lanes = min(_LANES, 1 << (dim.bit_length() - 1))
+    tile = tile_ops("float32", lanes, -(-dim // lanes))
+    zero, load, store, end = tile.zero, tile.load, tile.store, dim - lanes
+    row_bytes, fetch = 4 * dim, _fetcher(4 * dim, level)
 
     @njit(nogil=True)
     def kernel(
@@ -148,123 +151,29 @@ def _row_sum_kernel(dim: int, level: int) -> Callable[..., None]:
         ahead: int,
         repeats: int,
     ) -> None:
+        base, own, out = table.ctypes.data, ids.ctypes.data, output.ctypes.data
         for _ in range(repeats):
-            for place in range(first, last):
-                bag(
-                    table.ctypes.data,
-                    ids.ctypes.data + 8 * place * length,
-                    output.ctypes.data + 4 * dim * place,
-                    length,
-                    ahead,
-                )
+            for bag in range(first, last):
+                total = zero()
+                if ahead > 0:
+                    for place in range(bag * length, (bag + 1) * length):
+                        fetch(base + row_bytes * word(own, place + ahead))
+                        total = total + load(base + row_bytes * word(own, place), end)
+                else:
+                    for place in range(bag * length, (bag + 1) * length):
+                        total = total + load(base + row_bytes * word(own, place), end)
+                store(out + row_bytes * bag, end, total)
 
     return kernel
 
 
-def _bag_intrinsic(dim: int, level: int) -> Any:
-    """bag(table, ids, output, length, ahead): one bag, all of them addresses and numbers."""
+def _fetcher(size: int, level: int) -> Any:
+    """An intrinsic (address) -> None that fetches so many bytes into a level of the caches."""
 
-    @intrinsic
-    def bag(typing: Any, table: Any, ids: Any, output: Any, length: Any, ahead: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            words = [
-                context.cast(builder, argument, kind, types.int64)
-                for argument, kind in zip(arguments, signature.args, strict=True)
-            ]
-            _emit_bag(builder, dim, level, *words)
-            return context.get_dummy_value()
+    @instruction(types.void(types.int64))
+    def fetch(builder: Any, address: Any) -> None:
+        for offset in range(0, size, _LINE_BYTES):
+            line = builder.add(address, address.type(offset))
+            emit_prefetch(builder, line, for_writing=False, level=4 - level)
 
-        return types.void(table, ids, output, length, ahead), codegen
-
-    return bag
-
-
-def _emit_bag(
-    builder: Any,
-    dim: int,
-    level: int,
-    table: Any,
-    ids: Any,
-    output: Any,
-    length: Any,
-    ahead: Any,
-) -> None:
-    """Emits two loops over the ids, with and without fetching ahead; sums stay in registers."""
-    fetching, plain, done = (builder.append_basic_block() for _ in range(3))
-    builder.cbranch(builder.icmp_signed(">", ahead, _WORD(0)), fetching, plain)
-    for block, distance in ((fetching, ahead), (plain, None)):
-        builder.position_at_end(block)
-        _emit_loop(builder, dim, level, table, ids, output, length, distance)
-        builder.branch(done)
-    builder.position_at_end(done)
-
-
-def _emit_loop(
-    builder: Any,
-    dim: int,
-    level: int,
-    table: Any,
-    ids: Any,
-    output: Any,
-    length: Any,
-    ahead: Any,
-) -> None:
-    pieces = _pieces(dim)
-    entry, head = builder.block, builder.append_basic_block()
-    tail = builder.append_basic_block()
-    builder.branch(head)
-    builder.position_at_end(head)
-    place = builder.phi(_WORD)
-    place.add_incoming(_WORD(0), entry)
-    sums = []
-    for _, kind in pieces:
-        value = builder.phi(kind)
-        value.add_incoming(ir.Constant(kind, None), entry)
-        sums.append(value)
-    row = _row(builder, dim, table, ids, place)
-    if ahead is not None:
-        later = _row(builder, dim, table, ids, builder.add(place, ahead))
-        for offset in range(0, 4 * dim, _LINE_BYTES):
-            _fetch(builder, builder.add(later, _WORD(offset)), level)
-    added = [
-        builder.fadd(total, _load(builder, row, offset, kind))
-        for total, (offset, kind) in zip(sums, pieces, strict=True)
-    ]
-    following = builder.add(place, _WORD(1))
-    place.add_incoming(following, builder.block)
-    for total, value in zip(sums, added, strict=True):
-        total.add_incoming(value, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following, length), head, tail)
-    builder.position_at_end(tail)
-    for value, (offset, kind) in zip(added, pieces, strict=True):
-        address = builder.inttoptr(builder.add(output, _WORD(offset)), kind.as_pointer())
-        builder.store(value, address, align=4)
-
-
-def _pieces(dim: int) -> list[tuple[int, Any]]:
-    """A row in vectors: the byte at which each begins, and its type."""
-    found, start = [], 0
-    while start < dim:
-        lanes = min(_LANES, 1 << ((dim - start).bit_length() - 1))
-        found.append((4 * start, ir.VectorType(_FLOAT, lanes)))
-        start += lanes
-    return found
-
-
-def _row(builder: Any, dim: int, table: Any, ids: Any, place: Any) -> Any:
-    address = builder.add(ids, builder.mul(place, _WORD(8)))
-    number = builder.load(builder.inttoptr(address, _WORD.as_pointer()))
-    return builder.add(table, builder.mul(number, _WORD(4 * dim)))
-
-
-def _load(builder: Any, row: Any, offset: int, kind: Any) -> Any:
-    address = builder.inttoptr(builder.add(row, _WORD(offset)), kind.as_pointer())
-    return builder.load(address, align=4)
-
-
-def _fetch(builder: Any, address: Any, level: int) -> None:
-    byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    read, keep, data = _I32(0), _I32(4 - level), _I32(1)
-    builder.call(prefetch, [builder.inttoptr(address, byte), read, keep, data])
+    return fetch

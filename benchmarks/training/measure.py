@@ -86,28 +86,13 @@ def measure(
         steps = min(steps, 10)
     fitting = int(_SHARE * _available()) // (model.bytes_needed // model.columns)
     model = replace(model, columns=max(1, min(fitting, model.columns)))
-    yield from measured(model, Effort(steps, seconds, profile))
+    yield from measured(model, steps, seconds, profile)
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is done for a model.
-
-    Attributes:
-        steps: before the comparison, at least 2.
-        seconds: for which the sides take turns; there are five rounds at least.
-        profile: whether rows of ops are wanted.
-    """
-
-    steps: int
-    seconds: float
-    profile: bool = False
-
-
-def measured(model: Model, effort: Effort) -> Iterator[Row]:
+def measured(model: Model, steps: int, seconds: float, profile: bool = False) -> Iterator[Row]:
     """See `measure`."""
     sides = {"stock": side(model), "fused": side(model)}
-    found = paired(sides["stock"], sides["fused"], effort.steps)
+    found = paired(sides["stock"], sides["fused"], steps)
     values, notes = found.values(), [*found.notes()]
     is_flat = model.framework == "keras" and model.optimizer in _ROWS_OF_BATCH
     most = {"fused: table-sized allocations": 0.0} if model.optimizer in _ROWS_OF_BATCH else {}
@@ -116,16 +101,16 @@ def measured(model: Model, effort: Effort) -> Iterator[Row]:
         with fusion.fused():
             sides["reference"].start()
         most[f"fused, over {_SMALL:,} rows"] = _MOST_GROWTH
-    times = timed(sides, effort.seconds)
+    times = timed(sides, seconds)
     values = {**in_milliseconds(times), **values}
     if "reference" in times:
         values[f"fused, over {_SMALL:,} rows"] = ratios(times["fused"], times["reference"])
     traces = {k: trace(sides[k].run, model.table_bytes) for k in ("stock", "fused")}
     for name, one in traces.items():
         values[f"{name}: table-sized allocations"] = one.of_table_size
-    if not found.compared.is_equal:
+    if not found.is_equal:
         sides.clear()
-        notes.append(control(lambda: side(model), effort.steps))
+        notes.append(control(lambda: side(model), steps))
     is_whole = model.columns == COLUMNS
     if not is_whole:
         notes.append(f"with {model.columns} tables")
@@ -137,9 +122,9 @@ def measured(model: Model, effort: Effort) -> Iterator[Row]:
         least={} if least is None else {"over stock": least},
         most=most,
         notes=notes,
-        failure=found.compared.failure(),
+        failure=found.failure(),
     )
-    if effort.profile:
+    if profile:
         yield from _ops(key, traces)
 
 
@@ -164,13 +149,13 @@ def in_milliseconds(times: Mapping[str, Any]) -> dict[str, Value]:
 
 def control(build: Callable[[], Side], steps: int) -> str:
     """How two stock sides compare: threads may add numbers in any order."""
-    found = paired(build(), build(), steps, nullcontext).compared
+    found = paired(build(), build(), steps, nullcontext)
     return f"two stock models are equal to each other: {found}"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """How losses and variables of two sides compare.
+    """How losses and variables of two sides compare, and what was fused of one of them.
 
     Attributes:
         steps: how many losses there are.
@@ -179,6 +164,8 @@ class Compared:
         variables: by name the largest difference of those that are not equal to the bit, relative
             to the largest element.
         count: of all variables.
+        report: of the fused side's graph; None if none was optimized.
+        failures: graphs on which the pass failed.
     """
 
     steps: int
@@ -186,6 +173,8 @@ class Compared:
     losses: float
     variables: Mapping[str, float]
     count: int
+    report: Any = None
+    failures: int = 0
 
     @property
     def is_equal(self) -> bool:
@@ -196,8 +185,8 @@ class Compared:
         most = max([self.losses, *self.variables.values()])
         return f"{'yes' if self.is_equal else f'to {most:.0e}'}, {self.steps} steps"
 
-    def notes(self) -> Iterator[str]:
-        """Yields what is apart."""
+    def apart(self) -> Iterator[str]:
+        """Yields what is not equal."""
         if self.first_step:
             apart = f"at most {self.losses:.0e} of the loss"
             yield f"losses are not equal from step {self.first_step} on, by {apart}"
@@ -211,34 +200,19 @@ class Compared:
     def failure(self) -> str:
         """Why the numbers do not count, or ""."""
         is_close = max([self.losses, *self.variables.values()]) <= TOLERANCE
-        return "" if is_close else f"the fused model is not stock's: {'; '.join(self.notes())}"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two sides after their first steps.
-
-    Attributes:
-        compared: how they compare.
-        report: of the fused side's graph; None if none was optimized.
-        failures: graphs on which the pass failed.
-    """
-
-    compared: Compared
-    report: Any
-    failures: int
+        return "" if is_close else f"the fused model is not stock's: {'; '.join(self.apart())}"
 
     def values(self) -> dict[str, Value]:
         """How they compare, and what was fused."""
-        found = {"equal": str(self.compared)}
+        found: dict[str, Value] = {"equal": str(self)}
         if self.report is not None:
             for kind, all_ in (("columns", self.report.columns), ("updates", self.report.updates)):
                 found[f"fused {kind}"] = f"{sum(one.fused for one in all_)} of {len(all_)}"
-        return {**found}
+        return found
 
     def notes(self) -> Iterator[str]:
         """Yields what is apart, and why what stays stock does."""
-        yield from self.compared.notes()
+        yield from self.apart()
         if self.failures:
             yield f"**the pass failed on {self.failures} graphs**"
         found = () if self.report is None else (*self.report.columns, *self.report.updates)
@@ -253,7 +227,7 @@ def paired(
     fused: Side,
     steps: int,
     fuses: Callable[[], AbstractContextManager[None]] = fusion.fused,
-) -> Pair:
+) -> Compared:
     """Starts both sides, one under fusion, takes steps with each, and compares them.
 
     Args:
@@ -270,7 +244,7 @@ def paired(
         losses[name] += [one.step() for _ in range(steps - len(losses[name]))]
     report = None if after.last_report is before.last_report else after.last_report
     found = compared(losses, stock.variables(), fused.variables())
-    return Pair(found, report, after.failures - before.failures)
+    return replace(found, report=report, failures=after.failures - before.failures)
 
 
 def compared(losses: Mapping[str, list[float]], stock: Any, fused: Any) -> Compared:

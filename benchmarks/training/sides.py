@@ -7,7 +7,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,28 +19,31 @@ v1 = tf.compat.v1
 
 Array = npt.NDArray[Any]
 
-#: By name, the class of Keras's optimizer and its arguments.
-_KERAS: dict[str, tuple[str, dict[str, float]]] = {
-    "sgd": ("SGD", {"learning_rate": 0.01}),
-    "momentum": ("SGD", {"learning_rate": 0.01, "momentum": 0.9}),
-    "adagrad": ("Adagrad", {"learning_rate": 0.01}),
-    "adam": ("Adam", {"learning_rate": 0.001}),
-    "rmsprop": ("RMSprop", {"learning_rate": 0.001}),
-    "ftrl": ("Ftrl", {"learning_rate": 0.01}),
-    "lion": ("Lion", {"learning_rate": 0.0001}),
-}
-_GRAPH: dict[str, tuple[str, dict[str, float]]] = {
-    "sgd": ("GradientDescentOptimizer", {"learning_rate": 0.01}),
-    "momentum": ("MomentumOptimizer", {"learning_rate": 0.01, "momentum": 0.9}),
-    "adagrad": ("AdagradOptimizer", {"learning_rate": 0.01}),
-    "adam": ("AdamOptimizer", {"learning_rate": 0.001}),
-    "rmsprop": ("RMSPropOptimizer", {"learning_rate": 0.001}),
-    "ftrl": ("FtrlOptimizer", {"learning_rate": 0.01}),
-}
+
+class Optimizer(NamedTuple):
+    """One with stock's arguments.
+
+    Attributes:
+        keras, graph: the class of both Kerases, and that of compat.v1, "" for none.
+        slots: how many variables of a table's size it keeps at most.
+        options: its arguments.
+    """
+
+    keras: str
+    graph: str
+    slots: int
+    options: dict[str, float]
 
 
-SLOTS = {"sgd": 0, "adagrad": 1, "adam": 2, "momentum": 1, "rmsprop": 2, "ftrl": 2, "lion": 1}
-"""Optimizers, and how many variables of a table's size each keeps at most."""
+OPTIMIZERS = {
+    "sgd": Optimizer("SGD", "GradientDescentOptimizer", 0, {"learning_rate": 0.01}),
+    "momentum": Optimizer("SGD", "MomentumOptimizer", 1, {"learning_rate": 0.01, "momentum": 0.9}),
+    "adagrad": Optimizer("Adagrad", "AdagradOptimizer", 1, {"learning_rate": 0.01}),
+    "adam": Optimizer("Adam", "AdamOptimizer", 2, {"learning_rate": 0.001}),
+    "rmsprop": Optimizer("RMSprop", "RMSPropOptimizer", 2, {"learning_rate": 0.001}),
+    "ftrl": Optimizer("Ftrl", "FtrlOptimizer", 2, {"learning_rate": 0.01}),
+    "lion": Optimizer("Lion", "", 1, {"learning_rate": 0.0001}),
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Model:
 
     Attributes:
         framework: "keras" (Keras 3), "tf_keras" or "compat.v1".
-        optimizer: one of `SLOTS`.
+        optimizer: one of `OPTIMIZERS`.
         rows: of each table.
         columns: how many tables.
         dim: of each table.
@@ -73,10 +76,11 @@ class Model:
     distribution: Distribution = "uniform"
 
     def __post_init__(self) -> None:
-        if self.optimizer not in SLOTS:
-            raise ValueError(f"optimizer must be one of {', '.join(SLOTS)}, got {self.optimizer!r}")
-        if (self.framework, self.optimizer) == ("compat.v1", "lion"):
-            raise ValueError("tf.compat.v1.train has no optimizer lion")
+        if self.optimizer not in OPTIMIZERS:
+            known = ", ".join(OPTIMIZERS)
+            raise ValueError(f"optimizer must be one of {known}, got {self.optimizer!r}")
+        if self.framework == "compat.v1" and not OPTIMIZERS[self.optimizer].graph:
+            raise ValueError(f"tf.compat.v1.train has no optimizer {self.optimizer}")
         for name in ("rows", "columns", "dim", "batch", "batches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -93,7 +97,7 @@ class Model:
         A stock step reads whole tables, each into a copy, and a sweeping optimizer makes tensors
         of a table's size for some of them at once.
         """
-        return self.columns * self.table_bytes * (2 * (1 + SLOTS[self.optimizer]) + 2)
+        return self.columns * self.table_bytes * (2 * (1 + OPTIMIZERS[self.optimizer].slots) + 2)
 
 
 class Side(ABC):
@@ -161,8 +165,8 @@ class GraphSide(Side):
             logits = _graph_logits(model, ids)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_mean(losses)
-            kind, options = _GRAPH[model.optimizer]
-            optimizer = getattr(v1.train, kind)(**options)
+            chosen = OPTIMIZERS[model.optimizer]
+            optimizer = getattr(v1.train, chosen.graph)(**chosen.options)
             self._fetches = [loss, optimizer.minimize(loss)]
             self._values = {one.name: one.read_value() for one in v1.global_variables()}
             self._session = v1.Session(graph=graph)
@@ -227,9 +231,9 @@ def _keras_model(keras: Any, model: Model) -> Any:
         activation = "relu" if number < len(model.hidden) else None
         found = keras.layers.Dense(units, activation, kernel_initializer=kernel)(found)
     made = keras.Model(inputs, found)
-    kind, options = _KERAS[model.optimizer]
+    chosen = OPTIMIZERS[model.optimizer]
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    made.compile(getattr(keras.optimizers, kind)(**options), loss)
+    made.compile(getattr(keras.optimizers, chosen.keras)(**chosen.options), loss)
     return made
 
 

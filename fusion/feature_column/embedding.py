@@ -56,7 +56,7 @@ def embedding_column(
       trainable: whether the table is trained.
       use_safe_embedding_lookup: whether ids < 0 are dropped and empty rows give zeros.
       do_fusion: None for the stock column and its stock graph; "v1" or "v2" for the fused ops of
-        that family.
+        that family; those of "v1" run on CPUs alone.
 
     Returns:
       A dense column, accepted wherever the stock column is.

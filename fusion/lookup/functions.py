@@ -58,7 +58,7 @@ def fused_safe_embedding_lookup_sparse(
       max_norm: limit of the L2 norm of each embedding before it is combined; < 0 acts as 0.
       prune: whether to drop invalid entries.
       blocknums: not supported.
-      fusion_version: the family of fused ops to use, "v1" or "v2".
+      fusion_version: the family of fused ops to use, "v1", which runs on CPUs alone, or "v2".
 
     Returns:
       A tensor [d0, ..., dn-1, D] of the table's dtype. Its gradient with respect to the table is

@@ -10,7 +10,7 @@ class Devices:
     """Types of devices, such as "CPU".
 
     Attributes:
-        types: those that every op of this package has kernels for.
+        types: those for which ops that stand for whole lookups have kernels.
         home: the one that such an op is put on where no node says otherwise.
     """
 

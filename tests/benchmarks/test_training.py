@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from benchmarks.catalog import CASES
 from benchmarks.training import measure, sides, trace
-from benchmarks.training.measure import Effort, compared, paired, timed
-from benchmarks.training.sides import SLOTS, Model, side
+from benchmarks.training.measure import compared, paired, timed
+from benchmarks.training.sides import OPTIMIZERS, Model, side
 
 FRAMEWORKS = ("keras", "tf_keras", "compat.v1")
 SMALL = Model("keras", "sgd", 50, columns=2, dim=4, batch=8, hidden=(8,), batches=4)
-EFFORT = Effort(steps=3, seconds=0.0)
 
 
 def small(framework, optimizer="sgd", **changed):
@@ -40,10 +39,10 @@ def test_what_there_is_not_is_refused():
 def test_both_sides_of_a_framework_begin_and_go_on_alike(framework):
     model = small(framework, "adagrad")
     found = paired(side(model), side(model), 3)
-    assert found.compared.is_equal
-    assert found.compared.steps == 3
+    assert found.is_equal
+    assert found.steps == 3
     # Tables, kernels and biases, and a slot of each.
-    assert found.compared.count >= 2 * (2 + 2 * 2)
+    assert found.count >= 2 * (2 + 2 * 2)
     assert found.failures == 0
 
 
@@ -59,7 +58,7 @@ def test_steps_train(framework):
     assert not np.array_equal(before[table], after[table])
 
 
-@pytest.mark.parametrize("optimizer", SLOTS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_has_no_more_slots_than_is_known(optimizer):
     for framework in FRAMEWORKS:
         if (framework, optimizer) == ("compat.v1", "lion"):
@@ -69,13 +68,13 @@ def test_every_optimizer_has_no_more_slots_than_is_known(optimizer):
         count = sum(value.shape == (50, 4) for _, value in one.variables())
         # tf_keras's SGD makes a slot for the momentum, also where there is none.
         unused = (framework, optimizer) == ("tf_keras", "sgd")
-        assert count <= 2 * (1 + SLOTS[optimizer] + unused), framework
+        assert count <= 2 * (1 + OPTIMIZERS[optimizer].slots + unused), framework
 
 
 def test_sides_that_are_not_alike_are_found():
     stock, other = side(SMALL), side(small("keras", "adagrad"))
     other.variables = stock.variables  # type: ignore[method-assign]
-    found = paired(stock, other, 3).compared
+    found = paired(stock, other, 3)
     assert found.first_step == 2
     assert not found.is_equal
     assert found.losses > 0
@@ -92,7 +91,7 @@ def test_two_stock_sides_are_compared_where_the_fused_one_is_not_equal(monkeypat
 
     monkeypatch.setattr(measure, "side", build)
     monkeypatch.setattr(sides.FitSide, "variables", lambda self: iter(()))
-    (row,) = measure.measured(SMALL, EFFORT)
+    (row,) = measure.measured(SMALL, 3, 0.0)
     assert row.failure
     assert "two stock models are equal to each other: yes, 3 steps" in row.notes
     assert len(made) == 4
@@ -146,7 +145,7 @@ def test_a_model_is_measured_whole(monkeypatch):
     monkeypatch.setattr(measure, "_LARGE", 50)
     monkeypatch.setattr(measure, "COLUMNS", 2)
     monkeypatch.setitem(measure._LEAST, ("keras", "sgd", 50), 1.3)
-    row, *ops = measure.measured(SMALL, dataclasses.replace(EFFORT, profile=True))
+    row, *ops = measure.measured(SMALL, 3, 0.0, profile=True)
     assert json.loads(json.dumps(row.to_dict()))["key"] == {
         "optimizer": "sgd", "rows": 50, "ids": "uniform"
     }  # fmt: skip
@@ -160,7 +159,7 @@ def test_a_model_is_measured_whole(monkeypatch):
 def test_tables_are_left_out_where_memory_is_short(monkeypatch):
     asked = []
 
-    def measured(model, effort):
+    def measured(model, *effort):
         asked.append(model)
         return []
 

@@ -1,7 +1,6 @@
-"""Bags of rows gathered before, of both families of ops, on a GPU: checked against NumPy.
+"""Bags of rows gathered before, of the v2 family of ops, on a GPU: checked against NumPy.
 
-The entries of the first family lie in shards, each with a row of its own; those of the second have
-distinct ids, whose rows were gathered from shards.
+Their entries have distinct ids, whose rows were gathered from shards.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from tests.gpu_kernels.references import (
 if TYPE_CHECKING:
     from fusion.gpu_ops.steps.bag_gradient import GradRows
     from fusion.gpu_ops.steps.bags import Bags, Ordered
-    from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
     from tests.gpu_kernels.device import Gpu
 
 _DIM = 8
@@ -57,10 +55,6 @@ class Rows:
     shards: int
     values: Doubles
     row_bytes: int
-
-    def split(self, array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """What belongs to each shard of what there is for each row."""
-        return np.split(array, self.firsts[1:-1])
 
 
 def _gathered(gpu: Gpu, draw: np.random.Generator, count: int, stored: str) -> Rows:
@@ -86,9 +80,8 @@ class Lookup:
         masked: the bags whose entries do not count, [batch].
         ordered, bags: the entries in the order of bags.
         grad_rows: the rows as the gradient takes them.
-        weights_at, masked_at, mask_bytes: the weights and masks as it takes them.
+        weights_at, masked_at: the weights and masks as it takes them.
         errors: address of an `ErrorRecord`.
-        sharded: the entries, if they lie in shards.
     """
 
     rows: Rows
@@ -101,9 +94,7 @@ class Lookup:
     grad_rows: GradRows
     weights_at: int
     masked_at: int
-    mask_bytes: int
     errors: int
-    sharded: ShardedEntries | None = None
 
 
 def _drawn(
@@ -141,38 +132,7 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     grad_rows = rows_of_ids(gpu, count, places_at, gathered, firsts, ordered, batch, errors)
     return Lookup(
         rows, numbers[places], owners, doubles(weights), masked, ordered, found,
-        grad_rows, weights_at, masked_at, 1, errors,
-    )  # fmt: skip
-
-
-def by_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
-    """Entries that lie in shards, in any order; those of a bag have ranks, some of them equal."""
-    from fusion.gpu_ops.language.device import SIMULATED
-    from fusion.gpu_ops.steps import sharded_entries as steps
-    from fusion.gpu_ops.steps.bag_gradient import rows_of_shards
-
-    owners, weights, masked = _drawn(draw, count, stored)
-    batch, rows = masked.size, _gathered(gpu, draw, count, stored)
-    # Signs make the sorting of ranks eight times as long.
-    least = 0 if SIMULATED else -9
-    ranks = draw.integers(least, 9, count)
-    indices = [gpu.put(one) for one in rows.split(np.stack([owners, ranks], 1))]
-    sharded = steps.ShardedEntries(
-        count, 3, gpu.put(rows.firsts), rows.shards, rows.row_bytes, gpu.put_words(indices),
-        gpu.put_words([gpu.put(one) for one in rows.split(weights)]), weights.itemsize,
-    )  # fmt: skip
-    errors, masked_at = gpu.put_words([0] * 4), gpu.put(masked.astype(np.int32))
-    joined = steps.join(gpu, sharded, batch, errors)
-    bits = -int(gpu.words(joined.results, 1)[0])
-    ordered = steps.order_shards(gpu, sharded, joined, batch, bits)
-    same("ranks", gpu.get(ordered.order, np.int32, count), np.lexsort((ranks, owners)))
-    counts = gpu.reserve(4 * batch)
-    found = steps.bags_of_shards(gpu, sharded, ordered, batch, masked_at, counts)
-    same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
-    return Lookup(
-        rows, np.arange(count), owners, doubles(weights), masked, ordered, found,
-        rows_of_shards(sharded), steps.joined_weights(gpu, sharded, 0), masked_at, 4, errors,
-        sharded,
+        grad_rows, weights_at, masked_at, errors,
     )  # fmt: skip
 
 

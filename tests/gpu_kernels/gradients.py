@@ -8,7 +8,7 @@ import numpy as np
 
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from tests.gpu_kernels.bags import Lookup, by_ids, by_parts, check_bags, rules_of
+from tests.gpu_kernels.bags import Lookup, by_ids, check_bags, rules_of
 from tests.gpu_kernels.grad_call import GradColumn, prepare_gradient
 from tests.gpu_kernels.references import (
     MEAN,
@@ -81,12 +81,6 @@ def of_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> floa
     return max(check_bags(gpu, lookup, stored), _gradients(gpu, draw, lookup, stored))
 
 
-def of_parts(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
-    """Bags of entries' rows, and their gradients: FusedEmbeddingSparsePostLookUp."""
-    lookup = by_parts(gpu, count, draw, stored)
-    return max(check_bags(gpu, lookup, stored), _gradients(gpu, draw, lookup, stored))
-
-
 def _gradients(gpu: Gpu, draw: np.random.Generator, lookup: Lookup, stored: str) -> float:
     """The largest error of gradients by each rule."""
     top = gpu.drawn(draw, (lookup.masked.size, lookup.rows.values.shape[1]), stored)
@@ -118,7 +112,7 @@ def _gradient(
     )
     bags = steps.GradBags(
         count, batch, *lookup.ordered, lookup.weights_at if weighted else 0, lookup.masked_at,
-        lookup.mask_bytes, batch,
+        batch,
     )  # fmt: skip
     outs = [gpu.reserve(size * rows.row_bytes) for size in rows.sizes]
     scaled = steps.add_up(gpu, given, bags, lookup.grad_rows, gpu.put_words(outs))
@@ -135,11 +129,5 @@ def _gradient(
     grads = gpu.reserve(8 * count)
     steps.add_up_weights(gpu, given, bags, lookup.grad_rows, scaled, grads)
     mine = gpu.numbers(grads, stored, (count,))
-    if lookup.sharded is not None:
-        outs = [gpu.reserve(8 * size) for size in rows.sizes]
-        steps.split_grads(gpu, lookup.sharded, grads, gpu.put_words(outs))
-        mine = np.concatenate([
-            gpu.numbers(out, stored, (size,)) for out, size in zip(outs, rows.sizes, strict=True)
-        ])  # fmt: skip
     wanted = weight_gradients(top, rows.values, *entries)
     return max(worst, close("gradient of weights", stored, mine, *wanted))

@@ -30,14 +30,12 @@ def _steps() -> Iterator[tuple[str, Step]]:
     yield "prune dense ids", _prune_dense
     yield "elements", _elements
     yield "partition", shards.partition
-    yield "entries of shards", shards.pre_lookup
     yield "last row", bags.last_row
     yield "columns before gathers", training.columns
     yield "columns up to their last rows", training.columns_to_last
     in_dtypes = {
         "columns": columns.columns,
         "gradient of columns": gradients.grouped,
-        "bags of shards": gradients.of_parts,
         "bags of distinct ids": gradients.of_ids,
     }
     for (name, step), stored in itertools.product(in_dtypes.items(), TOLERANCES):

@@ -13,9 +13,7 @@ from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.steps import bag_gradient as steps
 from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.gpu_ops.steps.prune import Entries
-from fusion.gpu_ops.steps.sharded_entries import join, joined_weights, order_shards
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from tests.gpu_ops import test_sharded_entries as v1
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
 
@@ -88,7 +86,7 @@ class Ids:
         )
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
-        bags = steps.GradBags(count, batch, *ordered, weights, masked, 1, self.empty.size)
+        bags = steps.GradBags(count, batch, *ordered, weights, masked, self.empty.size)
         gradient = gradient_of(device, self.top, combiner, limit)
         outs = [poison(array.shape, array.dtype) for array in self.rows]
         scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
@@ -195,59 +193,3 @@ def test_errors_of_distinct_ids_are_reported(
     getattr(given, name)[index] = number
     found = given.by_steps(True, "mean", -1.0, False)[2].tolist()
     assert all(np.isin(array, wanted) for array, wanted in zip(found, record, strict=True)), found
-
-
-def check_parts(
-    given: v1.Given, batch: int, weighted: bool, combiner: str, limit: float, default: int
-) -> None:
-    device, errors, row = Simulated(), np.zeros(4, np.int64), given.rows[0]
-    sharded, record = given.entries(device, weighted), device.put(errors)
-    joined = join(device, sharded, batch, record)
-    bits = v1.bits_of_ranks(device, joined)
-    ordered = order_shards(device, sharded, joined, batch, bits)
-    weights = joined_weights(device, sharded, 0) if weighted else 0
-    masked = device.put(given.flags) if default < 0 else 0
-    bags = steps.GradBags(sharded.number, batch, *ordered, weights, masked, 4, batch)
-    top = top_of(batch, row.shape[1], row.dtype.name)
-    gradient, rows = gradient_of(device, top, combiner, limit), steps.rows_of_shards(sharded)
-    outs = [poison(array.shape, array.dtype) for array in given.rows]
-    grads = [np.full(len(array) if weighted else 0, 77, array.dtype) for array in given.weights]
-    scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))
-    if weighted:
-        all_grads = device.reserve(sharded.number * row.itemsize)
-        steps.add_up_weights(device, gradient, bags, rows, scaled, all_grads)
-        steps.split_grads(device, sharded, all_grads, addresses(device, grads))
-    assert not errors.any()
-    wanted = ops.fused_embedding_sparse_post_look_up_grad(
-        **given.inputs(),
-        top_grad=top,
-        feature_nums=np.zeros(batch, np.int32),
-        combiner=combiner,
-        max_norm=limit,
-        default_id=default,
-        use_sparse_weights=weighted,
-    )
-    same([*outs, *grads], [*wanted.grad_shards, *wanted.grad_weights])
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize(
-    ("sizes", "dtype", "weighted", "limit", "default"),
-    [
-        ([15], "float32", False, -1.0, -1),
-        ([6, 0, 9], "float32", True, 0.75, -1),
-        ([7, 5], "float16", True, -1.0, 3),
-    ],
-)
-def test_entries_of_shards(
-    sizes: list[int], dtype: str, weighted: bool, limit: float, default: int, combiner: str
-) -> None:
-    given = v1.drawn(sizes, 5, 4, dtype)
-    for array in given.indices:
-        array[:, 1] %= 7
-    check_parts(given, 5, weighted, combiner, limit, default)
-
-
-@pytest.mark.parametrize(("sizes", "batch"), [([0], 0), ([0, 0], 2), ([1], 1)])
-def test_few_entries_of_shards(sizes: list[int], batch: int) -> None:
-    check_parts(v1.drawn(sizes, batch, 4, "float32"), batch, True, "mean", 0.5, -1)

@@ -1,4 +1,4 @@
-"""Gradients of both families, dense ids and row updates over the launcher, in the simulator."""
+"""Gradients of the v2 family, dense ids and v1 lookups over the launcher, in the simulator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fusion
 from fusion import ops
 from tests.gpu_ops.driver import gpus, on_gpu
 from tests.gpu_ops.test_ops import same, table
@@ -61,35 +62,6 @@ def test_gradient_by_distinct_id(stored: str, attrs: dict[str, Any], shards: int
     same(tf.nest.flatten(found), tf.nest.flatten(grad(*given)))
 
 
-@pytest.mark.parametrize("sizes", [[12], [5, 0, 9]])
-@pytest.mark.parametrize(("stored", "attrs"), GRADS)
-def test_gradient_by_entry(stored: str, attrs: dict[str, Any], sizes: list[int]) -> None:
-    draw, batch, shards = np.random.default_rng(6), 6, len(sizes)
-    indices = [np.stack([draw.integers(0, batch, n), draw.integers(-3, 9, n)], 1) for n in sizes]
-    weighted = "use_sparse_weights" in attrs
-    weights = [tf.cast(draw.integers(-1, 3, n if weighted else 1), stored) for n in sizes]
-
-    def grad(*given: Any) -> Any:
-        parts = [list(given[1 + k * shards : 1 + (k + 1) * shards]) for k in range(3)]
-        return ops.fused_embedding_sparse_post_look_up_grad(
-            top_grad=given[0],
-            emb_shards=parts[0],
-            partitioned_indices=parts[1],
-            feature_nums=np.zeros(batch, np.int32),
-            row_empty_and_invalid_flags=given[-1],
-            partitioned_weights=parts[2],
-            **attrs,
-        )
-
-    rows = [table(n, 5, stored, k) for k, n in enumerate(sizes)]
-    flags = (np.arange(batch + 20) == 1).astype(np.int32)
-    given = [table(batch, 5, stored, 9), *rows, *indices, *weights, flags]
-    gpus().log.clear()
-    found = on_gpu(grad, *given)
-    assert waits() == int(shards > 1)
-    same(tf.nest.flatten(found), tf.nest.flatten(grad(*given)))
-
-
 def test_weights_of_another_dtype_are_refused() -> None:
     def grad(top: Any, rows: Any, weights: Any) -> Any:
         return ops.fused_embedding_sparse_post_look_up_v2_grad(
@@ -137,5 +109,30 @@ def test_every_op_has_kernels_for_gpus() -> None:
     grouped = [f"GroupedKeyedEmbedding{name}" for name in ("Lookup", "PreLookUp")]
     # Tables that are beside ops on a GPU are gathered from there by stock's.
     grouped.append("GroupedEmbeddingGather")
-    assert sorted(without) == sorted(grouped + names[names.index("FusedEmbeddingUpdate") :])
-    assert len(without) == 14
+    family = [f"FusedEmbeddingSparse{name}" for name in ("PreLookUp", "PostLookUp")]
+    v1 = [*family, "FusedEmbeddingSparsePostLookUpGrad"]
+    assert sorted(without) == sorted(v1 + grouped + names[names.index("FusedEmbeddingUpdate") :])
+    assert len(without) == 17
+
+
+@pytest.mark.parametrize(("shards", "combiner"), [(1, "mean"), (3, "sqrtn")])
+def test_a_v1_lookup_is_on_both_devices(shards: int, combiner: str) -> None:
+    """The ops of the family are on the CPU, those of the distinct ids beside them on the GPU."""
+    tables = [table(7, 4, "float32", shard) for shard in range(shards)]
+
+    def trained(ids: Any, weights: Any, *tables: Any) -> Any:
+        sparse = [tf.sparse.from_dense(matrix) for matrix in (ids, weights)]
+        with tf.GradientTape() as tape:
+            tape.watch(tables)
+            rows = fusion.fused_embedding_lookup_sparse(
+                list(tables), sparse[0], sparse_weights=sparse[1], combiner=combiner
+            )
+            loss = tf.reduce_sum(rows * rows)
+        return [rows, *tf.nest.flatten(tape.gradient(loss, tables), expand_composites=True)]
+
+    ids = tf.constant([[1, 6, 1], [0, 0, 0], [3, 2, 2], [5, 1, 0]], tf.int64)
+    weights = tf.cast(ids > 0, tf.float32) * 0.7
+    gpus().log.clear()
+    found = on_gpu(trained, ids, weights, *tables)
+    assert gpus().log.count("insert_ids") == shards
+    same(found, trained(ids, weights, *tables))

@@ -18,6 +18,7 @@ from fusion.lookup.options import LookupOptions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import recognise_all
+from fusion.schema.devices import Devices
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import (
     GROUP,
@@ -213,6 +214,18 @@ def test_tables_that_are_written_row_by_row_stay(version: str) -> None:
 
     rewrite = FuseLookups(preserve=frozenset({"out", "initialize", "write"}))
     assert_stays(graph_of(build), "written in the same program", rewrite=rewrite)
+
+
+def test_a_v1_lookup_beside_a_table_on_a_gpu_stays() -> None:
+    """TensorFlow has put its ops on the CPU, from where an op would read the table."""
+    graph_def = graph_of(lambda: column("a", "v1"))
+    on_gpus = FuseLookups(PASS.preserve, devices=Devices(frozenset({"CPU", "GPU"}), "GPU"))
+    (single,) = on_gpus.apply(graph_def).report.columns
+    assert single.fused
+    for node in graph_def.node:
+        kind = "CPU" if node.op in {PRE_V1, POST_V1} else "GPU"
+        node.device = f"/job:localhost/replica:0/task:0/device:{kind}:0"
+    assert_stays(graph_def, "its table is elsewhere", rewrite=on_gpus)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

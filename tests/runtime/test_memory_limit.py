@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_groups import limited
+from benchmarks.processes import limited
 from fusion.runtime.native import memory_limit
 from fusion.runtime.native.jit import callable_from_python
 from tests.runtime.group_files import write_groups

@@ -53,13 +53,9 @@ def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> No
 
 
 @jit
-def is_masked(masked: int, item: int, flags: int, row: int) -> bool:
-    """Whether a row is flagged; so many flags are of 1 or 4 bytes, 0: there are none."""
-    if masked == 0 or row >= flags:
-        return False
-    if item == 1:
-        return load_as(masked, row, np.uint8) != 0
-    return load_as(masked, row, np.int32) != 0
+def is_masked(masked: int, flags: int, row: int) -> bool:
+    """Whether a row has one of so many bool flags that is set; 0: there are none."""
+    return masked != 0 and row < flags and load_as(masked, row, np.uint8) != 0
 
 
 @jit
@@ -122,7 +118,7 @@ def address_entries(
     store(addresses, k, -1)
     entry = int64(load_as(order, k, np.int32))
     row = int64(load_as(rows, entry, np.int32))
-    if row >= batch or is_masked(masked, int64(1), flags, row):
+    if row >= batch or is_masked(masked, flags, row):
         return
     shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, entry, errors)
     if shard >= 0:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.kernels.elements import weight_at
-from fusion.gpu_ops.kernels.sharded_entries import shard_index
+from fusion.gpu_ops.kernels.tiles import shard_index
 from fusion.gpu_ops.language.arithmetic import norm_of
 from fusion.gpu_ops.language.device import (
     added,
@@ -116,7 +116,7 @@ def measure_rows(
     """Kernel, a thread for each gathered row: its norm, and its gradient's part along it.
 
     Args:
-        rows, shards, firsts, shard_count, row_bytes: gathered rows, see `sharded_entries`.
+        rows, shards, firsts, shard_count, row_bytes: gathered rows, see `tiles.shard_index`.
         kind, dim: of their elements.
         limit: the bits of a double.
         working: gradients of the shortened rows, [rows, dim] of the dtype in which they are

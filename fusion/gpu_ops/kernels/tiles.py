@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fusion.gpu_ops.language.device import bit_count, jit, load
 from fusion.runtime.native.jit import int64
 
@@ -21,6 +23,17 @@ def column_of(tiles: int, count: int, tile: int) -> int:
         else:
             end = middle
     return index
+
+
+@jit
+def shard_index(firsts: int, shard_count: int, number: int) -> Any:
+    """The shard of a gathered row, and its index there; rows are numbered shard by shard.
+
+    Args:
+        firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
+    """
+    shard = column_of(firsts, shard_count, number)
+    return shard, number - load(firsts, shard)
 
 
 @jit

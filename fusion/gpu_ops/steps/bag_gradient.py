@@ -1,4 +1,4 @@
-"""Gradients of gathered rows and of weights: FusedEmbeddingSparsePostLookUpGrad and its V2."""
+"""Gradients of gathered rows and of weights: FusedEmbeddingSparsePostLookUpV2Grad."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
 from fusion.gpu_ops.steps.bags import Gathered, Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
-from fusion.gpu_ops.steps.sharded_entries import ShardedEntries
 from fusion.gpu_ops.steps.sums import bits_of, order_from
 from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32
 
@@ -38,8 +37,8 @@ class GradBags(NamedTuple):
         number, batch: how many they are, and the bags.
         owners, order, starts: as of `steps.bags.Ordered`.
         weights: by entry, of the gradient's kind; 0 without.
-        masked, mask_bytes, flags: so many flags of 1 or 4 bytes by row of the batch, whose entries
-            get zeros; 0: there are none.
+        masked, flags: so many bool flags by row of the batch, whose entries get zeros; 0: there
+            are none.
     """
 
     number: int
@@ -49,7 +48,6 @@ class GradBags(NamedTuple):
     starts: int
     weights: int
     masked: int
-    mask_bytes: int
     flags: int
 
 
@@ -61,7 +59,7 @@ class GradRows(NamedTuple):
         firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
         shards: int64 [shard_count, 2], address and rows of each shard.
         row_bytes: of each row.
-        keys: int32, the number of each entry's row, that of all rows for none; 0: its own number.
+        keys: int32, the number of each entry's row, that of all rows for none.
     """
 
     number: int
@@ -82,13 +80,6 @@ class Scaled(NamedTuple):
 
     scales: int
     norms: int
-
-
-def rows_of_shards(sharded: ShardedEntries) -> GradRows:
-    """The rows of entries that each have one."""
-    return GradRows(
-        sharded.number, sharded.shard_count, sharded.firsts, sharded.shards, sharded.row_bytes, 0
-    )
 
 
 def rows_of_ids(
@@ -141,18 +132,17 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, o
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
     worked, working = _worked_bytes(gradient.kind), 0
-    scales, order, starts = device.reserve(worked * bags.batch), 0, 0
+    scales = device.reserve(worked * bags.batch)
     device.launch(
         "scale_bags", blocks_of(bags.batch), THREADS,
         bags.order, bags.starts, bags.batch, bags.weights, gradient.kind, gradient.combiner, scales,
     )  # fmt: skip
-    if rows.keys != 0:
-        order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
-        starts = device.reserve(8 * (rows.number + 1))
-        device.launch(
-            "mark_starts", blocks_of(bags.number + 1), THREADS,
-            rows.keys, order, bags.number, rows.number, starts,
-        )  # fmt: skip
+    order = order_from(device, bags.order, rows.keys, INT32, bags.number, bits_of(rows.number))
+    starts = device.reserve(8 * (rows.number + 1))
+    device.launch(
+        "mark_starts", blocks_of(bags.number + 1), THREADS,
+        rows.keys, order, bags.number, rows.number, starts,
+    )  # fmt: skip
     if gradient.clips != 0:
         working = device.reserve(worked * rows.number * gradient.dim)
     lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.kind))
@@ -162,8 +152,8 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: GradRows, o
     launch_for(
         device, "scatter_bags", gradient.kind, blocks_of(rows.number * group), THREADS,
         order, starts, bags.owners, bags.batch, scales, bags.weights, gradient.combiner,
-        bags.masked, bags.mask_bytes, bags.flags, gradient.top, gradient.dim, rows.number,
-        rows.firsts, rows.shard_count, outs, working, lanes, group,
+        bags.masked, bags.flags, gradient.top, gradient.dim, rows.number, rows.firsts,
+        rows.shard_count, outs, working, lanes, group,
     )  # fmt: skip
     norms = 0
     if gradient.clips != 0:
@@ -213,20 +203,8 @@ def add_up_weights(
         )  # fmt: skip
     device.launch(
         "weight_grads", blocks_of(bags.number), THREADS,
-        bags.number, bags.owners, bags.batch, bags.masked, bags.mask_bytes, bags.flags, rows.keys,
+        bags.number, bags.owners, bags.batch, bags.masked, bags.flags, rows.keys,
         rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, gradient.kind, gradient.dim,
         scaled.norms, gradient.limit, gradient.top, bags.weights, gradient.combiner,
         scaled.scales, throughs, grads,
-    )  # fmt: skip
-
-
-def split_grads(device: Device, sharded: ShardedEntries, grads: int, outs: int) -> None:
-    """Copies the gradients of weights by entry to the shards of the entries.
-
-    Args:
-        outs: int64 [shard_count], addresses of those of each shard.
-    """
-    device.launch(
-        "split_weights", blocks_of(sharded.number), THREADS,
-        grads, sharded.number, outs, sharded.firsts, sharded.shard_count, sharded.weight_bytes,
     )  # fmt: skip

@@ -37,15 +37,6 @@ class Split(NamedTuple):
     starts: int
 
 
-def by_shard(device: Device, keys: int, order: int, count: int, shards: Shards) -> Split:
-    """`count` ids, whose shards are known and that are sorted as `order` says, by their shards."""
-    starts = device.reserve(8 * (shards.number + 1))
-    device.launch(
-        "mark_starts", blocks_of(count + 1), THREADS, keys, order, count, shards.number, starts
-    )
-    return Split(keys, order, starts)
-
-
 def split(device: Device, ids: int, kind: int, count: int, shards: Shards, errors: int) -> Split:
     """Finds the shard of each id; `starts` then say how many each gets.
 
@@ -58,7 +49,11 @@ def split(device: Device, ids: int, kind: int, count: int, shards: Shards, error
         ids, kind, count, shards.rows, shards.ends, shards.number, shards.strategy, keys, errors,
     )  # fmt: skip
     order = stable_order(device, keys, count, shards.number)
-    return by_shard(device, keys, order, count, shards)
+    starts = device.reserve(8 * (shards.number + 1))
+    device.launch(
+        "mark_starts", blocks_of(count + 1), THREADS, keys, order, count, shards.number, starts
+    )
+    return Split(keys, order, starts)
 
 
 def put_ids(

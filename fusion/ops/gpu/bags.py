@@ -1,4 +1,4 @@
-"""What the post-lookup ops of both families do on a GPU, once entries are in the order of bags."""
+"""What the post-lookup op of the v2 family does on a GPU."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     slot, arg = spec.slots, spec.input_indices
     item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
     weight_kind = DTYPES[types["Tw"]].code
-    no_nan = getattr(slot, "divide_no_nan", None)
-    has_no_nan, no_nan_slot = no_nan is not None, no_nan or 0
 
     @jit
     def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
@@ -54,9 +52,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         store(column, ColumnAttrs.prune, 1)
         store(column, ColumnAttrs.default_id, -1)
         store(column, ColumnAttrs.use_sparse_weights, int64(bags.weights != 0))
-        store(
-            column, ColumnAttrs.divide_no_nan, attr(frame, no_nan_slot) if has_no_nan else int64(1)
-        )
+        store(column, ColumnAttrs.divide_no_nan, attr(frame, slot.divide_no_nan))
         store(column, ColumnAttrs.ids_dtype, INT64)
         store(column, ColumnAttrs.rows_dtype, INT64)
         source = call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)

@@ -1,4 +1,4 @@
-"""What the gradients of the post-lookup ops of both families do on a GPU."""
+"""What the gradient of the post-lookup op of the v2 family does on a GPU."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
         masked, flags = masks_of(frame)
         bags = GradBags(
             number, batch, ordered.owners, ordered.order, ordered.starts, listed.weights,
-            masked, int64(1), flags,
+            masked, flags,
         )  # fmt: skip
         scaled = add_up(frame, device, call, bags, rows)
         weighted = listed.weights != 0

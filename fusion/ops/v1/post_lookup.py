@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import cpu, gpu
+from fusion.ops import cpu
 from fusion.ops.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
 from fusion.ops.v1.signature import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
@@ -54,7 +54,7 @@ SPEC = OpSpec(
     outputs=BAG_OUTPUTS,
     attrs=(*ATTRS, IDS_ATTR),
     rows="partitioned_indices",
-    kernels={"CPU": cpu.kernel("post_lookup_v1"), "GPU": gpu.kernel("post_lookup_v1")},
+    kernels={"CPU": cpu.kernel("post_lookup_v1")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import cpu, gpu
+from fusion.ops import cpu
 from fusion.ops.second_order import clip, gradient_of_gradient
 from fusion.ops.shared_args import BAG_TYPES
 from fusion.ops.v1.signature import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS
@@ -60,7 +60,7 @@ SPEC = OpSpec(
     ),
     attrs=ATTRS,
     rows="partitioned_indices",
-    kernels={"CPU": cpu.kernel("post_lookup_v1_grad"), "GPU": gpu.kernel("post_lookup_v1_grad")},
+    kernels={"CPU": cpu.kernel("post_lookup_v1_grad")},
     kernel_types=BAG_TYPES,
     gradient=_gradient,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.ops import cpu, gpu
+from fusion.ops import cpu
 from fusion.ops.shared_args import PARTITION_SHAPES, SPARSE_IDS
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
@@ -126,7 +126,7 @@ SPEC = OpSpec(
         ),
     ),
     rows="sp_values",
-    kernels={"CPU": cpu.kernel("pre_lookup"), "GPU": gpu.kernel("pre_lookup")},
+    kernels={"CPU": cpu.kernel("pre_lookup")},
     kernel_types={"Tid": IDS, "Tw": FLOATS},
     gradient=_gradient,
 )

@@ -11,8 +11,7 @@ from typing import Any
 
 from fusion.gpu_ops.kernels.gradients.bag_scales import put_scale
 from fusion.gpu_ops.kernels.gradients.entry_sums import BagGradient, row_writer
-from fusion.gpu_ops.kernels.sharded_entries import shard_index
-from fusion.gpu_ops.kernels.tiles import quotient, remainder
+from fusion.gpu_ops.kernels.tiles import quotient, remainder, shard_index
 from fusion.gpu_ops.language.device import cuda, load
 from fusion.gpu_ops.layout.call import WARP
 from fusion.runtime.native.jit import int64
@@ -43,11 +42,10 @@ def scatter_bags_kernel(stored: str) -> Any:
     """The kernel that writes the gradients of gathered rows of dtype `stored`.
 
     `group` threads have one: see `row_writer`. Its arguments, in order:
-        order, starts: int32 and int64 [rows + 1], the entries of each row; 0: each row has the
-            entry of its number.
+        order, starts: int32 and int64 [rows + 1], the entries of each row.
         owners, batch: int32, the row of the batch of each entry, below `batch` if it counts.
         scales, weights, combiner: see `scale_bags`.
-        masked, mask_bytes, flags: so many flags by row of the batch, whose entries get zeros.
+        masked, flags: so many flags by row of the batch, whose entries get zeros.
         top, dim: the gradient of the result, [batch, dim].
         rows, firsts, shard_count: gathered rows of all shards, see `shard_index`.
         outs: int64 [shard_count], addresses of the gradients of each shard.
@@ -71,7 +69,6 @@ def scatter_bags_kernel(stored: str) -> Any:
         weights: int,
         combiner: int,
         masked: int,
-        mask_bytes: int,
         flags: int,
         top: int,
         dim: int,
@@ -87,17 +84,14 @@ def scatter_bags_kernel(stored: str) -> Any:
         number, lane = quotient(thread, group), remainder(thread, int64(WARP))
         start, end, out, row_bytes = int64(0), int64(0), int64(0), dim * item
         if number < rows:
-            start, end = number, number + 1
-            if starts != 0:
-                start, end = load(starts, number), load(starts, number + 1)
+            start, end = load(starts, number), load(starts, number + 1)
             shard, index = shard_index(firsts, shard_count, number)
             out = load(outs, shard) + index * row_bytes
             if working != 0:
                 out = working + number * dim * compute_item
         bags = BagGradient(
-            order, owners, batch, scales, weights, combiner, masked, mask_bytes, flags, top,
-            row_bytes,
-        )  # fmt: skip
+            order, owners, batch, scales, weights, combiner, masked, flags, top, row_bytes
+        )
         if is_same or working == 0:
             if lanes > 1:
                 wide(bags, start, end, out, dim, lane, group)

@@ -86,7 +86,6 @@ def _row(stored: str, lanes: int) -> Any:
             load(load(call, GradientCall.combiners), index),
             no_mask,
             no_mask,
-            no_mask,
             load(load(call, GradientCall.top_grads), index),
             load(load(call, GradientCall.top_grad_bytes), index),
         )

@@ -31,13 +31,13 @@ class BagGradient(NamedTuple):
     """The bags of a column, and the gradient of what they were combined into.
 
     Attributes:
-        order: int32, the entries in the order in which they are added up; 0: they are in it.
+        order: int32, the entries in the order in which they are added up.
         owners: int32, the bag of each entry; those from `batch` on are in none.
         batch: how many bags there are.
         scales: by bag, what `bag_scales.put_scale` writes; not read for sums.
         weights: by entry, of the gradient's dtype; 0: there are none.
         combiner: as of the op.
-        masked, mask_bytes, flags: see `entries.is_masked`; bags whose entries get zeros.
+        masked, flags: see `entries.is_masked`; bags whose entries get zeros.
         top, row_bytes: the address of the gradient of the first bag, and the bytes from one to the
             next.
     """
@@ -49,7 +49,6 @@ class BagGradient(NamedTuple):
     weights: int
     combiner: int
     masked: int
-    mask_bytes: int
     flags: int
     top: int
     row_bytes: int
@@ -83,7 +82,7 @@ def _scaler(stored: str, lanes: int) -> Any:
 
     @jit
     def scaled(bags: BagGradient, entry: _Entry, row: Any, scale: Any, weight: Any) -> Any:
-        if is_masked(bags.masked, bags.mask_bytes, bags.flags, entry.bag):
+        if is_masked(bags.masked, bags.flags, entry.bag):
             row, scale = zero, dtype(1)
         if bags.weights != 0:
             return weighted(row, bags.combiner, scale, weight)
@@ -184,7 +183,7 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
         total, is_empty, k = zero, True, start
         if bags.batch == 0:
             return total
-        while bags.order != 0 and k + 4 <= end:
+        while k + 4 <= end:
             mine = four(bags, k, end, at)
             total, is_empty = _plus(total, is_empty, mine.v0, mine.marks & 1 != 0)
             total, is_empty = _plus(total, is_empty, mine.v1, mine.marks & 2 != 0)
@@ -192,7 +191,7 @@ def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
             total, is_empty = _plus(total, is_empty, mine.v3, mine.marks & 8 != 0)
             k += 4
         while k < end:
-            entry = _entry(bags, _ordered(bags, k) if bags.order != 0 else k)
+            entry = _entry(bags, _ordered(bags, k))
             row = load_vector(bags.top + entry.bag * bags.row_bytes + at)
             scales, weights = factors_of(bags, entry, entry, entry, entry)
             row = scaled(bags, entry, row, scales[0], weights[0])

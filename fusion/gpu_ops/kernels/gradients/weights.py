@@ -44,7 +44,7 @@ class _Rows(NamedTuple):
 @jit
 def _number_of(keys: int, entry: int) -> int:
     """The number of an entry's row."""
-    return int64(load_as(keys, entry, np.int32)) if keys != 0 else int64(entry)
+    return int64(load_as(keys, entry, np.int32))
 
 
 def _element(dtype: type) -> Any:
@@ -124,7 +124,7 @@ def total_bags(
 
     Args:
         order, starts, batch: the entries by their bags, see `steps.bags.Ordered`.
-        keys: int32, the number of each entry's row, that of all rows for none; 0: its own.
+        keys: int32, the number of each entry's row, that of all rows for none.
         shards, firsts, shard_count, row_bytes, kind, dim: gathered rows, see `max_norm`.
         norms, limit: as `max_norm.measure_rows` leaves them; norms are 0 without a limit.
         weights, scales: by entry, and the divisors of bags, see `gradients.bags.scale_bags`.
@@ -202,7 +202,6 @@ def weight_grads(
     owners: int,
     batch: int,
     masked: int,
-    mask_bytes: int,
     flags: int,
     keys: int,
     shards: int,
@@ -223,7 +222,7 @@ def weight_grads(
     """Kernel, a thread for each entry: the gradient of its weight.
 
     Args:
-        owners, masked, mask_bytes, flags: as of `gradients.bags.scatter_bags_kernel`.
+        owners, masked, flags: as of `gradients.bags.scatter_bags_kernel`.
         throughs: as `through_bags` leaves them; not read for sums.
         grads: out, [count] of the kind.
 
@@ -235,7 +234,7 @@ def weight_grads(
     bag, number = int64(load_as(owners, entry, np.int32)), _number_of(keys, entry)
     grad = 0.0
     counts = bag < batch and number < load(firsts, shard_count)
-    if counts and not is_masked(masked, mask_bytes, flags, bag):
+    if counts and not is_masked(masked, flags, bag):
         rows = _Rows(keys, shards, firsts, shard_count, row_bytes, kind, norms, limit)
         row = row_address(shards, firsts, shard_count, row_bytes, number)
         for d in range(dim):
