@@ -88,7 +88,7 @@ def test_files_have_keys(tmp_path: Path, optimizer, partitions, file):
         assert losses(first, keys) == losses(second, keys)
 
 
-class _Lookup(tf_keras.layers.Layer):  # type: ignore[misc]
+class _Lookup(tf_keras.layers.Layer):
     """A layer whose attributes hold tables: itself, in a list and in a module."""
 
     def __init__(self, capacity: int = 50, **options: Any) -> None:
