@@ -5,6 +5,7 @@ A Session makes a graph of each set of fetches, and all of its graphs share kern
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,8 @@ def programs(draw: st.DrawFn) -> Program:
     )
     joins = draw(st.lists(side.map(tuple), min_size=2, max_size=4))
     some_joins = st.sets(st.integers(0, len(joins) - 1), min_size=1).map(sorted).map(tuple)
-    some_lookups = st.sets(st.integers(0, len(lookups) - 1), max_size=2).map(sorted).map(tuple)
+    alone = [n for n, one in enumerate(lookups) if not _is_read_beside(n, lookups, tables, joins)]
+    some_lookups = st.sets(st.sampled_from(alone), max_size=2).map(sorted).map(tuple)
     fed = st.one_of(st.none(), st.none(), st.integers(0, len(lookups) - 1))
     fetch = st.one_of(
         st.builds(Fetch, st.sampled_from(("predict", "loss")), some_joins, some_lookups, fed),
@@ -118,6 +120,21 @@ def programs(draw: st.DrawFn) -> Program:
         tuple(draw(st.lists(fetch, min_size=3, max_size=7))),
         draw(st.integers(0, 99)),
     )
+
+
+def _is_read_beside(
+    number: int,
+    lookups: Sequence[Lookup],
+    tables: Sequence[Table],
+    joins: Sequence[tuple[int, ...]],
+) -> bool:
+    """Whether a lookup gives no rows to keys that another one of its table gives rows to.
+
+    Fetched together, nothing says which of the two runs first, with or without fusion.
+    """
+    table, trained = lookups[number].table, {n for join in joins for n in join}
+    others = any(lookups[n].table == table for n in trained)
+    return tables[table].has_keys and number not in trained and others
 
 
 class Built:
