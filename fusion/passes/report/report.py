@@ -225,7 +225,7 @@ class FusionReport:
             function: the function that the node is in; "" is the main graph.
             calls: the functions that it calls, separated by ", ".
             returned: whether a function returns it, or a signature or `outputs` name it.
-            changed: whether the rewrite removes it (before) or has made it (after).
+            changed: whether the other graph has no node of this name and op.
             columns: the names of the columns that it is a part of, separated by ", ".
             lookups: the indices of these columns in `self.lookups`, likewise.
             reason: of the node at which a column's explanation ended, why it stays stock; else "".
