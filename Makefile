@@ -28,7 +28,7 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke clients docs help demo test test-all test-oldest fuzz soak parity release lint clean
+.PHONY: bench-smoke clients docs help demo test test-all test-rest test-oldest fuzz soak parity release lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -38,7 +38,7 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep
 	$(BIN)/python -m modelzoo.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
-test test-all test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
+test test-rest test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
 # The tests start some hundred processes, which would compile this project's modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,8 +52,10 @@ test: $(VENV)/.installed ## Run the linters and the tests of each change, some m
 	wait $$lint; lint_status=$$?; cat "$$log"; \
 	exit $$((tests_status ? tests_status : lint_status))
 
-test-all: $(VENV)/.installed ## Run all tests, with many cases of each, forty minutes on two cores
-	FUSION_TESTS=all FUSION_TEST_COSTS=$(FUSION_CACHE_DIR)/../test-costs.json \
+test-all: test test-rest ## Run all tests, with many cases of each, forty minutes on two cores
+
+test-rest: $(VENV)/.installed ## Run the tests of test-all that test leaves out
+	FUSION_TESTS=rest FUSION_TEST_COSTS=$(FUSION_CACHE_DIR)/../test-costs.json \
 		$(BIN)/python -m pytest $(PARALLEL)
 
 test-oldest: $(OLDEST_VENV)/.installed ## Run all tests with the oldest dependencies supported

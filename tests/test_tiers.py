@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,20 @@ def test_a_tier_has_its_count_and_every_value(table, monkeypatch):
     assert len(chosen(NODE, cases)) == 6
 
 
+def test_the_rest_is_what_the_fast_tier_leaves_out(table, monkeypatch):
+    cases = products(range(3), "xy")
+    found = {}
+    for tier in ("fast", "rest", "all"):
+        monkeypatch.setenv("FUSION_TESTS", tier)
+        found[tier] = {*chosen(NODE, cases)}
+    assert found["rest"] == found["all"] - found["fast"]
+    assert found["rest"]
+    monkeypatch.setenv("FUSION_TESTS", "rest")
+    assert chosen(NODE, [{}]) == []
+    table[""] = Cases(0, 2)
+    assert chosen(NODE, [{}]) == [0]
+
+
 def test_cases_that_say_the_same_are_spread(table, monkeypatch):
     cases = products(range(9))
     monkeypatch.setenv("FUSION_TESTS", "all")
@@ -110,7 +125,7 @@ def test_a_test_without_cases_does_not_run(table, monkeypatch):
 
 def test_a_tier_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("FUSION_TESTS", "slow")
-    with pytest.raises(ValueError, match="FUSION_TESTS is fast, all or every, not 'slow'"):
+    with pytest.raises(ValueError, match="FUSION_TESTS is fast, rest, all or every, not 'slow'"):
         tiers.tier()
 
 
@@ -130,10 +145,22 @@ def test_slow():
 """
 
 
-def run(folder: Path, seconds: float, tier: str) -> subprocess.CompletedProcess[str]:
+OF_THE_FAST_TIER = """
+import pytest
+
+@pytest.mark.parametrize("one", range(2))
+def test_cases(one):
+    pass
+
+def test_alone():
+    pass
+"""
+
+
+def run(folder: Path, tests: str, tier: str) -> subprocess.CompletedProcess[str]:
     """Runs tests of their own with the plugin, with a bound of a tenth of a second."""
     (folder / "tests" / "area").mkdir(parents=True)
-    (folder / "tests" / "area" / "test_one.py").write_text(COSTLY.format(seconds=seconds))
+    (folder / "tests" / "area" / "test_one.py").write_text(tests)
     program = (
         "import sys, os, pytest; from tests import tiers, tier_plugin; "
         f"os.environ['FUSION_TESTS'] = {tier!r}; tiers.MOST_SECONDS = 0.1; "
@@ -142,14 +169,22 @@ def run(folder: Path, seconds: float, tier: str) -> subprocess.CompletedProcess[
         f"{str(folder)!r}, {str(folder)!r}], [tier_plugin]))"
     )
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "FUSION_TEST_COSTS"}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "tier", "code"), [(0, "all", 0), (0.2, "all", 1), (0.2, "fast", 0)]
 )
 def test_slow_tests_that_do_not_say_so_fail(tmp_path: Path, seconds, tier, code):
-    done = run(tmp_path, seconds, tier)
+    done = run(tmp_path, COSTLY.format(seconds=seconds), tier)
     assert done.returncode == code, done.stdout + done.stderr
     assert ("not slow in tests/tiers.txt: tests/area/test_one.py::test_slow" in done.stdout) == code
     assert "21 passed" in done.stdout
+
+
+def test_tests_of_which_no_case_is_left_are_not_collected(tmp_path: Path):
+    done = run(tmp_path, OF_THE_FAST_TIER, "rest")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr

@@ -44,7 +44,7 @@ class _Costs:
         found = []
         if tiers.tier() == "fast" and len(self.kernels) > tiers.MOST_KERNELS:
             found.append(f"{len(self.kernels)} kernels are used, of at most {tiers.MOST_KERNELS}")
-        if tiers.tier() == "all":
+        if tiers.tier() in ("rest", "all"):
             for node, seconds in sorted(self.seconds.items()):
                 if seconds > tiers.MOST_SECONDS and not tiers.entry(node).slow:
                     found.append(f"not slow in tests/tiers.txt: {node}: {seconds:.1f} s")
@@ -82,21 +82,26 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Any:
+_without_cases: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Iterator[None]:
     """Leaves out tests of which no case runs."""
-    if name.startswith("test") and not tiers.runs(f"{collector.nodeid}::{name}"):
-        return []
-    return None
+    made = yield
+    return [] if f"{collector.nodeid}::{name}" in _without_cases else made
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Leaves out cases, before anything is made of them."""
-    calls = metafunc._calls
+    calls, node = metafunc._calls, metafunc.definition.nodeid
     refuses = "raises" in metafunc.function.__code__.co_names
-    chosen = tiers.chosen(metafunc.definition.nodeid, [call.params for call in calls], refuses)
-    metafunc._calls = [calls[index] for index in chosen]
+    chosen = tiers.chosen(node, [call.params for call in calls] or [{}], refuses)
+    if calls:
+        metafunc._calls = [calls[index] for index in chosen]
+    if not chosen:
+        _without_cases.add(node)
 
 
 def _processor_seconds() -> float:

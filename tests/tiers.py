@@ -1,7 +1,7 @@
 """Which cases of which tests run where: `make test`, `make test-all`, `make soak`.
 
-`FUSION_TESTS` names the tier: `fast`, `all` or `every`. Without it pytest runs the fast tier, or
-`all` of files that are named on its command line.
+`FUSION_TESTS` names the tier: `fast`, `all`, `every`, or `rest`, those of `all` that are not in
+`fast`. Without it pytest runs the fast tier, or `all` of files that are named on its command line.
 
 tests/tiers.txt says of folders, files and tests how many cases of each test run.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from tests.covering import chosen_rows, is_list, spread, values
 
 T = TypeVar("T")
-Tier = Literal["fast", "all", "every"]
+Tier = Literal["fast", "rest", "all", "every"]
 
 #: Kernels that the tests of the fast tier use in their own processes: what a first run compiles.
 MOST_KERNELS = 350
@@ -54,8 +54,8 @@ TABLE = _table()
 def tier() -> Tier:
     """The tier of this process."""
     found = os.environ.get("FUSION_TESTS", "fast")
-    if found not in ("fast", "all", "every"):
-        raise ValueError(f"FUSION_TESTS is fast, all or every, not {found!r}")
+    if found not in get_args(Tier):
+        raise ValueError(f"FUSION_TESTS is fast, rest, all or every, not {found!r}")
     return found  # type: ignore[return-value]
 
 
@@ -91,15 +91,15 @@ def _names(node: str) -> Iterator[str]:
     yield ""
 
 
-def _most(cases: Cases) -> int:
-    return cases.fast if tier() == "fast" else cases.all
+def _most(cases: Cases, now: Tier) -> int:
+    return cases.fast if now == "fast" else cases.all
 
 
 def runs(node: str) -> bool:
-    """Whether a case of a test runs, or of one in a file."""
-    name = node.removeprefix("tests/")
+    """Whether a case of a test may run, or of one in a file."""
+    name, now = node.removeprefix("tests/"), tier()
     inside = (cases for key, cases in TABLE.items() if key.startswith(f"{name}::"))
-    return tier() == "every" or any(map(_most, (entry(node), *inside)))
+    return now == "every" or any(_most(cases, now) for cases in (entry(node), *inside))
 
 
 def chosen(node: str, cases: Sequence[dict[str, Any]], refuses: bool = False) -> list[int]:
@@ -111,12 +111,20 @@ def chosen(node: str, cases: Sequence[dict[str, Any]], refuses: bool = False) ->
         refuses: whether it expects errors, of which `make test` has each, but where the test has
             a row of its own.
     """
-    cases_of, now = entry(node), tier()
-    indices = [*range(len(cases))]
+    now = tier()
     if now == "every":
-        return indices
+        return [*range(len(cases))]
+    if now == "rest":
+        fast = _chosen("fast", node, cases, refuses)
+        return [index for index in _chosen("all", node, cases, refuses) if index not in fast]
+    return _chosen(now, node, cases, refuses)
+
+
+def _chosen(now: Tier, node: str, cases: Sequence[dict[str, Any]], refuses: bool) -> list[int]:
+    cases_of = entry(node)
+    indices = [*range(len(cases))]
     rows = [values(case) for case in cases]
-    most = _most(cases_of)
+    most = _most(cases_of, now)
     if now == "fast" and not cases_of.dtypes:
         indices = _of_float32(rows)
         rows = [rows[index] for index in indices]
