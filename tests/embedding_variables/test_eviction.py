@@ -124,12 +124,15 @@ class Calling(LeastRecent):
 
 def test_an_eviction_of_a_session_waits_for_another():
     """Else both would reset and release the same rows, of which new keys have some by then."""
+    # One thread calls Python while the other evicts. The pool that Sessions share is as large as
+    # the first of the process wanted it to be.
+    config = tf.compat.v1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
 
     def evict_meanwhile() -> None:
         with pytest.raises(tf.errors.DeadlineExceededError):
             session.run(evicted[1], options=tf.compat.v1.RunOptions(timeout_in_ms=300))
 
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         policies = Calling(2, evict_meanwhile), LeastRecent(2)
         variables = [EmbeddingVariable(f"table_{n}", 2, eviction=p) for n, p in enumerate(policies)]
         evicted = [variable.evict() for variable in variables]
