@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from fusion.cpu_ops.any_width import of_any_width
 from fusion.cpu_ops.combine import MEAN, SUM
-from fusion.cpu_ops.row_tiles import tiles
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
@@ -32,6 +32,8 @@ class ScatterArgs(Layout):
     row_indices: Address  # of the entries, int32
     sums: Address  # of the rows
     sum_bytes: Int64  # of a row of them
+    sum_addresses: Address  # of the sums of each row, int64, where they are apart; or 0
+    masks: Address  # of bags that give zeros, a byte each that is not 0; or 0
     first_row: Int64  # of those that are wanted
     end_row: Int64
     combiner: Int64
@@ -58,18 +60,15 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
 
 
 def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
-    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
-    lanes = tiles(stored)[-1][0]
-    vector, scalar = _kernel(stored, lanes, 1, weighted), _kernel(stored, 1, 1, weighted)
+    """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
+
+    def kernel_of(lanes: int, count: int) -> Any:
+        return _kernel(stored, lanes, count, weighted)
+
+    by_tiles = of_any_width(stored, kernel_of)
 
     def scatter(args: int) -> None:
-        first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
-        while end - first >= lanes:
-            vector(args, first, int64(0))
-            first += lanes
-        while first < end:
-            scalar(args, first, int64(0))
-            first += 1
+        by_tiles(args, load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element))
 
     return scatter
 
@@ -86,6 +85,15 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     finish = _finish(stored, top, sums)
 
     @jit
+    def clear(args: int, element: int, last: int, first: int, end: int) -> None:
+        apart = load(args, ScatterArgs.sum_addresses)
+        for index in range(first, end):
+            row = load(args, ScatterArgs.sums) + index * load(args, ScatterArgs.sum_bytes)
+            if apart != 0:
+                row = load(apart, index)
+            store_sum(row + element * sum_item, last, zero())
+
+    @jit
     def kernel(args: int, element: int, last: int) -> None:
         top_grad = load(args, ScatterArgs.top_grad) + element * item
         step = load(args, ScatterArgs.top_grad_bytes)
@@ -94,6 +102,8 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
         weights = load(args, ScatterArgs.weights)
         rows = load(args, ScatterArgs.sums) + element * sum_item
         row_bytes = load(args, ScatterArgs.sum_bytes)
+        apart, offset = load(args, ScatterArgs.sum_addresses), element * sum_item
+        masks = load(args, ScatterArgs.masks)
         low, high = load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)
         # Distinct ids are numbered as they occur: one that is not below `fresh` is new. Sums are
         # not begun with 0, since 0 + -0 would lose the sign.
@@ -103,24 +113,25 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
             first, end = end, int64(load_as(starts, bag + 1, np.int32))
             if first == end:
                 continue
-            tile = scale(args, load_top(top_grad + bag * step, last), first, end)
+            if masks != 0 and load_as(masks, bag, np.uint8) != 0:
+                tile = zero()
+            else:
+                tile = scale(args, load_top(top_grad + bag * step, last), first, end)
             for k in range(first, end):
                 row_index = int64(load_as(row_indices, k, np.int32))
                 if row_index < low or row_index >= high:
                     continue
                 term = tile * load_as(weights, k, dtype) if weighted else tile
                 row = rows + row_index * row_bytes
+                if apart != 0:
+                    row = load(apart, row_index) + offset
                 if row_index >= fresh:
-                    while fresh < row_index:
-                        store_sum(rows + fresh * row_bytes, last, zero())
-                        fresh += 1
-                    fresh += 1
+                    clear(args, element, last, fresh, row_index)
+                    fresh = row_index + 1
                     store_sum(row, last, term)
                 else:
                     store_sum(row, last, load_sum(row, last) + term)
-        while fresh < high:
-            store_sum(rows + fresh * row_bytes, last, zero())
-            fresh += 1
+        clear(args, element, last, fresh, high)
         finish(args, element, last)
 
     return kernel

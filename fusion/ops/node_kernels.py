@@ -8,7 +8,7 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
-from fusion.ops.columns.row_kernels import (
+from fusion.ops.row_kernels import (
     GATHERS,
     SCATTERS,
     any_gathers,
