@@ -146,7 +146,7 @@ def _scale(dtype: type) -> Any:
     @jit
     def scale(args: int, tile: Any, first: int, end: int) -> Any:
         combiner, n = load(args, ScatterArgs.combiner), np.float64(end - first)
-        if combiner == SUM or end - first == 1:
+        if combiner == SUM:
             return tile
         return tile * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
 
