@@ -32,8 +32,6 @@ class ScatterArgs(Layout):
     row_indices: Address  # of the entries, int32
     sums: Address  # of the rows
     sum_bytes: Int64  # of a row of them
-    sum_addresses: Address  # of the sums of each row, int64, where they are apart; or 0
-    masks: Address  # of bags that give zeros, a byte each that is not 0; or 0
     first_row: Int64  # of those that are wanted
     end_row: Int64
     combiner: Int64
@@ -41,6 +39,9 @@ class ScatterArgs(Layout):
     first_element: Int64  # of the tile
     end_element: Int64
     rows: Address  # where rows of half types go in the end
+    # Of kernels for any width alone:
+    sum_addresses: Address  # of the sums of each row, int64, where they are apart; or 0
+    masks: Address  # of bags that give zeros, a byte each that is not 0; or 0
 
 
 def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
@@ -50,7 +51,7 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
       lanes, count: the tile, see `tiles`.
       weighted: whether entries have weights.
     """
-    kernel = _kernel(stored, lanes, count, weighted)
+    kernel = _kernel(stored, lanes, count, weighted, False)
 
     def scatter(args: int) -> None:
         first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
@@ -63,7 +64,7 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
     """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
 
     def kernel_of(lanes: int, count: int) -> Any:
-        return _kernel(stored, lanes, count, weighted)
+        return _kernel(stored, lanes, count, weighted, True)
 
     by_tiles = of_any_width(stored, kernel_of)
 
@@ -73,8 +74,12 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
     return scatter
 
 
-def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
-    """A jitted function (arguments, first element, offset of the last vector)."""
+def _kernel(stored: str, lanes: int, count: int, weighted: bool, may_be_apart: bool) -> Any:
+    """A jitted function (arguments, first element, offset of the last vector).
+
+    Args:
+      may_be_apart: whether it looks at `sum_addresses` and `masks`, which takes time.
+    """
     summed = DTYPES[stored].compute
     top, sums = tile_ops(stored, lanes, count), tile_ops(summed, lanes, count)
     load_top, load_sum, store_sum = top.load, sums.load, sums.store
@@ -85,13 +90,10 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     finish = _finish(stored, top, sums)
 
     @jit
-    def clear(args: int, element: int, last: int, first: int, end: int) -> None:
-        apart = load(args, ScatterArgs.sum_addresses)
-        for index in range(first, end):
-            row = load(args, ScatterArgs.sums) + index * load(args, ScatterArgs.sum_bytes)
-            if apart != 0:
-                row = load(apart, index)
-            store_sum(row + element * sum_item, last, zero())
+    def sum_at(apart: int, rows: int, row_bytes: int, row: int, element: int) -> int:
+        if apart != 0:
+            return load(apart, row) + element * sum_item
+        return rows + row * row_bytes
 
     @jit
     def kernel(args: int, element: int, last: int) -> None:
@@ -102,8 +104,8 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
         weights = load(args, ScatterArgs.weights)
         rows = load(args, ScatterArgs.sums) + element * sum_item
         row_bytes = load(args, ScatterArgs.sum_bytes)
-        apart, offset = load(args, ScatterArgs.sum_addresses), element * sum_item
-        masks = load(args, ScatterArgs.masks)
+        apart = load(args, ScatterArgs.sum_addresses) if may_be_apart else int64(0)
+        masks = load(args, ScatterArgs.masks) if may_be_apart else int64(0)
         low, high = load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)
         # Distinct ids are numbered as they occur: one that is not below `fresh` is new. Sums are
         # not begun with 0, since 0 + -0 would lose the sign.
@@ -122,16 +124,20 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
                 if row_index < low or row_index >= high:
                     continue
                 term = tile * load_as(weights, k, dtype) if weighted else tile
-                row = rows + row_index * row_bytes
-                if apart != 0:
-                    row = load(apart, row_index) + offset
+                row = sum_at(apart, rows, row_bytes, row_index, element)
                 if row_index >= fresh:
-                    clear(args, element, last, fresh, row_index)
-                    fresh = row_index + 1
+                    while fresh < row_index:
+                        unused = sum_at(apart, rows, row_bytes, fresh, element)
+                        store_sum(unused, last, zero())
+                        fresh += 1
+                    fresh += 1
                     store_sum(row, last, term)
                 else:
                     store_sum(row, last, load_sum(row, last) + term)
-        clear(args, element, last, fresh, high)
+        while fresh < high:
+            unused = sum_at(apart, rows, row_bytes, fresh, element)
+            store_sum(unused, last, zero())
+            fresh += 1
         finish(args, element, last)
 
     return kernel
