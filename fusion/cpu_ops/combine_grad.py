@@ -113,7 +113,11 @@ def weight_grads(
     are computed as stock's chain of divisions does, also where W or Q is 0.
 
     Args:
-      addresses: int64 [u], of the (clipped) rows; the other arguments as in `scatter_rows`.
+      top_grad: [n, D], gradients of the bags.
+      addresses: int64 [u], of the (clipped) rows.
+      row_indices, starts, order, is_row_empty, mask_empty: as in `combine.list_rows`.
+      weights: [m].
+      combiner: SUM, MEAN or SQRTN.
       scaled, total: scratch [D].
       grads: out, [m].
     """
