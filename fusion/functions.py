@@ -34,7 +34,7 @@ from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
-from fusion.passes.report.report import FusionReport, Networks, RewrittenGraph
+from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Written anew, from what the rebuilt graph says, when a function is made of it.
@@ -81,7 +81,7 @@ def explain_function(concrete_function: ConcreteFunction) -> FusionReport:
     library = Library.of(concrete_function)
     lookups = _pass_over(library, concrete_function)
     report = library.report_of_top(lookups.explain(library.graph_def))
-    return replace(report, networks=partial(_networks, concrete_function))
+    return replace(report, networks=NetworkSource(partial(_networks, concrete_function)))
 
 
 def _pass_over(library: Library, concrete_function: ConcreteFunction) -> FuseLookups:

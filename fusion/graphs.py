@@ -17,7 +17,7 @@ from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.lookup_pass import LookupPass
 from fusion.passes.lower_lookups import remaining_fused_ops
-from fusion.passes.report.report import FusionReport, FusionResult, Networks
+from fusion.passes.report.report import FusionReport, FusionResult, Networks, NetworkSource
 from fusion.passes.targets import PASSES, Target, checked_runtime, checked_target
 
 
@@ -87,7 +87,7 @@ def explain_graph(
 def _with_networks(
     report: FusionReport, graph_def: graph_pb2.GraphDef, lookups: LookupPass
 ) -> FusionReport:
-    return replace(report, networks=partial(_networks, graph_def, lookups))
+    return replace(report, networks=NetworkSource(partial(_networks, graph_def, lookups)))
 
 
 def _networks(graph_def: graph_pb2.GraphDef, lookups: LookupPass, report: FusionReport) -> Networks:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.report.report import FusionReport, Networks, RewrittenGraph
+from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
 from fusion.passes.targets import Target
 from fusion.saved_model.errors import graph_errors
 from fusion.saved_model.meta_graph import lookup_pass
@@ -40,7 +40,7 @@ class Reported:
 
     def in_report(self, report: FusionReport) -> FusionReport:
         """Returns a report that has `to_networkx`."""
-        return replace(report, networks=partial(_networks, self))
+        return replace(report, networks=NetworkSource(partial(_networks, self)))
 
 
 def _networks(model: Reported, report: FusionReport) -> Networks:

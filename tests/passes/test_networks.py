@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from typing import Any
@@ -151,7 +152,7 @@ def test_a_graph_that_has_changed_is_an_error(graph_def: graph_pb2.GraphDef) -> 
     report.to_networkx()
     for node in changing.node:
         node.device = "/device:TPU:0"
-    with pytest.raises(ValueError, match="has changed since the report"):
+    with pytest.raises(ValueError, match="lookups have changed since"):
         report.to_networkx()
 
 
@@ -172,6 +173,22 @@ def test_reports_compare_print_and_pickle_without_their_graphs(
     bare = FuseLookups(frozenset({"out"})).apply(graph_def).report
     assert str(report) == str(bare)
     assert report.to_dict() == bare.to_dict()
+    assert report == bare
     assert "networks" not in repr(report)
-    again = pickle.loads(pickle.dumps(report)).to_networkx()
-    assert nx.utils.graphs_equal(again.after, networks.after)
+    assert nx.utils.graphs_equal(report.to_networkx().after, networks.after)
+    again = pickle.loads(pickle.dumps(report))
+    assert again == report
+    with pytest.raises(ValueError, match="this report holds no graph"):
+        again.to_networkx()
+
+
+def test_a_report_on_a_function_is_pickled_and_copied() -> None:
+    table = tf.Variable(tf.ones([8, 2]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def rows(ids: tf.Tensor) -> tf.Tensor:
+        return tf.gather(table, ids)
+
+    report = fusion.explain(rows.get_concrete_function(), under="rewrite")
+    assert report.to_networkx().before
+    assert pickle.loads(pickle.dumps(report)) == copy.deepcopy(report) == report

@@ -34,7 +34,7 @@ def networks(report: FusionReport, graphs: Sequence[RewrittenGraph]) -> Networks
     now = FusionReport.merge(graph.report for graph in graphs)
     is_same = all(graph.before.keys() == graph.after.keys() for graph in graphs)
     if not is_same or _verdicts(now) != _verdicts(report):
-        raise ValueError("to_networkx: the model has changed since the report was made")
+        raise ValueError("to_networkx: the model's lookups have changed since the report was made")
     both = Networks(nx.MultiDiGraph(), nx.MultiDiGraph())
     first, first_other = 0, len(report.columns)
     for number, graph in enumerate(graphs):
@@ -64,7 +64,10 @@ def _body(before: GraphView, after: GraphView, columns: _Numbered) -> Networks:
     both = Networks(network(before), network(after))
     parts = _parts(before, columns)
     new = {name for name, op in both.after.nodes(data="op") if op != before.op(name)}
-    reasons = {c.node: c.reason for _, c in columns if not c.fused and c.reason is not None}
+    reasons: dict[str | None, dict[str, None]] = defaultdict(dict)
+    for _, column in columns:
+        if not column.fused and column.reason is not None:
+            reasons[column.node][column.reason] = None
     names = {index: column.name for index, column in columns}
     all_parts = parts, _parts_after(both.after, parts, new, columns)
     for graph, own, other in zip(both, all_parts, (after, before), strict=True):
@@ -73,7 +76,7 @@ def _body(before: GraphView, after: GraphView, columns: _Numbered) -> Networks:
             attributes["changed"] = attributes["op"] != other.op(name)
             attributes["columns"] = _SEPARATOR.join(dict.fromkeys(names[n] for n in own_columns))
             attributes["lookups"] = _SEPARATOR.join(map(str, own_columns))
-            attributes["reason"] = reasons.get(name, "")
+            attributes["reason"] = _SEPARATOR.join(reasons.get(name, ()))
     return both
 
 

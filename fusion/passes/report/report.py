@@ -150,6 +150,20 @@ class Networks(NamedTuple):
     after: nx.MultiDiGraph
 
 
+class NetworkSource:
+    """Makes the graphs of a report again. Pickles and deep copies of a report have none."""
+
+    def __init__(self, make: Callable[[FusionReport], Networks]) -> None:
+        self._make = make
+
+    def __call__(self, report: FusionReport) -> Networks:
+        """Returns what `FusionReport.to_networkx` does."""
+        return self._make(report)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
 @dataclass(frozen=True)
 class FusionReport:
     """All columns of a graph and its library, and the node counts of both sides.
@@ -172,9 +186,7 @@ class FusionReport:
     updates: tuple[UpdateReport, ...] = ()
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
-    networks: Callable[[FusionReport], Networks] | None = field(
-        default=None, repr=False, compare=False
-    )
+    networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
     def fused_count(self) -> int:
@@ -226,15 +238,15 @@ class FusionReport:
         a GraphDef or a function holds that.
 
         Raises:
-            ValueError: the report is on graphs that TensorFlow was about to run, as those of
-                `enable` and of `explain` with `under="enable"` are, which no report holds; or the
-                model has changed since.
+            ValueError: the report holds no graph, as those of `enable` and of `explain` with
+                `under="enable"`, which are on graphs that TensorFlow was about to run, and copies
+                that were pickled or copied deeply; or the model's lookups have changed since.
             ModelError: the SavedModel cannot be read any more.
         """
         if self.networks is None:
             raise ValueError(
-                "to_networkx: this report is on graphs that TensorFlow was about to run, which it "
-                "does not hold; fusion.explain(model, under='rewrite') returns one that can"
+                "to_networkx: this report holds no graph, as those of enable() and those that were "
+                "pickled; fusion.explain(model, under='rewrite') returns one that can"
             )
         return self.networks(self)
 
