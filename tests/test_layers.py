@@ -43,7 +43,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
-        *("shared_args", "second_order", "cpu", "gpu", "v1", "v2", "partition", "read_tables"),
+        *("shared_args", "second_order", "cpu", "gpu", "row_kernels", "bag_builders"),
+        *("v1", "v2", "partition", "read_tables"),
         *("tables", "update", "columns", "node_kernels"),
     ),
     "fusion.ops.cpu.columns": (

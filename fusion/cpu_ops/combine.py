@@ -1,9 +1,4 @@
-"""Combining gathered rows into bags, forward and backward.
-
-The rows of a bag are added in stock TensorFlow's order, so that unweighted float32 results have
-the same bits: with r = n mod 8 (0 counts as 8, 1 as 9) the first r rows one by one, then blocks
-of 8 rows, each block added up on its own.
-"""
+"""What comes before gathered rows are combined into bags (`gather`): where they are, in order."""
 
 from __future__ import annotations
 
@@ -14,15 +9,13 @@ from numba import carray
 
 from fusion.cpu_ops.elements import rows_until
 from fusion.cpu_ops.norms import row_norm
+from fusion.cpu_ops.row_tiles import AHEAD
 from fusion.cpu_ops.sort import sort_by_key
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
 SUM, MEAN, SQRTN, MAX = range(4)
-
-#: Above this many rows stock TensorFlow divides by the count instead of multiplying by 1/count.
-_MULTIPLIED = 9
 
 
 @jit
@@ -186,60 +179,6 @@ def copy_row(row: Array, out: Array) -> None:
 
 
 @jit
-def add_row(row: Array, out: Array) -> None:
-    """Adds a row to `out`."""
-    for d in range(out.shape[0]):
-        out[d] += row[d]
-
-
-@jit
-def _add_bag(
-    addresses: Array, row_indices: Array, bag: Array, dtype: type, block: Array, out: Array
-) -> None:
-    """The sum of the rows of one bag, in stock order."""
-    n, dim = bag.shape[0], out.shape[0]
-    head = n % 8
-    if head < 2:
-        head += 8
-    copy_row(row_at(addresses[row_indices[bag[0]]], dim, dtype), out)
-    for k in range(1, min(head, n)):
-        add_row(row_at(addresses[row_indices[bag[k]]], dim, dtype), out)
-    for first in range(head, n, 8):
-        copy_row(row_at(addresses[row_indices[bag[first]]], dim, dtype), block)
-        for k in range(first + 1, first + 8):
-            add_row(row_at(addresses[row_indices[bag[k]]], dim, dtype), block)
-        add_row(block, out)
-
-
-@jit
-def _normalize(combiner: int, n: int, dtype: type, out: Array) -> None:
-    """Turns the sum of `n` > 1 rows into what the combiner asks for, rounded as stock does."""
-    if combiner == SUM:
-        return
-    divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
-    if n <= _MULTIPLIED:
-        factor = dtype(1) / divisor
-        for d in range(out.shape[0]):
-            out[d] *= factor
-    else:
-        for d in range(out.shape[0]):
-            out[d] /= divisor
-
-
-@jit
-def _add_weighted_bag(
-    addresses: Array, row_indices: Array, weights: Array, bag: Array, dtype: type, out: Array
-) -> None:
-    """The weighted sum of the rows of one bag."""
-    out[:] = 0
-    for k in bag:
-        row = row_at(addresses[row_indices[k]], out.shape[0], dtype)
-        weight = dtype(weights[k])
-        for d in range(out.shape[0]):
-            out[d] += row[d] * weight
-
-
-@jit
 def weight_norm(weights: Array, bag: Array, combiner: int, dtype: type) -> Any:
     """What a weighted bag is divided by: 1, the sum of weights, or the root of their squares."""
     if combiner == SUM:
@@ -259,64 +198,62 @@ def divide_no_nan(values: Array, divisor: Any) -> None:
 
 
 @jit
-def divide_by_zero(values: Array) -> None:
-    """Divides in place by 0: infinities, and NaN of 0 and NaN."""
-    for d in range(values.shape[0]):
-        values[d] *= values.dtype.type(np.inf)
-
-
-@jit
 def is_masked(row: int, is_row_empty: Array, mask_empty: bool) -> bool:
     """Whether a row gives zeros because it was empty before it was filled."""
     return mask_empty and row < is_row_empty.shape[0] and is_row_empty[row] != 0
 
 
 @jit
-def combine_bags(
-    addresses: Array,
+def list_rows(
+    rows: Array,
     row_indices: Array,
     starts: Array,
     order: Array,
     is_row_empty: Array,
     mask_empty: bool,
-    weights: Array,
-    weighted: bool,
-    combiner: int,
-    no_nan: bool,
-    dtype: type,
-    block: Array,
-    out: Array,
+    addresses: Array,
     counts: Array,
-) -> None:
-    """Combines the rows of each bag.
+) -> int:
+    """Lists the row of each entry, bag by bag, for a kernel of `gather`.
 
     Args:
-      addresses: int64 [u], of each unique id's row of `dtype` [D].
-      row_indices: int32 [m], the unique id of each entry.
-      starts, order: the entries of each of the n bags, see `group_by_row`.
-      is_row_empty: flags [B]; with `mask_empty` such rows are zeros.
-      weights: [m], read only if `weighted`.
-      combiner: SUM, MEAN or SQRTN.
-      no_nan: whether a bag is zeros, not NaN or inf, where its weights make the divisor 0.
-      block: scratch [D].
-      out: out, [n, D]. Rows without entries are zeros.
-      counts: out, int32 [n], entries of each bag.
+      rows: int64 [u], addresses of the gathered rows.
+      row_indices: int32 [m], the gathered row of each entry.
+      starts, order: the entries of each bag, see `group_by_row`; both become those of what is
+        listed.
+      is_row_empty, mask_empty: see `is_masked`; such bags get no entries.
+      addresses: out, int64 [m + AHEAD].
+      counts: out, int32 [n], entries of each bag, listed or not.
+
+    Returns:
+      How many entries are listed.
     """
-    for row in range(out.shape[0]):
-        bag = order[starts[row] : starts[row + 1]]
-        n = bag.shape[0]
-        counts[row] = n
-        if n == 0 or is_masked(row, is_row_empty, mask_empty):
-            out[row, :] = 0
-        elif weighted:
-            _add_weighted_bag(addresses, row_indices, weights, bag, dtype, out[row])
-            if combiner != SUM:
-                norm = weight_norm(weights, bag, combiner, dtype)
-                if no_nan or norm != 0:
-                    divide_no_nan(out[row], norm)
-                else:
-                    divide_by_zero(out[row])
-        else:
-            _add_bag(addresses, row_indices, bag, dtype, block, out[row])
-            if n > 1:
-                _normalize(combiner, n, dtype, out[row])
+    count, end = int64(0), int64(0)
+    for row in range(counts.shape[0]):
+        first, end = end, starts[row + 1]
+        counts[row] = end - first
+        starts[row] = count
+        if not is_masked(row, is_row_empty, mask_empty):
+            for k in range(first, end):
+                addresses[count] = rows[row_indices[order[k]]]
+                order[count] = order[k]
+                count += 1
+    starts[counts.shape[0]] = count
+    addresses[count : count + AHEAD] = 0
+    return count
+
+
+@jit
+def list_weights(weights: Array, order: Array, dtype: type, listed: Array) -> None:
+    """Lists weights in an order, rounded to `dtype`."""
+    for k in range(listed.shape[0]):
+        listed[k] = dtype(weights[order[k]])
+
+
+@jit
+def has_one_each(starts: Array) -> bool:
+    """Whether each bag has one entry."""
+    different = int64(0)
+    for row in range(starts.shape[0]):
+        different |= starts[row] ^ row
+    return different == 0

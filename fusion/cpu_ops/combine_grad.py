@@ -11,10 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.combine import (
-    MEAN,
     SQRTN,
     SUM,
-    add_row,
     copy_row,
     divide_no_nan,
     is_masked,
@@ -22,7 +20,7 @@ from fusion.cpu_ops.combine import (
     weight_norm,
 )
 from fusion.cpu_ops.norms import row_norm
-from fusion.runtime.native.jit import Array, jit
+from fusion.runtime.native.jit import Array, int64, jit
 
 
 @jit
@@ -34,81 +32,43 @@ def _dot(a: Array, b: Array) -> float:
 
 
 @jit
-def _accumulate(values: Array, touched: Array, row: int, out: Array) -> None:
-    """Adds to a row that is assigned the first time: 0 + -0 would lose the sign."""
-    if touched[row]:
-        add_row(values, out)
-    else:
-        copy_row(values, out)
-        touched[row] = True
-
-
-@jit
-def scatter_rows(
-    top_grad: Array,
-    grad_addresses: Array,
+def list_sums(
+    rows: Array,
     row_indices: Array,
     starts: Array,
     order: Array,
-    is_row_empty: Array,
-    mask_empty: bool,
-    weights: Array,
-    weighted: bool,
-    combiner: int,
-    dtype: type,
-    scaled: Array,
-    row_product: Array,
-    touched: Array,
+    ranks: Array,
+    sums: Array,
+    splits: Array,
+    listed: Array,
 ) -> None:
-    """Adds the gradient of each bag to the gradients of its rows.
+    """Lists entries bag by bag for a kernel of `scatter`: rows are numbered as they occur in bags.
 
     Args:
-      top_grad: [n, D], gradients of the bags.
-      grad_addresses: int64 [u], where each unique id's gradient [D] goes; not initialised.
-      row_indices, starts, order, is_row_empty, mask_empty, weights, weighted, combiner: as in
-        `combine.combine_bags`.
-      scaled, row_product: scratch [D].
-      touched: scratch, bool [u]. Rows of ids without entries are zeros.
+      rows: int64 [u], where the sum of each row goes.
+      row_indices: int32 [m], the row of each entry.
+      starts, order: the entries of each bag, see `combine.group_by_row`.
+      ranks: scratch, int32 [u].
+      sums: out, int64 [u], the addresses of sums by the numbers of rows; of those without entries
+        the last.
+      splits: out, int32 [n + 1], where each bag's entries start.
+      listed: out, int32 [m], the number of each entry's row.
     """
-    dim = top_grad.shape[1]
-    touched[:] = False
-    for row in range(top_grad.shape[0]):
-        bag = order[starts[row] : starts[row + 1]]
-        if bag.shape[0] == 0:
-            continue
-        if is_masked(row, is_row_empty, mask_empty):
-            scaled[:] = 0
-        else:
-            copy_row(top_grad[row], scaled)
-            _scale(scaled, weights, weighted, bag, combiner, dtype)
-        for k in bag:
-            out = row_at(grad_addresses[row_indices[k]], dim, dtype)
-            if weighted:
-                weight = dtype(weights[k])
-                for d in range(dim):
-                    row_product[d] = scaled[d] * weight
-                _accumulate(row_product, touched, row_indices[k], out)
-            else:
-                _accumulate(scaled, touched, row_indices[k], out)
-    for index in range(touched.shape[0]):
-        if not touched[index]:
-            row_at(grad_addresses[index], dim, dtype)[:] = 0
-
-
-@jit
-def _scale(
-    values: Array, weights: Array, weighted: bool, bag: Array, combiner: int, dtype: type
-) -> None:
-    """Divides a bag's gradient by its combiner's divisor, rounded as stock does."""
-    if combiner == SUM:
-        return
-    if weighted:
-        divide_no_nan(values, weight_norm(weights, bag, combiner, dtype))
-        return
-    n = np.float64(bag.shape[0])
-    factor = dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n))
-    for d in range(values.shape[0]):
-        values[d] *= factor
+    ranks[:] = -1
+    fresh = int64(0)
+    for k in range(order.shape[0]):
+        index = row_indices[order[k]]
+        if ranks[index] < 0:
+            ranks[index] = fresh
+            sums[fresh] = rows[index]
+            fresh += 1
+        listed[k] = ranks[index]
+    for index in range(rows.shape[0]):
+        if ranks[index] < 0:
+            sums[fresh] = rows[index]
+            fresh += 1
+    for row in range(splits.shape[0]):
+        splits[row] = starts[row]
 
 
 @jit
@@ -153,7 +113,11 @@ def weight_grads(
     are computed as stock's chain of divisions does, also where W or Q is 0.
 
     Args:
-      addresses: int64 [u], of the (clipped) rows; the other arguments as in `scatter_rows`.
+      top_grad: [n, D], gradients of the bags.
+      addresses: int64 [u], of the (clipped) rows.
+      row_indices, starts, order, is_row_empty, mask_empty: as in `combine.list_rows`.
+      weights: [m].
+      combiner: SUM, MEAN or SQRTN.
       scaled, total: scratch [D].
       grads: out, [m].
     """

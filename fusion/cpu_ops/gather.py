@@ -1,8 +1,10 @@
 """Combining rows of a table into bags, with the sums in registers.
 
-The sums are those of `combine.combine_bags`, in the same order and with the same bits, but rows are
-read where they lie in the table and results are written where they belong. Compiled code for a
-tile of a row (see `vectors`) handles many dimensions; a row is one tile, or several side by side.
+Rows are read where they lie in the table and results are written where they belong. The rows of a
+bag are added in stock TensorFlow's order, so that unweighted results have the same bits: with
+r = n mod 8 (0 counts as 8, 1 as 9) the first r rows one by one, then blocks of 8 rows, each block
+added up on its own. Compiled code for a tile of a row (see `vectors`) handles many dimensions; a
+row is one tile, or several side by side.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fusion.cpu_ops.any_width import of_any_width
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.norms import norm_of
 from fusion.cpu_ops.row_loads import RowOps, row_ops
-from fusion.cpu_ops.row_tiles import AHEAD, LINE_BYTES, GatherArgs, tiles
+from fusion.cpu_ops.row_tiles import AHEAD, LINE_BYTES, GatherArgs
 from fusion.cpu_ops.vectors import TileOps, tile_ops
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store_as
@@ -55,22 +58,18 @@ def tile_kernel(
 def any_kernel(
     stored: str, weighted: bool, clipped: bool, row_format: str = PLAIN
 ) -> Callable[[int], None]:
-    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
-    lanes = tiles(stored)[-1][0]
-    vector = _kernel(stored, row_format, lanes, 1, weighted, clipped)
-    scalar = _kernel(stored, row_format, 1, 1, weighted, clipped)
-    prepare = _prepare(stored, clipped)
+    """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
+
+    def kernel_of(lanes: int, count: int) -> Any:
+        return _kernel(stored, row_format, lanes, count, weighted, clipped)
+
+    by_tiles, prepare = of_any_width(stored, kernel_of), _prepare(stored, clipped)
 
     def combine(args: int) -> None:
         first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
         if first == 0:
             prepare(args)
-        while end - first >= lanes:
-            vector(args, first, int64(0))
-            first += lanes
-        while first < end:
-            scalar(args, first, int64(0))
-            first += 1
+        by_tiles(args, first, end)
 
     return combine
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from fusion.cpu_ops.any_width import of_any_width
 from fusion.cpu_ops.combine import MEAN, SUM
-from fusion.cpu_ops.row_tiles import tiles
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
@@ -39,6 +39,9 @@ class ScatterArgs(Layout):
     first_element: Int64  # of the tile
     end_element: Int64
     rows: Address  # where rows of half types go in the end
+    # Of kernels for any width alone:
+    sum_addresses: Address  # of the sums of each row, int64, where they are apart; or 0
+    masks: Address  # of bags that give zeros, a byte each that is not 0; or 0
 
 
 def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
@@ -48,7 +51,7 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
       lanes, count: the tile, see `tiles`.
       weighted: whether entries have weights.
     """
-    kernel = _kernel(stored, lanes, count, weighted)
+    kernel = _kernel(stored, lanes, count, weighted, False)
 
     def scatter(args: int) -> None:
         first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
@@ -58,24 +61,25 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
 
 
 def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
-    """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
-    lanes = tiles(stored)[-1][0]
-    vector, scalar = _kernel(stored, lanes, 1, weighted), _kernel(stored, 1, 1, weighted)
+    """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
+
+    def kernel_of(lanes: int, count: int) -> Any:
+        return _kernel(stored, lanes, count, weighted, True)
+
+    by_tiles = of_any_width(stored, kernel_of)
 
     def scatter(args: int) -> None:
-        first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
-        while end - first >= lanes:
-            vector(args, first, int64(0))
-            first += lanes
-        while first < end:
-            scalar(args, first, int64(0))
-            first += 1
+        by_tiles(args, load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element))
 
     return scatter
 
 
-def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
-    """A jitted function (arguments, first element, offset of the last vector)."""
+def _kernel(stored: str, lanes: int, count: int, weighted: bool, may_be_apart: bool) -> Any:
+    """A jitted function (arguments, first element, offset of the last vector).
+
+    Args:
+      may_be_apart: whether it looks at `sum_addresses` and `masks`, which takes time.
+    """
     summed = DTYPES[stored].compute
     top, sums = tile_ops(stored, lanes, count), tile_ops(summed, lanes, count)
     load_top, load_sum, store_sum = top.load, sums.load, sums.store
@@ -86,6 +90,12 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
     finish = _finish(stored, top, sums)
 
     @jit
+    def sum_at(apart: int, rows: int, row_bytes: int, row: int, element: int) -> int:
+        if apart != 0:
+            return load(apart, row) + element * sum_item
+        return rows + row * row_bytes
+
+    @jit
     def kernel(args: int, element: int, last: int) -> None:
         top_grad = load(args, ScatterArgs.top_grad) + element * item
         step = load(args, ScatterArgs.top_grad_bytes)
@@ -94,6 +104,8 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
         weights = load(args, ScatterArgs.weights)
         rows = load(args, ScatterArgs.sums) + element * sum_item
         row_bytes = load(args, ScatterArgs.sum_bytes)
+        apart = load(args, ScatterArgs.sum_addresses) if may_be_apart else int64(0)
+        masks = load(args, ScatterArgs.masks) if may_be_apart else int64(0)
         low, high = load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)
         # Distinct ids are numbered as they occur: one that is not below `fresh` is new. Sums are
         # not begun with 0, since 0 + -0 would lose the sign.
@@ -103,23 +115,28 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool) -> Any:
             first, end = end, int64(load_as(starts, bag + 1, np.int32))
             if first == end:
                 continue
-            tile = scale(args, load_top(top_grad + bag * step, last), first, end)
+            if masks != 0 and load_as(masks, bag, np.uint8) != 0:
+                tile = zero()
+            else:
+                tile = scale(args, load_top(top_grad + bag * step, last), first, end)
             for k in range(first, end):
                 row_index = int64(load_as(row_indices, k, np.int32))
                 if row_index < low or row_index >= high:
                     continue
                 term = tile * load_as(weights, k, dtype) if weighted else tile
-                row = rows + row_index * row_bytes
+                row = sum_at(apart, rows, row_bytes, row_index, element)
                 if row_index >= fresh:
                     while fresh < row_index:
-                        store_sum(rows + fresh * row_bytes, last, zero())
+                        unused = sum_at(apart, rows, row_bytes, fresh, element)
+                        store_sum(unused, last, zero())
                         fresh += 1
                     fresh += 1
                     store_sum(row, last, term)
                 else:
                     store_sum(row, last, load_sum(row, last) + term)
         while fresh < high:
-            store_sum(rows + fresh * row_bytes, last, zero())
+            unused = sum_at(apart, rows, row_bytes, fresh, element)
+            store_sum(unused, last, zero())
             fresh += 1
         finish(args, element, last)
 
@@ -135,7 +152,7 @@ def _scale(dtype: type) -> Any:
     @jit
     def scale(args: int, tile: Any, first: int, end: int) -> Any:
         combiner, n = load(args, ScatterArgs.combiner), np.float64(end - first)
-        if combiner == SUM or end - first == 1:
+        if combiner == SUM:
             return tile
         return tile * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import most_elements
 from fusion.ops import SPECS
-from fusion.ops.columns.row_kernels import (
+from fusion.ops.row_kernels import (
     GATHERS,
     SCATTERS,
     any_gathers,
@@ -24,7 +25,7 @@ from fusion.runtime.registration import creation, op_functions, op_kernels
 from fusion.runtime.registration.creation import FIRST_ROW_KERNEL
 from fusion.runtime.registration.library.chosen import LIBRARY_VARIABLE
 from fusion.runtime.registration.op_kernels import Kernels
-from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES
 from fusion.runtime.tensorflow.spec import Attr, OpSpec, RowKernels
 from fusion.runtime.threads import pool
 from fusion.schema.attributes import UPDATE_DTYPES
@@ -108,6 +109,9 @@ def places_of_all_ops() -> Iterator[Place]:
         if {"dims", "use_sparse_weights"} <= {attr.name for attr in spec.attrs}:
             for weighted in (False, True):
                 needed += kernels_of.needs(_node_of_columns(spec, weighted))
+        if spec.builder is not None and spec.builder.is_per_dtype:
+            for dtype, weighted in itertools.product(COMPUTED, (False, True)):
+                needed += kernels_of.needs(_node_of_bags(spec, dtype, weighted))
         if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
             needed += range(FIRST_ROW_KERNEL, FIRST_ROW_KERNEL + BLOCK_KERNELS.count)
         yield from ((kernels_of, what) for what in needed)
@@ -183,6 +187,16 @@ def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
     if "num_keyed" in {attr.name for attr in spec.attrs}:  # which such an op has at least one of
         node.attr["num_keyed"].i = 1
         node.attr["keyed"].list.b[-1] = True
+    return node
+
+
+def _node_of_bags(spec: OpSpec, dtype: str, weighted: bool) -> node_def_pb2.NodeDef:
+    """A node that combines gathered rows of a dtype."""
+    node = node_def_pb2.NodeDef(name=spec.name, op=spec.name)
+    for name, attr in spec.types.items():
+        node.attr[name].type = DTYPES[dtype if dtype in attr.allowed else attr.allowed[0]].enum
+    node.attr["num_partitions"].i = 1
+    node.attr["use_sparse_weights"].b = weighted
     return node
 
 

@@ -62,14 +62,6 @@ def row_addresses(matrix: Array) -> Array:
     return matrix.ctypes.data + np.arange(len(matrix), dtype=np.int64) * matrix.strides[0]
 
 
-def divisor(bags: Bags, row: int, combiner: str, weighted: bool) -> float:
-    """Z of the combiner, in float64."""
-    weights = bags.weights[bags.entries(row)].astype(np.float64)
-    if not weighted:
-        weights = np.ones_like(weights)
-    return {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
-
-
 def clipped(table: Array, limit: float) -> Array:
     """The rows with their norms limited, in float64; `limit` < 0 is none."""
     wide = table.astype(np.float64)

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops import combine
+from fusion.cpu_ops.row_tiles import AHEAD
 from fusion.runtime.native.jit import callable_from_python
-from tests.cpu_ops.bags import COMBINERS, Bags, clipped, divisor, group_by_row, row_addresses
+from tests.cpu_ops.bags import Bags, clipped, group_by_row, row_addresses
 
-combine_bags = callable_from_python(combine.combine_bags)
+list_rows = callable_from_python(combine.list_rows)
+list_weights = callable_from_python(combine.list_weights)
+has_one_each = callable_from_python(combine.has_one_each)
 clip_rows = callable_from_python(combine.clip_rows)
 locate_rows = callable_from_python(combine.locate_rows)
 locate_entries = callable_from_python(combine.locate_entries)
@@ -20,159 +23,56 @@ first_repeated = callable_from_python(combine.first_repeated)
 NO_FLAGS = np.zeros(0, bool)
 
 
-def run(bags, combiner, weighted=False, is_row_empty=NO_FLAGS, mask_empty=False, no_nan=True):
-    """(out, counts)."""
+def listed(bags, is_row_empty=NO_FLAGS, mask_empty=False):
+    """(places of the listed entries in the table, where bags start, order, counts)."""
     starts, order = bags.grouped()
-    dtype, dim = bags.table.dtype, bags.table.shape[1]
-    out = np.full((bags.n_rows, dim), -77, dtype)
+    addresses = np.full(len(bags.rows) + AHEAD, -77, np.int64)
     counts = np.full(bags.n_rows, -77, np.int32)
-    combine_bags(
-        bags.addresses,
-        bags.places,
-        starts,
-        order,
-        is_row_empty,
-        mask_empty,
-        bags.weights,
-        weighted,
-        COMBINERS[combiner],
-        no_nan,
-        dtype.type,
-        np.empty(dim, dtype),
-        out,
-        counts,
+    n = list_rows(
+        bags.addresses, bags.places, starts, order, is_row_empty, mask_empty, addresses, counts
     )
-    return out, counts
+    assert not addresses[n : n + AHEAD].any()
+    places = (addresses[:n] - bags.table.ctypes.data) // bags.table.strides[0]
+    return places.tolist(), starts.tolist(), order[:n].tolist(), counts.tolist()
 
 
-def exact(bags, combiner):
-    """Unweighted bags with stock TensorFlow's rounding, as written in the kernel's docstring."""
-    dtype = bags.table.dtype.type
-    out = np.zeros((bags.n_rows, bags.table.shape[1]), dtype)
-    for row in range(bags.n_rows):
-        vectors = bags.table[bags.places[bags.entries(row)]]
-        n = len(vectors)
-        if n == 0:
-            continue
-        head = {0: 8, 1: 9}.get(n % 8, n % 8)
-        total = vectors[0].copy()
-        for vector in vectors[1 : min(head, n)]:
-            total += vector
-        for first in range(head, n, 8):
-            block = vectors[first].copy()
-            for vector in vectors[first + 1 : first + 8]:
-                block += vector
-            total += block
-        if combiner != "sum":
-            z = dtype(n) if combiner == "mean" else dtype(np.sqrt(n))
-            total = total * (dtype(1) / z) if n <= 9 else total / z
-        out[row] = total
-    return out
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("dim", [1, 2, 7, 16, 64, 300, 2000])
-def test_unweighted_bags_are_exact(dtype, combiner, dim):
-    lengths = [*range(41), 100, 333]
-    bags = Bags.random(np.random.default_rng(dim), lengths, dim, dtype)
-    out, counts = run(bags, combiner)
-    assert out.tobytes() == exact(bags, combiner).tobytes()
-    np.testing.assert_array_equal(counts, lengths)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("dim", [1, 16, 300])
-def test_weighted_bags(dtype, combiner, dim):
-    lengths = [*range(41), 200]
-    bags = Bags.random(np.random.default_rng(dim), lengths, dim, dtype)
-    out, counts = run(bags, combiner, weighted=True)
-    for row, n in enumerate(lengths):
-        entries = bags.entries(row)
-        terms = bags.table[bags.places[entries]].astype(np.float64)
-        terms *= bags.weights[entries, None].astype(np.float64)
-        z = divisor(bags, row, combiner, weighted=True) or 1
-        bound = 4 * np.finfo(dtype).eps * n * np.abs(terms / z).sum(0)
-        assert np.all(np.abs(out[row] - terms.sum(0) / z) <= bound)
-    np.testing.assert_array_equal(counts, lengths)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_one_row_with_a_hundred_thousand_entries(combiner, weighted):
-    bags = Bags.random(np.random.default_rng(0), [0, 100_000, 1], 4, unique=5000)
-    out, counts = run(bags, combiner, weighted)
-    entries = bags.entries(1)
-    factors = bags.weights[entries].astype(np.float64) if weighted else np.ones(100_000)
-    terms = bags.table[bags.places[entries]].astype(np.float64) * factors[:, None]
-    z = divisor(bags, 1, combiner, weighted)
-    bound = 4 * np.finfo(np.float32).eps * 100_000 * np.abs(terms / z).sum(0)
-    assert np.all(np.abs(out[1] - terms.sum(0) / z) <= bound)
-    np.testing.assert_array_equal(counts, [0, 100_000, 1])
-    np.testing.assert_array_equal(out[0], 0)
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_unsorted_rows_keep_their_order_inside_a_row(combiner):
+def test_entries_are_listed_bag_by_bag_in_their_order():
     bags = Bags.random(np.random.default_rng(1), [3, 0, 25, 11], 5, shuffled=True)
-    assert run(bags, combiner)[0].tobytes() == exact(bags, combiner).tobytes()
-
-
-def test_duplicates_count_each_time():
-    bags = Bags.random(np.random.default_rng(2), [6], 3, unique=1)
-    out, counts = run(bags, "mean")
-    np.testing.assert_allclose(out[0], bags.table[0], rtol=1e-6)
-    assert counts.tolist() == [6]
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_nan_and_inf_stay_in_their_bags(combiner, weighted):
-    bags = Bags.random(np.random.default_rng(3), [2, 2, 2], 2, unique=6)
-    bags.places = np.arange(6, dtype=np.int32)
-    bags.table[0, 0], bags.table[2, 1], bags.table[3, 1] = np.nan, np.inf, -np.inf
-    out, _ = run(bags, combiner, weighted)
-    np.testing.assert_array_equal(np.isnan(out), [[True, False], [False, True], [False, False]])
-
-
-def test_a_row_without_entries_does_not_see_the_table():
-    bags = Bags.random(np.random.default_rng(4), [0, 1], 2)
-    bags.table[:] = np.nan
-    assert run(bags, "mean")[0][0].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_nothing_to_combine(lengths, combiner):
-    bags = Bags.random(np.random.default_rng(5), lengths, 3)
-    out, counts = run(bags, combiner)
-    np.testing.assert_array_equal(out, np.zeros((len(lengths), 3)))
-    np.testing.assert_array_equal(counts, lengths)
+    places, starts, order, counts = listed(bags)
+    assert order == [k for row in range(4) for k in bags.entries(row)]
+    assert places == bags.places[order].tolist()
+    assert starts == [0, 3, 3, 28, 39]
+    assert counts == [3, 0, 25, 11]
 
 
 @pytest.mark.parametrize("mask_empty", [False, True])
-def test_flagged_rows_are_zeros_only_if_asked_for(mask_empty):
-    bags = Bags.random(np.random.default_rng(6), [1, 1, 1], 2)
-    flags = np.array([True, False])  # shorter than the batch: the last row has no flag
-    out, counts = run(bags, "sum", is_row_empty=flags, mask_empty=mask_empty)
-    expected = exact(bags, "sum")
-    expected[0] = 0 if mask_empty else expected[0]
-    np.testing.assert_array_equal(out, expected)
-    assert counts.tolist() == [1, 1, 1]
+def test_bags_of_flagged_rows_have_no_entries_only_if_asked_for(mask_empty):
+    bags = Bags.random(np.random.default_rng(6), [2, 1, 1, 3], 2)
+    flags = np.array([False, True, False])  # shorter than the batch: the last row has no flag
+    _, starts, order, counts = listed(bags, flags, mask_empty)
+    assert starts == ([0, 2, 2, 3, 6] if mask_empty else [0, 2, 3, 4, 7])
+    assert order == ([0, 1, 3, 4, 5, 6] if mask_empty else [*range(7)])
+    assert counts == [2, 1, 1, 3]
 
 
-@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
-def test_weights_that_sum_to_zero_give_zeros(combiner):
-    bags = Bags.random(np.random.default_rng(7), [2, 3], 2)
-    bags.weights[:] = 0
-    np.testing.assert_array_equal(run(bags, combiner, weighted=True)[0], 0)
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
+def test_nothing_to_list(lengths):
+    bags = Bags.random(np.random.default_rng(5), lengths, 3)
+    assert listed(bags) == ([], [0] * (len(lengths) + 1), [], lengths)
 
 
-def test_zero_weights_do_not_hide_nan_in_a_sum():
-    bags = Bags.random(np.random.default_rng(8), [1], 2)
-    bags.weights[:], bags.table[:] = 0, np.nan
-    assert np.isnan(run(bags, "sum", weighted=True)[0]).all()
+def test_weights_are_listed_in_order_and_rounded():
+    out = np.empty(2, np.float32)
+    list_weights(np.array([0.1, 9, 1 / 3]), np.array([2, 0], np.int32), np.float32, out)
+    assert out.tobytes() == np.array([1 / 3, 0.1], np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [([0], True), ([0, 1, 2], True), ([0, 1, 1], False), ([0, 2, 2], False), ([0, 0, 2], False)],
+)
+def test_whether_each_bag_has_one_entry(starts, expected):
+    assert has_one_each(np.array(starts)) == expected
 
 
 @pytest.mark.parametrize("row", [-1, 2, 2**62, -(2**63)])

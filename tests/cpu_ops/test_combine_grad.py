@@ -5,37 +5,24 @@ import pytest
 
 from fusion.cpu_ops import combine_grad
 from fusion.runtime.native.jit import callable_from_python
-from tests.cpu_ops.bags import COMBINERS, Bags, clipped, divisor, row_addresses
+from tests.cpu_ops.bags import COMBINERS, Bags, clipped, row_addresses
 
-scatter_rows = callable_from_python(combine_grad.scatter_rows)
+list_sums = callable_from_python(combine_grad.list_sums)
 unclip_rows = callable_from_python(combine_grad.unclip_rows)
 weight_grads = callable_from_python(combine_grad.weight_grads)
 
 NO_FLAGS = np.zeros(0, bool)
 
 
-def run(bags, top_grad, combiner, weighted=False, is_row_empty=NO_FLAGS, mask_empty=False):
-    """The gradients of the rows of the table."""
+def list_of_sums(bags):
+    """(rows of the table by their numbers, where bags start, the number of each entry's row)."""
     starts, order = bags.grouped()
-    dtype, dim = bags.table.dtype, bags.table.shape[1]
-    grads = np.full_like(bags.table, np.nan)
-    scatter_rows(
-        top_grad,
-        row_addresses(grads),
-        bags.places,
-        starts,
-        order,
-        is_row_empty,
-        mask_empty,
-        bags.weights,
-        weighted,
-        COMBINERS[combiner],
-        dtype.type,
-        np.empty(dim, dtype),
-        np.empty(dim, dtype),
-        np.empty(len(bags.table), bool),
-    )
-    return grads
+    count, m = len(bags.table), len(bags.rows)
+    ranks, sums = np.empty(count, np.int32), np.empty(count, np.int64)
+    splits, listed = np.empty(bags.n_rows + 1, np.int32), np.empty(m, np.int32)
+    list_sums(bags.addresses, bags.places, starts, order, ranks, sums, splits, listed)
+    rows = (sums - bags.table.ctypes.data) // bags.table.strides[0]
+    return rows.tolist(), splits.tolist(), listed.tolist()
 
 
 def run_weights(bags, top_grad, combiner, is_row_empty=NO_FLAGS, mask_empty=False):
@@ -61,55 +48,15 @@ def run_weights(bags, top_grad, combiner, is_row_empty=NO_FLAGS, mask_empty=Fals
     return grads
 
 
-def exact(bags, top_grad, combiner):
-    """Unweighted gradients, accumulated in the order of the entries of each row in turn."""
-    dtype = bags.table.dtype.type
-    grads, seen = np.zeros_like(bags.table), set()
-    for row in range(bags.n_rows):
-        entries = bags.entries(row)
-        n = max(len(entries), 1)
-        scaled = top_grad[row].copy()
-        if combiner != "sum":
-            scaled *= dtype(1 / n) if combiner == "mean" else dtype(1 / np.sqrt(n))
-        for place in bags.places[entries]:
-            grads[place] = grads[place] + scaled if place in seen else scaled
-            seen.add(place)
-    return grads
-
-
 def gradient_of(rng, bags):
     return rng.standard_normal((bags.n_rows, bags.table.shape[1])).astype(bags.table.dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("combiner", COMBINERS)
-@pytest.mark.parametrize("dim", [1, 16, 2000])
-def test_unweighted_gradients_are_exact(dtype, combiner, dim):
-    rng = np.random.default_rng(dim)
-    bags = Bags.random(rng, [*range(30), 100], dim, dtype, unique=40, shuffled=True)
-    bags.places[bags.places == 7] = 8  # one id that has no entry
-    top_grad = gradient_of(rng, bags)
-    grads = run(bags, top_grad, combiner)
-    assert grads.tobytes() == exact(bags, top_grad, combiner).tobytes()
-    assert not grads[7].any()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_weighted_gradients(dtype, combiner):
-    rng = np.random.default_rng(0)
-    bags = Bags.random(rng, [*range(30)], 16, dtype)
-    top_grad = gradient_of(rng, bags)
-    expected, size = np.zeros((2, *bags.table.shape))
-    for row in range(bags.n_rows):
-        entries = bags.entries(row)
-        z = divisor(bags, row, combiner, weighted=True) or 1
-        terms = top_grad[row].astype(np.float64) * bags.weights[entries, None] / z
-        np.add.at(expected, bags.places[entries], terms)
-        np.add.at(size, bags.places[entries], np.abs(terms))
-    # A term's divisor is a sum over a bag of at most 29, its gradient one over at most 435 terms.
-    bound = 4 * np.finfo(dtype).eps * 29 * size
-    assert np.all(np.abs(run(bags, top_grad, combiner, weighted=True) - expected) <= bound)
+def test_rows_are_numbered_as_they_occur_in_bags():
+    bags = Bags.random(np.random.default_rng(0), [2, 0, 2], 3, unique=5)
+    bags.rows[:, 0] = [2, 0, 2, 0]
+    bags.places = np.array([4, 1, 0, 4], np.int32)  # by bag: 1 4, none, 4 0; not 2 and 3
+    assert list_of_sums(bags) == ([1, 4, 0, 2, 3], [0, 2, 2, 4], [0, 1, 1, 2])
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
@@ -151,32 +98,22 @@ def test_clipping_a_row_whose_norm_overflows_gives_zero_gradients(dtype):
     np.testing.assert_array_equal(grads, 0)
 
 
-def test_masked_rows_give_zero_gradients_even_for_nan():
+def test_masked_rows_give_weights_zero_gradients_even_for_nan():
     bags = Bags.random(np.random.default_rng(3), [1, 1], 2, unique=2)
     bags.places = np.array([0, 1], np.int32)
     top_grad = np.array([[np.nan, np.inf], [1, 2]], np.float32)
     flags = np.array([True, False])
-    grads = run(bags, top_grad, "sum", is_row_empty=flags, mask_empty=True)
-    np.testing.assert_array_equal(grads, [[0, 0], [1, 2]])
     weights = run_weights(bags, top_grad, "sum", is_row_empty=flags, mask_empty=True)
     assert weights[0] == 0
     assert weights[1] == pytest.approx(bags.table[1] @ [1, 2])
-    unmasked = run(bags, top_grad, "sum", is_row_empty=flags, mask_empty=False)
-    assert np.isnan(unmasked[0, 0])
 
 
-def test_nothing_to_scatter():
+def test_nothing_to_list():
     bags = Bags.random(np.random.default_rng(4), [0, 0], 3, unique=2)
-    np.testing.assert_array_equal(run(bags, np.ones((2, 3), np.float32), "mean"), 0)
+    assert list_of_sums(bags) == ([0, 1], [0, 0, 0], [])
     empty = Bags.random(np.random.default_rng(4), [], 3, unique=0)
-    assert run(empty, np.ones((0, 3), np.float32), "mean").shape == (0, 3)
+    assert list_of_sums(empty) == ([], [0], [])
     assert run_weights(empty, np.ones((0, 3), np.float32), "mean").shape == (0,)
-
-
-def test_the_sign_of_a_zero_gradient_is_kept():
-    bags = Bags.random(np.random.default_rng(5), [1], 1)
-    grads = run(bags, np.array([[-0.0]], np.float32), "sum")
-    assert np.signbit(grads[bags.places[0]]).all()
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, 2.0, 1e6])

@@ -366,6 +366,41 @@ def test_flagged_rows_have_no_gradient_without_a_default_id():
     assert [g.numpy().tolist() for g in kept.grad_shards] == [[[1, 2], [1, 1]], [[1, 2]]]
 
 
+def rows_gradient(top_grad, places, **changes):
+    """The gradients of two rows that bags of one entry each are made of, by the op of v2."""
+    arguments = {
+        "top_grad": np.array(top_grad, np.float32)[:, None],
+        "emb_shards": [np.ones([2, 1], np.float32)],
+        "partition_permutation": [[0, 0]],
+        "feature_nums": [1] * len(places),
+        "indices_before_unique": [[row, 0] for row in range(len(places))],
+        "is_row_empty": [False] * len(places),
+        "unique_idxs": places,
+        "sp_weights_values": [1.0],
+    }
+    out = ops.fused_embedding_sparse_post_look_up_v2_grad(**{**arguments, **changes})
+    return out.grad_shards[0].numpy()[:, 0]
+
+
+def test_a_flagged_row_has_no_gradient_even_if_it_is_not_a_number():
+    flags = {"is_row_empty": [True, False], "fill_empty_row": True}
+    assert rows_gradient([np.nan, 2], [1, 1], **flags).tolist() == [0, 2]
+    assert np.isnan(rows_gradient([np.nan, 2], [1, 1], default_id=0, **flags)[1])
+
+
+def test_the_sign_of_a_zero_gradient_is_kept_in_rows_with_entries():
+    assert np.signbit(rows_gradient([-0.0, -0.0], [1, 1])).tolist() == [False, True]
+    assert np.signbit(rows_gradient([-0.0, 0.0], [1, 1])).tolist() == [False, False]
+
+
+def test_a_subnormal_gradient_of_a_bag_of_one_is_that_of_stock():
+    gradient = np.array([[1e-40]], np.float32)
+    stock = tf.raw_ops.SparseSegmentMeanGrad(
+        grad=gradient, indices=[0], segment_ids=[0], output_dim0=1
+    )
+    assert rows_gradient([1e-40], [0])[0] == stock.numpy()[0, 0]
+
+
 @pytest.mark.parametrize("n_shards", [1, 3])
 def test_static_shapes(family, n_shards):
     with tf.Graph().as_default():

@@ -15,13 +15,18 @@ from types import ModuleType
 from typing import Any
 
 from numba.core.dispatcher import Dispatcher
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from fusion.ops import SPECS
+from fusion.ops.bag_builders import BAGS, BAGS_GRAD
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
 from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration import kernel_objects as runtime
+from fusion.runtime.registration import op_kernels
+from fusion.runtime.registration.creation import FIRST_ROW_KERNEL
 from fusion.runtime.tensorflow import layout
+from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import Counters, InputEntry, OpTable
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak import c_api
@@ -34,14 +39,19 @@ def uses_variables(spec: OpSpec) -> bool:
     return spec.builder is not None and spec.builder.name == "build_access_state"
 
 
+def uses_row_kernels(spec: OpSpec) -> bool:
+    """Whether an op combines gathered rows: its state has `BagWords`."""
+    return spec.builder in (BAGS, BAGS_GRAD)
+
+
 #: Every op, the faulty one first, and its kernels' choices of type attrs. Tables and weights have
 #: one dtype, as in the lookups: kernels of two are made of the same parts. The ops of whole columns
-#: are not among them, whose state has the addresses of other kernels; tests.ops.test_lookup_bounds
-#: has them. Those that change embedding variables are.
+#: are not among them; tests.ops.test_lookup_bounds has them.
 KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     (spec, types)
     for spec in (FAULTY, *SPECS)
-    if "CPU" in spec.kernels and (spec.builder is None or uses_variables(spec))
+    if "CPU" in spec.kernels
+    if spec.builder is None or uses_variables(spec) or uses_row_kernels(spec)
     for combination in itertools.product(*spec.kernel_types.values())
     for types in [dict(zip(spec.kernel_types, combination, strict=True))]
     if types.get("T", types.get("Tw")) == types.get("Tw", types.get("T"))
@@ -59,6 +69,7 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
         code = runtime.kernel_recipe(spec, "CPU", types)[1].compile_it()
     else:
         code = runtime.kernel_object(spec, "CPU", types)
+    row_kernels = _row_kernels(spec, types) if uses_row_kernels(spec) else []
     called = {symbol for symbol in undefined_symbols(code) if symbol.startswith("TF_")}
     if missing := called - {*c_api.PROTOTYPES}:
         raise RuntimeError(f"tests.soak.c_api lacks {', '.join(sorted(missing))}")
@@ -69,7 +80,25 @@ def kernel_object(spec: OpSpec, types: dict[str, str]) -> Kernel:
     }
     for place in (*names, OpTable.counters):
         table[place] = 0
-    return Kernel(name, code, table, names, OpTable.counters, Counters.SIZE, Counters.calls)
+    return Kernel(
+        name, code, row_kernels, table, names, OpTable.counters, Counters.SIZE, Counters.calls
+    )
+
+
+def _row_kernels(spec: OpSpec, types: dict[str, str]) -> list[tuple[str, bytes]]:
+    """Those for nodes without weights and with them."""
+    found, kernels_of = [], op_kernels.kernels_of(spec.name)
+    assert kernels_of is not None
+    for weighted in (False, True):
+        node = NodeDef(name=spec.name, op=spec.name)
+        for name, attr in spec.types.items():
+            node.attr[name].type = DTYPES[types.get(name, attr.allowed[0])].enum
+        node.attr["num_partitions"].i = 1
+        node.attr["use_sparse_weights"].b = weighted
+        (index,) = (one for one in kernels_of.needs(node) if one >= FIRST_ROW_KERNEL)
+        name, recipe = kernels_of.recipe(index)
+        found.append((name, objects.get(name, recipe.compile_it)))
+    return found
 
 
 def kernel_objects(places: Iterable[int]) -> dict[int, Kernel]:
@@ -100,7 +129,7 @@ def array_kernels() -> dict[str, set[str]]:
         for function in vars(module).values():
             if isinstance(function, Dispatcher) and _is_array_kernel(function):
                 users.setdefault(_name(function), set())
-    inference = [(spec, dict[str, str]()) for spec in SPECS if spec.builder is not None]
+    inference = [(spec, dict[str, str]()) for spec in SPECS if not spec.is_per_dtype]
     for spec, types in [*KERNELS, *inference]:
         made = spec.kernels["CPU"](spec, types)
         body = made[0] if isinstance(made, tuple) else made

@@ -11,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from fusion.ops.cpu.bag_layout import BagWords
 from fusion.ops.cpu.tables.layout import AccessState
 from fusion.runtime.registration.kernel_objects import kernel_name
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak.faulty import FAULTS
 from tests.soak.kernel_cases import CALLS, OpCall, Variable, spoiled
-from tests.soak.kernel_objects import KERNELS, uses_variables
+from tests.soak.kernel_objects import KERNELS, uses_row_kernels, uses_variables
 from tests.soak.plan import Case, Outputs, Tensor
 
 #: Of the calls of each kernel, one in so many is also spoiled in every way, and also run with too
@@ -74,17 +75,20 @@ def _case(place: int, call: OpCall, starved: bool = False) -> Case:
         for _ in range(lengths[arg.length] if arg.length else 1)
     ]
     arrays = list(itertools.chain(*given.values()))
+    words = [*_NO_GPU, *(_word(spec, attr.name, attrs[attr.name]) for attr in spec.value_attrs)]
+    row_kernels = {}
+    if uses_row_kernels(spec):
+        row_kernels[len(words) + BagWords.row_kernel] = int(attrs["use_sparse_weights"])
+        words += [0] * BagWords.SIZE
     return Case(
         label=f"{kernel_name(spec, 'CPU', types)}: {call.label}; {call.attrs}",
         kernel=place,
-        attrs=[
-            *_NO_GPU,
-            *(_word(spec, attr.name, attrs[attr.name]) for attr in spec.value_attrs),
-        ],
+        attrs=words,
         inputs=[_tensor(array) for array in arrays],
         outputs=outputs,
         expected=_in_tensorflow(spec, attrs, [*map(tf.constant, arrays)], len(outputs)),
         starved=starved,
+        row_kernels=row_kernels,
     )
 
 

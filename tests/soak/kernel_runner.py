@@ -27,7 +27,7 @@ import llvmlite.binding as llvm
 
 from tests.soak.buffers import Buffers, GuardedBuffers, HeapBuffers
 from tests.soak.c_api import RESOURCE_EXHAUSTED, Call, CApi
-from tests.soak.plan import Case, Finding, Kernel, Outputs, Plan, Report
+from tests.soak.plan import Case, Finding, Outputs, Plan, Report
 
 #: Of each `TF_DataType` of floats: how `memoryview` names its bits, and those of infinity.
 _FLOATS: dict[int, tuple[Literal["H", "I", "Q"], int]] = {
@@ -51,17 +51,21 @@ class Runner:
         self._api = CApi()
         self._engines: list[llvm.ExecutionEngine] = []
         self._contents: dict[int, bytes] = {}
-        self._entries = {place: self._load(kernel) for place, kernel in plan.kernels.items()}
+        self._entries = {place: self._load(k.name, k.code) for place, k in plan.kernels.items()}
+        self._row_kernels = {
+            place: [self._load(*one) for one in kernel.row_kernels]
+            for place, kernel in plan.kernels.items()
+        }
 
-    def _load(self, kernel: Kernel) -> int:
+    def _load(self, name: str, code: bytes) -> int:
         machine = llvm.Target.from_default_triple().create_target_machine(
             codemodel="jitdefault", jit=True
         )
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         self._engines.append(engine)
-        return int(engine.get_function_address(kernel.name))
+        return int(engine.get_function_address(name))
 
     def run(self, case: Case, buffers: Buffers) -> list[str]:
         """What is wrong with one case."""
@@ -91,6 +95,8 @@ class Runner:
         for place, dtype in case.accesses.items():
             words = self._api.access.words(dtype)
             attrs[place : place + len(words)] = words
+        for place, number in case.row_kernels.items():
+            attrs[place] = self._row_kernels[case.kernel][number]
         state = _put(buffers, _words([entry, table_address, *attrs]))
         variables = {index: given for index, (given, _) in case.variables.items()}
         call = self._api.call = Call(buffers, case.inputs, case.outputs, fail_at, variables)

@@ -19,10 +19,12 @@ class Kernel:
     """Object code of one kernel, and its op's table with the names that it points to by place.
 
     At the place `counters` it points to so many words, of which that at `calls` counts calls.
+    `row_kernels` have names and code, too; the kernel calls that whose address its state has.
     """
 
     name: str
     code: bytes
+    row_kernels: list[tuple[str, bytes]]
     table: list[int]
     names: dict[int, bytes]
     counters: int
@@ -36,8 +38,9 @@ class Case:
 
     `expected` is the error code and the outputs. `variables` are those behind inputs, by the number
     of these, and what is to be in them afterwards; `accesses` is where the state has the functions
-    to use them, in words behind the table, each for a `TF_DataType`. A `starved` call is made again
-    and again, so that each of its allocations fails once.
+    to use them, in words behind the table, each for a `TF_DataType`. `row_kernels` is where it has
+    the addresses of those of the kernel, by their numbers. A `starved` call is made again and
+    again, so that each of its allocations fails once.
     """
 
     label: str
@@ -49,6 +52,7 @@ class Case:
     starved: bool = False
     variables: dict[int, tuple[Tensor, bytes]] = field(default_factory=dict)
     accesses: dict[int, int] = field(default_factory=dict)
+    row_kernels: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 
 from fusion.cpu_ops.row_tiles import tiles
-from fusion.ops.columns.row_kernels import GATHERS, SCATTERS
 from fusion.ops.cpu.columns.kernel_indices import FIRST_FLOAT, MOST_TILES
 from fusion.ops.cpu.columns.layout import (
     FULL,
@@ -17,6 +16,7 @@ from fusion.ops.cpu.columns.layout import (
     Source,
     Tile,
 )
+from fusion.ops.row_kernels import GATHERS, SCATTERS
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word

@@ -24,11 +24,11 @@ from fusion.ops.columns.gradients import (
     weights_gradient,
 )
 from fusion.ops.columns.lookup import GROUPED
-from fusion.ops.columns.row_kernels import GATHERS
 from fusion.ops.columns.training import PRE
 from fusion.ops.cpu.columns.layout import FULL as FULL_ROLE
 from fusion.ops.cpu.columns.layout import PRE as PRE_ROLE
 from fusion.ops.cpu.columns.layout import KeyedConstants
+from fusion.ops.row_kernels import GATHERS
 from fusion.ops.tables.access import accessed_dtypes
 from fusion.ops.tables.gather import DOC as GATHER_DOC
 from fusion.ops.tables.gather import row_slices

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fusion.cpu_ops import combine, combine_grad
-from fusion.ops.cpu.float_access import access
+from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
+from fusion.cpu_ops.scatter import ScatterArgs
+from fusion.ops.cpu.bag_layout import BagWords
+from fusion.ops.cpu.float_access import Access, access
 from fusion.runtime.native.frame import (
     attr,
     attr_float,
@@ -24,7 +27,8 @@ from fusion.runtime.native.frame import (
     scratch_matrix,
     size,
 )
-from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.memory import call_at, stack_words, store
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -105,6 +109,21 @@ def _division(spec: OpSpec) -> Any:
     return by_attr
 
 
+def _weight_lister(spec: OpSpec) -> Any:
+    """A jitted function (frame, weights, order, dtype) -> the address of weights in that order."""
+    slot = spec.slots
+
+    @jit
+    def list_weights(frame: int, weights: Array, order: Array, dtype: type) -> int:
+        if attr(frame, slot.use_sparse_weights) == 0:
+            return int64(0)
+        listed = scratch(frame, order.shape[0], dtype)
+        combine.list_weights(weights, order, dtype, listed)
+        return listed.ctypes.data
+
+    return list_weights
+
+
 def forward_kernel(
     spec: OpSpec, types: Mapping[str, str], count_rows: Any, read_bags: Any
 ) -> Callable[[int], None]:
@@ -117,8 +136,8 @@ def forward_kernel(
     """
     table = access(types["T"])
     stored, dtype, working, write = table.stored, table.compute, table.working, table.write
-    slot, arg = spec.slots, spec.input_indices
-    clip, no_nan = _row_clipper(spec, types), _division(spec)
+    slot, arg, words = spec.slots, spec.input_indices, len(spec.value_attrs)
+    clip, no_nan, list_weights = _row_clipper(spec, types), _division(spec), _weight_lister(spec)
 
     def body(frame: int) -> None:
         n_rows = count_rows(frame)
@@ -126,8 +145,8 @@ def forward_kernel(
             return
         bags = read_bags(frame, n_rows)
         rows = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
+        addresses = scratch(frame, bags.order.shape[0] + AHEAD, np.int64)
         dim = size(frame, arg.emb_shards, 0, 1)
-        block = scratch(frame, dim, dtype)
         if failed(frame):
             return
         output = output_matrix(frame, 0, 0, n_rows, dim, stored)
@@ -135,22 +154,34 @@ def forward_kernel(
         counts = output_vector(frame, 1, 0, n_rows, np.int32)
         if failed(frame):
             return
-        combine.combine_bags(
+        listed = combine.list_rows(
             rows,
             bags.row_indices,
             bags.starts,
             bags.order,
             bags.is_row_empty,
             bags.mask_empty,
-            bags.weights,
-            attr(frame, slot.use_sparse_weights) != 0,
-            attr(frame, slot.combiner),
-            no_nan(frame),
-            dtype,
-            block,
-            out,
+            addresses,
             counts,
         )
+        weights = list_weights(frame, bags.weights, bags.order[:listed], dtype)
+        if failed(frame):
+            return
+        has_one_each = listed == n_rows and combine.has_one_each(bags.starts)
+        args = stack_words(GatherArgs.SIZE)
+        store(args, GatherArgs.bag_count, n_rows)
+        store(args, GatherArgs.row_addresses, addresses.ctypes.data)
+        store(args, GatherArgs.bag_starts, bags.starts.ctypes.data)
+        store(args, GatherArgs.out, out.ctypes.data)
+        store(args, GatherArgs.out_bytes, dim * out.itemsize)
+        store(args, GatherArgs.combiner, attr(frame, slot.combiner))
+        store(args, GatherArgs.weights, weights)
+        store(args, GatherArgs.divide_no_nan, int64(no_nan(frame)))
+        store(args, GatherArgs.has_one_each, int64(has_one_each))
+        store(args, GatherArgs.is_streamed, 0)
+        store(args, GatherArgs.first_element, 0)
+        store(args, GatherArgs.end_element, dim)
+        call_at(attr(frame, words + BagWords.row_kernel), args)
         write(out, output)
 
     return body
@@ -163,9 +194,8 @@ def gradient_kernel(
     table, weight = access(types["T"]), access(types["Tw"])
     stored, dtype, read = table.stored, table.compute, table.read
     working_rows, write_rows = table.working_rows, table.write_rows
-    working, write = weight.working, weight.write
     slot, arg = spec.slots, spec.input_indices
-    clip = _row_clipper(spec, types)
+    scatter, grad_of_weights = _scatter(spec, dtype), _grad_of_weights(spec, types, weight)
     allocate_rows, allocate_weights, put_weights = outputs
 
     def body(frame: int) -> None:
@@ -177,54 +207,93 @@ def gradient_kernel(
         limit = attr_float(frame, slot.max_norm)
         addresses = allocate_rows(frame, bags.rows.shape[0])
         grad_rows = working_rows(frame, addresses, dim)
-        scaled = scratch(frame, dim, dtype)
-        product = scratch(frame, dim, dtype)
-        touched = scratch(frame, bags.rows.shape[0], np.bool_)
         if failed(frame):
             return
+        scatter(frame, top_grad, bags, grad_rows)
+        if failed(frame):
+            return
+        if limit >= 0:
+            combine_grad.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
+        write_rows(grad_rows, addresses, dim)
         weighted = attr(frame, slot.use_sparse_weights) != 0
-        combiner = attr(frame, slot.combiner)
-        combine_grad.scatter_rows(
+        grad_weights = allocate_weights(frame, bags.row_indices.shape[0] if weighted else int64(0))
+        if weighted and not failed(frame):
+            grad_of_weights(frame, top_grad, bags, grad_weights)
+        if not failed(frame):
+            put_weights(frame, grad_weights)
+
+    return body
+
+
+def _scatter(spec: OpSpec, dtype: type) -> Any:
+    """A jitted function (frame, top_grad, bags, addresses) that adds up the gradients of rows."""
+    slot, words, list_weights = spec.slots, len(spec.value_attrs), _weight_lister(spec)
+
+    @jit
+    def scatter(frame: int, top_grad: Array, bags: Any, addresses: Array) -> None:
+        n_rows, dim, m = top_grad.shape[0], top_grad.shape[1], bags.order.shape[0]
+        ranks = scratch(frame, addresses.shape[0], np.int32)
+        sums = scratch(frame, addresses.shape[0], np.int64)
+        splits = scratch(frame, n_rows + 1, np.int32)
+        listed = scratch(frame, m, np.int32)
+        masks = scratch(frame, n_rows if bags.mask_empty else int64(0), np.uint8)
+        weights = list_weights(frame, bags.weights, bags.order, dtype)
+        if failed(frame):
+            return
+        combine_grad.list_sums(
+            addresses, bags.row_indices, bags.starts, bags.order, ranks, sums, splits, listed
+        )
+        for row in range(masks.shape[0]):
+            masks[row] = combine.is_masked(row, bags.is_row_empty, True)
+        args = stack_words(ScatterArgs.SIZE)
+        store(args, ScatterArgs.bag_count, n_rows)
+        store(args, ScatterArgs.top_grad, top_grad.ctypes.data)
+        store(args, ScatterArgs.top_grad_bytes, dim * top_grad.itemsize)
+        store(args, ScatterArgs.bag_starts, splits.ctypes.data)
+        store(args, ScatterArgs.row_indices, listed.ctypes.data)
+        store(args, ScatterArgs.sums, 0)
+        store(args, ScatterArgs.sum_bytes, 0)
+        store(args, ScatterArgs.sum_addresses, sums.ctypes.data)
+        store(args, ScatterArgs.masks, masks.ctypes.data if bags.mask_empty else int64(0))
+        store(args, ScatterArgs.first_row, 0)
+        store(args, ScatterArgs.end_row, addresses.shape[0])
+        store(args, ScatterArgs.combiner, attr(frame, slot.combiner))
+        store(args, ScatterArgs.weights, weights)
+        store(args, ScatterArgs.first_element, 0)
+        store(args, ScatterArgs.end_element, dim)
+        call_at(attr(frame, words + BagWords.row_kernel), args)
+
+    return scatter
+
+
+def _grad_of_weights(spec: OpSpec, types: Mapping[str, str], weight: Access) -> Any:
+    """A jitted function (frame, top_grad, bags, result) for the gradients of weights."""
+    dtype, slot, clip = DTYPES[types["T"]].compute_type, spec.slots, _row_clipper(spec, types)
+    working, write = weight.working, weight.write
+
+    @jit
+    def gradients(frame: int, top_grad: Array, bags: Any, result: Array) -> None:
+        clipped = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
+        grads = working(frame, result)
+        scaled = scratch(frame, top_grad.shape[1], dtype)
+        total = scratch(frame, top_grad.shape[1], dtype)
+        if failed(frame):
+            return
+        combine_grad.weight_grads(
             top_grad,
-            grad_rows,
+            clipped,
             bags.row_indices,
             bags.starts,
             bags.order,
             bags.is_row_empty,
             bags.mask_empty,
             bags.weights,
-            weighted,
-            combiner,
+            attr(frame, slot.combiner),
             dtype,
             scaled,
-            product,
-            touched,
+            total,
+            grads,
         )
-        if limit >= 0:
-            combine_grad.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
-        write_rows(grad_rows, addresses, dim)
-        grad_weights = allocate_weights(frame, bags.row_indices.shape[0] if weighted else int64(0))
-        if weighted:
-            clipped = clip(frame, bags.rows, limit)
-            weight_grads = working(frame, grad_weights)
-            if failed(frame):
-                return
-            combine_grad.weight_grads(
-                top_grad,
-                clipped,
-                bags.row_indices,
-                bags.starts,
-                bags.order,
-                bags.is_row_empty,
-                bags.mask_empty,
-                bags.weights,
-                combiner,
-                dtype,
-                scaled,
-                product,
-                weight_grads,
-            )
-            write(weight_grads, grad_weights)
-        put_weights(frame, grad_weights)
+        write(grads, result)
 
-    return body
+    return gradients

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import cpu
+from fusion.ops.bag_builders import BAGS
 from fusion.ops.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
 from fusion.ops.v1.signature import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
@@ -56,5 +57,6 @@ SPEC = OpSpec(
     rows="partitioned_indices",
     kernels={"CPU": cpu.kernel("post_lookup_v1")},
     kernel_types=BAG_TYPES,
+    builder=BAGS,
     gradient=_gradient,
 )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import cpu
+from fusion.ops.bag_builders import BAGS_GRAD
 from fusion.ops.second_order import clip, gradient_of_gradient
 from fusion.ops.shared_args import BAG_TYPES
 from fusion.ops.v1.signature import ATTRS, FLAGS, INDICES, SHARDS, WEIGHTS
@@ -62,5 +63,6 @@ SPEC = OpSpec(
     rows="partitioned_indices",
     kernels={"CPU": cpu.kernel("post_lookup_v1_grad")},
     kernel_types=BAG_TYPES,
+    builder=BAGS_GRAD,
     gradient=_gradient,
 )

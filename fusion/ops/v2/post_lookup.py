@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import cpu, gpu
+from fusion.ops.bag_builders import BAGS
 from fusion.ops.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
 from fusion.ops.v2.signature import ATTRS, EMPTY, INDICES, PERMUTATION, SHARDS, UNIQUE_IDXS, WEIGHTS
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -65,5 +66,6 @@ SPEC = OpSpec(
     rows="unique_idxs",
     kernels={"CPU": cpu.kernel("post_lookup"), "GPU": gpu.kernel("post_lookup")},
     kernel_types=BAG_TYPES,
+    builder=BAGS,
     gradient=_gradient,
 )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops import cpu, gpu
+from fusion.ops.bag_builders import BAGS_GRAD
 from fusion.ops.second_order import clip, gradient_of_gradient
 from fusion.ops.shared_args import BAG_TYPES
 from fusion.ops.v2.signature import ATTRS, EMPTY, INDICES, PERMUTATION, SHARDS, UNIQUE_IDXS, WEIGHTS
@@ -72,5 +73,6 @@ SPEC = OpSpec(
     rows="unique_idxs",
     kernels={"CPU": cpu.kernel("post_lookup_grad"), "GPU": gpu.kernel("post_lookup_grad")},
     kernel_types=BAG_TYPES,
+    builder=BAGS_GRAD,
     gradient=_gradient,
 )

@@ -275,18 +275,18 @@ def make_short_entry(body: Any) -> Any:
     return entry
 
 
-def make_shared_entry(body: Any, work: Any) -> Any:
-    """As `make_short_entry`, for work that threads help with.
+def make_shared_entry(entry: Any, work: Any) -> Any:
+    """A compute function for work that threads help with.
 
-    Called with (job, 0) it does `work(job, 1)`: that is how they are told to. The body itself does
-    `work(job, 0)`.
+    Called with (job, 0) it does `work(job, 1)`: that is how they are told to. The body of `entry`
+    itself does `work(job, 0)`.
     """
-    compute = jit(make_short_entry(body))
+    compute = jit(entry)
 
-    def entry(state: int, ctx: int) -> None:
+    def shared(state: int, ctx: int) -> None:
         if ctx == 0:
             work(state, int64(1))
         else:
             compute(state, ctx)
 
-    return entry
+    return shared

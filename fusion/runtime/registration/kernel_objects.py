@@ -14,7 +14,7 @@ from fusion.runtime.tensorflow.spec import KernelFactory, OpSpec
 
 def kernel_name(spec: OpSpec, device: str, types: Mapping[str, str], label: str = "") -> str:
     """The name of a kernel on disk, and of its function."""
-    if spec.builder is not None:
+    if not spec.is_per_dtype:
         return f"{spec.kernels[device].__name__}_{device}{label}"  # several ops may have it
     return "_".join((spec.name, device + label, *types.values()))
 
@@ -38,9 +38,9 @@ def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
 def _declaration(spec: OpSpec) -> OpSpec | None:
     """What a factory may read of an op, which may be declared in another module.
 
-    Factories of ops with a builder make the same kernel for several ops, and read nothing.
+    Factories of kernels for all dtypes make the same one for several ops, and read nothing.
     """
-    if spec.builder is not None:
+    if not spec.is_per_dtype:
         return None
     inputs, outputs = (
         tuple(replace(arg, doc="") for arg in args) for args in (spec.inputs, spec.outputs)
@@ -54,6 +54,5 @@ def kernel_entry(factory: KernelFactory, spec: OpSpec | None, types: Mapping[str
     from fusion.runtime.native.entry import make_entry, make_shared_entry, make_short_entry
 
     made: Any = factory(spec, types)  # type: ignore[arg-type]
-    if spec is not None:
-        return make_entry(made)
-    return make_shared_entry(*made) if isinstance(made, tuple) else make_short_entry(made)
+    enter = make_short_entry if spec is None else make_entry
+    return make_shared_entry(enter(made[0]), made[1]) if isinstance(made, tuple) else enter(made)

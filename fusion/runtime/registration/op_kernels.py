@@ -77,7 +77,7 @@ def record_words(
 
 def body_types(spec: OpSpec) -> Mapping[str, tuple[str, ...]]:
     """The dtypes that there is a body for, by their attrs."""
-    return spec.kernel_types if spec.builder is None else {}
+    return spec.kernel_types if spec.is_per_dtype else {}
 
 
 def bodies_of(spec: OpSpec) -> list[dict[str, str]]:

@@ -221,12 +221,15 @@ class Builder:
       module: that the function is in; it is imported to compile it.
       constants: gives words that it needs to know.
       row_kernels: those of the op, if it has any.
+      is_per_dtype: whether bodies are those of ops without a builder: one for each combination of
+        the node's dtypes, whose inputs are in its frame.
     """
 
     name: str
     module: str
     constants: Constants
     row_kernels: RowKernels | None = None
+    is_per_dtype: bool = False
 
 
 #: The gradient of an op whose outputs do not depend smoothly on its inputs.
@@ -242,7 +245,8 @@ class OpSpec:
     function; without one TensorFlow raises when it is asked for.
 
     The kernel of an op with a `builder` of states is the same for all dtypes and takes its inputs
-    itself; a factory that gives two functions gives the arguments of `entry.make_shared_entry`. The
+    itself, unless that says otherwise; a factory that gives two functions gives a body, and what
+    threads that help with it do (`entry.make_shared_entry`). The
     results of a stateful op depend on more than its inputs, so that equal nodes are not the same.
 
     `names` is the string attr, or list of one for each column, by which its messages call columns.
@@ -270,6 +274,11 @@ class OpSpec:
     def python_name(self) -> str:
         """The op's name in snake case, as TensorFlow's own generator makes it."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
+
+    @cached_property
+    def is_per_dtype(self) -> bool:
+        """Whether there is a body for each combination of dtypes, which finds inputs in a frame."""
+        return self.builder is None or self.builder.is_per_dtype
 
     @cached_property
     def type_attrs(self) -> tuple[str, ...]:

@@ -249,6 +249,8 @@ def scatter_columns(job: int, helps: int) -> None:
             store(args, ScatterArgs.combiner, load(column, ColumnAttrs.combiner))
             store(args, ScatterArgs.weights, load(job, GradJob.weights))
             store(args, ScatterArgs.rows, load(record, GradColumn.out))
+            store(args, ScatterArgs.sum_addresses, 0)
+            store(args, ScatterArgs.masks, 0)
             call_by_tiles(
                 column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
             )

@@ -1,4 +1,4 @@
-"""The indices of the row kernels of the ops for whole columns: of each dtype, tile and variant.
+"""The indices of the row kernels of ops that combine rows: of each dtype, tile and variant.
 
 This module needs no Numba.
 """

@@ -1,4 +1,4 @@
-"""The row kernels of the ops for whole columns, by the indices that states are built with."""
+"""The row kernels of ops that combine rows, by the indices that states are built with."""
 
 from __future__ import annotations
 
