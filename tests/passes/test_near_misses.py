@@ -27,7 +27,7 @@ from tests.layer_graphs import Model
 from tests.passes import stock_graphs as stock
 from tests.passes.stock_graphs import Case
 from tests.product_graphs import Part, Product
-from tests.tiers import ALL_CASES
+from tests.tiers import ALL_CASES, tier
 
 v1 = tf.compat.v1
 fc = tf.feature_column
@@ -80,9 +80,10 @@ PRODUCTS = {
     "product of counts": Product((Part("sum", 60, 2), Part("binary", 20, 3)), 3),
     "product of the largest": Product((Part("max", 70, 2),), 3, kernel="constant"),
 }
-#: Of these, as they are built, every change is tried each time, of the others some: `make soak` and
-#: `make fuzz` try all.
+#: Of these, as they are built, every change is tried, but for `make test`; of the others some:
+#: `make soak` and `make fuzz` try all.
 _WHOLE = ("classic",)
+_STEP_OF_WHOLE = 5 if tier() == "fast" else 1
 _STEP = 60
 #: Graphs of layers are small, but for those of ragged bags.
 _STEP_OF_LAYERS = {
@@ -337,7 +338,8 @@ def test_a_single_change_is_declined_or_computed_right(base: str, optimize: bool
     sparse = _STEP_OF_LAYERS.get(base, 28) if layer is not None else _STEP
     if layer is not None and optimize:  # fewer nodes are left, of which some are not fused
         sparse = max(1, sparse // 4)
-    step = 1 if is_whole or ALL_CASES else sparse
+    step = _STEP_OF_WHOLE if is_whole else sparse
+    step = 1 if ALL_CASES else step
     graph_def = build(case)
     if optimize:
         graph_def = _sorted(stock.optimized(graph_def, ("out_a", "out_b")))
