@@ -111,7 +111,7 @@ def places_of_all_ops() -> Iterator[Place]:
                 needed += kernels_of.needs(_node_of_columns(spec, weighted))
         if spec.builder is not None and spec.builder.is_per_dtype:
             for dtype, weighted in itertools.product(COMPUTED, (False, True)):
-                needed += kernels_of.needs(_node_of_bags(spec, dtype, weighted))
+                needed += kernels_of.needs(node_of_bags(spec, dtype, weighted))
         if spec.builder is not None and spec.builder.row_kernels is BLOCK_KERNELS:
             needed += range(FIRST_ROW_KERNEL, FIRST_ROW_KERNEL + BLOCK_KERNELS.count)
         yield from ((kernels_of, what) for what in needed)
@@ -190,7 +190,7 @@ def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
     return node
 
 
-def _node_of_bags(spec: OpSpec, dtype: str, weighted: bool) -> node_def_pb2.NodeDef:
+def node_of_bags(spec: OpSpec, dtype: str, weighted: bool) -> node_def_pb2.NodeDef:
     """A node that combines gathered rows of a dtype."""
     node = node_def_pb2.NodeDef(name=spec.name, op=spec.name)
     for name, attr in spec.types.items():

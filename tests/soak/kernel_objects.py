@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from numba.core.dispatcher import Dispatcher
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from fusion.ops import SPECS
 from fusion.ops.bag_builders import BAGS, BAGS_GRAD
+from fusion.ops.node_kernels import node_of_bags
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
 from fusion.runtime.records import LiveMemory
@@ -26,7 +26,6 @@ from fusion.runtime.registration import kernel_objects as runtime
 from fusion.runtime.registration import op_kernels
 from fusion.runtime.registration.creation import FIRST_ROW_KERNEL
 from fusion.runtime.tensorflow import layout
-from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.layout import Counters, InputEntry, OpTable
 from fusion.runtime.tensorflow.spec import OpSpec
 from tests.soak import c_api
@@ -90,11 +89,7 @@ def _row_kernels(spec: OpSpec, types: dict[str, str]) -> list[tuple[str, bytes]]
     found, kernels_of = [], op_kernels.kernels_of(spec.name)
     assert kernels_of is not None
     for weighted in (False, True):
-        node = NodeDef(name=spec.name, op=spec.name)
-        for name, attr in spec.types.items():
-            node.attr[name].type = DTYPES[types.get(name, attr.allowed[0])].enum
-        node.attr["num_partitions"].i = 1
-        node.attr["use_sparse_weights"].b = weighted
+        node = node_of_bags(spec, types["T"], weighted)
         (index,) = (one for one in kernels_of.needs(node) if one >= FIRST_ROW_KERNEL)
         name, recipe = kernels_of.recipe(index)
         found.append((name, objects.get(name, recipe.compile_it)))

@@ -11,7 +11,8 @@ import pytest
 def main() -> int:
     """Runs them; the result is the exit code."""
     files = {*Path(__file__).parent.glob("long_*.py")} - {Path(__file__)}
-    return int(pytest.main([*map(str, sorted(files)), "-p", "no:cacheprovider"]))
+    options = ["-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
+    return int(pytest.main([*map(str, sorted(files)), *options]))
 
 
 if __name__ == "__main__":
