@@ -21,7 +21,7 @@ Tier = Literal["fast", "rest", "all", "every"]
 #: Kernels that the tests of the fast tier use in their own processes: what a first run compiles.
 MOST_KERNELS = 330
 #: Seconds of processor time that a test may take, but for those of slow entries.
-MOST_SECONDS = 45.0
+MOST_SECONDS = 2.0
 
 
 class Cases(NamedTuple):
