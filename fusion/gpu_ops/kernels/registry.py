@@ -65,14 +65,21 @@ def _scatter_registers(stored: str) -> int:
     return 80 if stored == "float32" else 96
 
 
+#: What a thread spills on some GPUs; with more registers a multiprocessor would have a block less.
+_SCATTER_SPILLED = {"float16": 8, "bfloat16": 8, "float32": 28}
+_SCATTER_BAGS_SPILLED = {"float64": 8}
+
+
 def _scatter(stored: str) -> Kernel:
     make = _making("gradients.columns", lambda module: module.scatter_kernel(stored))
-    return Kernel(make, _scatter_registers(stored))
+    registers, spilled = _scatter_registers(stored), _SCATTER_SPILLED.get(stored, 0)
+    return Kernel(make, registers, spilled=spilled)
 
 
 def _scatter_bags(stored: str) -> Kernel:
     make = _making("gradients.bags", lambda module: module.scatter_bags_kernel(stored))
-    return Kernel(make, _scatter_registers(stored), together=WARP)
+    registers, spilled = _scatter_registers(stored), _SCATTER_BAGS_SPILLED.get(stored, 0)
+    return Kernel(make, registers, together=WARP, spilled=spilled)
 
 
 def _of(module: str, name: str) -> Kernel:
