@@ -17,26 +17,38 @@ from examples.distributed.model import BATCH, COLUMNS, DIM, MOST_IDS, ROWS
 from fusion.distribute import Table, row_sharded_messages, row_sharded_traffic
 from tests.distribute import keyed_training, processes, training
 
-STEPS, TABLES = 50, 20
+STEPS, TABLES = 20, 6
 OPTIMIZERS = [*training.OPTIMIZERS, *(f"keyed:{name}" for name in keyed_training.OPTIMIZERS)]
 #: Devices and workers.
 REPLICAS = {"workers 4": (1, 4), "devices 2": (2, 1), "workers 2": (1, 2), "one": (1, 1)}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, tmp_path: Path) -> None:
-    """Each is restored from what the one before has saved; the first is run twice."""
-    losses: dict[str, Any] = {}
-    restored_from = "workers 4"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, Any]]]]:
+    """Of each number of replicas what each prints, by the optimizers, of the first one twice.
+
+    Each is restored from what the one before has saved.
+    """
+    folder, restored_from = tmp_path_factory.mktemp("trained"), "workers 4"
+    found: dict[str, list[list[dict[str, Any]]]] = {}
     for name, (devices, workers) in REPLICAS.items():
-        arguments = [name, restored_from, str(devices), str(STEPS), str(TABLES), optimizer]
-        printed = [
-            [json.loads(line)["trained"][optimizer] for line in _run(tmp_path, arguments, workers)]
-            for _ in range(1 if losses else 2)
+        numbers = (str(number) for number in (devices, STEPS, TABLES))
+        arguments = [name, restored_from, *numbers, *OPTIMIZERS]
+        found[name] = [
+            [json.loads(line)["trained"] for line in _run(folder, arguments, workers)]
+            for _ in range(1 if found else 2)
         ]
+        restored_from = name
+    return found
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_losses_and_checkpoints_of_any_number_of_replicas(optimizer: str, trained: Any) -> None:
+    losses = {}
+    for name, runs in trained.items():
+        printed = [[told[optimizer] for told in run] for run in runs]
         assert printed[0] == printed[-1]
         losses[name] = printed[0]
-        restored_from = name
     for told in losses["workers 4"]:
         messages, sent, least = told["sent"]
         assert messages == (6 + (4 if "keyed" in optimizer else 6)) * 3 * STEPS
@@ -73,5 +85,5 @@ def test_a_step_sends_what_the_model_says(workers: int) -> None:
 
 def _run(folder: Path, arguments: list[str], workers: int) -> list[str]:
     return processes.run(
-        "tests.distribute.program", [str(folder), *arguments], workers, seconds=900
+        "tests.distribute.program", [str(folder), *arguments], workers, seconds=1800
     )
