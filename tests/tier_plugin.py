@@ -66,13 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """As many as processors; of the fast tier one more, in which tests wait a third of the time."""
-    known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    return (len(known) or os.cpu_count() or 1) + (tiers.tier() == "fast")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Searches for no garbage among what is imported and collected, all of which stays."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Tier = Literal["fast", "rest", "all", "every"]
 
 #: Kernels that the tests of the fast tier use in their own processes: what a first run compiles.
-MOST_KERNELS = 330
+MOST_KERNELS = 290
 #: Seconds of processor time that a test may take, but for those of slow entries.
 MOST_SECONDS = 2.0
 
