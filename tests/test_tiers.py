@@ -129,6 +129,15 @@ def test_a_tier_that_is_none_is_refused(monkeypatch):
         tiers.tier()
 
 
+def test_a_test_has_one_row():
+    row = "  1   8   area/test_one.py::test_it  exact slow\n"
+    assert tiers.read_table(f"# fast all path\n{row}") == {
+        "area/test_one.py::test_it": Cases(1, 8, exact=True, slow=True)
+    }
+    with pytest.raises(ValueError, match=r"two rows for area/test_one\.py::test_it"):
+        tiers.read_table(row + row)
+
+
 COSTLY = """
 import pytest
 
@@ -138,7 +147,9 @@ def test_cases(one, other):
     pass
 
 def test_slow():
+    import sys
     import time
+    sys.modules.update((f"imported_{{k}}", sys) for k in range({modules}))
     end = time.process_time() + {seconds}
     while time.process_time() < end:
         pass
@@ -176,10 +187,12 @@ def run(folder: Path, tests: str, tier: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "tier", "code"), [(0, "all", 0), (0.2, "all", 1), (0.2, "fast", 0)]
+    ("seconds", "modules", "tier", "code"),
+    [(0, 0, "all", 0), (0.2, 0, "all", 1), (0.2, 0, "fast", 0), (0.2, 99, "all", 0)],
 )
-def test_slow_tests_that_do_not_say_so_fail(tmp_path: Path, seconds, tier, code):
-    done = run(tmp_path, COSTLY.format(seconds=seconds), tier)
+def test_slow_tests_that_do_not_say_so_fail(tmp_path: Path, seconds, modules, tier, code):
+    """But for one that happens to be the first to import what others use, too."""
+    done = run(tmp_path, COSTLY.format(seconds=seconds, modules=modules), tier)
     assert done.returncode == code, done.stdout + done.stderr
     assert ("not slow in tests/tiers.txt: tests/area/test_one.py::test_slow" in done.stdout) == code
     assert "21 passed" in done.stdout

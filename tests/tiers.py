@@ -38,17 +38,24 @@ class Cases(NamedTuple):
     slow: bool = False
 
 
-def _table() -> dict[str, Cases]:
-    found = {}
-    for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
+def read_table(text: str) -> dict[str, Cases]:
+    """The rows of a table by their paths, "" for all tests.
+
+    Raises:
+      ValueError: a path has two rows.
+    """
+    found: dict[str, Cases] = {}
+    for line in text.splitlines():
         if not line.startswith("#"):
             fast, most, path, *words = line.split()
             name = "" if path == "." else path
+            if name in found:
+                raise ValueError(f"tests/tiers.txt has two rows for {path}")
             found[name] = Cases(int(fast), int(most), **dict.fromkeys(words, True))
     return found
 
 
-TABLE = _table()
+TABLE = read_table(Path(__file__).with_suffix(".txt").read_text())
 
 
 def tier() -> Tier:

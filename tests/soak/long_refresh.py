@@ -66,12 +66,11 @@ def test_versions_whose_writer_is_killed(tmp_path: Path) -> None:
             end, killed = time.monotonic() + _SECONDS, 0
             while time.monotonic() < end:
                 command = [sys.executable, "-c", _WRITES, str(tmp_path), str(killed)]
-                process = subprocess.Popen(command, stdout=subprocess.PIPE)
-                assert process.stdout is not None
-                assert process.stdout.readline() == b"imported\n"
-                _repeat(rng.uniform(0.5, 3), lambda: report(racers))
-                process.kill()
-                process.wait()
+                with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                    assert process.stdout is not None
+                    assert process.stdout.readline() == b"imported\n"
+                    _repeat(rng.uniform(0.5, 3), lambda: report(racers))
+                    process.kill()
                 killed += 1
         follower.look()
         newest = version_numbers(tmp_path)[-1]

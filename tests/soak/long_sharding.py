@@ -17,6 +17,7 @@ from examples.distributed.model import BATCH, COLUMNS, DIM, MOST_IDS, ROWS
 from fusion.distribute import Table, row_sharded_messages, row_sharded_traffic
 from tests.distribute import keyed_training, processes, training
 
+#: Of all optimizers this takes most of an hour on two processors.
 STEPS, TABLES = 20, 6
 OPTIMIZERS = [*training.OPTIMIZERS, *(f"keyed:{name}" for name in keyed_training.OPTIMIZERS)]
 #: Devices and workers.
