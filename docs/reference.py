@@ -5,12 +5,15 @@ That is docs/ops.md, and the table of HPS's fields in docs/stores.md.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fusion.ops import SPECS
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
+from fusion.schema.column_rules import IS_LOOKUP, RULES, Test
+from fusion.schema.names import SINGLE
 from fusion.stores.hps_json import SECTIONS
 
 FOLDER = Path(__file__).parent
@@ -46,7 +49,40 @@ The v1 ops give this for each entry by itself, the v2 ops its sum over the entri
 
 def ops_page() -> str:
     """The text of docs/ops.md."""
-    return "\n".join([HEAD, *map(op_section, SPECS)])
+    sections = [
+        op_section(spec) + ("\n" + rules() if spec.name == SINGLE else "") for spec in SPECS
+    ]
+    return "\n".join([HEAD, *sections])
+
+
+def rules() -> str:
+    """A table of what attrs of a column exclude each other."""
+    lines = [
+        "The first of these that holds for a column is its error, here and in the ops for many:",
+        "",
+    ]
+    lines += ["| error | where |", "|---|---|"]
+    for rule in RULES:
+        tests = [test for test in rule.tests if test != IS_LOOKUP]
+        lines.append(f"| {rule.text.replace('{', '`').replace('}', '`')} | {_words(tests)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _words(tests: Sequence[Test]) -> str:
+    return ", ".join(map(_test, tests))
+
+
+def _test(test: Test) -> str:
+    if test.values in ((True,), (False,)):
+        return f"`{test.field}`"
+    if test.values:
+        return f"`{test.field}` {'not ' * test.negated}{' or '.join(map(str, test.values))}"
+    if test.low == test.high:
+        return f"`{test.field}` {'not ' * test.negated}{test.low:g}"
+    bounds = [f">= {test.low:g}"] * (test.low > -math.inf) + [f"<= {test.high:g}"] * (
+        test.high < math.inf
+    )
+    return f"`{test.field}` {'not ' * test.negated}{' and '.join(bounds)}"
 
 
 def op_section(spec: OpSpec) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 
 from fusion.cpu_ops.numbering import Numbering
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store, store_as
+from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.pointers import as_words, stack_words
 
 _BITS = 8
 _DIGITS = 1 << _BITS
@@ -25,30 +26,30 @@ def sort_keys(numbering: Numbering, key_count: int, end: int, lists: tuple[int, 
       end: the index behind the last entry.
       lists: scratch, three of `key_count` words.
     """
-    keys, numbers = numbering.keys, lists[0]
+    keys, numbers = as_words(numbering.keys), as_words(lists[0])
     other_keys, other_numbers = lists[1], lists[2]
     largest, descents = np.uint64(0), int64(0)
     for k in range(key_count):
-        key = np.uint64(load(keys, k))
+        key = np.uint64(keys[k])
         descents += int64(key < largest)
         largest = max(largest, key)
-        store(numbers, k, k)
+        numbers[k] = k
     if descents == 0:
         return
     shift = int64(0)
     while shift < 64 and (largest >> np.uint64(shift)) != 0:
         _sort_by_digit((keys, numbers), (other_keys, other_numbers), key_count, shift)
-        keys, other_keys = other_keys, keys
-        numbers, other_numbers = other_numbers, numbers
+        keys, other_keys = as_words(other_keys), keys
+        numbers, other_numbers = as_words(other_numbers), numbers
         shift += _BITS
     if keys != numbering.keys:
         for k in range(key_count):
-            store(numbering.keys, k, load(keys, k))
-    ranks = other_numbers
+            store(numbering.keys, k, keys[k])
+    ranks = as_words(other_numbers)
     for k in range(key_count):
-        store(ranks, load(numbers, k), k)
+        ranks[numbers[k]] = k
     for entry in range(numbering.first, end):
-        rank = load(ranks, int64(load_as(numbering.unique_idxs, entry, np.int32)))
+        rank = ranks[int64(load_as(numbering.unique_idxs, entry, np.int32))]
         store_as(numbering.unique_idxs, entry, np.int32(rank), np.int32)
 
 
@@ -59,19 +60,19 @@ def _sort_by_digit(
     """Copies ids and their numbers in the order of 8 bits of the ids, else in their own."""
     starts = stack_words(_DIGITS)
     for digit in range(_DIGITS):
-        store(starts, digit, 0)
+        starts[digit] = 0
     for k in range(count):
         digit = _digit(load(source[0], k), shift)
-        store(starts, digit, load(starts, digit) + 1)
+        starts[digit] = starts[digit] + 1
     start = int64(0)
     for digit in range(_DIGITS):
-        size = load(starts, digit)
-        store(starts, digit, start)
+        size = starts[digit]
+        starts[digit] = start
         start += size
     for k in range(count):
         digit = _digit(load(source[0], k), shift)
-        index = load(starts, digit)
-        store(starts, digit, index + 1)
+        index = starts[digit]
+        starts[digit] = index + 1
         store(target[0], index, load(source[0], k))
         store(target[1], index, load(source[1], k))
 

@@ -8,41 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, LayoutOf, fields
+from fusion.schema.columns import Column
 
 
-class ColumnAttrs(Layout):
-    """What a column does: its attrs, and the kernels that do it.
+class ColumnAttrs(LayoutOf, record=Column):
+    """A column, and what its kernels need to know besides.
 
-    Floats are doubles, flags 0 or 1. The addresses and what leads to memory are of compiled code.
+    Of the column, strings are indices among those allowed, floats are doubles, flags 0 or 1. The
+    addresses and what leads to memory are of compiled code.
     """
 
     id_format: Int64  # an index into the formats below
-    combiner: Int64  # an index into `fusion.schema.columns.COLUMN_COMBINERS`
-    max_norm: Float64
-    prune: Flag
-    fill_empty_row: Flag
-    default_id: Int64
-    use_sparse_weights: Flag
-    prune_sparse_weights: Flag
-    default_weight: Float64
-    divide_no_nan: Flag
-    ends_at_last_row: Flag  # whether the last entry's row tells how many rows there are
-    use_ignored_id: Flag
-    ignored_id: Int64
-    column_stride: Int64
-    num_buckets: Int64
-    bucket_default: Int64
-    wrap_negative: Flag
     is_each: Flag  # whether ids of any shape are a matrix of one column
     has_lengths: Flag  # whether rows have a number of entries, from the left
-    sum_order: Int64  # an index into the orders below
-    mask_product: Flag
-    mask_penalty: Float64
-    divisor_epsilon: Float64
-    epsilon_input: Flag  # whether that number is among the weights instead
     is_rounded_once: Flag  # whether mean divides sums and by numbers that are not rounded before
-    dim: Int64  # -1 if not known
     row_words: Int64  # float32 words of a packed row, 0 of plain rows
     ids_dtype: Int64  # codes of dtypes, see below
     rows_dtype: Int64
@@ -62,10 +42,7 @@ class ColumnAttrs(Layout):
 INDICES, ROW_IDS, ROW_SPLITS, DENSE, COPY, LISTED = range(6)
 
 
-#: Rows with more elements have no row of zeros to stand for them.
-MOST_ZEROS = 4096
-
-#: Orders in which rows are added.
+#: Orders in which rows are added, as `fusion.schema.columns.SUM_ORDERS` has them.
 SEGMENT, AXIS, SEQUENCE, DENSE_SEGMENT = range(4)
 
 

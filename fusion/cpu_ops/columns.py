@@ -28,8 +28,9 @@ from fusion.cpu_ops.plain_columns import (
     list_sorted,
     list_sorted_weighted,
 )
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32, INT64
 
 
@@ -39,29 +40,29 @@ def _put(batch: Batch, count: int, number: int, index: int) -> int:
     column, source = batch.column, batch.source
     if is_dropped(column, source, number, index):
         return count
-    if number < 0 or number >= load(source, ColumnInputs.table_rows):
+    if number < 0 or number >= source.table_rows:
         return int64(INVALID)
-    address = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
-    store(batch.addresses, count, address)
-    if load(column, ColumnAttrs.use_sparse_weights) != 0:
-        kind = load(source, ColumnInputs.table_dtype)
-        _put_weight(batch, count, weight_at(load(source, ColumnInputs.weights), index, kind))
+    address = source.table + number * source.row_bytes
+    batch.addresses[count] = address
+    if column.use_sparse_weights != 0:
+        kind = source.table_dtype
+        _put_weight(batch, count, weight_at(source.weights, index, kind))
     return count + 1
 
 
 @jit
 def _list_sorted(batch: Batch, first: int, end: int) -> int:
     column, source = batch.column, batch.source
-    rows = load(source, ColumnInputs.entry_rows)
-    step = load(source, ColumnInputs.entry_row_stride)
-    kind = load(column, ColumnAttrs.rows_dtype)
+    rows = source.entry_rows
+    step = source.entry_row_stride
+    kind = column.rows_dtype
     for row in range(batch.count + 1):
-        store(batch.starts, row, 0)
-    changes = load(column, ColumnAttrs.num_buckets) | load(column, ColumnAttrs.wrap_negative)
+        batch.starts[row] = 0
+    changes = column.num_buckets | column.wrap_negative
     if kind == INT64 and changes == 0:
-        if load(column, ColumnAttrs.use_sparse_weights) == 0:
+        if column.use_sparse_weights == 0:
             return list_sorted(batch, first, end)
-        if load(source, ColumnInputs.table_dtype) == FLOAT32:
+        if source.table_dtype == FLOAT32:
             return list_sorted_weighted(batch, first, end)
     before, count = int64(0), int64(0)
     for k in range(first, end):
@@ -72,54 +73,44 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
         count = _put(batch, count, id_at(column, source, k, 0), k)
         if count < 0:
             return int64(INVALID)
-        store(batch.starts, row + 1, count)
+        batch.starts[row + 1] = count
     return count
 
 
 @jit
 def _list_rows(batch: Batch, first: int, last: int) -> int:
     column, source = batch.column, batch.source
-    if (
-        load(column, ColumnAttrs.use_sparse_weights) == 0
-        and load(column, ColumnAttrs.boundary_count) == 0
-    ):
+    if column.use_sparse_weights == 0 and column.boundary_count == 0:
         return list_rows(batch, first, last)
     count, end = int64(0), first_element(column, source, batch.first)
-    store(batch.starts, 0, 0)
+    batch.starts[0] = 0
     for row in range(batch.count):
         start, end = end, first_element(column, source, batch.first + row + 1)
-        if start < 0 or start > end or end > load(source, ColumnInputs.id_count):
+        if start < 0 or start > end or end > source.id_count:
             return int64(INVALID)
         for k in range(start, end):
             if not is_ignored(column, source, k):
                 count = _put(batch, count, id_at(column, source, k, k - start), k)
                 if count < 0:
                     return int64(INVALID)
-        store(batch.starts, row + 1, count)
+        batch.starts[row + 1] = count
     return count
 
 
 @jit
-def _has_single_ids(column: int, source: int) -> bool:
+def _has_single_ids(column: ColumnAttrs, source: ColumnInputs) -> bool:
     """Whether rows have one element each, and a row of zeros can stand for an empty one."""
-    if (
-        load(column, ColumnAttrs.id_format) != DENSE
-        or load(source, ColumnInputs.id_columns) != 1
-        or load(source, ColumnInputs.zeros) == 0
-    ):
+    if column.id_format != DENSE or source.id_columns != 1 or source.zeros == 0:
         return False
-    if (
-        as_float(load(column, ColumnAttrs.max_norm)) >= 0
-        or load(source, ColumnInputs.table_rows) == 0
-    ):
+    if column.max_norm >= 0 or source.table_rows == 0:
         return False
-    if load(column, ColumnAttrs.fill_empty_row) != 0 and load(column, ColumnAttrs.default_id) >= 0:
+    if column.fill_empty_row != 0 and column.default_id >= 0:
         return False
     # Of values, `ignored` is compared before they become ids.
-    has_limits = load(column, ColumnAttrs.boundary_count) > 0
-    kind = load(column, ColumnAttrs.ids_dtype)
+    has_limits = column.boundary_count > 0
+    kind = column.ids_dtype
     if has_limits:
-        return kind == FLOAT32 and load(column, ColumnAttrs.use_ignored_id) == 0
+        return kind == FLOAT32 and column.use_ignored_id == 0
     return kind in (INT32, INT64)
 
 
@@ -135,7 +126,7 @@ def list_kept(batch: Batch, first: int, end: int) -> int:
     Returns:
       The number of entries, or INVALID: rows are not in order, or something is out of bounds.
     """
-    if load(batch.column, ColumnAttrs.id_format) in (DENSE, ROW_SPLITS, LISTED):
+    if batch.column.id_format in (DENSE, ROW_SPLITS, LISTED):
         return _list_rows(batch, first, end)
     return _list_sorted(batch, first, end)
 
@@ -153,7 +144,7 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
     """
     if _has_single_ids(batch.column, batch.source):
         # One id each, or a value.
-        if load(batch.column, ColumnAttrs.boundary_count) > 0:
+        if batch.column.boundary_count > 0:
             return list_single_buckets(batch)
         return list_single_ids(batch)
     count = list_kept(batch, first, end)
@@ -161,7 +152,7 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
 
 
 @jit
-def list_unsorted(batch: Batch, order: int) -> int:
+def list_unsorted(batch: Batch, order: Words) -> int:
     """Lists the entries of all rows of a column, in any order, as `list_entries` does.
 
     Args:
@@ -173,16 +164,18 @@ def list_unsorted(batch: Batch, order: int) -> int:
 
 
 @jit
-def list_kept_unsorted(batch: Batch, order: int) -> int:
+def list_kept_unsorted(batch: Batch, order: Words) -> int:
     """As `list_unsorted`, without the entries that fill empty rows."""
-    column, source, starts = batch.column, batch.source, batch.starts
-    rows = load(source, ColumnInputs.entry_rows)
-    step = load(source, ColumnInputs.entry_row_stride)
-    kind = load(column, ColumnAttrs.rows_dtype)
+    column = batch.column
+    source = batch.source
+    starts = batch.starts
+    rows = source.entry_rows
+    step = source.entry_row_stride
+    kind = column.rows_dtype
     for row in range(batch.count + 2):
-        store(starts, row, 0)
+        starts[row] = 0
     for turn in range(2):
-        for k in range(load(source, ColumnInputs.id_count)):
+        for k in range(source.id_count):
             if is_dropped(column, source, id_at(column, source, k, 0), k):
                 continue
             row = integer_at(rows, k * step, kind)
@@ -191,14 +184,14 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
             # Counted one further on, so that in the end each row's start stands in its place.
             slot = row + 2 - turn
             if turn == 1:
-                store(order, load(starts, slot), k)
-            store(starts, slot, load(starts, slot) + 1)
+                order[starts[slot]] = k
+            starts[slot] = starts[slot] + 1
         if turn == 0:
             for row in range(batch.count):
-                store(starts, row + 2, load(starts, row + 2) + load(starts, row + 1))
+                starts[row + 2] = starts[row + 2] + starts[row + 1]
     count = int64(0)
-    for index in range(load(starts, batch.count)):
-        k = load(order, index)
+    for index in range(starts[batch.count]):
+        k = order[index]
         count = _put(batch, count, id_at(column, source, k, 0), k)
         if count < 0:
             return count
@@ -206,40 +199,35 @@ def list_kept_unsorted(batch: Batch, order: int) -> int:
 
 
 @jit
-def split_range(column: int, source: int, first: int, count: int) -> Any:
+def split_range(column: ColumnAttrs, source: ColumnInputs, first: int, count: int) -> Any:
     """As `element_range`, for rows that are dense or have splits."""
     start = first_element(column, source, first)
-    end, total = first_element(column, source, first + count), load(source, ColumnInputs.id_count)
-    is_last = first + count == load(source, ColumnInputs.batch_size)
+    end, total = first_element(column, source, first + count), source.id_count
+    is_last = first + count == source.batch_size
     is_cut = (first == 0 and start != 0) or (is_last and end != total)
-    if (
-        (is_cut and load(column, ColumnAttrs.id_format) != LISTED)
-        or start < 0
-        or end < start
-        or end > total
-    ):
+    if (is_cut and column.id_format != LISTED) or start < 0 or end < start or end > total:
         return int64(0), int64(-1)
     return start, end
 
 
 @jit
-def element_range(column: int, source: int, first: int, count: int) -> Any:
+def element_range(column: ColumnAttrs, source: ColumnInputs, first: int, count: int) -> Any:
     """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
-    if load(column, ColumnAttrs.id_format) in (DENSE, ROW_SPLITS, LISTED):
+    if column.id_format in (DENSE, ROW_SPLITS, LISTED):
         return split_range(column, source, first, count)
-    rows = load(source, ColumnInputs.entry_rows)
-    kind = load(column, ColumnAttrs.rows_dtype)
-    total = load(source, ColumnInputs.id_count)
-    step = load(source, ColumnInputs.entry_row_stride)
+    rows = source.entry_rows
+    kind = column.rows_dtype
+    total = source.id_count
+    step = source.entry_row_stride
     start = int64(0) if first == 0 else lower_bound(rows, step, kind, total, first)
-    is_last = first + count == load(source, ColumnInputs.batch_size)
+    is_last = first + count == source.batch_size
     end = total if is_last else lower_bound(rows, step, kind, total, first + count)
     return start, max(start, end)
 
 
 @jit
 def _put_weight(batch: Batch, index: int, weight: float) -> None:
-    if load(batch.source, ColumnInputs.table_dtype) == FLOAT64:
+    if batch.source.table_dtype == FLOAT64:
         store_as(batch.weights, index, weight, np.float64)
     else:
         store_as(batch.weights, index, np.float32(weight), np.float32)
@@ -268,49 +256,44 @@ def _filled(batch: Batch, count: int) -> int:
     column, source = batch.column, batch.source
     last, empty = int64(0), int64(0)
     for row in range(batch.count):
-        end = max(load(batch.starts, row + 1), last)
-        store(batch.starts, row + 1, end)
+        end = max(batch.starts[row + 1], last)
+        batch.starts[row + 1] = end
         empty += int64(1) if end == last else int64(0)
         last = end
     if empty == 0:
         return count
-    if load(column, ColumnAttrs.fill_empty_row) != 0:
-        number = max(load(column, ColumnAttrs.default_id), int64(0))
-        if number >= load(source, ColumnInputs.table_rows):
+    if column.fill_empty_row != 0:
+        number = max(column.default_id, int64(0))
+        if number >= source.table_rows:
             return int64(INVALID)
-        if load(column, ColumnAttrs.default_id) >= 0:
-            address = load(source, ColumnInputs.table) + number * load(
-                source, ColumnInputs.row_bytes
-            )
+        if column.default_id >= 0:
+            address = source.table + number * source.row_bytes
             return _insert(batch, count, empty, address)
     # A row of zeros clipped to 0 is NaN.
-    plain = (
-        load(column, ColumnAttrs.use_sparse_weights) == 0
-        and as_float(load(column, ColumnAttrs.max_norm)) < 0
-    )
-    if plain and count + empty == batch.count and load(source, ColumnInputs.zeros) != 0:
-        return _insert(batch, count, empty, load(source, ColumnInputs.zeros))
+    plain = column.use_sparse_weights == 0 and column.max_norm < 0
+    if plain and count + empty == batch.count and source.zeros != 0:
+        return _insert(batch, count, empty, source.zeros)
     return count
 
 
 @jit
 def _insert(batch: Batch, count: int, empty: int, address: int) -> int:
     """Gives each row without entries one that lies at an address; moves the others behind it."""
-    weighted = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
-    is_double = load(batch.source, ColumnInputs.table_dtype) == FLOAT64
+    weighted = batch.column.use_sparse_weights != 0
+    is_double = batch.source.table_dtype == FLOAT64
     source, target = count, count + empty
     for row in range(batch.count - 1, -1, -1):
-        n = load(batch.starts, row + 1) - load(batch.starts, row)
-        store(batch.starts, row + 1, target)
+        n = batch.starts[row + 1] - batch.starts[row]
+        batch.starts[row + 1] = target
         if n == 0:
             target -= 1
-            store(batch.addresses, target, address)
+            batch.addresses[target] = address
             if weighted:
-                _put_weight(batch, target, as_float(load(batch.column, ColumnAttrs.default_weight)))
+                _put_weight(batch, target, batch.column.default_weight)
         for _ in range(n):
             source -= 1
             target -= 1
-            store(batch.addresses, target, load(batch.addresses, source))
+            batch.addresses[target] = batch.addresses[source]
             if weighted and is_double:
                 store(batch.weights, target, load(batch.weights, source))
             elif weighted:

@@ -13,8 +13,9 @@ import numpy as np
 from fusion.cpu_ops.column_layout import DENSE, LIMIT_BLOCK, ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.half import narrower, widener
 from fusion.cpu_ops.vectors import limit_counter
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store_as
+from fusion.runtime.native.memory import load_as, store_as
 from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64
 
 #: That rows are not sorted, or that something is out of bounds.
@@ -35,13 +36,13 @@ class Batch(NamedTuple):
       weights: out, of each entry, float64 for a table of it, else float32.
     """
 
-    column: Any
-    source: Any
-    first: Any
-    count: Any
-    addresses: Any
-    starts: Any
-    weights: Any
+    column: ColumnAttrs
+    source: ColumnInputs
+    first: int
+    count: Any  # an int
+    addresses: Words
+    starts: Words
+    weights: int
 
 
 _widen_float16, _widen_bfloat16 = widener("float16"), widener("bfloat16")
@@ -51,7 +52,11 @@ _narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 @jit
 def integer_at(address: int, index: int, kind: int) -> int:
     """The int32 or int64 at an index."""
-    return load(address, index) if kind == INT64 else int64(load_as(address, index, np.int32))
+    return (
+        load_as(address, index, np.int64)
+        if kind == INT64
+        else int64(load_as(address, index, np.int32))
+    )
 
 
 @jit
@@ -109,50 +114,42 @@ def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> 
 
 
 @jit
-def id_at(column: int, source: int, index: int, position: int) -> int:
+def id_at(column: ColumnAttrs, source: ColumnInputs, index: int, position: int) -> int:
     """The id of an element: its index among all, and its position in its row."""
-    ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
-    count = load(column, ColumnAttrs.boundary_count)
+    ids, kind = source.ids, column.ids_dtype
+    count = column.boundary_count
     if count > 0:
-        number = _bucket_at(ids, index, kind, load(source, ColumnInputs.boundaries), count)
+        number = _bucket_at(ids, index, kind, source.boundaries, count)
     else:
         number = integer_at(ids, index, kind)
-    number += position * load(column, ColumnAttrs.column_stride)
-    buckets = load(column, ColumnAttrs.num_buckets)
+    number += position * column.column_stride
+    buckets = column.num_buckets
     if buckets > 0 and (number < 0 or number >= buckets):
-        return load(column, ColumnAttrs.bucket_default)
-    if number < 0 and load(column, ColumnAttrs.wrap_negative) != 0:
-        number += load(source, ColumnInputs.table_rows)
+        return column.bucket_default
+    if number < 0 and column.wrap_negative != 0:
+        number += source.table_rows
     return number
 
 
 @jit
-def first_element(column: int, source: int, row: int) -> int:
+def first_element(column: ColumnAttrs, source: ColumnInputs, row: int) -> int:
     """The first element of a row that is dense or has a split."""
-    if load(column, ColumnAttrs.id_format) == DENSE:
-        return row * load(source, ColumnInputs.id_columns)
-    return integer_at(
-        load(source, ColumnInputs.entry_rows), row, load(column, ColumnAttrs.rows_dtype)
-    )
+    if column.id_format == DENSE:
+        return row * source.id_columns
+    return integer_at(source.entry_rows, row, column.rows_dtype)
 
 
 @jit
-def is_ignored(column: int, source: int, index: int) -> bool:
+def is_ignored(column: ColumnAttrs, source: ColumnInputs, index: int) -> bool:
     """Whether an element stands for no entry, by its value."""
-    if load(column, ColumnAttrs.use_ignored_id) == 0:
+    if column.use_ignored_id == 0:
         return False
-    kind = load(column, ColumnAttrs.ids_dtype)
+    kind = column.ids_dtype
     if kind == FLOAT32:
-        return load_as(load(source, ColumnInputs.ids), index, np.float32) == np.float32(
-            load(column, ColumnAttrs.ignored_id)
-        )
+        return load_as(source.ids, index, np.float32) == np.float32(column.ignored_id)
     if kind == FLOAT64:
-        return load_as(load(source, ColumnInputs.ids), index, np.float64) == np.float64(
-            load(column, ColumnAttrs.ignored_id)
-        )
-    return integer_at(load(source, ColumnInputs.ids), index, kind) == load(
-        column, ColumnAttrs.ignored_id
-    )
+        return load_as(source.ids, index, np.float64) == np.float64(column.ignored_id)
+    return integer_at(source.ids, index, kind) == column.ignored_id
 
 
 @jit
@@ -169,22 +166,14 @@ def weight_at(address: int, index: int, kind: int) -> float:
 
 
 @jit
-def is_dropped(column: int, source: int, number: int, index: int) -> bool:
+def is_dropped(column: ColumnAttrs, source: ColumnInputs, number: int, index: int) -> bool:
     """Whether an element is no entry, for its id or its weight."""
-    if number < 0 and load(column, ColumnAttrs.prune) != 0:
+    if number < 0 and column.prune != 0:
         return True
-    if (
-        load(column, ColumnAttrs.use_sparse_weights) == 0
-        or load(column, ColumnAttrs.prune_sparse_weights) == 0
-    ):
+    if column.use_sparse_weights == 0 or column.prune_sparse_weights == 0:
         return False
     # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-    return (
-        not weight_at(
-            load(source, ColumnInputs.weights), index, load(source, ColumnInputs.table_dtype)
-        )
-        > 0
-    )
+    return not weight_at(source.weights, index, source.table_dtype) > 0
 
 
 @jit

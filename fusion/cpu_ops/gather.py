@@ -20,8 +20,9 @@ from fusion.cpu_ops.norms import norm_of
 from fusion.cpu_ops.row_loads import RowOps, row_ops
 from fusion.cpu_ops.row_tiles import AHEAD, LINE_BYTES, GatherArgs
 from fusion.cpu_ops.vectors import TileOps, tile_ops
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import as_float, load, load_as, store_as
+from fusion.runtime.native.memory import load_as, store_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.row_formats import PLAIN
 
@@ -34,7 +35,7 @@ _CLAIMED_BYTES = 512
 
 def tile_kernel(
     stored: str, lanes: int, count: int, weighted: bool, clipped: bool, row_format: str = PLAIN
-) -> Callable[[int], None]:
+) -> Callable[[GatherArgs], None]:
     """A function `(arguments)` that combines a tile of rows of dtype `stored`, see `tiles`.
 
     Args:
@@ -46,8 +47,8 @@ def tile_kernel(
     kernel = _kernel(stored, row_format, lanes, count, weighted, clipped)
     prepare = _prepare(stored, clipped)
 
-    def combine(args: int) -> None:
-        first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
+    def combine(args: GatherArgs) -> None:
+        first, end = args.first_element, args.end_element
         if first == 0:
             prepare(args)
         kernel(args, first, end - first - lanes)
@@ -57,7 +58,7 @@ def tile_kernel(
 
 def any_kernel(
     stored: str, weighted: bool, clipped: bool, row_format: str = PLAIN
-) -> Callable[[int], None]:
+) -> Callable[[GatherArgs], None]:
     """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
 
     def kernel_of(lanes: int, count: int) -> Any:
@@ -65,8 +66,8 @@ def any_kernel(
 
     by_tiles, prepare = of_any_width(stored, kernel_of), _prepare(stored, clipped)
 
-    def combine(args: int) -> None:
-        first, end = load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)
+    def combine(args: GatherArgs) -> None:
+        first, end = args.first_element, args.end_element
         if first == 0:
             prepare(args)
         by_tiles(args, first, end)
@@ -80,7 +81,7 @@ def _prepare(stored: str, clipped: bool) -> Any:
         return _norms(stored)
 
     @jit
-    def nothing(args: int) -> None:
+    def nothing(args: GatherArgs) -> None:
         pass
 
     return nothing
@@ -99,25 +100,25 @@ def _kernel(
     alone = not weighted and not clipped
 
     @jit
-    def kernel(args: int, element: int, last: int) -> None:
-        out, step = load(args, GatherArgs.out) + element * item, load(args, GatherArgs.out_bytes)
-        starts, addresses = load(args, GatherArgs.bag_starts), load(args, GatherArgs.row_addresses)
-        streamed = load(args, GatherArgs.is_streamed) != 0
+    def kernel(args: GatherArgs, element: int, last: int) -> None:
+        out, step = args.out + element * item, args.out_bytes
+        starts, addresses = args.bag_starts, args.row_addresses
+        streamed = args.is_streamed != 0
         # Lines that go past the caches must not be fetched: then it asks for what is near anyway.
         claimed = args if streamed else out + bags_ahead * step
         claimed_step = int64(0) if streamed else step
-        if alone and load(args, GatherArgs.has_one_each) != 0:
-            for b in range(load(args, GatherArgs.bag_count)):
+        if alone and args.has_one_each != 0:
+            for b in range(args.bag_count):
                 claim(claimed)
                 claimed += claimed_step
                 put(out, last, row(args, addresses, b, element, last), streamed)
                 out += step
             return
-        for b in range(load(args, GatherArgs.bag_count)):
+        for b in range(args.bag_count):
             claim(claimed)
             claimed += claimed_step
-            first = load(starts, b)
-            n = load(starts, b + 1) - first
+            first = starts[b]
+            n = starts[b + 1] - first
             if n == 0:
                 put(out, last, zero(), streamed)
             else:
@@ -154,20 +155,20 @@ def _row(rows: RowOps, dtype: type, clipped: bool) -> Any:
     if clipped:
 
         @jit
-        def clip(args: int, entry: int, tile: Any) -> Any:
+        def clip(args: GatherArgs, entry: int, tile: Any) -> Any:
             # The multiplication comes first and a zero row with limit 0 gives NaN, as in stock.
-            bound = load_as(load(args, GatherArgs.norms), entry, dtype)
-            return tile * dtype(as_float(load(args, GatherArgs.max_norm))) / bound
+            bound = load_as(args.norms, entry, dtype)
+            return tile * dtype(args.max_norm) / bound
     else:
 
         @jit
-        def clip(args: int, entry: int, tile: Any) -> Any:
+        def clip(args: GatherArgs, entry: int, tile: Any) -> Any:
             return tile
 
     @jit
-    def row(args: int, addresses: int, entry: int, element: int, last: int) -> Any:
-        prefetch(load(addresses, entry + AHEAD), element)
-        return clip(args, entry, load_tile(load(addresses, entry), element, last))
+    def row(args: GatherArgs, addresses: Words, entry: int, element: int, last: int) -> Any:
+        prefetch(addresses[entry + AHEAD], element)
+        return clip(args, entry, load_tile(addresses[entry], element, last))
 
     return row
 
@@ -176,11 +177,11 @@ def _bag(row: Any, dtype: type) -> Any:
     """A jitted function (arguments, first entry, n > 0, element, last) -> the bag's tile."""
 
     @jit
-    def bag(args: int, first: int, n: int, element: int, last: int) -> Any:
+    def bag(args: GatherArgs, first: int, n: int, element: int, last: int) -> Any:
         head = n % 8
         if head < 2:
             head += 8
-        addresses = load(args, GatherArgs.row_addresses)
+        addresses = args.row_addresses
         total = row(args, addresses, first, element, last)
         for k in range(first + 1, first + min(head, n)):
             total += row(args, addresses, k, element, last)
@@ -189,7 +190,7 @@ def _bag(row: Any, dtype: type) -> Any:
             for k in range(start + 1, start + 8):
                 block += row(args, addresses, k, element, last)
             total += block
-        combiner = load(args, GatherArgs.combiner)
+        combiner = args.combiner
         if n == 1 or combiner == SUM:
             return total
         divisor = dtype(n) if combiner == MEAN else dtype(np.sqrt(np.float64(n)))
@@ -205,8 +206,8 @@ def _weighted_bag(ops: TileOps, row: Any, dtype: type) -> Any:
     zero = ops.zero
 
     @jit
-    def divisor(args: int, first: int, n: int) -> Any:
-        weights, combiner = load(args, GatherArgs.weights), load(args, GatherArgs.combiner)
+    def divisor(args: GatherArgs, first: int, n: int) -> Any:
+        weights, combiner = args.weights, args.combiner
         total = dtype(0)
         for k in range(first, first + n):
             weight = load_as(weights, k, dtype)
@@ -214,19 +215,19 @@ def _weighted_bag(ops: TileOps, row: Any, dtype: type) -> Any:
         return total if combiner == MEAN else np.sqrt(total)
 
     @jit
-    def bag(args: int, first: int, n: int, element: int, last: int) -> Any:
-        weights, addresses = load(args, GatherArgs.weights), load(args, GatherArgs.row_addresses)
+    def bag(args: GatherArgs, first: int, n: int, element: int, last: int) -> Any:
+        weights, addresses = args.weights, args.row_addresses
         total = zero()
         for k in range(first, first + n):
             tile = row(args, addresses, k, element, last)
             weighted = tile * load_as(weights, k, dtype)
             total += weighted
-        if load(args, GatherArgs.combiner) == SUM:
+        if args.combiner == SUM:
             return total
         norm = divisor(args, first, n)
         if norm != 0:
             return total / norm
-        return zero() if load(args, GatherArgs.divide_no_nan) != 0 else total * dtype(np.inf)
+        return zero() if args.divide_no_nan != 0 else total * dtype(np.inf)
 
     return bag
 
@@ -239,13 +240,13 @@ def _norms(stored: str) -> Any:
     prefetch = tile_ops(stored, 1, 1).prefetch
 
     @jit
-    def measure(args: int) -> None:
-        limit = dtype(as_float(load(args, GatherArgs.max_norm)))
-        addresses, norms = load(args, GatherArgs.row_addresses), load(args, GatherArgs.norms)
-        dim = load(args, GatherArgs.dim)
-        for k in range(load(load(args, GatherArgs.bag_starts), load(args, GatherArgs.bag_count))):
-            prefetch(load(addresses, k + AHEAD))
-            size = norm(load(addresses, k), dim, dtype)
+    def measure(args: GatherArgs) -> None:
+        limit = dtype(args.max_norm)
+        addresses, norms = args.row_addresses, args.norms
+        dim = args.dim
+        for k in range(args.bag_starts[args.bag_count]):
+            prefetch(addresses[k + AHEAD])
+            size = norm(addresses[k], dim, dtype)
             store_as(norms, k, limit if size <= limit else size, dtype)
 
     return measure

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import Batch, put_weight, weight_at
 from fusion.cpu_ops.unique import SPREAD
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
+from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
@@ -50,23 +49,23 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     Returns:
       The number of distinct ids, and the index behind the last entry.
     """
-    fills = load(batch.column, ColumnAttrs.fill_empty_row) != 0
+    fills = batch.column.fill_empty_row != 0
     empty = _tidy_starts(batch)
-    total = load(batch.starts, batch.count)
+    total = batch.starts[batch.count]
     if not fills or empty == batch.count:
         key_count = _number_run(batch, numbering, int64(0), total, int64(0))
-    elif load(batch.column, ColumnAttrs.default_id) < 0:
+    elif batch.column.default_id < 0:
         # The index of the first filler alone decides on the order of ids.
-        before = load(batch.starts, empty)
+        before = batch.starts[empty]
         key_count = _number_run(batch, numbering, int64(0), before, int64(0))
         key_count = max(key_count, _number_of(numbering, int64(0), key_count) + 1)
         key_count = _number_run(batch, numbering, before, total, key_count)
     else:
         return _number_and_fill(batch, numbering)
     for row in range(batch.count + 1):
-        end = numbering.first + load(batch.starts, row)
+        end = numbering.first + batch.starts[row]
         store_as(numbering.splits, row, np.int32(end), np.int32)
-    if load(batch.column, ColumnAttrs.use_sparse_weights) != 0:
+    if batch.column.use_sparse_weights != 0:
         for k in range(total):
             _put_weight(batch, numbering, k, numbering.first + k)
     return key_count, numbering.first + total
@@ -75,13 +74,13 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
 @jit
 def _tidy_starts(batch: Batch) -> int:
     """Sets the starts behind empty rows; returns the first of these, or the number of rows."""
-    store(batch.starts, 0, 0)
+    batch.starts[0] = 0
     last, empty = int64(0), batch.count
     for row in range(batch.count):
-        end = max(load(batch.starts, row + 1), last)
+        end = max(batch.starts[row + 1], last)
         if end == last:
             empty = min(empty, int64(row))
-        store(batch.starts, row + 1, end)
+        batch.starts[row + 1] = end
         last = end
     return empty
 
@@ -107,7 +106,7 @@ def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, key_co
     """Numbers listed entries that have no filler between them; returns the number of ids."""
     unique_idxs = numbering.unique_idxs + 4 * numbering.first
     for k in range(start, end):
-        index = _number_of(numbering, load(batch.addresses, k), key_count)
+        index = _number_of(numbering, batch.addresses[k], key_count)
         key_count = max(key_count, index + 1)
         store_as(unique_idxs, k, np.int32(index), np.int32)
     return key_count
@@ -117,14 +116,14 @@ def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, key_co
 def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     """As `number_entries`, with an entry for each empty row."""
     column = batch.column
-    kind = load(batch.source, ColumnInputs.table_dtype)
-    weighted = load(column, ColumnAttrs.use_sparse_weights) != 0
-    filler = load(column, ColumnAttrs.default_id)
-    weight = as_float(load(column, ColumnAttrs.default_weight))
+    kind = batch.source.table_dtype
+    weighted = column.use_sparse_weights != 0
+    filler = column.default_id
+    weight = column.default_weight
     key_count, entry = int64(0), numbering.first
     for row in range(batch.count):
         store_as(numbering.splits, row, np.int32(entry), np.int32)
-        start, end = load(batch.starts, row), load(batch.starts, row + 1)
+        start, end = batch.starts[row], batch.starts[row + 1]
         if start == end:
             index = _number_of(numbering, filler, key_count)
             key_count = max(key_count, index + 1)
@@ -133,7 +132,7 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
                 put_weight(numbering.weights, entry, weight, kind)
             entry += 1
         for k in range(start, end):
-            index = _number_of(numbering, load(batch.addresses, k), key_count)
+            index = _number_of(numbering, batch.addresses[k], key_count)
             key_count = max(key_count, index + 1)
             store_as(numbering.unique_idxs, entry, np.int32(index), np.int32)
             if weighted:
@@ -146,7 +145,7 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
 @jit
 def _put_weight(batch: Batch, numbering: Numbering, listed: int, entry: int) -> None:
     """Copies the weight of a listed entry; it comes in the compute dtype."""
-    kind = load(batch.source, ColumnInputs.table_dtype)
+    kind = batch.source.table_dtype
     if kind == FLOAT64:
         weight = weight_at(batch.weights, listed, kind)
     else:

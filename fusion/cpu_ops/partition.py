@@ -5,20 +5,22 @@ from __future__ import annotations
 from numba import carray
 
 from fusion.cpu_ops.keys.layout import EV_BUCKETS
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import load, pointer
+from fusion.runtime.native.memory import pointer
+from fusion.runtime.native.pointers import as_words
 
 #: The strategies, by their place among the values of the op's attr.
 DIV, MOD, MOD_EV = range(3)
 
 
 @jit
-def _div_shard(key: int, ends: int, n_shards: int) -> int:
+def _div_shard(key: int, ends: Words, n_shards: int) -> int:
     """The shard whose rows hold `key`; `ends` are the cumulative rows. n_shards if none does."""
     low, high = int64(0), int64(n_shards)
     while low < high:
         middle = (low + high) // 2
-        if key < load(ends, middle):
+        if key < ends[middle]:
             high = middle
         else:
             low = middle + 1
@@ -26,7 +28,7 @@ def _div_shard(key: int, ends: int, n_shards: int) -> int:
 
 
 @jit
-def locate(key: int, rows: int, ends: int, n_shards: int, strategy: int) -> tuple[int, int]:
+def locate(key: int, rows: Words, ends: Words, n_shards: int, strategy: int) -> tuple[int, int]:
     """The shard of `key` and its id there; shard -1 if the key is outside the table.
 
     Args:
@@ -42,10 +44,10 @@ def locate(key: int, rows: int, ends: int, n_shards: int, strategy: int) -> tupl
             shard = _div_shard(key, ends, n_shards)
             if shard == n_shards:
                 return int64(-1), local
-            local = key - (load(ends, shard) - load(rows, shard))
+            local = key - (ends[shard] - rows[shard])
         else:
             shard, local = key % n_shards, key // n_shards
-            if local >= load(rows, shard):
+            if local >= rows[shard]:
                 return int64(-1), local
     return int64(shard), int64(local)
 
@@ -72,7 +74,11 @@ def assign_shards(
         total += rows[shard]
         ends[shard] = total
         counts[shard] = 0
-    n_shards, rows_at, ends_at = int64(rows.shape[0]), rows.ctypes.data, ends.ctypes.data
+    n_shards, rows_at, ends_at = (
+        int64(rows.shape[0]),
+        as_words(rows.ctypes.data),
+        as_words(ends.ctypes.data),
+    )
     for k in range(ids.shape[0]):
         shard, _ = locate(int64(ids[k]), rows_at, ends_at, n_shards, strategy)
         if shard < 0:
@@ -99,7 +105,11 @@ def split_ids(
       ids, rows, ends, strategy, permutation, counts: as `assign_shards` leaves them.
       addresses: int64 [P], where the ids of each shard go, of the dtype of `ids`.
     """
-    n_shards, rows_at, ends_at = int64(rows.shape[0]), rows.ctypes.data, ends.ctypes.data
+    n_shards, rows_at, ends_at = (
+        int64(rows.shape[0]),
+        as_words(rows.ctypes.data),
+        as_words(ends.ctypes.data),
+    )
     for k in range(ids.shape[0]):
         shard = permutation[k, 0]
         _, local = locate(int64(ids[k]), rows_at, ends_at, n_shards, strategy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from fusion.runtime.cache import processor
-from fusion.runtime.layout import Address, Flag, Float64, Int64, Layout
+from fusion.runtime.layout import Address, Flag, Float64, Int64, Layout, Words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -19,8 +19,8 @@ class GatherArgs(Layout):
     """
 
     bag_count: Int64
-    row_addresses: Address  # of each entry, int64, with `AHEAD` more behind
-    bag_starts: Address  # where each bag's entries start, int64 [bags + 1]
+    row_addresses: Words  # of each entry, int64, with `AHEAD` more behind
+    bag_starts: Words  # where each bag's entries start, int64 [bags + 1]
     out: Address  # of the first result
     out_bytes: Int64  # from one result to the next
     dim: Int64

@@ -16,9 +16,10 @@ import numpy as np
 from fusion.cpu_ops.any_width import of_any_width
 from fusion.cpu_ops.combine import MEAN, SUM
 from fusion.cpu_ops.vectors import tile_ops
-from fusion.runtime.layout import Address, Int64, Layout
+from fusion.runtime.layout import Address, Int64, Layout, Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as
+from fusion.runtime.native.memory import load_as
+from fusion.runtime.native.pointers import as_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -40,11 +41,13 @@ class ScatterArgs(Layout):
     end_element: Int64
     rows: Address  # where rows of half types go in the end
     # Of kernels for any width alone:
-    sum_addresses: Address  # of the sums of each row, int64, where they are apart; or 0
+    sum_addresses: Words  # of the sums of each row, int64, where they are apart; or 0
     masks: Address  # of bags that give zeros, a byte each that is not 0; or 0
 
 
-def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable[[int], None]:
+def tile_kernel(
+    stored: str, lanes: int, count: int, weighted: bool
+) -> Callable[[ScatterArgs], None]:
     """A function `(arguments)` that adds a tile of rows of dtype `stored`.
 
     Args:
@@ -53,14 +56,14 @@ def tile_kernel(stored: str, lanes: int, count: int, weighted: bool) -> Callable
     """
     kernel = _kernel(stored, lanes, count, weighted, False)
 
-    def scatter(args: int) -> None:
-        first, end = load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element)
+    def scatter(args: ScatterArgs) -> None:
+        first, end = args.first_element, args.end_element
         kernel(args, first, end - first - lanes)
 
     return scatter
 
 
-def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
+def any_kernel(stored: str, weighted: bool) -> Callable[[ScatterArgs], None]:
     """A function as that of `tile_kernel` for any number of elements, see `of_any_width`."""
 
     def kernel_of(lanes: int, count: int) -> Any:
@@ -68,8 +71,8 @@ def any_kernel(stored: str, weighted: bool) -> Callable[[int], None]:
 
     by_tiles = of_any_width(stored, kernel_of)
 
-    def scatter(args: int) -> None:
-        by_tiles(args, load(args, ScatterArgs.first_element), load(args, ScatterArgs.end_element))
+    def scatter(args: ScatterArgs) -> None:
+        by_tiles(args, args.first_element, args.end_element)
 
     return scatter
 
@@ -90,28 +93,28 @@ def _kernel(stored: str, lanes: int, count: int, weighted: bool, may_be_apart: b
     finish = _finish(stored, top, sums)
 
     @jit
-    def sum_at(apart: int, rows: int, row_bytes: int, row: int, element: int) -> int:
+    def sum_at(apart: Words, rows: int, row_bytes: int, row: int, element: int) -> int:
         if apart != 0:
-            return load(apart, row) + element * sum_item
+            return apart[row] + element * sum_item
         return rows + row * row_bytes
 
     @jit
-    def kernel(args: int, element: int, last: int) -> None:
-        top_grad = load(args, ScatterArgs.top_grad) + element * item
-        step = load(args, ScatterArgs.top_grad_bytes)
-        starts = load(args, ScatterArgs.bag_starts)
-        row_indices = load(args, ScatterArgs.row_indices)
-        weights = load(args, ScatterArgs.weights)
-        rows = load(args, ScatterArgs.sums) + element * sum_item
-        row_bytes = load(args, ScatterArgs.sum_bytes)
-        apart = load(args, ScatterArgs.sum_addresses) if may_be_apart else int64(0)
-        masks = load(args, ScatterArgs.masks) if may_be_apart else int64(0)
-        low, high = load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)
+    def kernel(args: ScatterArgs, element: int, last: int) -> None:
+        top_grad = args.top_grad + element * item
+        step = args.top_grad_bytes
+        starts = args.bag_starts
+        row_indices = args.row_indices
+        weights = args.weights
+        rows = args.sums + element * sum_item
+        row_bytes = args.sum_bytes
+        apart = as_words(args.sum_addresses if may_be_apart else int64(0))
+        masks = args.masks if may_be_apart else int64(0)
+        low, high = args.first_row, args.end_row
         # Distinct ids are numbered as they occur: one that is not below `fresh` is new. Sums are
         # not begun with 0, since 0 + -0 would lose the sign.
         fresh = low
         end = int64(load_as(starts, int64(0), np.int32))
-        for bag in range(load(args, ScatterArgs.bag_count)):
+        for bag in range(args.bag_count):
             first, end = end, int64(load_as(starts, bag + 1, np.int32))
             if first == end:
                 continue
@@ -150,8 +153,8 @@ def _scale(dtype: type) -> Any:
     """
 
     @jit
-    def scale(args: int, tile: Any, first: int, end: int) -> Any:
-        combiner, n = load(args, ScatterArgs.combiner), np.float64(end - first)
+    def scale(args: ScatterArgs, tile: Any, first: int, end: int) -> Any:
+        combiner, n = args.combiner, np.float64(end - first)
         if combiner == SUM:
             return tile
         return tile * (dtype(1.0 / n) if combiner == MEAN else dtype(1.0 / np.sqrt(n)))
@@ -164,9 +167,9 @@ def _weighted_scale(ops: Any, dtype: type) -> Any:
     zero = ops.zero
 
     @jit
-    def scale(args: int, tile: Any, first: int, end: int) -> Any:
-        combiner = load(args, ScatterArgs.combiner)
-        weights = load(args, ScatterArgs.weights)
+    def scale(args: ScatterArgs, tile: Any, first: int, end: int) -> Any:
+        combiner = args.combiner
+        weights = args.weights
         total = dtype(0)
         if combiner == SUM:
             return tile
@@ -194,11 +197,11 @@ def _finish(stored: str, top: Any, sums: Any) -> Any:
         return nothing
 
     @jit
-    def narrow(args: int, element: int, last: int) -> None:
-        rows = load(args, ScatterArgs.rows) + element * item
-        totals = load(args, ScatterArgs.sums) + element * sum_item
-        step = load(args, ScatterArgs.sum_bytes)
-        for index in range(load(args, ScatterArgs.first_row), load(args, ScatterArgs.end_row)):
+    def narrow(args: ScatterArgs, element: int, last: int) -> None:
+        rows = args.rows + element * item
+        totals = args.sums + element * sum_item
+        step = args.sum_bytes
+        for index in range(args.first_row, args.end_row):
             row = rows + index * (step // narrowing)
             store_row(row, last, load_sum(totals + index * step, last))
 

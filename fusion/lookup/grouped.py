@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -12,23 +12,12 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
-from fusion.lookup.keyed_columns import (
-    beside_keyed,
-    is_here,
-    is_keyed,
-    keyed_inputs,
-    read_keyed,
-)
+from fusion.lookup.keyed_columns import beside_keyed, is_here, is_keyed, keyed_inputs, read_keyed
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
-from fusion.schema.columns import (
-    COLUMN_ATTRS,
-    POST_ATTRS,
-    PRE_ATTRS,
-    column_name,
-)
+from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, Column, column_name
 from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.partitioned import KeyedTable
 from fusion.tables.replicas import beside
@@ -160,7 +149,7 @@ def single_lookup(column: Lookup) -> tf.Tensor:
     """
     part, (table,) = _part(column), _tables([column])
     inputs = table, part.ids, part.entry_rows, part.dense_shape, part.weights
-    result = ops.fused_embedding_lookup(*inputs, **part.attrs, column_name=_name(column))
+    result = ops.fused_embedding_lookup(*inputs, **asdict(part.column), column_name=_name(column))
     (shaped,) = _shaped(result, [1], [column], [part])
     return shaped
 
@@ -222,13 +211,11 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
         return ops.grouped_embedding_pre_look_up(**given), {}
     with beside_keyed(columns, keyed):
         entries = ops.grouped_keyed_embedding_pre_look_up(
-            **given,
-            **keyed_inputs(len(columns), keyed),
-            dims=[part.attrs["dim"] for part in parts],
+            **given, **keyed_inputs(len(columns), keyed), dims=[part.column.dim for part in parts]
         )
     found = dict(zip(keyed, entries.embeddings, strict=True))
     for number, rows in found.items():
-        rows.set_shape([None, parts[number].attrs["dim"]])
+        rows.set_shape([None, parts[number].column.dim])
     return entries, found
 
 
@@ -301,7 +288,7 @@ def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
 def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[Any]]:
     """The attrs of an op for these columns, of those by the name of their list."""
     return {
-        key: [part.attrs.get(attr.name, attr.default) for part in parts]
+        key: [getattr(part.column, attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
     }
 
@@ -335,19 +322,19 @@ def _shaped(
     batch = next((n for n in map(_static_rows, columns) if n is not None), None)
     results, left = (result if isinstance(result, list) else [result]), iter(parts)
     for matrix, count in zip(results, output_columns, strict=True):
-        dims = [part.attrs["dim"] for part in islice(left, count)]
+        dims = [part.column.dim for part in islice(left, count)]
         matrix.set_shape([batch, None if -1 in dims else sum(dims)])
     return results
 
 
 class _Part(NamedTuple):
-    """The inputs of a column but for its table, and its attrs as far as they are no defaults."""
+    """The inputs of a column but for its table, and its attrs."""
 
     ids: tf.Tensor
     entry_rows: tf.Tensor
     dense_shape: tf.Tensor
     weights: tf.Tensor
-    attrs: dict[str, Any]
+    column: Column
 
 
 def _tables(columns: Sequence[Lookup | tf.Tensor]) -> list[tf.Tensor]:
@@ -378,42 +365,37 @@ def _table(column: Lookup) -> Any:
 def _part(column: Lookup | tf.Tensor) -> _Part:
     number = tf.constant(0, tf.int64, [1])
     if not isinstance(column, Lookup):
-        attrs = {"form": "copy", "dim": _dim(column)}
-        return _Part(number, number, number, tf.zeros([1], column.dtype), attrs)
+        copied = Column(form="copy", dim=_dim(column))
+        return _Part(number, number, number, tf.zeros([1], column.dtype), copied)
     (table,) = column.shards
     options, ids, dtype = column.options, column.ids, table.dtype.base_dtype
     if isinstance(table, KeyedTable):
         options = options.without_filled_rows()
     values = weight_values(column.weights, dtype)
-    attrs = _attrs(options, dtype, values is not None) | {"dim": _dim(table)}
-    if column.sum_order != "segment":
-        attrs["sum_order"] = column.sum_order
+    weighted = values is not None
+    does = Column(
+        combiner=options.combiner,
+        max_norm=options.split_max_norm(dtype)[1],
+        prune=options.prune,
+        fill_empty_row=options.fill_empty_row,
+        default_id=options.default_id_attr,
+        use_sparse_weights=weighted,
+        prune_sparse_weights=weighted and options.prune and options.combiner != "sum",
+        row_count=options.row_count,
+        dim=_dim(table),
+        sum_order=column.sum_order,
+    )
     weights = tf.ones([1], dtype) if values is None else values
     if isinstance(ids, tf.Tensor):
-        attrs |= {"form": "dense"}
+        does = replace(does, form="dense")
         if column.ignored_id is not None:
-            attrs |= {"use_ignored_id": True, "ignored_id": column.ignored_id}
-        return _Part(ids, number, number, weights, attrs)
+            does = replace(does, use_ignored_id=True, ignored_id=column.ignored_id)
+        return _Part(ids, number, number, weights, does)
     if isinstance(ids, tf.RaggedTensor):
-        form = {"form": "row_splits"}
-        return _Part(ids.flat_values, ids.row_splits, number, weights, attrs | form)
+        does = replace(does, form="row_splits")
+        return _Part(ids.flat_values, ids.row_splits, number, weights, does)
     ids = as_sparse(ids, options, "ids")
-    form = {"form": "indices"}
-    return _Part(ids.values, ids.indices, ids.dense_shape, weights, attrs | form)
-
-
-def _attrs(options: LookupOptions, dtype: tf.DType, weighted: bool) -> dict[str, Any]:
-    """The attrs of a lookup but for those of its tensors."""
-    return {
-        "combiner": options.combiner,
-        "max_norm": options.split_max_norm(dtype)[1],
-        "prune": options.prune,
-        "fill_empty_row": options.fill_empty_row,
-        "default_id": options.default_id_attr,
-        "use_sparse_weights": weighted,
-        "prune_sparse_weights": weighted and options.prune and options.combiner != "sum",
-        "row_count": options.row_count,
-    }
+    return _Part(ids.values, ids.indices, ids.dense_shape, weights, does)
 
 
 def _static_rows(column: Lookup | tf.Tensor) -> int | None:

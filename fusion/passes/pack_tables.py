@@ -15,7 +15,7 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from fusion.passes.analysis.handles import VARIABLE_OPS, Handles, Place
-from fusion.passes.emit.arguments import COPIED, set_column_attrs, unused, unused_number
+from fusion.passes.emit.arguments import set_column_attrs, unused, unused_number
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.calls import CALLS, callees
 from fusion.passes.graph.edit import GraphEdit, apply_edits
@@ -26,6 +26,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
 from fusion.passes.graph.view import GraphView
 from fusion.schema.attributes import ID_TYPES, PACKED_ATTR
+from fusion.schema.columns import Column
 from fusion.schema.names import GROUPED, READ_TABLE_FILE, READ_TABLES, SINGLE
 from fusion.schema.row_formats import PLAIN, packed_words
 
@@ -78,10 +79,7 @@ class TablePacker:
     """
 
     def __init__(
-        self,
-        graph_def: graph_pb2.GraphDef,
-        bound: Mapping[Place, str],
-        outputs: Collection[str],
+        self, graph_def: graph_pb2.GraphDef, bound: Mapping[Place, str], outputs: Collection[str]
     ) -> None:
         signatures = OpSignatures(graph_def.library.function)
         functions = graph_def.library.function
@@ -277,12 +275,11 @@ def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
     """Why a column of an op for whole lookups cannot read packed rows."""
     op, is_single = view.op(name), view.op(name) == SINGLE
     columns = [only_column(view, name)] if is_single else [*grouped_columns(view, name)]
-    attrs = columns[position].attrs
     if columns[position].is_packed:
         return f"{op} {name!r} reads it packed already"
     if columns[position].is_copy:
         return f"{op} {name!r} copies it"
-    if attrs["max_norm"] >= 0:
+    if columns[position].column.max_norm >= 0:
         return f"{op} {name!r} limits the norms of its rows"
     return None
 
@@ -320,8 +317,8 @@ def _replace_gather(edit: GraphEdit, gather: str, packing: Packing) -> None:
     build.inputs(node, table, ids, number, number, unused(build, "weights", types_pb2.DT_FLOAT))
     id_type = view.type_attr(gather, "Tindices")
     set_types(node, T=types_pb2.DT_FLOAT, Tids=id_type, Trows=types_pb2.DT_INT64)
-    attrs = {**COPIED, "form": "each", "dim": packing.dimension, "row_format": packing.row_format}
-    set_column_attrs(node, attrs, gather)
+    column = Column(form="each", dim=packing.dimension, row_format=packing.row_format)
+    set_column_attrs(node, column, gather)
     set_lists(node, boundaries=())
     rows = Tensor(build.add(node))
     edit.remove([gather], node.name)

@@ -168,7 +168,7 @@ class _Ungroup:
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
-        set_column_attrs(node, column.attrs, column.name)
+        set_column_attrs(node, column.column, column.name)
         return Tensor(build.add(node))
 
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:

@@ -4,12 +4,16 @@
         '''A job that threads share.'''
 
         kernel: Address  # void (*)(job, 0)
+        pool: Pool  # a pointer to a record
         task_count: Int64
         slots: Fields = fields(16)
+        settings: Settings = record(Settings)  # that lies there
 
 `Job.task_count` is the index of a field: `load(job, Job.task_count)` in code for CPUs and GPUs,
 `words[Job.task_count]` in Python. `Job.SIZE` is the number of fields, those of an array included.
 As in C++ and in ctypes, the fields of a derived layout follow those of its base.
+
+`LayoutOf` takes fields from a dataclass, so that they are declared there alone.
 
 All of them are compile-time constants of Numba, see `fusion.runtime.native.memory`; this module
 needs no Numba.
@@ -17,8 +21,11 @@ needs no Numba.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from typing import ClassVar, TypeAlias
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 #: Types of fields, which say what a field holds. That of the attribute is `int`, its index.
 Address: TypeAlias = int
@@ -31,32 +38,133 @@ Float64: TypeAlias = int
 Fields: TypeAlias = int
 
 
+L = TypeVar("L", bound="Layout")
+
+
 class _Length(int):
-    """The length of an array in the declaration of a layout."""
+    """The length of an array in the declaration of a layout, and the layout of its records."""
+
+    layout: LayoutType | None = None
 
 
-def fields(length: int) -> int:
+def fields(length: int) -> Words:
     """Declares an array of `length` fields, 0 if its length varies from record to record."""
-    return _Length(length)
+    return cast(Words, _Length(length))
+
+
+def record(layout: type[L], count: int = 1) -> L:
+    """Declares a record within a record, or so many; 0 if that varies from record to record."""
+    length = _Length(count * layout.SIZE)
+    length.layout = layout
+    return cast(L, length)
+
+
+class Field(NamedTuple):
+    """A field of a layout, so many words behind the start of a record."""
+
+    offset: int
+    is_float: bool
+    is_array: bool
+    is_words: bool
+    layout: LayoutType | None  # of a record in its place
+    pointee: str | None  # the name of the layout of the record to which it points
+
+    def target(self, owner: LayoutType) -> LayoutType | None:
+        """The layout of the record that the field is or points to; None for another value."""
+        if self.pointee is None:
+            return self.layout
+        for base in owner.__mro__:
+            if found := getattr(sys.modules[base.__module__], self.pointee, None):
+                return cast(LayoutType, found)
+        raise NameError(f"{owner.__name__} points to {self.pointee}, which its module lacks")
+
+
+def _name(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else str(annotation.__name__)
+
+
+#: Annotations of fields that hold the bits of a double, in layouts and in dataclasses.
+_FLOATS = ("Float64", "float")
+#: Annotations of other fields that point to no record.
+_PLAIN = ("Address", "Int64", "Flag", "Float64", "Fields")
 
 
 class LayoutType(type):
     """The type of layouts."""
 
+    SIZE: int
+    FIELDS: Mapping[str, Field]
 
-class Layout(metaclass=LayoutType):
+
+#: What a record is in compiled code: its address, of a type that has its fields.
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    _Address = int
+else:
+    _Address = object
+
+
+class Words(_Address):
+    """Words one after the other, int64: `words[k]`. A field of this type points to them.
+
+    One that is declared with `fields` has them in its place.
+    """
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> int: ...
+
+        def __setitem__(self, index: int, value: int) -> None: ...
+
+
+class Layout(_Address, metaclass=LayoutType):
     """The base of all layouts.
 
     Attributes:
       SIZE: the number of fields, of 8 bytes each.
+      FIELDS: by their names, in their order.
     """
 
-    SIZE: ClassVar[int] = 0
+    if TYPE_CHECKING:
 
-    def __init_subclass__(cls) -> None:
-        index = cls.SIZE
-        for name in inspect.get_annotations(cls):
+        def __getitem__(self, index: int) -> Self:
+            """Of an array, whose first record this is, another."""
+
+    SIZE: ClassVar[int] = 0
+    FIELDS: ClassVar[Mapping[str, Field]] = {}
+
+    def __init_subclass__(cls, record: type | None = None) -> None:
+        index, own = cls.SIZE, dict[str, Field]()
+        given = {one.name: one.type for one in dataclasses.fields(record)} if record else {}
+        for name, annotation in (given | inspect.get_annotations(cls)).items():
             length = cls.__dict__.get(name, 1)
+            is_array, text = isinstance(length, _Length), _name(annotation)
+            layout = getattr(length, "layout", None)
+            known = is_array or name in given or text in (*_PLAIN, "Words")
+            pointee = None if known else text
+            own[name] = Field(index, text in _FLOATS, is_array, text == "Words", layout, pointee)
             setattr(cls, name, index)
             index += int(length)
-        cls.SIZE = index
+        cls.SIZE, cls.FIELDS = index, {**cls.FIELDS, **own}
+
+
+class _DerivedType(LayoutType):
+    """The type of layouts whose fields are those of a dataclass, too."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> int: ...
+
+
+class LayoutOf(Layout, metaclass=_DerivedType):
+    """The base of layouts with a field for each of a dataclass, in front of their own.
+
+    class Column(LayoutOf, record=Attrs): ...
+    """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...

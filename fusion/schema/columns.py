@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fusion.runtime.tensorflow.dtypes import COMPUTED
@@ -32,94 +32,122 @@ GROUP_FORMS = (*FORMS, "copy")
 #: In the order of the constants of `fusion.cpu_ops.column_layout`.
 SUM_ORDERS = ("segment", "axis", "sequence", "dense_segment")
 
+#: Rows with more elements have no row of zeros to stand for them.
+MOST_ZEROS = 4096
+
 #: In the order of the constants of `fusion.cpu_ops.combine`.
 COLUMN_COMBINERS = (*COMBINERS, "max")
 
 #: Dtypes of ids, and of the values that boundaries make ids of.
 VALUES = (*IDS, *COMPUTED)
 
-#: The attrs of a column besides its dtypes and boundaries, by the name of their list in a group.
-COLUMN_ATTRS: dict[str, Attr] = {
-    "forms": Attr(
-        "form", "string", default="indices", allowed=FORMS, doc="how ids are given, see above"
-    ),
-    "combiners": replace(
+
+def _attr(
+    default: Any,
+    doc: str,
+    allowed: tuple[str, ...] = (),
+    minimum: int | None = None,
+    many: str = "",
+) -> Any:
+    """A field of `Column`; `many` is what its list is called, where that is no plural in s."""
+    more = {"doc": doc, "allowed": allowed, "minimum": minimum, "many": many}
+    return field(default=default, metadata=more)
+
+
+def _shared(attr: Attr, many: str = "", **changes: Any) -> Any:
+    """The same, of an attr that other ops have, too."""
+    attr = replace(attr, **changes)
+    return _attr(attr.default, attr.doc, attr.allowed, attr.minimum, many)
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is done with the ids of an embedding column, besides its dtypes and boundaries.
+
+    Each field is an attr of the ops for whole columns; of a group, there is a list of it. What does
+    not go together is refused when a node's state is made, see `fusion.ops.cpu.columns`.
+    """
+
+    form: str = _attr("indices", "how ids are given, see above", FORMS)
+    combiner: str = _shared(
         COMBINER_ATTR,
         allowed=COLUMN_COMBINERS,
         doc="of a bag; max only in sum_order axis, sequence",
-    ),
-    "max_norms": MAX_NORM_ATTR,
-    "prunes": Attr("prune", "bool", default=False, doc="whether to drop ids < 0"),
-    "fill_empty_rows": Attr(
-        "fill_empty_row",
-        "bool",
-        default=False,
-        doc="whether rows that keep no entry look up max(default_id, 0)",
-    ),
-    "default_ids": DEFAULT_ID_ATTR,
-    "use_sparse_weights": USE_WEIGHTS_ATTR,
-    "prune_sparse_weights": PRUNE_WEIGHTS_ATTR,
-    "default_weights": DEFAULT_WEIGHT_ATTR,
-    "divide_no_nans": replace(
-        NO_NAN_ATTR, doc="whether weights that add up to 0 give zeros; else NaN or inf"
-    ),
-    "row_counts": ROW_COUNT_ATTR,
-    "use_ignored_ids": Attr(
-        "use_ignored_id", "bool", default=False, doc="whether ignored_id counts; only dense"
-    ),
-    "ignored_ids": Attr("ignored_id", "int", default=-1, doc="value that stands for no entry"),
-    "column_strides": Attr(
-        "column_stride",
-        "int",
-        default=0,
-        doc="what each column of dense ids adds to the ids behind it",
-    ),
-    "num_buckets": BUCKET_ATTRS[0],
-    "bucket_defaults": BUCKET_ATTRS[1],
-    "dims": Attr(
-        "dim", "int", default=-1, doc="D where it is known, for which code is made ready; else -1"
-    ),
-    "wrap_negatives": Attr(
-        "wrap_negative", "bool", default=False, doc="whether an id < 0 counts from the table's end"
-    ),
-    "sum_orders": Attr(
-        "sum_order",
-        "string",
-        default="segment",
-        allowed=SUM_ORDERS,
-        doc="how rows are added: as SparseSegmentSum, Sum over an axis, UnsortedSegmentSum or "
+    )
+    max_norm: float = _shared(MAX_NORM_ATTR)
+    prune: bool = _attr(False, "drop ids < 0")
+    fill_empty_row: bool = _attr(False, "rows without entries look up max(default_id, 0)")
+    default_id: int = _shared(DEFAULT_ID_ATTR)
+    use_sparse_weights: bool = _shared(USE_WEIGHTS_ATTR, many="use_sparse_weights")
+    prune_sparse_weights: bool = _shared(PRUNE_WEIGHTS_ATTR, many="prune_sparse_weights")
+    default_weight: float = _shared(DEFAULT_WEIGHT_ATTR)
+    divide_no_nan: bool = _shared(
+        NO_NAN_ATTR, doc="weights that add up to 0 give zeros; else NaN or inf"
+    )
+    row_count: str = _shared(ROW_COUNT_ATTR)
+    use_ignored_id: bool = _attr(False, "ignored_id is no entry; only of dense forms")
+    ignored_id: int = _attr(-1, "id that stands for no entry")
+    column_stride: int = _attr(0, "added to a dense id for each column on its left")
+    num_buckets: int = _shared(BUCKET_ATTRS[0], many="num_buckets")
+    bucket_default: int = _shared(BUCKET_ATTRS[1])
+    dim: int = _attr(
+        -1, "width of a row if it is known, for which kernels are specialized; else -1"
+    )
+    wrap_negative: bool = _attr(False, "ids < 0 count from the end of the table")
+    sum_order: str = _attr(
+        "segment",
+        "how rows are added: as SparseSegmentSum, Sum over an axis, UnsortedSegmentSum or "
         "SegmentSum does; max takes the largest as Max and UnsortedSegmentMax do",
-    ),
-    "mask_products": Attr(
-        "mask_product",
-        "bool",
-        default=False,
-        doc="whether the row of what is no entry counts times 0; else as zeros; only axis",
-    ),
-    "mask_penalties": Attr(
-        "mask_penalty",
-        "float",
-        default=0.0,
-        doc="if not 0, is subtracted from the row of what is no entry; only axis",
-    ),
-    "divisor_epsilons": Attr(
-        "divisor_epsilon", "float", default=0.0, doc="is added to what mean divides by; only axis"
-    ),
-    "epsilon_inputs": Attr(
-        "epsilon_input",
-        "bool",
-        default=False,
-        doc="whether weights, that do not count, are a number that is added instead; only axis",
-    ),
-    "row_formats": Attr(
-        "row_format",
-        "string",
-        default=PLAIN,
-        allowed=ROW_FORMATS,
-        doc="how the table stores rows: plain ones are D elements; of others, see above, `dim` is "
+        SUM_ORDERS,
+    )
+    mask_product: bool = _attr(
+        False, "rows of what is no entry are multiplied by 0 instead of skipped; only axis"
+    )
+    mask_penalty: float = _attr(
+        0.0, "if not 0, subtracted from rows of what is no entry; only axis", many="mask_penalties"
+    )
+    divisor_epsilon: float = _attr(0.0, "added to the divisor of mean; only axis")
+    epsilon_input: bool = _attr(
+        False, "weights are one number, added to the divisor in place of divisor_epsilon; only axis"
+    )
+    row_format: str = _attr(
+        PLAIN,
+        "how the table stores rows: plain ones are D elements; of others, see above, `dim` is "
         "D; only CPU, T float32, no max_norm",
-    ),
-}
+        ROW_FORMATS,
+    )
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Column:
+        """The column of an op's attrs, of which strings may be bytes, and some are not its own."""
+        own: dict[str, Any] = {one.name: attrs[one.name] for one in fields(cls)}
+        texts = {name: text.decode() for name, text in own.items() if isinstance(text, bytes)}
+        return cls(**own | texts)
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Some attrs."""
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a Mean over an axis, of all there is, and no quotient of two sums."""
+        is_whole = (self.sum_order, self.form, self.combiner) == ("axis", "dense", "mean")
+        is_masked = self.use_ignored_id or self.use_sparse_weights or self.divide_no_nan
+        return is_whole and not (is_masked or self.divisor_epsilon or self.epsilon_input)
+
+
+_KINDS = {"bool": "bool", "float": "float", "int": "int", "str": "string"}
+
+
+def _attrs_of_column() -> Iterator[tuple[str, Attr]]:
+    for one in fields(Column):
+        given = {"default": one.default, **one.metadata}
+        many = given.pop("many") or f"{one.name}s"
+        yield many, Attr(one.name, _KINDS[str(one.type)], **given)
+
+
+#: The attrs of a column, by the name of their list in a group.
+COLUMN_ATTRS = dict(_attrs_of_column())
 
 BOUNDARIES_ATTR = Attr(
     "boundaries",
@@ -131,10 +159,7 @@ BOUNDARIES_ATTR = Attr(
 #: What messages call a column; not among `COLUMN_ATTRS`, since nothing is computed by it.
 NAME_ATTR = Attr("column_name", "string", default="", doc="what messages call the column")
 NAMES_ATTR = Attr(
-    "column_names",
-    "list(string)",
-    default=(),
-    doc="if not empty, column_name of each column",
+    "column_names", "list(string)", default=(), doc="if not empty, column_name of each column"
 )
 
 
@@ -188,14 +213,6 @@ ROWS_DOC = (
     "`q * scale + offset`, which is rounded twice. Zeros fill the last word. All else is as if\n"
     "the table were the float32 matrix [rows, D] of these elements. `Tpacked` has to be uint8."
 )
-
-
-def is_mean(attrs: Mapping[str, Any]) -> bool:
-    """Whether a column is a Mean over an axis, of all there is, and no quotient of two sums."""
-    wanted = {"sum_order": "axis", "form": "dense", "combiner": "mean"}
-    names = ("use_ignored_id", "use_sparse_weights", "divisor_epsilon", "epsilon_input")
-    is_wanted = all(attrs[name] == value for name, value in wanted.items())
-    return is_wanted and not any(attrs[name] for name in (*names, "divide_no_nan"))
 
 
 #: Attrs that the op before gathers does not have.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fusion.schema.columns import Column
 from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE, SINGLE
 from fusion.schema.row_formats import PLAIN
 from fusion.stock_ops.bags import Bags, combined, entry_counts, gradients, sorted_bags
@@ -163,7 +164,7 @@ def _post_v1_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
 def _single(attrs: Attrs, inputs: Tensors) -> Tensors:
     if attrs["row_format"] != PLAIN:
         raise NoDefinition
-    return (dense_sum(attrs, inputs),)
+    return (dense_sum(Column.of(attrs), inputs),)
 
 
 DEFINITIONS: dict[str, Definition] = {

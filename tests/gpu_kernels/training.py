@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import INT64
+from fusion.schema.attributes import LAST_ROW
 from tests.gpu_kernels.references import same
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     ids = [draw.integers(0, count + 1, each) for _ in range(2)]
     rows = [np.sort(draw.integers(0, batch, each)) for _ in range(2)]
     rows[0][-1] = rows[1][-1] = batch - 1
-    attrs = {ColumnAttrs.keys_dtype: INT64, ColumnAttrs.ends_at_last_row: 1}
+    attrs = {ColumnAttrs.keys_dtype: INT64, ColumnAttrs.row_count: LAST_ROW}
     described = [
         Column(
             column_layout.ROW_IDS, 0, 2**63 - 1, 1, gpu.put(ids[k]), each, rows=gpu.put(rows[k]),

@@ -52,7 +52,7 @@ class Given:
         """The column as kernels find it."""
         attrs = {ATTRS[name][1]: value for name, value in self.attrs.items()}
         attrs |= {
-            ColumnAttrs.ends_at_last_row: self.last_row,
+            ColumnAttrs.row_count: self.last_row,
             ColumnAttrs.keys_dtype: DTYPES[self.keys].code,
         }
         rows = self.rows

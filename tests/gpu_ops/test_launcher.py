@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from numba import types
 from numba.core.errors import TypingError
 
 from fusion import ops
@@ -21,6 +22,8 @@ from fusion.ops.gpu import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.pointers import POINTERS
 from fusion.runtime.registration import op_kernels
 from fusion.runtime.registration.creation import KernelsRecord
 from fusion.runtime.tensorflow import library
@@ -69,6 +72,9 @@ def _of_no_dtype(frame: int, device: Any) -> None:
     launch_for(device, "unique", frame, 1, 128, 0)
 
 
+_OF_A_FRAME = types.void(POINTERS.record_type(Frame))
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -83,7 +89,7 @@ def _of_no_dtype(frame: int, device: Any) -> None:
 def test_a_launch_that_fits_no_kernel_is_not_compiled(body: Any, message: str) -> None:
     compiled: Any = jit(device_methods.with_device(body))
     with pytest.raises(TypingError, match=message):
-        compiled.compile("void(int64)")
+        compiled.compile(_OF_A_FRAME)
 
 
 def test_a_launch_that_fits_its_kernel_is_compiled() -> None:
@@ -91,7 +97,7 @@ def test_a_launch_that_fits_its_kernel_is_compiled() -> None:
         device.launch("fill_numbers", 1, 128, 0, 0, 0)
 
     compiled: Any = jit(device_methods.with_device(body))
-    compiled.compile("void(int64)")
+    compiled.compile(_OF_A_FRAME)
 
 
 @pytest.fixture

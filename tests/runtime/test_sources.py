@@ -89,7 +89,7 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
         ("runtime/native/compiler.py", ('"sched_yield", ', ""), ALL - {SCAN, SORT}),
         ("runtime/native/entry.py", (r"_SHORT_FRAME = 64", "_SHORT_FRAME = 65"), NODES),
         ("runtime/tensorflow/layout.py", (r"^MAX_RANK = 2", "MAX_RANK = 3"),
-         NODES | {SHAPES}),
+         NODES | {SHAPES, SERVE}),
         ("schema/attributes.py", (r'^COMBINERS = \("', 'COMBINERS = ("other", "'),
          {COMBINE}),
         ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {GATHER}),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 #: The values of the attr `fault`, by place.
@@ -32,7 +33,8 @@ _GIVE_UNINITIALISED, _WRITE_INPUT, _LEAK = 7, 8, 9
 def _misreader() -> Any:
     from fusion.runtime.native.frame import data, scratch, size
     from fusion.runtime.native.jit import int64, jit
-    from fusion.runtime.native.memory import load, stack_words, store
+    from fusion.runtime.native.memory import load, store
+    from fusion.runtime.native.pointers import stack_words
     from fusion.runtime.tensorflow.c_api import (
         datatype,
         tf_allocate_temp,
@@ -43,7 +45,7 @@ def _misreader() -> Any:
     )
 
     @jit
-    def misread(frame: int, fault: int) -> int:
+    def misread(frame: Frame, fault: int) -> int:
         """A number that is read where there is none, if that is the fault."""
         source = data(frame, 0, 0)
         if fault == _READ_PAST:
@@ -67,7 +69,7 @@ def _misreader() -> Any:
     return misread
 
 
-def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     from fusion.runtime.native.errors import INTERNAL, fail
     from fusion.runtime.native.frame import attr, data, failed, output_vector, vector
     from fusion.runtime.native.memory import load, store
@@ -75,7 +77,7 @@ def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
 
     misread = _misreader()
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         values = vector(frame, 0, np.int64)
         fault, count = attr(frame, 0), values.shape[0]
         out = output_vector(frame, 0, 0, count, np.int64)

@@ -23,7 +23,8 @@ import numpy as np
 from fusion.cpu_ops.column_layout import AXIS
 from fusion.cpu_ops.vectors import TileOps, larger, larger_or_nan, rounder, tile_ops
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load_as, stack_words
+from fusion.runtime.native.memory import load_as
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: Bytes of what TensorFlow's packages compute at once: AVX's vectors, or those of Arm.

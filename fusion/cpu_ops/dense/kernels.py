@@ -30,7 +30,7 @@ from fusion.cpu_ops.row_loads import RowOps, row_ops
 from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store
+from fusion.runtime.native.memory import load_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.row_formats import PLAIN
 
@@ -50,7 +50,7 @@ def tile_kernel(
     takes_max: bool,
     row_format: str = PLAIN,
     earlier_across: bool = False,
-) -> Callable[[int], None]:
+) -> Callable[[GatherArgs], None]:
     """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
 
     Args:
@@ -71,16 +71,16 @@ def tile_kernel(
     is_axis, differs = order == AXIS, fold.join is not fold.join_alone
     in_packets = order != SEQUENCE
 
-    def combine(args: int) -> None:
-        element = load(args, GatherArgs.first_element)
-        last = load(args, GatherArgs.end_element) - element - lanes
-        out, step = load(args, GatherArgs.out), load(args, GatherArgs.out_bytes)
-        starts, dim = load(args, GatherArgs.bag_starts), load(args, GatherArgs.dim)
-        for b in range(load(args, GatherArgs.bag_count)):
-            first = load(starts, b)
-            n = load(starts, b + 1) - first
+    def combine(args: GatherArgs) -> None:
+        element = args.first_element
+        last = args.end_element - element - lanes
+        out, step = args.out, args.out_bytes
+        starts, dim = args.bag_starts, args.dim
+        for b in range(args.bag_count):
+            first = starts[b]
+            n = starts[b + 1] - first
             has_four = in_packets and n >= _FOUR_SUMS_FROM and dim >= packet
-            has_four &= is_axis or load(args, GatherArgs.combiner) == SUM
+            has_four &= is_axis or args.combiner == SUM
             if not is_axis or dim > 1:
                 behind = n // 4 * 4 if has_four else int64(0)
                 tile = add_up(args, first, n, behind, element, last)
@@ -93,14 +93,14 @@ def tile_kernel(
     return combine
 
 
-def any_kernel(stored: str, *how: Any) -> Callable[[int], None]:
+def any_kernel(stored: str, *how: Any) -> Callable[[GatherArgs], None]:
     """A function as that of `tile_kernel` for any number of elements: slower, for rare shapes."""
     one = jit(tile_kernel(stored, 1, 1, *how))
 
-    def combine(args: int) -> None:
-        for element in range(load(args, GatherArgs.dim)):
-            store(args, GatherArgs.first_element, element)
-            store(args, GatherArgs.end_element, element + 1)
+    def combine(args: GatherArgs) -> None:
+        for element in range(args.dim):
+            args.first_element = element
+            args.end_element = element + 1
             one(args)
 
     return combine
@@ -111,12 +111,12 @@ def _term(rows: RowOps, stored: str, fold: Fold, terms: int) -> Any:
     load_tile, rounded, dtype = rows.load, fold.rounded, DTYPES[stored].compute_type
 
     @jit
-    def term(args: int, k: int, element: int, last: int) -> Any:
-        tile = load_tile(load(load(args, GatherArgs.row_addresses), k), element, last)
+    def term(args: GatherArgs, k: int, element: int, last: int) -> Any:
+        tile = load_tile(args.row_addresses[k], element, last)
         if terms == TIMES:
-            return rounded(tile * load_as(load(args, GatherArgs.weights), k, dtype))
+            return rounded(tile * load_as(args.weights, k, dtype))
         if terms == LESS:
-            return rounded(tile - load_as(load(args, GatherArgs.weights), k, dtype))
+            return rounded(tile - load_as(args.weights, k, dtype))
         return tile
 
     return term
@@ -132,12 +132,12 @@ def _tile_sum(zero: Any, rows: RowOps, stored: str, fold: Fold, terms: int, orde
     keeps_one = order != SEQUENCE
 
     @jit
-    def term(args: int, k: int, element: int, last: int) -> Any:
-        prefetch(load(load(args, GatherArgs.row_addresses), k + AHEAD), element)
+    def term(args: GatherArgs, k: int, element: int, last: int) -> Any:
+        prefetch(args.row_addresses[k + AHEAD], element)
         return row_term(args, k, element, last)
 
     @jit
-    def add_up(args: int, first: int, n: int, behind: int, element: int, last: int) -> Any:
+    def add_up(args: GatherArgs, first: int, n: int, behind: int, element: int, last: int) -> Any:
         if keeps_one and n == 1:  # which is no sum: -0.0 stays
             return term(args, first, element, last)
         total = zero() + start
@@ -162,30 +162,30 @@ def _divided(zero: Any, stored: str, fold: Fold, terms: int, order: int) -> Any:
     is_axis, most = order == AXIS, 1 << _COUNTED_BITS[stored]
 
     @jit
-    def weights_of(args: int, b: int, n: int) -> Any:
-        total, first = dtype(0), load(load(args, GatherArgs.bag_starts), b)
+    def weights_of(args: GatherArgs, b: int, n: int) -> Any:
+        total, first = dtype(0), args.bag_starts[b]
         for k in range(first, first + n):
-            weight = load_as(load(args, GatherArgs.weights), k, dtype)
-            total += weight if load(args, GatherArgs.combiner) == MEAN else weight * weight
+            weight = load_as(args.weights, k, dtype)
+            total += weight if args.combiner == MEAN else weight * weight
         return total
 
     @jit
-    def divisor_of(args: int, b: int, n: int) -> Any:
+    def divisor_of(args: GatherArgs, b: int, n: int) -> Any:
         if is_axis:
-            return load_as(load(args, GatherArgs.divisors), b, dtype)
+            return load_as(args.divisors, b, dtype)
         number = dtype(min(n, int64(most)))
         if terms == TIMES:
             number = weights_of(args, b, n)
-        return number if load(args, GatherArgs.combiner) == MEAN else dtype(np.sqrt(number))
+        return number if args.combiner == MEAN else dtype(np.sqrt(number))
 
     @jit
-    def divided(args: int, b: int, n: int, tile: Any) -> Any:
-        if load(args, GatherArgs.combiner) in (SUM, MAX):
+    def divided(args: GatherArgs, b: int, n: int, tile: Any) -> Any:
+        if args.combiner in (SUM, MAX):
             return tile
         divisor = divisor_of(args, b, n)
-        if divisor == 0 and load(args, GatherArgs.divide_no_nan) != 0:
+        if divisor == 0 and args.divide_no_nan != 0:
             return zero()
-        if load(args, GatherArgs.is_rounded_once) != 0:
+        if args.is_rounded_once != 0:
             return tile / divisor
         return rounded(tile) / rounded(zero() + divisor)
 
@@ -204,13 +204,13 @@ def _by_element(stored: str, row_format: str, fold: Fold, terms: int, order: int
     divided = _divided(zero, stored, fold, terms, order)
 
     @jit
-    def first_of(args: int, k: int) -> Any:
+    def first_of(args: GatherArgs, k: int) -> Any:
         return term(args, k, int64(0), int64(0))
 
     in_packets, is_axis = fold_in_packets(stored, fold, first_of), order == AXIS
 
     @jit
-    def one_by_one(args: int, first: int, n: int, element: int) -> Any:
+    def one_by_one(args: GatherArgs, first: int, n: int, element: int) -> Any:
         if n == 1:
             return term(args, first, element, int64(0))
         total = zero() + start
@@ -219,16 +219,16 @@ def _by_element(stored: str, row_format: str, fold: Fold, terms: int, order: int
         return total
 
     @jit
-    def by_element(args: int, b: int, first: int, n: int, out: int) -> None:
-        dim = load(args, GatherArgs.dim)
+    def by_element(args: GatherArgs, b: int, first: int, n: int, out: int) -> None:
+        dim = args.dim
         if dim == 1:
             store_tile(out, int64(0), divided(args, b, n, in_packets(args, first, n)))
             return
         start, total = int64(0), dim
         if is_axis:
-            start = (load(args, GatherArgs.first_row) + b) * dim
-            total = load(args, GatherArgs.all_rows) * dim
-        for e in range(load(args, GatherArgs.first_element), load(args, GatherArgs.end_element)):
+            start = (args.first_row + b) * dim
+            total = args.all_rows * dim
+        for e in range(args.first_element, args.end_element):
             place = (start + e) // packet * packet
             if place < start or place + packet > min(start + dim, total):
                 tile = divided(args, b, n, one_by_one(args, first, n, e))

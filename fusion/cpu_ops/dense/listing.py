@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.combine import MAX, MEAN, SUM
 from fusion.cpu_ops.dense.folds import weight_sum
 from fusion.cpu_ops.elements import INVALID, Batch, integer_at, weight_at
 from fusion.cpu_ops.half import narrower, widener
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import as_float, load, store, store_as
+from fusion.runtime.native.memory import store_as
 from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT64
 
 
@@ -68,23 +67,23 @@ def _rounded(number: float, kind: int) -> float:
 def _divisor(batch: Batch, row: int, number: int) -> float:
     """What a row's sum is divided by, for a number of entries that it has without weights."""
     column, source = batch.column, batch.source
-    kind, width = load(source, ColumnInputs.table_dtype), load(source, ColumnInputs.id_columns)
-    total, is_mean = float(number), load(column, ColumnAttrs.combiner) == MEAN
-    if load(column, ColumnAttrs.is_rounded_once) != 0:
+    kind, width = source.table_dtype, source.id_columns
+    total, is_mean = float(number), column.combiner == MEAN
+    if column.is_rounded_once != 0:
         return total
-    if load(column, ColumnAttrs.use_sparse_weights) == 0:
+    if column.use_sparse_weights == 0:
         total = _rounded(total, kind)
     else:
-        weights = load(source, ColumnInputs.weights)
-        first = (batch.first + row) * load(source, ColumnInputs.weight_step)
+        weights = source.weights
+        first = (batch.first + row) * source.weight_step
         if is_mean:
             total = _sum_of_weights(weights, first, width, kind)
         else:
             total = _sum_of_squares(weights, first, width, kind)
     root = total if is_mean else _rounded(np.sqrt(total), kind)
-    epsilon = as_float(load(column, ColumnAttrs.divisor_epsilon))
-    if load(column, ColumnAttrs.epsilon_input) != 0:
-        epsilon = weight_at(load(source, ColumnInputs.weights), 0, kind)
+    epsilon = column.divisor_epsilon
+    if column.epsilon_input != 0:
+        epsilon = weight_at(source.weights, 0, kind)
     return _rounded(root + _rounded(epsilon, kind), kind)
 
 
@@ -102,30 +101,24 @@ def list_all(batch: Batch, divisors: int) -> int:
       The number of elements, or INVALID: an id is out of bounds.
     """
     column, source = batch.column, batch.source
-    ids, kind = load(source, ColumnInputs.ids), load(column, ColumnAttrs.ids_dtype)
-    width, table_kind = (
-        load(source, ColumnInputs.id_columns),
-        load(source, ColumnInputs.table_dtype),
-    )
-    table, table_rows = load(source, ColumnInputs.table), load(source, ColumnInputs.table_rows)
-    row_bytes, zeros = load(source, ColumnInputs.row_bytes), load(source, ColumnInputs.zeros)
-    wrapped = table_rows if load(column, ColumnAttrs.wrap_negative) != 0 else int64(0)
-    may_ignore = load(column, ColumnAttrs.use_ignored_id) != 0
-    ignored = load(column, ColumnAttrs.ignored_id)
-    has_lengths = load(column, ColumnAttrs.has_lengths) != 0
-    lengths, lengths_kind = (
-        load(source, ColumnInputs.entry_rows),
-        load(column, ColumnAttrs.rows_dtype),
-    )
-    is_product = load(column, ColumnAttrs.mask_product) != 0
-    penalty = _rounded(as_float(load(column, ColumnAttrs.mask_penalty)), table_kind)
-    weights = load(source, ColumnInputs.weights)
-    has_weights = load(column, ColumnAttrs.use_sparse_weights) != 0
-    weight_step = load(source, ColumnInputs.weight_step)
-    has_divisor = load(column, ColumnAttrs.combiner) not in (SUM, MAX)
+    ids, kind = source.ids, column.ids_dtype
+    width, table_kind = source.id_columns, source.table_dtype
+    table, table_rows = source.table, source.table_rows
+    row_bytes, zeros = source.row_bytes, source.zeros
+    wrapped = table_rows if column.wrap_negative != 0 else int64(0)
+    may_ignore = column.use_ignored_id != 0
+    ignored = column.ignored_id
+    has_lengths = column.has_lengths != 0
+    lengths, lengths_kind = source.entry_rows, column.rows_dtype
+    is_product = column.mask_product != 0
+    penalty = _rounded(column.mask_penalty, table_kind)
+    weights = source.weights
+    has_weights = column.use_sparse_weights != 0
+    weight_step = source.weight_step
+    has_divisor = column.combiner not in (SUM, MAX)
     inside, count = int64(-1), int64(0)
     for row in range(batch.count):
-        store(batch.starts, row, count)
+        batch.starts[row] = count
         left = width
         if has_lengths:
             left = integer_at(lengths, batch.first + row, lengths_kind)
@@ -147,9 +140,9 @@ def list_all(batch: Batch, divisors: int) -> int:
                 _put(batch.weights, count, np.float64(0 if counts else 1) * penalty, table_kind)
             elif not counts:
                 address = zeros
-            store(batch.addresses, count, address)
+            batch.addresses[count] = address
             count += 1
         if has_divisor:
             _put(divisors, row, _divisor(batch, row, left if has_lengths else entries), table_kind)
-    store(batch.starts, batch.count, count)
+    batch.starts[batch.count] = count
     return count if inside < 0 or count == 0 else int64(INVALID)

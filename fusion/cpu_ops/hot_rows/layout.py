@@ -5,8 +5,19 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
-from fusion.runtime.threads.layout import Job
+from fusion.cpu_ops.keys.layout import KeyIndex
+from fusion.runtime.layout import (
+    Address,
+    Fields,
+    Flag,
+    Float64,
+    Int64,
+    Layout,
+    Words,
+    fields,
+    record,
+)
+from fusion.runtime.threads.layout import Job, Pool
 
 #: Of a histogram of nanoseconds: an octave has so many buckets, so that a bucket is 1/8 wide.
 OCTAVE_BUCKETS = 8
@@ -28,9 +39,9 @@ def hash_of_name(name: bytes) -> int:
 class HotTable(Layout):
     """The hot rows of a table: an index of keys, and a row for each of them."""
 
-    index: Address  # `KeyIndex`
+    index: KeyIndex
     rows: Address  # [capacity, row_bytes]
-    owners: Address  # int64 [capacity]: whose row it is
+    owners: Words  # int64 [capacity]: whose row it is
     marks: Address  # uint8 [capacity]: 1 if it was read since the hand came by
     default: Address  # the row of keys that nobody has
     row_bytes: Int64
@@ -55,7 +66,7 @@ class MissQueue(Layout):
 
     semaphore: Fields = fields(4)  # sem_t has 32 bytes; is posted when there is something
     lock: Int64
-    entries: Address
+    entries: Words
     capacity: Int64
     first: Int64
     count: Int64
@@ -67,15 +78,15 @@ class StoreRecord(Layout):
 
     is_open: Flag
     user_count: Int64  # who looks up at the moment
-    tables: Address  # `HotTable` [table_count]
+    tables: HotTable  # [table_count]
     table_count: Int64
     lookup: Address  # void (*)(`StoreCall`)
     work: Address  # void (*)(`StoreCall`, 0), of threads that help
-    pool: Address  # of threads, 0 for none
+    pool: Pool  # of threads, 0 for none
     server: Int64  # who fetches what is waited for, see `fusion.runtime.upcalls`
     upcalls: Address
     patience_ns: Int64
-    queue: Address  # `MissQueue`
+    queue: MissQueue
     latency_ns: Int64  # of all lookups together
     latencies: Fields = fields(HISTOGRAM_BUCKETS)
 
@@ -85,7 +96,7 @@ class StoreSlot(Layout):
 
     name: Address  # UTF-8
     name_length: Int64
-    record: Address  # `StoreRecord`, 0 if there is none
+    record: StoreRecord  # 0 if there is none
 
 
 #: So many names a process has for stores.
@@ -96,14 +107,14 @@ class StoreNames(Layout):
     """The names by which ops find stores."""
 
     count: Int64
-    slots: Fields = fields(MOST_STORES * StoreSlot.SIZE)
+    slots: StoreSlot = record(StoreSlot, MOST_STORES)
 
 
 class StoreCall(Job):
     """A lookup in tables of a store."""
 
-    store: Address  # `StoreRecord`
-    calls: Address  # `TableCall` [call_count]
+    store: StoreRecord
+    calls: TableCall  # [call_count]
     call_count: Int64
     task_keys: Int64
     waiting_count: Int64  # out: keys whose rows are to be waited for
@@ -112,22 +123,14 @@ class StoreCall(Job):
 class TableCall(Layout):
     """Keys that are looked up in a table."""
 
-    table: Address  # `HotTable`
-    keys: Address  # int64 [key_count]
+    table: HotTable
+    keys: Words  # int64 [key_count]
     key_count: Int64
     out: Address  # [key_count, row_bytes]
-    missing: Address  # out: the numbers of keys that were not found, int64 [key_count], unordered
+    missing: Words  # out: the numbers of keys that were not found, int64 [key_count], unordered
     missing_count: Int64  # out
     is_waiting: Flag  # out: whether the rows of these have to be fetched now
     first_task: Int64
-
-
-class Waiting(Layout):
-    """What Python is asked to fetch: the head of a request. A `WaitingTable` for each follows."""
-
-    store: Address  # `StoreRecord`
-    table_count: Int64
-    tables: Fields = fields(0)
 
 
 class WaitingTable(Layout):
@@ -135,3 +138,11 @@ class WaitingTable(Layout):
 
     number: Int64
     key_count: Int64
+
+
+class Waiting(Layout):
+    """What Python is asked to fetch: the head of a request. A `WaitingTable` for each follows."""
+
+    store: StoreRecord
+    table_count: Int64
+    tables: WaitingTable = record(WaitingTable, 0)

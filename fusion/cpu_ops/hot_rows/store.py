@@ -7,14 +7,13 @@ import numpy as np
 from fusion.cpu_ops.hot_rows.layout import (
     HASH_PRIME,
     HASH_START,
-    HotTable,
     StoreNames,
     StoreRecord,
     StoreSlot,
 )
 from fusion.runtime.native.atomic import atomic_load
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcmp, load, load_as
+from fusion.runtime.native.memory import c_memcmp, load_as
 
 
 @jit
@@ -27,11 +26,11 @@ def hash_of_text(address: int, length: int) -> int:
 
 
 @jit
-def find_store(names: int, name: int, length: int) -> int:
+def find_store(names: StoreNames, name: int, length: int) -> int:
     """The address of the `StoreRecord` under a name, 0 if there is none."""
     for k in range(atomic_load(names, StoreNames.count)):
-        slot = names + 8 * (StoreNames.slots + StoreSlot.SIZE * k)
-        if _is_name(load(slot, StoreSlot.name), load(slot, StoreSlot.name_length), name, length):
+        slot = names.slots[k]
+        if _is_name(slot.name, slot.name_length, name, length):
             return atomic_load(slot, StoreSlot.record)
     return int64(0)
 
@@ -42,19 +41,17 @@ def _is_name(one: int, one_length: int, other: int, other_length: int) -> bool:
 
 
 @jit
-def find_table(record: int, name: int, length: int, hashed: int, first: int) -> int:
+def find_table(record: StoreRecord, name: int, length: int, hashed: int, first: int) -> int:
     """The number of the table of a store that has a name, -1 if there is none.
 
     Args:
       hashed: the hash of the name.
       first: where the search begins.
     """
-    count = load(record, StoreRecord.table_count)
+    count = record.table_count
     for k in range(count):
         number = first + k if first + k < count else first + k - count
-        table = load(record, StoreRecord.tables) + 8 * HotTable.SIZE * number
-        if load(table, HotTable.name_hash) == hashed and _is_name(
-            load(table, HotTable.name), load(table, HotTable.name_length), name, length
-        ):
+        table = record.tables[number]
+        if table.name_hash == hashed and _is_name(table.name, table.name_length, name, length):
             return int64(number)
     return int64(-1)

@@ -27,10 +27,11 @@ from fusion.cpu_ops.keys.index import add, find, remove
 from fusion.cpu_ops.keys.layout import STRIPES, Addition, KeyIndex
 from fusion.cpu_ops.keys.rows import release_rows, retire_row
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.runtime.layout import Fields, Layout, fields
+from fusion.runtime.layout import Layout, Words, fields
 from fusion.runtime.native.atomic import atomic_add, atomic_load, keep_order
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, load, load_as, stack_words, store, store_as
+from fusion.runtime.native.memory import c_memcpy, load_as, store, store_as
+from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
 from fusion.runtime.threads.jobs import sched_yield
 
 #: Keys that are found before their rows are read, so that rows come from memory side by side.
@@ -43,9 +44,9 @@ _STAGES = 3
 class _Found(Layout):
     """What is known of a block of keys."""
 
-    hashes: Fields = fields(BLOCK)
-    versions: Fields = fields(BLOCK)  # of their stripes
-    numbers: Fields = fields(BLOCK)  # of their rows, from 1 on
+    hashes: Words = fields(BLOCK)
+    versions: Words = fields(BLOCK)  # of their stripes
+    numbers: Words = fields(BLOCK)  # of their rows, from 1 on
 
 
 #: Lines of a row that are asked for.
@@ -58,29 +59,29 @@ _SPINS = 200
 
 
 @jit
-def _row(table: int, number: int) -> int:
+def _row(table: HotTable, number: int) -> int:
     """The address of a row by its number, counted from 1."""
-    return load(table, HotTable.rows) + (number - 1) * load(table, HotTable.row_bytes)
+    return table.rows + (number - 1) * table.row_bytes
 
 
 @jit
-def _version(table: int, hashed: int) -> int:
-    index = load(table, HotTable.index)
+def _version(table: HotTable, hashed: int) -> int:
+    index = table.index
     return atomic_load(index, KeyIndex.versions + (hashed & (STRIPES - 1)))
 
 
 @jit
-def _mark(table: int, number: int) -> None:
+def _mark(table: HotTable, number: int) -> None:
     """Notes that a row was read; what was noted already is not written, for others read it."""
-    marks = load(table, HotTable.marks)
+    marks = table.marks
     if load_as(marks, number - 1, np.uint8) == np.uint8(0):
         store_as(marks, number - 1, np.uint8(1), np.uint8)
 
 
 @jit
-def read_row(table: int, key: int, out: int) -> bool:
+def read_row(table: HotTable, key: int, out: int) -> bool:
     """Copies the row of a key, if it is there."""
-    index, hashed, spins = load(table, HotTable.index), hash_of(key), 0
+    index, hashed, spins = table.index, hash_of(key), 0
     while True:
         version = _version(table, hashed)
         if version & 1 == 0:
@@ -88,7 +89,7 @@ def read_row(table: int, key: int, out: int) -> bool:
             number = find(index, key, hashed, count, whole_of(count))
             if number <= 0:
                 return False
-            c_memcpy(out, _row(table, number), load(table, HotTable.row_bytes))
+            c_memcpy(out, _row(table, number), table.row_bytes)
             keep_order()
             if _version(table, hashed) == version:
                 _mark(table, number)
@@ -99,7 +100,7 @@ def read_row(table: int, key: int, out: int) -> bool:
 
 
 @jit
-def read_rows(table: int, keys: int, first: int, end: int, out: int, call: int) -> None:
+def read_rows(table: HotTable, keys: Words, first: int, end: int, out: int, call: Words) -> None:
     """Copies the rows of keys, those that are there.
 
     Args:
@@ -110,7 +111,7 @@ def read_rows(table: int, keys: int, first: int, end: int, out: int, call: int) 
       call: (missing, count) two words: the address of the numbers of keys that are not there, and
         how many these are; several threads may add to them.
     """
-    index = load(table, HotTable.index)
+    index = table.index
     count = atomic_load(index, KeyIndex.bucket_count)
     whole = whole_of(count)
     found = stack_words(int64(_STAGES * _Found.SIZE))
@@ -118,13 +119,17 @@ def read_rows(table: int, keys: int, first: int, end: int, out: int, call: int) 
     for step in range(blocks + _STAGES - 1):
         # Each block is a step behind the next one, so that what a stage asks for has come.
         if step < blocks:
-            own, start = _found_of(found, step), first + step * BLOCK
-            _ask_buckets(index, keys + 8 * start, min(end - start, int64(BLOCK)), own, count, whole)
+            own, start = as_record(_Found, _found_of(found, step)), first + step * BLOCK
+            _ask_buckets(
+                index, as_words(keys + 8 * start), min(end - start, int64(BLOCK)), own, count, whole
+            )
         if 1 <= step <= blocks:
-            own, start = _found_of(found, step - 1), first + (step - 1) * BLOCK
-            _find(table, keys + 8 * start, min(end - start, int64(BLOCK)), own, count, whole)
+            own, start = as_record(_Found, _found_of(found, step - 1)), first + (step - 1) * BLOCK
+            _find(
+                table, as_words(keys + 8 * start), min(end - start, int64(BLOCK)), own, count, whole
+            )
         if step >= 2:
-            own, start = _found_of(found, step - 2), first + (step - 2) * BLOCK
+            own, start = as_record(_Found, _found_of(found, step - 2)), first + (step - 2) * BLOCK
             _copy(table, keys, start, min(end - start, int64(BLOCK)), own, out, call)
 
 
@@ -134,25 +139,27 @@ def _found_of(found: int, block: int) -> int:
 
 
 @jit
-def _ask_buckets(index: int, keys: int, size: int, found: int, count: int, whole: int) -> None:
+def _ask_buckets(
+    index: KeyIndex, keys: Words, size: int, found: _Found, count: int, whole: int
+) -> None:
     """Asks for the buckets of a block of keys to be brought near."""
     for k in range(size):
-        hashed = hash_of(load(keys, k))
-        store(found, _Found.hashes + k, hashed)
+        hashed = hash_of(keys[k])
+        found.hashes[k] = hashed
         prefetch_line(bucket_of(index, hashed, count, whole))
 
 
 @jit
-def _find(table: int, keys: int, size: int, found: int, count: int, whole: int) -> None:
+def _find(table: HotTable, keys: Words, size: int, found: _Found, count: int, whole: int) -> None:
     """Finds the rows of a block of keys, and asks for these to be brought near."""
-    index, marks = load(table, HotTable.index), load(table, HotTable.marks)
-    lines = (load(table, HotTable.row_bytes) + _LINE_BYTES - 1) // _LINE_BYTES
+    index, marks = table.index, table.marks
+    lines = (table.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
     lines = min(lines, int64(_MOST_LINES))
     for k in range(size):
-        hashed = load(found, _Found.hashes + k)
-        store(found, _Found.versions + k, _version(table, hashed))
-        number = find(index, load(keys, k), hashed, count, whole)
-        store(found, _Found.numbers + k, number)
+        hashed = found.hashes[k]
+        found.versions[k] = _version(table, hashed)
+        number = find(index, keys[k], hashed, count, whole)
+        found.numbers[k] = number
         if number > 0:
             row = _row(table, number)
             for line in range(lines):
@@ -161,27 +168,31 @@ def _find(table: int, keys: int, size: int, found: int, count: int, whole: int) 
 
 
 @jit
-def _copy(table: int, keys: int, start: int, size: int, found: int, out: int, call: int) -> None:
+def _copy(
+    table: HotTable, keys: Words, start: int, size: int, found: _Found, out: int, call: Words
+) -> None:
     """Copies the rows of a block of keys that were found."""
-    row_bytes = load(table, HotTable.row_bytes)
+    row_bytes = table.row_bytes
     for k in range(size):
-        number, into = load(found, _Found.numbers + k), out + (start + k) * row_bytes
+        number, into = found.numbers[k], out + (start + k) * row_bytes
         is_there = number > 0
         if is_there:
             c_memcpy(into, _row(table, number), row_bytes)
             keep_order()
-            version, hashed = load(found, _Found.versions + k), load(found, _Found.hashes + k)
+            version, hashed = found.versions[k], found.hashes[k]
             if version & 1 == 0 and _version(table, hashed) == version:
                 _mark(table, number)
             else:
-                is_there = read_row(table, load(keys, start + k), into)
+                is_there = read_row(table, keys[start + k], into)
         if not is_there:
             at = atomic_add(call, int64(1), int64(1))
-            store(load(call, 0), at, start + k)
+            store(call[0], at, start + k)
 
 
 @jit
-def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, chosen: int) -> None:
+def insert_rows(
+    table: HotTable, keys: Words, rows: int, count: int, is_new: int, chosen: int
+) -> None:
     """Writes the rows of keys.
 
     Args:
@@ -192,16 +203,16 @@ def insert_rows(table: int, keys: int, rows: int, count: int, is_new: int, chose
     lock(table, HotTable.lock)
     for k in range(count):
         if chosen == 0 or load_as(chosen, k, np.uint8) != np.uint8(0):
-            _insert(table, load(keys, k), rows + k * load(table, HotTable.row_bytes), is_new)
+            _insert(table, keys[k], rows + k * table.row_bytes, is_new)
     unlock(table, HotTable.lock)
 
 
 @jit
-def _insert(table: int, key: int, row: int, is_new: int) -> None:
-    index, hashed = load(table, HotTable.index), hash_of(key)
+def _insert(table: HotTable, key: int, row: int, is_new: int) -> None:
+    index, hashed = table.index, hash_of(key)
     count = atomic_load(index, KeyIndex.bucket_count)
     number = find(index, key, hashed, count, whole_of(count))
-    row_bytes = load(table, HotTable.row_bytes)
+    row_bytes = table.row_bytes
     if number > 0:
         stripe = hashed & (STRIPES - 1)
         begin_change(index, stripe)
@@ -211,39 +222,38 @@ def _insert(table: int, key: int, row: int, is_new: int) -> None:
     if is_new == 0:
         return
     _make_room(table)
-    addition = stack_words(Addition.SIZE)
-    for k in range(Addition.SIZE):
-        store(addition, k, 0)
-    store(addition, Addition.admission, 1)
-    store(addition, Addition.table, load(table, HotTable.rows))
-    store(addition, Addition.first, row)
-    store(addition, Addition.dim, row_bytes // 4)
-    store(addition, Addition.item_bytes, 4)
+    addition = stack_record(Addition)
+    clear(addition)
+    addition.admission = 1
+    addition.table = table.rows
+    addition.first = row
+    addition.dim = row_bytes // 4
+    addition.item_bytes = 4
     number = add(index, key, hashed, int64(1), addition)
     if number > 0:
-        store(load(table, HotTable.owners), number - 1, key)
-        store_as(load(table, HotTable.marks), number - 1, np.uint8(0), np.uint8)
+        table.owners[number - 1] = key
+        store_as(table.marks, number - 1, np.uint8(0), np.uint8)
         atomic_add(table, HotTable.insert_count, int64(1))
 
 
 @jit
-def _make_room(table: int) -> None:
+def _make_room(table: HotTable) -> None:
     """Takes a row from a key, unless there is one that no key has."""
-    index, capacity = load(table, HotTable.index), load(table, HotTable.capacity)
-    if load(index, KeyIndex.free_rows) > 0 or load(index, KeyIndex.row_count) < capacity:
+    index, capacity = table.index, table.capacity
+    if index.free_rows > 0 or index.row_count < capacity:
         return
-    marks, hand = load(table, HotTable.marks), load(table, HotTable.hand)
+    marks, hand = table.marks, table.hand
     while load_as(marks, hand, np.uint8) != np.uint8(0):
         store_as(marks, hand, np.uint8(0), np.uint8)
         hand = hand + 1 if hand + 1 < capacity else int64(0)
-    _remove(table, load(load(table, HotTable.owners), hand))
-    store(table, HotTable.hand, hand + 1 if hand + 1 < capacity else int64(0))
+    _remove(table, table.owners[hand])
+    table.hand = hand + 1 if hand + 1 < capacity else int64(0)
     atomic_add(table, HotTable.evict_count, int64(1))
 
 
 @jit
-def _remove(table: int, key: int) -> None:
-    index = load(table, HotTable.index)
+def _remove(table: HotTable, key: int) -> None:
+    index = table.index
     number = remove(index, key)
     if number > 0:
         retire_row(index, number)
@@ -251,22 +261,22 @@ def _remove(table: int, key: int) -> None:
 
 
 @jit
-def remove_rows(table: int, keys: int, count: int) -> None:
+def remove_rows(table: HotTable, keys: Words, count: int) -> None:
     """Takes keys out; those that are not there stay so."""
     lock(table, HotTable.lock)
     for k in range(count):
-        _remove(table, load(keys, k))
+        _remove(table, keys[k])
     unlock(table, HotTable.lock)
 
 
 @jit
-def remove_all(table: int) -> None:
+def remove_all(table: HotTable) -> None:
     """Takes all keys out."""
     lock(table, HotTable.lock)
-    index = load(table, HotTable.index)
-    for number in range(load(index, KeyIndex.row_count)):
-        key = load(load(table, HotTable.owners), number)
-        hashed, count = hash_of(key), load(index, KeyIndex.bucket_count)
+    index = table.index
+    for number in range(index.row_count):
+        key = table.owners[number]
+        hashed, count = hash_of(key), index.bucket_count
         # The row may be free, and its last owner have another one.
         if find(index, key, hashed, count, whole_of(count)) == number + 1:
             _remove(table, key)

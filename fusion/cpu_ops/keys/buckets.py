@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, KeyIndex
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_store, atomic_swap
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.memory import load, load_as, store_as
+from fusion.runtime.native.pointers import as_words
 from fusion.runtime.threads.jobs import sched_yield
 
 #: Where the int32s of a bucket and the number of the next one are, in int32s.
@@ -39,12 +41,12 @@ def whole_of(count: int) -> int:
 
 
 @jit
-def bucket_of(index: int, hashed: int, count: int, whole: int) -> int:
+def bucket_of(index: KeyIndex, hashed: int, count: int, whole: int) -> Words:
     """The address of the bucket of a hash where there are so many."""
     number = hashed & (2 * whole - 1)
     if number >= count:
         number -= whole
-    return index + load(index, KeyIndex.buckets) + BUCKET_BYTES * number
+    return as_words(index + index.buckets + BUCKET_BYTES * number)
 
 
 @jit
@@ -60,24 +62,24 @@ def set_row(bucket: int, place: int, row: int) -> None:
 
 
 @jit
-def next_of(index: int, bucket: int) -> int:
+def next_of(index: KeyIndex, bucket: int) -> Words:
     """The address of the next bucket of a chain, 0 if there is none."""
     number = int64(load_as(bucket, NEXT, np.int32))
-    return more_bucket(index, number) if number != 0 else int64(0)
+    return as_words(more_bucket(index, number) if number != 0 else int64(0))
 
 
 @jit
-def more_bucket(index: int, number: int) -> int:
+def more_bucket(index: KeyIndex, number: int) -> Words:
     """The address of a bucket that continues a chain."""
-    return index + load(index, KeyIndex.more) + BUCKET_BYTES * (number - 1)
+    return as_words(index + index.more + BUCKET_BYTES * (number - 1))
 
 
 @jit
-def place_of(bucket: int, key: int) -> int:
+def place_of(bucket: Words, key: int) -> int:
     """The place of a key in a bucket, -1 if it is not there."""
     found = int64(-1)
     for place in range(KEYS):
-        if load(bucket, place) == key and row_at(bucket, place) != 0:
+        if bucket[place] == key and row_at(bucket, place) != 0:
             found = int64(place)
     return found
 
@@ -114,35 +116,35 @@ def end_change(index: int, stripe: int) -> None:
 
 
 @jit
-def new_bucket(index: int) -> int:
+def new_bucket(index: KeyIndex) -> int:
     """The number of an empty bucket to continue a chain with, 0 if there is none."""
     lock(index, KeyIndex.lock)
-    number = load(index, KeyIndex.free_more)
+    number = index.free_more
     if number != 0:
         bucket = more_bucket(index, number)
-        store(index, KeyIndex.free_more, int64(load_as(bucket, NEXT, np.int32)))
+        index.free_more = int64(load_as(bucket, NEXT, np.int32))
         store_as(bucket, NEXT, np.int32(0), np.int32)
-    elif load(index, KeyIndex.more_count) < load(index, KeyIndex.most_more):
-        number = load(index, KeyIndex.more_count) + 1
-        store(index, KeyIndex.more_count, number)
+    elif index.more_count < index.most_more:
+        number = index.more_count + 1
+        index.more_count = number
     unlock(index, KeyIndex.lock)
     return number
 
 
 @jit
-def free_bucket(index: int, number: int) -> None:
+def free_bucket(index: KeyIndex, number: int) -> None:
     """Gives back a bucket that continued a chain, and that is empty."""
     lock(index, KeyIndex.lock)
-    next_free = load(index, KeyIndex.free_more)
+    next_free = index.free_more
     store_as(more_bucket(index, number), NEXT, np.int32(next_free), np.int32)
-    store(index, KeyIndex.free_more, number)
+    index.free_more = number
     unlock(index, KeyIndex.lock)
 
 
 @jit
-def close_gaps(index: int, bucket: int) -> None:
+def close_gaps(index: KeyIndex, bucket: int) -> None:
     """Moves the keys of a chain to its front, and gives back what is empty then."""
-    into, place_into, first = bucket, int64(0), bucket
+    into, place_into, first = as_words(bucket), int64(0), bucket
     while bucket != 0:
         for place in range(KEYS):
             row = row_at(bucket, place)
@@ -150,7 +152,7 @@ def close_gaps(index: int, bucket: int) -> None:
                 if place_into == KEYS:
                     into, place_into = next_of(index, into), int64(0)
                 if into != bucket or place_into != place:
-                    store(into, place_into, load(bucket, place))
+                    into[place_into] = load(bucket, place)
                     set_row(into, place_into, row)
                     set_row(bucket, place, int64(0))
                 place_into += 1

@@ -8,9 +8,11 @@ from fusion.cpu_ops.keys.buckets import hash_of, lock, next_of, row_at, unlock, 
 from fusion.cpu_ops.keys.index import MOST_SEEN, add, find
 from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, Addition, KeyIndex
 from fusion.cpu_ops.keys.rows import release_rows
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_load
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, load, load_as, store, store_as
+from fusion.runtime.native.memory import c_memcpy, load_as, store_as
+from fusion.runtime.native.pointers import as_words
 
 
 @jit
@@ -28,7 +30,7 @@ def let_go(index: int) -> None:
 
 
 @jit
-def write_entries(index: int, keys: int, rows: int, counts: int, steps: int) -> None:
+def write_entries(index: KeyIndex, keys: Words, rows: Words, counts: int, steps: Words) -> None:
     """Writes all keys, stripe by stripe, while the index is held.
 
     Args:
@@ -38,11 +40,11 @@ def write_entries(index: int, keys: int, rows: int, counts: int, steps: int) -> 
       counts: out, int32 [key_count], how often it was seen.
       steps: out, int64 [key_count], when it was seen last, -1 for keys without a row.
     """
-    number, buckets = int64(0), load(index, KeyIndex.bucket_count)
-    records = index + load(index, KeyIndex.records)
+    number, buckets = int64(0), index.bucket_count
+    records = index + index.records
     for stripe in range(STRIPES):
         for first in range(stripe, buckets, STRIPES):
-            bucket = index + load(index, KeyIndex.buckets) + BUCKET_BYTES * first
+            bucket = as_words(index + index.buckets + BUCKET_BYTES * first)
             while bucket != 0:
                 for place in range(KEYS):
                     row = row_at(bucket, place)
@@ -53,16 +55,16 @@ def write_entries(index: int, keys: int, rows: int, counts: int, steps: int) -> 
                         record = records + 8 * (row - 1)
                         count = load_as(record, int64(0), np.int32)
                         step = int64(load_as(record, int64(1), np.int32))
-                    store(keys, number, load(bucket, place))
-                    store(rows, number, max(row, int64(0)) - 1)
+                    keys[number] = bucket[place]
+                    rows[number] = max(row, int64(0)) - 1
                     store_as(counts, number, count, np.int32)
-                    store(steps, number, step)
+                    steps[number] = step
                     number += 1
                 bucket = next_of(index, bucket)
 
 
 @jit
-def put_key(index: int, key: int, count: int, step: int, addition: int) -> int:
+def put_key(index: KeyIndex, key: int, count: int, step: int, addition: Addition) -> int:
     """Puts a key there as `write_entries` has it; returns its row, -1 for none.
 
     Args:
@@ -78,26 +80,26 @@ def put_key(index: int, key: int, count: int, step: int, addition: int) -> int:
         row = find(index, key, hash_of(key), whole, whole_of(whole))
     if row <= 0:
         row = _add_again(index, key, count, step, addition)
-    if row > 0 and step >= 0 and load(addition, Addition.first) != 0:
-        size = load(addition, Addition.dim) * load(addition, Addition.item_bytes)
-        into = load(addition, Addition.table) + (row - 1) * size
-        c_memcpy(into, load(addition, Addition.first), size)
+    if row > 0 and step >= 0 and addition.first != 0:
+        size = addition.dim * addition.item_bytes
+        into = addition.table + (row - 1) * size
+        c_memcpy(into, addition.first, size)
     return max(row, int64(0)) - 1
 
 
 @jit
-def _add_again(index: int, key: int, count: int, step: int, addition: int) -> int:
+def _add_again(index: KeyIndex, key: int, count: int, step: int, addition: Addition) -> int:
     """Adds a key as `put_key` does; the number of its row, 0 or less if it has none."""
-    store(addition, Addition.admission, int64(1) if step >= 0 else int64(2**62))
-    refused = load(addition, Addition.refused_count)
+    addition.admission = int64(1) if step >= 0 else int64(2**62)
+    refused = addition.refused_count
     row = add(index, key, hash_of(key), max(count, int64(1)), addition)
-    if load(addition, Addition.refused_count) > refused and load(index, KeyIndex.pending_rows) > 0:
+    if addition.refused_count > refused and index.pending_rows > 0:
         # Rather a row that others may still write to than none.
-        store(addition, Addition.refused_count, refused)
-        release_rows(index, load(index, KeyIndex.pending_rows))
+        addition.refused_count = refused
+        release_rows(index, index.pending_rows)
         row = add(index, key, hash_of(key), max(count, int64(1)), addition)
     if row > 0 and step >= 0:
-        record = index + load(index, KeyIndex.records) + 8 * (row - 1)
+        record = index + index.records + 8 * (row - 1)
         store_as(record, int64(0), np.int32(min(count, int64(MOST_SEEN))), np.int32)
         store_as(record, int64(1), np.int32(min(step, int64(2**31 - 1))), np.int32)
     return row

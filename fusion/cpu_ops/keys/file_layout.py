@@ -10,7 +10,7 @@ by segment, in the memory of one. This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields
 
 #: "FUSIONKI", little endian.
 MAGIC, VERSION = int.from_bytes(b"FUSIONKI", "little"), 1
@@ -44,11 +44,11 @@ class FileSlot(Layout):
 class FileLookup(Layout):
     """What is looked up."""
 
-    index: Address  # the file in memory
+    index: FileHead  # the file in memory
     slots: Address
-    keys: Address  # int64 [count]
+    keys: Words  # int64 [count]
     count: Int64
-    table_keys: Address  # int64 [key_count], those of the rows
+    table_keys: Words  # int64 [key_count], those of the rows
     table: Address  # [key_count, row_bytes]
     row_bytes: Int64
     out: Address  # out: [count, row_bytes], rows of keys that the index has
@@ -60,12 +60,12 @@ class FileSpread(Layout):
     """Keys that are counted by segment, or copied to where those of a segment are side by side."""
 
     segment_bits: Int64
-    keys: Address  # int64 [count]
+    keys: Words  # int64 [count]
     count: Int64
     first_row: Int64  # that of the first of these keys
-    sizes: Address  # int64 [2**segment_bits]; out: how many keys each segment has more
+    sizes: Words  # int64 [2**segment_bits]; out: how many keys each segment has more
     slots: Address  # out: slots [count]
-    ends: Address  # int64 [2**segment_bits]; in: where each segment starts in `slots`; out: its end
+    ends: Words  # int64 [2**segment_bits]; in: where each segment starts in `slots`; out: its end
 
 
 class FileFill(Layout):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from fusion.cpu_ops.keys.index import find_rows, note_found
 from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.cpu_ops.vectors import prefetch_line
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, load, store
+from fusion.runtime.native.memory import c_memcpy
+from fusion.runtime.native.pointers import as_words
 
 #: Keys that are found before their rows are read, so that rows come from memory side by side.
 _BLOCK = 16
@@ -18,7 +20,7 @@ _LINE_BYTES = 64
 
 
 @jit
-def gather(args: int, first: int, end: int) -> None:
+def gather(args: KeyedGather, first: int, end: int) -> None:
     """Finds and gathers the rows of some keys, which are not added.
 
     Args:
@@ -27,73 +29,73 @@ def gather(args: int, first: int, end: int) -> None:
     """
     for start in range(first, end, _BLOCK):
         count = min(int64(_BLOCK), end - start)
-        keys, rows = load(args, KeyedGather.keys) + 8 * start, _rows(args, start)
-        find_rows(load(args, KeyedGather.index), keys, count, rows)
+        keys, rows = as_words(args.keys + 8 * start), _rows(args, start)
+        find_rows(args.index, keys, count, rows)
         _ask(args, start, count)
         if start > first:
             _copy(args, start - _BLOCK, int64(_BLOCK))
     if end > first:
         start = first + (end - 1 - first) // _BLOCK * _BLOCK
         _copy(args, start, end - start)
-    addition = load(args, KeyedGather.addition)
+    addition = args.addition
     if addition != 0:
-        note_found(load(args, KeyedGather.index), end - first, _rows(args, first), addition)
+        note_found(args.index, end - first, _rows(args, first), addition)
 
 
 @jit
-def _rows(args: int, start: int) -> int:
-    return load(args, KeyedGather.rows) + 8 * start
+def _rows(args: KeyedGather, start: int) -> Words:
+    return as_words(args.rows + 8 * start)
 
 
 @jit
-def row_address(args: int, row: int) -> int:
+def row_address(args: KeyedGather, row: int) -> int:
     """The address of a row, of the default one for -1."""
     if row < 0:
-        return load(args, KeyedGather.default)
-    return load(args, KeyedGather.table) + row * load(args, KeyedGather.row_bytes)
+        return args.default
+    return args.table + row * args.row_bytes
 
 
 @jit
-def _ask(args: int, start: int, count: int) -> None:
+def _ask(args: KeyedGather, start: int, count: int) -> None:
     """Asks for rows to be brought near."""
-    rows, size = _rows(args, start), load(args, KeyedGather.row_bytes)
+    rows, size = _rows(args, start), args.row_bytes
     lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
     for k in range(count):
-        address = row_address(args, load(rows, k))
+        address = row_address(args, rows[k])
         for line in range(lines):
             prefetch_line(address + _LINE_BYTES * line)
 
 
 @jit
-def _copy(args: int, start: int, count: int) -> None:
-    rows, size = _rows(args, start), load(args, KeyedGather.row_bytes)
-    out = load(args, KeyedGather.out) + start * size
+def _copy(args: KeyedGather, start: int, count: int) -> None:
+    rows, size = _rows(args, start), args.row_bytes
+    out = args.out + start * size
     for k in range(count):
-        c_memcpy(out + k * size, row_address(args, load(rows, k)), size)
+        c_memcpy(out + k * size, row_address(args, rows[k]), size)
 
 
 @jit
-def find_addresses(args: int, keys: int, count: int, rows: int) -> None:
+def find_addresses(args: KeyedGather, keys: Words, count: int, rows: Words) -> None:
     """Makes of keys the addresses of their rows.
 
     Args:
       keys: the address of int64 [count], in and out.
       rows: that of scratch, int64 [count].
     """
-    find_rows(load(args, KeyedGather.index), keys, count, rows)
+    find_rows(args.index, keys, count, rows)
     for k in range(count):
-        store(keys, k, row_address(args, load(rows, k)))
+        keys[k] = row_address(args, rows[k])
 
 
 @jit
-def copy_missing(args: int, count: int, missing: int) -> None:
+def copy_missing(args: KeyedGather, count: int, missing: Words) -> None:
     """Gathers the rows of keys again that had none.
 
     Args:
       missing: the address of the numbers of these keys, int64 [count].
     """
-    size = load(args, KeyedGather.row_bytes)
+    size = args.row_bytes
     for k in range(count):
-        number = load(missing, k)
-        row = load(load(args, KeyedGather.rows), number)
-        c_memcpy(load(args, KeyedGather.out) + number * size, row_address(args, row), size)
+        number = missing[k]
+        row = args.rows[number]
+        c_memcpy(args.out + number * size, row_address(args, row), size)

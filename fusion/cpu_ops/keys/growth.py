@@ -21,45 +21,46 @@ from fusion.cpu_ops.keys.buckets import (
 from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, LOAD_TENTHS, STRIPES, KeyIndex
 from fusion.runtime.native.atomic import atomic_load, atomic_store, atomic_swap
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store, store_as
+from fusion.runtime.native.memory import load, store_as
+from fusion.runtime.native.pointers import as_words
 
 
 @jit
-def _is_too_full(index: int, count: int) -> bool:
+def _is_too_full(index: KeyIndex, count: int) -> bool:
     """Whether there are too many keys for so many buckets, and there can be more buckets."""
     keys = atomic_load(index, KeyIndex.key_count)
-    return 10 * keys > LOAD_TENTHS * KEYS * count and count < load(index, KeyIndex.most_buckets)
+    return 10 * keys > LOAD_TENTHS * KEYS * count and count < index.most_buckets
 
 
 @jit
-def grow(index: int) -> None:
+def grow(index: KeyIndex) -> None:
     """Adds a bucket where there are too few for the keys, unless another thread does."""
     if not _is_too_full(index, atomic_load(index, KeyIndex.bucket_count)):
         return
     if atomic_swap(index, KeyIndex.is_growing, int64(1)) == 0:
-        count = load(index, KeyIndex.bucket_count)
+        count = index.bucket_count
         if _is_too_full(index, count):
             _divide(index, count)
         unlock(index, KeyIndex.is_growing)
 
 
 @jit
-def _divide(index: int, count: int) -> None:
+def _divide(index: KeyIndex, count: int) -> None:
     """Adds a bucket, and moves the keys there that are its, if there is room for their chain."""
     whole = whole_of(count)
     old = count - whole
-    stripe, buckets = old & (STRIPES - 1), index + load(index, KeyIndex.buckets)
+    stripe, buckets = old & (STRIPES - 1), index + index.buckets
     first, new = buckets + BUCKET_BYTES * old, buckets + BUCKET_BYTES * count
     begin_change(index, stripe)
     if _begin_chain(index, new, _moving_keys(index, first, 2 * whole - 1, old)):
-        bucket, into, place_into = first, new, int64(0)
+        bucket, into, place_into = as_words(first), as_words(new), int64(0)
         while bucket != 0:
             for place in range(KEYS):
-                row, key = row_at(bucket, place), load(bucket, place)
+                row, key = row_at(bucket, place), bucket[place]
                 if row != 0 and hash_of(key) & (2 * whole - 1) != old:
                     if place_into == KEYS:
                         into, place_into = next_of(index, into), int64(0)
-                    store(into, place_into, key)
+                    into[place_into] = key
                     set_row(into, place_into, row)
                     set_row(bucket, place, int64(0))
                     place_into += 1
@@ -70,7 +71,7 @@ def _divide(index: int, count: int) -> None:
 
 
 @jit
-def _moving_keys(index: int, bucket: int, mask: int, old: int) -> int:
+def _moving_keys(index: KeyIndex, bucket: int, mask: int, old: int) -> int:
     """How many keys of a chain are not its own any more."""
     count = int64(0)
     while bucket != 0:
@@ -82,7 +83,7 @@ def _moving_keys(index: int, bucket: int, mask: int, old: int) -> int:
 
 
 @jit
-def _begin_chain(index: int, bucket: int, keys: int) -> bool:
+def _begin_chain(index: KeyIndex, bucket: int, keys: int) -> bool:
     """Continues an empty bucket to one for so many keys; whether there is room."""
     last = bucket
     for _ in range((keys - 1) // KEYS if keys > 0 else int64(0)):

@@ -39,9 +39,11 @@ from fusion.cpu_ops.keys.growth import grow
 from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, Addition, KeyIndex, most_buckets
 from fusion.cpu_ops.keys.rows import begin_row, new_row
 from fusion.cpu_ops.vectors import prefetch_line
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load, keep_order
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.memory import load_as, store_as
+from fusion.runtime.native.pointers import as_words
 
 #: Keys are counted up to here.
 MOST_SEEN = 2**31 - 2**20
@@ -53,26 +55,26 @@ _most_buckets = jit(most_buckets)
 
 
 @jit
-def begin_index(index: int, capacity: int, admission: int, seed: int, waits: int) -> None:
+def begin_index(index: KeyIndex, capacity: int, admission: int, seed: int, waits: int) -> None:
     """Makes an empty index of zeros at the start of a line."""
     most = _most_buckets(capacity)
-    store(index, KeyIndex.capacity, capacity)
-    store(index, KeyIndex.bucket_count, STRIPES)
-    store(index, KeyIndex.most_buckets, most)
-    store(index, KeyIndex.most_more, most)
-    store(index, KeyIndex.buckets, 8 * KeyIndex.SIZE)
-    store(index, KeyIndex.more, 8 * KeyIndex.SIZE + BUCKET_BYTES * most)
+    index.capacity = capacity
+    index.bucket_count = STRIPES
+    index.most_buckets = most
+    index.most_more = most
+    index.buckets = 8 * KeyIndex.SIZE
+    index.more = 8 * KeyIndex.SIZE + BUCKET_BYTES * most
     records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most
-    store(index, KeyIndex.records, records)
-    store(index, KeyIndex.free, records + 8 * capacity)
-    store(index, KeyIndex.pending, records + 12 * capacity)
-    store(index, KeyIndex.admission, admission)
-    store(index, KeyIndex.seed, seed)
-    store(index, KeyIndex.waits, waits)
+    index.records = records
+    index.free = records + 8 * capacity
+    index.pending = records + 12 * capacity
+    index.admission = admission
+    index.seed = seed
+    index.waits = waits
 
 
 @jit
-def find(index: int, key: int, hashed: int, count: int, whole: int) -> int:
+def find(index: KeyIndex, key: int, hashed: int, count: int, whole: int) -> int:
     """What the index has of a key: the number of its row, or -n, or 0.
 
     Args:
@@ -101,7 +103,7 @@ def find(index: int, key: int, hashed: int, count: int, whole: int) -> int:
 
 
 @jit
-def find_rows(index: int, keys: int, count: int, rows: int) -> None:
+def find_rows(index: KeyIndex, keys: Words, count: int, rows: Words) -> None:
     """Writes the row of each key, -1 where it has none.
 
     Args:
@@ -114,16 +116,16 @@ def find_rows(index: int, keys: int, count: int, rows: int) -> None:
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
         for k in range(start, end):
-            hashed = hash_of(load(keys, k))
-            store(rows, k, hashed)
+            hashed = hash_of(keys[k])
+            rows[k] = hashed
             prefetch_line(bucket_of(index, hashed, buckets, whole))
         for k in range(start, end):
-            row = find(index, load(keys, k), load(rows, k), buckets, whole)
-            store(rows, k, max(row, int64(0)) - 1)
+            row = find(index, keys[k], rows[k], buckets, whole)
+            rows[k] = max(row, int64(0)) - 1
 
 
 @jit
-def add_rows(index: int, keys: int, count: int, rows: int, addition: int) -> None:
+def add_rows(index: KeyIndex, keys: Words, count: int, rows: Words, addition: Addition) -> None:
     """As `find_rows`, but keys are noted as seen, and those seen often enough get a row.
 
     A key that is there several times has its row everywhere as soon as it is seen often enough by
@@ -138,53 +140,53 @@ def add_rows(index: int, keys: int, count: int, rows: int, addition: int) -> Non
 
 
 @jit
-def note_found(index: int, count: int, rows: int, addition: int) -> None:
+def note_found(index: KeyIndex, count: int, rows: Words, addition: Addition) -> None:
     """Notes that keys with rows were seen; rows are int64 [count], -1 for none."""
-    records = index + load(index, KeyIndex.records)
+    records = index + index.records
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
         for k in range(start, end):
-            prefetch_line(records + 8 * max(load(rows, k), int64(0)))
+            prefetch_line(records + 8 * max(rows[k], int64(0)))
         for k in range(start, end):
-            if load(rows, k) >= 0:
-                _note(records + 8 * load(rows, k), _seen(addition, k), addition)
+            if rows[k] >= 0:
+                _note(records + 8 * rows[k], _seen(addition, k), addition)
 
 
 @jit
-def _note(record: int, times: int, addition: int) -> None:
+def _note(record: int, times: int, addition: Addition) -> None:
     """Notes in the record of a row that its key was seen so many times."""
     if int64(load_as(record, int64(0), np.int32)) < MOST_SEEN:
         atomic_add(record, int64(0), times)
-    step = load(addition, Addition.step)
+    step = addition.step
     if int64(load_as(record, int64(1), np.int32)) < step:
         store_as(record, int64(1), np.int32(step), np.int32)
 
 
 @jit
-def add_missing(index: int, keys: int, count: int, rows: int, addition: int) -> None:
+def add_missing(index: KeyIndex, keys: Words, count: int, rows: Words, addition: Addition) -> None:
     """Adds the keys that have no row; rows are in and out, int64 [count]."""
-    before = load(addition, Addition.added_count)
+    before = addition.added_count
     for k in range(count):
-        if load(rows, k) < 0:
-            key = load(keys, k)
+        if rows[k] < 0:
+            key = keys[k]
             row = add(index, key, hash_of(key), _seen(addition, k), addition)
-            store(rows, k, max(row, int64(0)) - 1)
-    if load(addition, Addition.added_count) == before:
+            rows[k] = max(row, int64(0)) - 1
+    if addition.added_count == before:
         return
     for k in range(count):
-        if load(rows, k) < 0:
-            find_rows(index, keys + 8 * k, int64(1), rows + 8 * k)
+        if rows[k] < 0:
+            find_rows(index, as_words(keys + 8 * k), int64(1), as_words(rows + 8 * k))
 
 
 @jit
-def _seen(addition: int, k: int) -> int:
+def _seen(addition: Addition, k: int) -> int:
     """How many times a key was seen."""
-    counts = load(addition, Addition.counts)
+    counts = addition.counts
     return int64(1) if counts == 0 else max(int64(load_as(counts, k, np.int32)), int64(1))
 
 
 @jit
-def add(index: int, key: int, hashed: int, times: int, addition: int) -> int:
+def add(index: KeyIndex, key: int, hashed: int, times: int, addition: Addition) -> int:
     """Notes that a key was seen; the number of its row, 0 or less if it has none."""
     stripe = hashed & (STRIPES - 1)
     begin_change(index, stripe)
@@ -197,22 +199,22 @@ def add(index: int, key: int, hashed: int, times: int, addition: int) -> int:
 
 
 @jit
-def _add_in(index: int, bucket: int, key: int, times: int, addition: int) -> int:
+def _add_in(index: KeyIndex, bucket: int, key: int, times: int, addition: Addition) -> int:
     """As `add`, in a chain of buckets that is locked."""
-    free, free_place, last = int64(0), int64(0), bucket
+    free, free_place, last = as_words(int64(0)), int64(0), bucket
     while bucket != 0:
-        place = place_of(bucket, key)
+        place = place_of(as_words(bucket), key)
         if place >= 0:
             row = row_at(bucket, place)
             if row < 0:
                 row = _seen_again(index, key, row, times, addition)
                 set_row(bucket, place, row)
             else:
-                _note(index + load(index, KeyIndex.records) + 8 * (row - 1), times, addition)
+                _note(index + index.records + 8 * (row - 1), times, addition)
             return row
         for other in range(KEYS):
             if free == 0 and row_at(bucket, other) == 0:
-                free, free_place = bucket, int64(other)
+                free, free_place = as_words(bucket), int64(other)
         last, bucket = bucket, next_of(index, bucket)
     number = int64(0)
     if free == 0:
@@ -222,7 +224,7 @@ def _add_in(index: int, bucket: int, key: int, times: int, addition: int) -> int
             return int64(0)
         free = more_bucket(index, number)
     row = _seen_again(index, key, int64(0), times, addition)
-    store(free, free_place, key)
+    free[free_place] = key
     set_row(free, free_place, row)
     if number != 0:
         store_as(last, NEXT, np.int32(number), np.int32)
@@ -231,38 +233,38 @@ def _add_in(index: int, bucket: int, key: int, times: int, addition: int) -> int
 
 
 @jit
-def _seen_again(index: int, key: int, row: int, times: int, addition: int) -> int:
+def _seen_again(index: KeyIndex, key: int, row: int, times: int, addition: Addition) -> int:
     """What follows on 0 or -n for a key that is seen more times: its row, begun, or -n."""
     seen = min(times - row, int64(MOST_SEEN))
-    if seen < load(addition, Addition.admission):
+    if seen < addition.admission:
         return -seen
     found = new_row(index)
     if found == 0:
         _count_refused(addition)
         return -seen
-    record = index + load(index, KeyIndex.records) + 8 * (found - 1)
+    record = index + index.records + 8 * (found - 1)
     store_as(record, int64(0), np.int32(seen), np.int32)
-    store_as(record, int64(1), np.int32(load(addition, Addition.step)), np.int32)
+    store_as(record, int64(1), np.int32(addition.step), np.int32)
     begin_row(index, key, found - 1, addition)
-    store(addition, Addition.added_count, load(addition, Addition.added_count) + 1)
+    addition.added_count = addition.added_count + 1
     keep_order()  # whoever finds the key finds its row begun
     return found
 
 
 @jit
-def _count_refused(addition: int) -> None:
-    store(addition, Addition.refused_count, load(addition, Addition.refused_count) + 1)
+def _count_refused(addition: Addition) -> None:
+    addition.refused_count = addition.refused_count + 1
 
 
 @jit
-def remove(index: int, key: int) -> int:
+def remove(index: KeyIndex, key: int) -> int:
     """Takes a key out; returns the number of its row, to be retired, or 0."""
     hashed = hash_of(key)
     stripe = hashed & (STRIPES - 1)
     begin_change(index, stripe)
-    count = load(index, KeyIndex.bucket_count)
+    count = index.bucket_count
     first = bucket_of(index, hashed, count, whole_of(count))
-    bucket, row = first, int64(0)
+    bucket, row = as_words(first), int64(0)
     while bucket != 0:
         place = place_of(bucket, key)
         if place >= 0:

@@ -5,7 +5,7 @@ This module needs no Numba. How the index works: see `index`.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields
 
 #: A power of two, and the number of the first buckets.
 STRIPES = 1024
@@ -53,7 +53,7 @@ class KeyIndex(Layout):
     lock: Int64  # of what is free
     is_growing: Int64
     fill_lock: Int64  # of the next
-    filled: Fields = fields(MOST_SLOTS)  # of each slot how many rows have their first values
+    filled: Words = fields(MOST_SLOTS)  # of each slot how many rows have their first values
     padding: Fields = fields(1)
     locks: Fields = fields(STRIPES)
     versions: Fields = fields(STRIPES)
@@ -78,14 +78,14 @@ class Addition(Layout):
 class KeyedGather(Layout):
     """What is gathered."""
 
-    index: Address
+    index: KeyIndex
     table: Address
     default: Address  # the row of keys that have none
     row_bytes: Int64
-    keys: Address  # int64
-    rows: Address  # out: int64, -1 for keys that have none
+    keys: Words  # int64
+    rows: Words  # out: int64, -1 for keys that have none
     out: Address  # out: the rows
-    addition: Address  # where keys are noted as seen, see `note_found`; 0: nowhere
+    addition: Addition  # where keys are noted as seen, see `note_found`; 0: nowhere
 
 
 def most_buckets(capacity: int) -> int:

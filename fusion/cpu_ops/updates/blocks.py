@@ -11,21 +11,18 @@ from fusion.cpu_ops.updates.elementwise import elementwise
 from fusion.cpu_ops.updates.entries import of_rows
 from fusion.cpu_ops.updates.layout import Block, Instruction
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load
 
 
-def block_kernel(stored: str) -> Callable[[int], None]:
+def block_kernel(stored: str) -> Callable[[Block], None]:
     """A function `(block)` that executes a block's instructions; rows are of dtype `stored`."""
     loops = [(code, _on_elements(loop)) for code, loop in elementwise(stored)]
     functions = [(code, _on_rows(function)) for code, function in of_rows(stored)]
     execute_one = _chosen(sorted([*loops, *functions], key=itemgetter(0)))
 
-    def execute(block: int) -> None:
-        instruction = load(block, Block.instructions)
-        end = instruction + 8 * Instruction.SIZE * load(block, Block.instruction_count)
-        while instruction < end:
-            execute_one(load(instruction, Instruction.opcode), block, instruction)
-            instruction += 8 * Instruction.SIZE
+    def execute(block: Block) -> None:
+        for k in range(block.instruction_count):
+            instruction = block.instructions[k]
+            execute_one(instruction.opcode, block, instruction)
 
     return execute
 
@@ -42,7 +39,7 @@ def _chosen(functions: Sequence[tuple[int, Any]]) -> Any:
     first, lower, upper = functions[half][0], _chosen(functions[:half]), _chosen(functions[half:])
 
     @jit
-    def execute(opcode: int, block: int, instruction: int) -> None:
+    def execute(opcode: int, block: Block, instruction: Instruction) -> None:
         if opcode < first:
             lower(opcode, block, instruction)
         else:
@@ -55,19 +52,19 @@ def _on_elements(loop: Any) -> Any:
     """A jitted function (opcode, block, instruction) of one (out, left, right, elements)."""
 
     @jit
-    def execute(opcode: int, block: int, instruction: int) -> None:
-        registers, count = load(block, Block.registers), load(instruction, Instruction.count)
-        elements = load(block, Block.dim)
+    def execute(opcode: int, block: Block, instruction: Instruction) -> None:
+        registers, count = block.registers, instruction.count
+        elements = block.dim
         if count == layout.OF_ROWS:
-            elements *= load(block, Block.row_count)
+            elements *= block.row_count
         elif count == layout.OF_ENTRIES:
-            elements *= load(block, Block.entry_count)
+            elements *= block.entry_count
         else:
             elements = int64(1)
         loop(
-            load(registers, load(instruction, Instruction.out)),
-            load(registers, load(instruction, Instruction.left)),
-            load(registers, load(instruction, Instruction.right)),
+            registers[instruction.out],
+            registers[instruction.left],
+            registers[instruction.right],
             elements,
         )
 
@@ -78,8 +75,8 @@ def _on_rows(function: Any) -> Any:
     """A jitted function (opcode, block, instruction) of one (block, out, left)."""
 
     @jit
-    def execute(opcode: int, block: int, instruction: int) -> None:
-        out, left = load(instruction, Instruction.out), load(instruction, Instruction.left)
+    def execute(opcode: int, block: int, instruction: Instruction) -> None:
+        out, left = instruction.out, instruction.left
         function(block, out, left)
 
     return execute

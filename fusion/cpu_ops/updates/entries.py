@@ -12,11 +12,11 @@ import numpy as np
 from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import MARK_BYTES, Block, ValueSource
+from fusion.cpu_ops.updates.layout import MARK_BYTES, Block
 from fusion.cpu_ops.updates.tile_math import where_marked
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as
+from fusion.runtime.native.memory import load_as
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -40,84 +40,84 @@ def of_rows(stored: str) -> list[tuple[int, Any]]:
 
 
 @jit
-def _index_mask(block: int) -> int:
+def _index_mask(block: Block) -> int:
     """The bits of a word of `Block.entries` that are the index of the entry among all."""
-    return (int64(1) << load(block, Block.shift)) - 1
+    return (int64(1) << block.shift) - 1
 
 
 @jit
-def _register(block: int, number: int) -> int:
-    return load(load(block, Block.registers), number)
+def _register(block: Block, number: int) -> int:
+    return block.registers[number]
 
 
 def _sum(item: int, clear: Any, begin: Any, add: Any) -> Any:
     @jit
-    def add_up(block: int, out: int, left: int) -> None:
-        dim, local_rows = load(block, Block.dim), load(block, Block.locals)
+    def add_up(block: Block, out: int, left: int) -> None:
+        dim, local_rows = block.dim, block.locals
         rows, entries, size = _register(block, out), _register(block, left), dim * item
         # Sums begin with 0, as stock's do: 0 + -0 is 0.
         if local_rows == 0:
-            begin(rows, entries, load(block, Block.row_count) * dim)
+            begin(rows, entries, block.row_count * dim)
             return
-        clear(rows, rows, load(block, Block.row_count) * dim)
-        for entry in range(load(block, Block.entry_count)):
-            add(rows + load(local_rows, entry) * size, entries + entry * size, dim)
+        clear(rows, rows, block.row_count * dim)
+        for entry in range(block.entry_count):
+            add(rows + local_rows[entry] * size, entries + entry * size, dim)
 
     return add_up
 
 
 def _take(item: int, copy: Any) -> Any:
     @jit
-    def take(block: int, out: int, left: int) -> None:
-        dim, local_rows = load(block, Block.dim), load(block, Block.locals)
+    def take(block: Block, out: int, left: int) -> None:
+        dim, local_rows = block.dim, block.locals
         entries, rows, size = _register(block, out), _register(block, left), dim * item
         if local_rows == 0:
-            copy(entries, rows, load(block, Block.entry_count) * dim)
+            copy(entries, rows, block.entry_count * dim)
             return
-        for entry in range(load(block, Block.entry_count)):
-            copy(entries + entry * size, rows + load(local_rows, entry) * size, dim)
+        for entry in range(block.entry_count):
+            copy(entries + entry * size, rows + local_rows[entry] * size, dim)
 
     return take
 
 
 def _take_variable(item: int, copy: Any) -> Any:
     @jit
-    def take(block: int, out: int, left: int) -> None:
-        dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
+    def take(block: Block, out: int, left: int) -> None:
+        dim, first = block.dim, block.variables[left]
         entries, size = _register(block, out), dim * item
-        words, shift = load(block, Block.entries), load(block, Block.shift)
-        if load(block, Block.marks) != 0:
-            copy(entries, _register(block, left), load(block, Block.entry_count) * dim)
+        words, shift = block.entries, block.shift
+        if block.marks != 0:
+            copy(entries, _register(block, left), block.entry_count * dim)
             return
-        for entry in range(load(block, Block.entry_count)):
-            copy(entries + entry * size, first + (load(words, entry) >> shift) * size, dim)
+        for entry in range(block.entry_count):
+            copy(entries + entry * size, first + (words[entry] >> shift) * size, dim)
 
     return take
 
 
 def _gather(item: int, copy: Any) -> Any:
     @jit
-    def gather(block: int, out: int, left: int) -> None:
-        dim, first = load(block, Block.dim), load(load(block, Block.variables), left)
-        rows, numbers, size = _register(block, out), load(block, Block.rows), dim * item
-        if load(block, Block.marks) != 0:
-            copy(rows, _register(block, left), load(block, Block.row_count) * dim)
+    def gather(block: Block, out: int, left: int) -> None:
+        dim, first = block.dim, block.variables[left]
+        rows, numbers, size = _register(block, out), block.rows, dim * item
+        if block.marks != 0:
+            copy(rows, _register(block, left), block.row_count * dim)
             return
-        for row in range(load(block, Block.row_count)):
-            copy(rows + row * size, first + load(numbers, row) * size, dim)
+        for row in range(block.row_count):
+            copy(rows + row * size, first + numbers[row] * size, dim)
 
     return gather
 
 
 def _gather_value(item: int, copy: Any) -> Any:
     @jit
-    def gather(block: int, out: int, left: int) -> None:
-        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
-        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
-        dim, entries = load(block, Block.dim), _register(block, out)
-        words, mask, size = load(block, Block.entries), _index_mask(block), dim * item
-        for entry in range(load(block, Block.entry_count)):
-            copy(entries + entry * size, first + (load(words, entry) & mask) * step, dim)
+    def gather(block: Block, out: int, left: int) -> None:
+        source = block.values[left]
+        first, step = source.first, source.step
+        dim, entries = block.dim, _register(block, out)
+        words, mask, size = block.entries, _index_mask(block), dim * item
+        for entry in range(block.entry_count):
+            copy(entries + entry * size, first + (words[entry] & mask) * step, dim)
 
     return gather
 
@@ -126,59 +126,59 @@ def _sum_value(item: int, copy: Any, clear: Any, begin: Any, add: Any) -> Any:
     """Where `Block.starts` is 0 the summands are those of `number_rows`."""
 
     @jit
-    def add_in_order(block: int, out: int, first: int, step: int) -> None:
-        dim, count = load(block, Block.dim), load(block, Block.entry_count)
-        entries, summands = _register(block, out), load(block, Block.summands)
-        shift, mask, size = load(block, Block.shift), _index_mask(block), dim * item
+    def add_in_order(block: Block, out: int, first: int, step: int) -> None:
+        dim, count = block.dim, block.entry_count
+        entries, summands = _register(block, out), block.summands
+        shift, mask, size = block.shift, _index_mask(block), dim * item
         if count == 0:
             return
         # As many summands as sums, and none left out.
-        is_one_each = load(summands, count) < 0 and load(summands, count - 1) & mask == count - 1
+        is_one_each = summands[count] < 0 and summands[count - 1] & mask == count - 1
         if is_one_each and step == size:
             begin(entries, first, count * dim)
             return
         clear(entries, entries, count * dim)
-        summand = load(summands, 0)
+        summand, k = summands[0], int64(0)
         while summand >= 0:
             add(entries + (summand >> shift) * size, first + (summand & mask) * step, dim)
-            summands += 8
-            summand = load(summands, 0)
+            k += 1
+            summand = summands[k]
 
     @jit
-    def add_up(block: int, out: int, left: int) -> None:
-        if load(block, Block.marks) != 0:
-            dim, size = load(block, Block.dim), load(block, Block.dim) * item
-            rows = load(load(block, Block.sums), left) + load(block, Block.first_row) * size
-            copy(_register(block, out), rows, load(block, Block.entry_count) * dim)
+    def add_up(block: Block, out: int, left: int) -> None:
+        if block.marks != 0:
+            dim, size = block.dim, block.dim * item
+            rows = block.sums[left] + block.first_row * size
+            copy(_register(block, out), rows, block.entry_count * dim)
             return
-        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
-        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
-        starts, summands = load(block, Block.starts), load(block, Block.summands)
+        source = block.values[left]
+        first, step = source.first, source.step
+        starts, summands = block.starts, block.summands
         if starts == 0:
             add_in_order(block, out, first, step)
             return
-        dim, entries = load(block, Block.dim), _register(block, out)
-        words, mask, size = load(block, Block.entries), _index_mask(block), dim * item
-        for entry in range(load(block, Block.entry_count)):
-            index, target = load(words, entry) & mask, entries + entry * size
-            start = load(starts, index)
-            begin(target, first + (load(summands, start) & mask) * step, dim)
-            for summand in range(start + 1, load(starts, index + 1)):
-                add(target, first + (load(summands, summand) & mask) * step, dim)
+        dim, entries = block.dim, _register(block, out)
+        words, mask, size = block.entries, _index_mask(block), dim * item
+        for entry in range(block.entry_count):
+            index, target = words[entry] & mask, entries + entry * size
+            start = starts[index]
+            begin(target, first + (summands[start] & mask) * step, dim)
+            for summand in range(start + 1, starts[index + 1]):
+                add(target, first + (summands[summand] & mask) * step, dim)
 
     return add_up
 
 
 def _sum_by_ids(item: int, clear: Any, add: Any) -> Any:
     @jit
-    def add_by_ids(block: int, out: int, left: int) -> None:
-        source = load(block, Block.values) + 8 * ValueSource.SIZE * left
-        first, step = load(source, ValueSource.first), load(source, ValueSource.step)
-        dim, rows = load(block, Block.dim), _register(block, out)
-        ids, kind = load(block, Block.ids), load(block, Block.ids_dtype)
-        wraps, size = load(block, Block.wraps), dim * item
-        clear(rows, rows, load(block, Block.row_count) * dim)
-        for index in range(load(block, Block.id_count)):
+    def add_by_ids(block: Block, out: int, left: int) -> None:
+        source = block.values[left]
+        first, step = source.first, source.step
+        dim, rows = block.dim, _register(block, out)
+        ids, kind = block.ids, block.ids_dtype
+        wraps, size = block.wraps, dim * item
+        clear(rows, rows, block.row_count * dim)
+        for index in range(block.id_count):
             row = integer_at(ids, index, kind)
             if row < 0:
                 row += wraps
@@ -196,28 +196,28 @@ def _scatter(stored: str, kind: str) -> Any:
     )
 
     @jit
-    def scatter(block: int, out: int, left: int) -> None:
-        dim, first = load(block, Block.dim), load(load(block, Block.variables), out)
+    def scatter(block: Block, out: int, left: int) -> None:
+        dim, first = block.dim, block.variables[out]
         entries, size = _register(block, left), dim * item
-        words, shift = load(block, Block.entries), load(block, Block.shift)
-        if load(block, Block.marks) != 0:
-            marks, count = load(block, Block.marks), load(block, Block.row_count)
+        words, shift = block.entries, block.shift
+        if block.marks != 0:
+            marks, count = block.marks, block.row_count
             change_marked(_register(block, out), entries, marks, count, dim)
             return
-        for entry in range(load(block, Block.entry_count)):
-            change(first + (load(words, entry) >> shift) * size, entries + entry * size, dim)
+        for entry in range(block.entry_count):
+            change(first + (words[entry] >> shift) * size, entries + entry * size, dim)
 
     return scatter
 
 
 def _result(item: int, copy: Any) -> Any:
     @jit
-    def result(block: int, out: int, left: int) -> None:
-        dim, first = load(block, Block.dim), load(load(block, Block.results), out)
+    def result(block: Block, out: int, left: int) -> None:
+        dim, first = block.dim, block.results[out]
         entries, size = _register(block, left), dim * item
-        words, mask = load(block, Block.entries), _index_mask(block)
-        for entry in range(load(block, Block.entry_count)):
-            copy(first + (load(words, entry) & mask) * size, entries + entry * size, dim)
+        words, mask = block.entries, _index_mask(block)
+        for entry in range(block.entry_count):
+            copy(first + (words[entry] & mask) * size, entries + entry * size, dim)
 
     return result
 

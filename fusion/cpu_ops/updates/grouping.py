@@ -6,8 +6,10 @@ import numpy as np
 from numba import carray
 
 from fusion.cpu_ops.elements import integer_at
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, pointer, stack_words, store, store_as
+from fusion.runtime.native.memory import load_as, pointer, store_as
+from fusion.runtime.native.pointers import as_words, stack_words
 
 #: So few are sorted by insertion.
 _FEW = 24
@@ -27,7 +29,7 @@ def bits_of(number: int) -> int:
 
 @jit
 def pack_entries(
-    ids: int, kind: int, count: int, rows: int, shift: int, wraps: int, drops: bool, entries: int
+    ids: int, kind: int, count: int, rows: int, shift: int, wraps: int, drops: bool, entries: Words
 ) -> int:
     """Writes the entries of ids in their order; returns their number, or -1 - index of a bad id.
 
@@ -47,7 +49,7 @@ def pack_entries(
             continue
         if row < 0 or row >= rows:
             return -1 - index
-        store(entries, kept, row << shift | index)
+        entries[kept] = row << shift | index
         kept += 1
     return kept
 
@@ -61,9 +63,9 @@ def number_rows(
     shift: int,
     wraps: int,
     drops: bool,
-    summands: int,
+    summands: Words,
     numbers: int,
-    entries: int,
+    entries: Words,
 ) -> int:
     """Lists the distinct rows in the order of ids, and which of them each id has.
 
@@ -84,20 +86,20 @@ def number_rows(
     kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, summands)
     if kept < 0:
         return kept
-    store(summands, kept, -1)
+    summands[kept] = -1
     mask, distinct = (int64(1) << shift) - 1, int64(0)
     for index in range(kept):
-        word = load(summands, index)
+        word = summands[index]
         row = word >> shift
         # No branch, which nothing could foresee: the next item of the list is written anyway. One
         # more than the number is kept, as 0 is none.
         number = int64(load_as(numbers, row, np.int32))
-        store(entries, distinct, row << shift | distinct)
+        entries[distinct] = row << shift | distinct
         is_new = int64(number == 0)
         distinct += is_new
         number += is_new * distinct
         store_as(numbers, row, np.int32(number), np.int32)
-        store(summands, index, (number - 1) << shift | word & mask)
+        summands[index] = (number - 1) << shift | word & mask
     return distinct
 
 
@@ -139,43 +141,45 @@ def unpack_rows(entries: int, count: int, shift: int, rows: int) -> None:
 
 
 @jit
-def _is_ascending(entries: int, count: int) -> bool:
+def _is_ascending(entries: Words, count: int) -> bool:
     wrong = int64(0)
     for index in range(1, count):
-        wrong |= load(entries, index) - load(entries, index - 1)
+        wrong |= entries[index] - entries[index - 1]
     return wrong >= 0
 
 
 @jit
-def _insert_all(entries: int, count: int) -> None:
+def _insert_all(entries: Words, count: int) -> None:
     for index in range(1, count):
-        entry, target = load(entries, index), index
-        while target > 0 and load(entries, target - 1) > entry:
-            store(entries, target, load(entries, target - 1))
+        entry, target = entries[index], index
+        while target > 0 and entries[target - 1] > entry:
+            entries[target] = entries[target - 1]
             target -= 1
-        store(entries, target, entry)
+        entries[target] = entry
 
 
 @jit
-def _by_digit(entries: int, out: int, count: int, shift: int, digit: int, counters: int) -> None:
+def _by_digit(
+    entries: Words, out: Words, count: int, shift: int, digit: int, counters: Words
+) -> None:
     """Sorts entries by the bits [shift, shift + digit), stably."""
     size = int64(1) << digit
     for k in range(size):
-        store(counters, k, 0)
+        counters[k] = 0
     for index in range(count):
-        key = load(entries, index) >> shift & (size - 1)
-        store(counters, key, load(counters, key) + 1)
+        key = entries[index] >> shift & (size - 1)
+        counters[key] = counters[key] + 1
     start = int64(0)
     for k in range(size):
-        more = load(counters, k)
-        store(counters, k, start)
+        more = counters[k]
+        counters[k] = start
         start += more
     for index in range(count):
-        entry = load(entries, index)
+        entry = entries[index]
         key = entry >> shift & (size - 1)
-        target = load(counters, key)
-        store(out, target, entry)
-        store(counters, key, target + 1)
+        target = counters[key]
+        out[target] = entry
+        counters[key] = target + 1
 
 
 @jit
@@ -189,23 +193,23 @@ def sort_entries(entries: int, buffer: int, count: int, shift: int, bits: int) -
       entries, buffer: addresses of int64 [count]; the result is in one of them.
       bits: of a row.
     """
-    if _is_ascending(entries, count):
+    if _is_ascending(as_words(entries), count):
         return entries
     if count <= _FEW:
-        _insert_all(entries, count)
+        _insert_all(as_words(entries), count)
         return entries
     digit = int64(_SMALL_DIGIT if count < _MANY else _LARGE_DIGIT)
     counters = stack_words(int64(1 << _LARGE_DIGIT))
     done = int64(0)
     while done < bits:
-        _by_digit(entries, buffer, count, shift + done, digit, counters)
+        _by_digit(as_words(entries), as_words(buffer), count, shift + done, digit, counters)
         entries, buffer = buffer, entries
         done += digit
     return entries
 
 
 @jit
-def list_rows(entries: int, count: int, shift: int, rows: int, starts: int) -> int:
+def list_rows(entries: Words, count: int, shift: int, rows: Words, starts: Words) -> int:
     """Lists the distinct rows of sorted entries, and where the entries of each start.
 
     Args:
@@ -216,30 +220,30 @@ def list_rows(entries: int, count: int, shift: int, rows: int, starts: int) -> i
     """
     distinct, last = int64(0), int64(-1)
     for index in range(count):
-        row = load(entries, index) >> shift
+        row = entries[index] >> shift
         if row != last:
-            store(rows, distinct, row)
-            store(starts, distinct, index)
+            rows[distinct] = row
+            starts[distinct] = index
             distinct += 1
             last = row
-    store(starts, distinct, count)
+    starts[distinct] = count
     return distinct
 
 
 @jit
-def pack_rows(rows: int, count: int, shift: int, entries: int) -> None:
+def pack_rows(rows: Words, count: int, shift: int, entries: Words) -> None:
     """Writes entries of rows, one for each, whose indices are theirs in the list of rows."""
     for index in range(count):
-        store(entries, index, load(rows, index) << shift | index)
+        entries[index] = rows[index] << shift | index
 
 
 @jit
-def first_at(entries: int, count: int, shift: int, row: int) -> int:
+def first_at(entries: Words, count: int, shift: int, row: int) -> int:
     """The index of the first of sorted entries whose row is not below a row."""
     low, high, least = int64(0), count, row << shift
     while low < high:
         middle = (low + high) // 2
-        if load(entries, middle) < least:
+        if entries[middle] < least:
             low = middle + 1
         else:
             high = middle

@@ -6,7 +6,7 @@ for the rows or the entries of a block. This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Flag, Int64, Layout, Words, record
 from fusion.schema.update_program import BINARY, UNARY
 
 #: Of what operands an operation of two is, and their numbers among its opcodes.
@@ -84,41 +84,41 @@ class CodeWords(Layout):
     is_sweep: Flag  # whether rows without entries change
     needs_rows: Flag  # whether each entry needs a row: else those of negative ids are left out
     may_skip: Flag  # whether rows of zero slots may stay, see `lowering`
-    with_entries: Fields = fields(CodeCounts.SIZE)
-    without: Fields = fields(CodeCounts.SIZE)
+    with_entries: CodeCounts = record(CodeCounts)
+    without: CodeCounts = record(CodeCounts)
 
 
 class Block(Layout):
     """Rows of the variables, with their entries."""
 
-    instructions: Address  # `Instruction` [instruction_count]
+    instructions: Instruction  # [instruction_count]
     instruction_count: Int64
-    registers: Address  # of each register its address, int64
+    registers: Words  # of each register its address, int64
     dim: Int64  # elements of a row
     row_count: Int64
-    rows: Address  # the row of each, int64 [row_count]; read by `GATHER` alone
+    rows: Words  # the row of each, int64 [row_count]; read by `GATHER` alone
     entry_count: Int64
-    entries: Address  # row << shift | index of the entry, ascending, int64 [entry_count]
+    entries: Words  # row << shift | index of the entry, ascending, int64 [entry_count]
     shift: Int64
-    starts: Address  # of entry `index` the summands [starts[index], starts[index + 1]); 0 where
+    starts: Words  # of entry `index` the summands [starts[index], starts[index + 1]); 0 where
     # all are of this block, and say themselves which entry is theirs
-    summands: Address  # of those, as entries are; both read by `SUM_VALUE` alone
-    locals: Address  # of each entry its row among those of the block, int64 [entry_count]; 0 where
+    summands: Words  # of those, as entries are; both read by `SUM_VALUE` alone
+    locals: Words  # of each entry its row among those of the block, int64 [entry_count]; 0 where
     # each row has one entry, in the order of rows
     marks: (
         Address  # of each row -1 if it has ids, else 0, int32 [row_count]; 0 where all have. Else
     )
     # the block is rows side by side, each with an entry; `rows` and `entries` are not there
-    sums: Address  # of each value those of all rows, where there are marks
+    sums: Words  # of each value those of all rows, where there are marks
     first_row: Int64  # of the block, among those
     ids: Address  # of all entries; with their dtype, number, and what those < 0 are added to be
     # rows, unless they have none; read by `SUM_BY_IDS` alone
     ids_dtype: Int64
     id_count: Int64
     wraps: Int64
-    variables: Address  # of the first row of each variable, int64
-    values: Address  # `ValueSource` of each value
-    results: Address  # of each result, int64
+    variables: Words  # of the first row of each variable, int64
+    values: ValueSource  # of each value
+    results: Words  # of each result, int64
 
 
 class ValueSource(Layout):

@@ -41,21 +41,22 @@ from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import context, failed, host_bytes, kernel_state, scratch_bytes
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import call_at, load, pointer, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import call_at, load, pointer, store
+from fusion.runtime.native.pointers import POINTERS, as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.jobs import sched_yield
 
 
 class DeviceRecord(Layout):
     """The device of a call."""
 
-    frame: Address
-    launcher: Address  # `LauncherRecord`
+    frame: Frame
+    launcher: LauncherRecord
     stream: Address  # 0 where the call ended before there was any
     gpu: Int64  # its number
-    gpu_record: Address
-    error_slot: Address
+    gpu_record: GpuRecord
+    error_slot: ErrorSlot
 
 
 #: A grid is not larger.
@@ -86,9 +87,9 @@ def _device_at(builder: Any, address: Any) -> Any:
     return address
 
 
-@instruction(types.int64(_device_type))
+@instruction(POINTERS.record_type(DeviceRecord)(_device_type))
 def _record_of(builder: Any, device: Any) -> Any:
-    """The address of a device's `DeviceRecord`."""
+    """A device's record."""
     return device
 
 
@@ -112,23 +113,23 @@ def _brought(value: Any) -> Any:
 
 
 @jit
-def _of_launcher(record: int, field: int) -> int:
+def _of_launcher(record: DeviceRecord, field: int) -> int:
     """A field of the `LauncherRecord`."""
-    return load(load(record, DeviceRecord.launcher), field)
+    return load(record.launcher, field)
 
 
 @jit
-def _call(record: int, function: int, *arguments: int) -> int:
+def _call(record: DeviceRecord, function: int, *arguments: int) -> int:
     """Calls a function of the driver, a field of `LauncherRecord`; an error ends the op's call."""
     code = driver_call(_of_launcher(record, function), *arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(load(record, DeviceRecord.frame), INTERNAL, text, code, function)
+        fail(record.frame, INTERNAL, text, code, function)
     return code
 
 
 @jit
-def _ask(record: int, function: int, argument: int) -> int:
+def _ask(record: DeviceRecord, function: int, argument: int) -> int:
     """What a function of the launcher gives for a word; 0 is an error."""
     found = call_at(_of_launcher(record, function), argument)
     if found == 0:
@@ -137,10 +138,10 @@ def _ask(record: int, function: int, argument: int) -> int:
 
 
 @jit
-def _fail_for_launcher(record: int) -> None:
+def _fail_for_launcher(record: DeviceRecord) -> None:
     """Ends the call with the reason why a function of the launcher gave 0."""
     reason = _of_launcher(record, LauncherRecord.reason)
-    fail(load(record, DeviceRecord.frame), INTERNAL, "%s", reason)
+    fail(record.frame, INTERNAL, "%s", reason)
 
 
 _report_error = error_reporter("")
@@ -150,15 +151,15 @@ _report_earlier_error = error_reporter(
 
 
 @jit
-def _open(frame: int, record: int) -> None:
+def _open(frame: Frame, record: DeviceRecord) -> None:
     """Finds the stream of a call and makes its context the thread's; reports earlier errors."""
-    store(record, DeviceRecord.error_slot, 0)
+    record.error_slot = as_record(ErrorSlot, 0)
     state = kernel_state(frame)
-    launcher = load(state, State.launcher)
-    store(record, DeviceRecord.frame, frame)
-    store(record, DeviceRecord.launcher, launcher)
+    launcher = as_record(LauncherRecord, state.launcher)
+    record.frame = frame
+    record.launcher = launcher
     stream = _ask(record, LauncherRecord.find_stream, context(frame))
-    store(record, DeviceRecord.stream, stream)
+    record.stream = stream
     if stream == 0:
         return
     found = stack_words(2)
@@ -168,87 +169,80 @@ def _open(frame: int, record: int) -> None:
     if not failed(frame):  # TensorFlow's threads have some context or none
         _call(record, LauncherRecord.push, load(found, 0))
     if failed(frame):
-        store(record, DeviceRecord.stream, 0)  # there is nothing to pop
+        record.stream = 0  # there is nothing to pop
         return
     _call(record, LauncherRecord.context_device, found + 8)
     if failed(frame):
         return
     gpu = load(found, 1) & 0xFFFFFFFF
-    store(record, DeviceRecord.gpu, gpu)
-    store(record, DeviceRecord.gpu_record, load(load(launcher, LauncherRecord.gpus), gpu))
-    if load(record, DeviceRecord.gpu_record) == 0:
-        store(record, DeviceRecord.gpu_record, _ask(record, LauncherRecord.open_gpu, gpu))
-    if load(state, State.error_slots) == 0 and not failed(frame):
+    record.gpu = gpu
+    record.gpu_record = as_record(GpuRecord, load(launcher.gpus, gpu))
+    if record.gpu_record == 0:
+        opened = _ask(record, LauncherRecord.open_gpu, gpu)
+        record.gpu_record = as_record(GpuRecord, opened)
+    if state.error_slots == 0 and not failed(frame):
         _ask(record, LauncherRecord.open_node, state)
     if not failed(frame):
-        store(record, DeviceRecord.error_slot, _take_error_slot(load(state, State.error_slots)))
-        _report_earlier_errors(
-            frame, load(state, State.error_slots), load(record, DeviceRecord.error_slot)
-        )
+        slots = as_record(ErrorSlot, state.error_slots)
+        record.error_slot = _take_error_slot(slots)
+        _report_earlier_errors(frame, slots, record.error_slot)
 
 
 @jit
-def _error_slot(node: int, number: int) -> int:
-    return node + 8 * int64(ErrorSlot.SIZE) * number
-
-
-@jit
-def _take_error_slot(node: int) -> int:
+def _take_error_slot(node: ErrorSlot) -> ErrorSlot:
     """Takes one of a node's error slots: calls of a node may run side by side."""
     for number in range(1, ERROR_SLOTS):
-        slot = _error_slot(node, int64(number))
+        slot = node[number]
         if atomic_swap_if(slot, int64(ErrorSlot.is_taken), int64(0), int64(1)):
             return slot
     return node
 
 
 @jit
-def _report_earlier_errors(frame: int, node: int, own: int) -> None:
+def _report_earlier_errors(frame: Frame, node: ErrorSlot, own: ErrorSlot) -> None:
     """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
-        slot, taken = _error_slot(node, int64(number)), int64(ErrorSlot.is_taken)
+        slot, taken = node[number], int64(ErrorSlot.is_taken)
         if failed(frame):
             return
-        if slot in (own, node):
+        if own == slot or node == slot:
             _report_earlier_error(frame, slot)
-        elif load(slot, ErrorRecord.error_code) != 0 and atomic_swap_if(
-            slot, taken, int64(0), int64(1)
-        ):
+        elif slot.error_code != 0 and atomic_swap_if(slot, taken, int64(0), int64(1)):
             _report_earlier_error(frame, slot)
             atomic_store(slot, taken, int64(0))
 
 
 @jit
-def _wait(record: int) -> None:
-    _call(record, LauncherRecord.wait, load(record, DeviceRecord.stream))
+def _wait(record: DeviceRecord) -> None:
+    _call(record, LauncherRecord.wait, record.stream)
 
 
 @jit
-def _report(record: int) -> None:
-    _report_error(load(record, DeviceRecord.frame), load(record, DeviceRecord.error_slot))
+def _report(record: DeviceRecord) -> None:
+    _report_error(record.frame, record.error_slot)
 
 
 @jit
-def _close(record: int) -> None:
+def _close(record: DeviceRecord) -> None:
     """Ends what `_open` began."""
-    if load(record, DeviceRecord.stream) == 0:
+    if record.stream == 0:
         return
     waits = _of_launcher(record, LauncherRecord.waits) != 0
-    if waits and not failed(load(record, DeviceRecord.frame)):
+    if waits and not failed(record.frame):
         _wait(record)
         _report(record)
     driver_call(_of_launcher(record, LauncherRecord.pop), stack_words(1))
-    own = load(record, DeviceRecord.error_slot)
-    if own != 0 and own != load(kernel_state(load(record, DeviceRecord.frame)), State.error_slots):
+    own = record.error_slot
+    if own != 0 and own != kernel_state(record.frame).error_slots:
         atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
 
 
-def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
+def with_device(body: Callable[[int, Any], None]) -> Callable[[Frame], None]:
     """A kernel body (frame) of one that is given the device, too: (frame, device)."""
     inner = jit(body)
 
-    def outer(frame: int) -> None:
-        record = stack_words(DeviceRecord.SIZE)
+    def outer(frame: Frame) -> None:
+        record = stack_record(DeviceRecord)
         _open(frame, record)
         if not failed(frame):
             inner(frame, _device_at(record))
@@ -260,13 +254,13 @@ def with_device(body: Callable[[int, Any], None]) -> Callable[[int], None]:
 @jit
 def error_record(device: Any) -> int:
     """The `ErrorRecord` where the call's kernels report errors."""
-    return load(_record_of(device), DeviceRecord.error_slot)
+    return _record_of(device).error_slot
 
 
 @jit
-def report_error(device: Any, record: int) -> None:
+def report_error(device: Any, record: ErrorRecord) -> None:
     """Reports the error of an `ErrorRecord` of the host, if there is one."""
-    if load(record, ErrorRecord.error_code) != 0:
+    if record.error_code != 0:
         for k in range(ErrorRecord.SIZE):
             store(error_record(device), k, load(record, k))
         _report(_record_of(device))
@@ -277,60 +271,60 @@ def copy_in(device: Any, target: int, source: int, size: int) -> None:
     """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
     record = _record_of(device)
     for first in range(0, size, SLOT_BYTES):
-        if not failed(load(record, DeviceRecord.frame)):
+        if not failed(record.frame):
             part = min(size - first, int64(SLOT_BYTES))
             _copy_part(record, target + first, source + first, part)
 
 
 @jit
-def _copy_part(record: int, target: int, source: int, size: int) -> None:
+def _copy_part(record: DeviceRecord, target: int, source: int, size: int) -> None:
     """Copies what fits a slot, by the next one.
 
     A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
     is written again once the event behind the copy has come, as good as always long ago.
     """
-    gpu, slots = load(record, DeviceRecord.gpu_record), int64(SLOT_COUNT)
+    gpu, slots = as_record(GpuRecord, record.gpu_record), int64(SLOT_COUNT)
     number = atomic_add(gpu, int64(GpuRecord.next_slot), int64(1)) % slots
-    slot = gpu + 8 * (GpuRecord.slots + number * CopySlot.SIZE)
+    slot = gpu.slots[number]
     while not atomic_swap_if(slot, int64(CopySlot.is_taken), int64(0), int64(1)):
         sched_yield()
-    event, memory = load(slot, CopySlot.event), load(slot, CopySlot.memory)
+    event, memory = slot.event, slot.memory
     if _call(record, LauncherRecord.event_wait, event) == 0:
         for k in range(size // 8):
             store(memory, k, load(source, k))
-        stream = load(record, DeviceRecord.stream)
+        stream = record.stream
         _call(record, LauncherRecord.copy_in, target, memory, size, stream)
         _call(record, LauncherRecord.event_record, event, stream)
     atomic_store(slot, int64(CopySlot.is_taken), int64(0))
 
 
 @jit
-def _reserve(record: int, size: int) -> int:
-    return scratch_bytes(load(record, DeviceRecord.frame), max(size, int64(16)))
+def _reserve(record: DeviceRecord, size: int) -> int:
+    return scratch_bytes(record.frame, max(size, int64(16)))
 
 
 @jit
-def _fill(record: int, address: int, size: int, byte: int) -> None:
-    if size > 0 and not failed(load(record, DeviceRecord.frame)):
-        stream = load(record, DeviceRecord.stream)
+def _fill(record: DeviceRecord, address: int, size: int, byte: int) -> None:
+    if size > 0 and not failed(record.frame):
+        stream = record.stream
         _call(record, LauncherRecord.fill, address, byte, size, stream)
 
 
 @jit
-def _filled(record: int, size: int, byte: int) -> int:
+def _filled(record: DeviceRecord, size: int, byte: int) -> int:
     address = _reserve(record, size)
     _fill(record, address, size, byte)
     return address
 
 
 @jit
-def _read(record: int, address: int, count: int) -> int:
+def _read(record: DeviceRecord, address: int, count: int) -> int:
     """The address of words of the GPU, copied to the host; all zeros after an error."""
-    frame = load(record, DeviceRecord.frame)
+    frame = record.frame
     target = host_bytes(frame, 8 * count)
     if target == 0:
         return _of_launcher(record, LauncherRecord.zeros)
-    stream = load(record, DeviceRecord.stream)
+    stream = record.stream
     _call(record, LauncherRecord.copy_out, target, address, 8 * count, stream)
     if not failed(frame):
         _wait(record)
@@ -341,11 +335,11 @@ def _read(record: int, address: int, count: int) -> int:
 
 
 @jit
-def _handle(record: int, kernel: int) -> int:
+def _handle(record: DeviceRecord, kernel: int) -> int:
     """The handle of a kernel on the call's GPU; 0 after an error."""
-    handle = load(load(record, DeviceRecord.gpu_record), GpuRecord.handles + kernel)
+    handle = load(record.gpu_record, GpuRecord.handles + kernel)
     if handle == 0:
-        gpu = load(record, DeviceRecord.gpu)
+        gpu = record.gpu
         handle = call_at(_of_launcher(record, LauncherRecord.load), kernel, gpu)
         if handle == 0:
             _fail_for_launcher(record)
@@ -384,9 +378,11 @@ def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
 
 
 @jit
-def _launch_kernel(record: int, kernel: Any, blocks: int, threads: int, arguments: Any) -> None:
+def _launch_kernel(
+    record: DeviceRecord, kernel: Any, blocks: int, threads: int, arguments: Any
+) -> None:
     number, name = kernel
-    frame = load(record, DeviceRecord.frame)
+    frame = record.frame
     if blocks <= 0 or failed(frame):
         return
     if blocks > _MOST_BLOCKS:
@@ -396,7 +392,7 @@ def _launch_kernel(record: int, kernel: Any, blocks: int, threads: int, argument
     if handle == 0:
         return
     function = _of_launcher(record, LauncherRecord.launch)
-    stream = load(record, DeviceRecord.stream)
+    stream = record.stream
     code = launch_call(function, handle, blocks, threads, stream, arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld for the launch of %s"

@@ -16,7 +16,6 @@ from fusion.gpu_ops.layout.call import (
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail, fail_column
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load, store
 
 
 def error_reporter(when: str) -> Any:
@@ -34,11 +33,11 @@ def error_reporter(when: str) -> Any:
     bad_split = f": the row splits at %lld make no sense, there is %lld{when}"
 
     @jit
-    def report(frame: int, record: int) -> None:
-        code, column = load(record, ErrorRecord.error_code), load(record, ErrorRecord.column)
-        element, value = load(record, ErrorRecord.element), load(record, ErrorRecord.value)
+    def report(frame: int, record: ErrorRecord) -> None:
+        code, column = record.error_code, record.column
+        element, value = record.element, record.value
         if code > 0:  # else it is still being written
-            store(record, ErrorRecord.error_code, 0)
+            record.error_code = 0
         if code == BAD_ID:
             fail_column(frame, INVALID_ARGUMENT, bad_id, column, element, value)
         elif code == BAD_DEFAULT:

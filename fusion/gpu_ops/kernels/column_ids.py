@@ -16,7 +16,8 @@ from fusion.gpu_ops.kernels.slots import entries_before, fillers_before, positio
 from fusion.gpu_ops.kernels.tiles import column_of
 from fusion.gpu_ops.kernels.unique import EMPTY, slot_of
 from fusion.gpu_ops.language.device import (
-    as_float,
+    as_record,
+    as_words,
     atomic_min,
     compare_and_swap,
     cuda,
@@ -29,6 +30,7 @@ from fusion.gpu_ops.language.device import (
 )
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import INT64
 
@@ -38,7 +40,9 @@ _COLUMN_SHIFT = 40
 put_weight = on_device(elements.put_weight)
 
 
-def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slots: int) -> None:
+def insert_pairs(
+    call_address: int, sums: int, keys: int, slots: int, bits: int, id_slots: int
+) -> None:
     """Kernel, a thread for each position that there may be: finds its slot.
 
     That gets the first position of its column with the same id.
@@ -48,14 +52,15 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as positions.
         id_slots: out, int64, the slot of each position; `EMPTY` for what is none.
     """
+    call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts = load(call, PreLookupCall.entry_offsets)
-    columns = load(call, PreLookupCall.column_count)
-    if own >= load(firsts, columns):
+    firsts = call.entry_offsets
+    columns = call.column_count
+    if own >= firsts[columns]:
         return
     index = column_of(firsts, columns, own)
-    first, end = load(firsts, index), load(firsts, index + 1)
-    if own - first >= position_count(call, sums, index):
+    first, end = firsts[index], firsts[index + 1]
+    if own - first >= position_count(call, as_words(sums), index):
         store(id_slots, own, EMPTY)
         return
     key, mask = load(keys, own), (int64(1) << bits) - 1
@@ -74,7 +79,7 @@ def insert_pairs(call: int, sums: int, keys: int, slots: int, bits: int, id_slot
     store(id_slots, own, slot)
 
 
-def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
+def mark_pairs(call_address: int, keys: int, slots: int, id_slots: int, marks: int) -> None:
     """Kernel, a thread for each position that there may be: 1 for the first of its pair, else 0.
 
     Of columns whose ids are to be sorted the largest one is written to the results.
@@ -82,10 +87,11 @@ def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> N
     Args:
         marks: out, int32.
     """
+    call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts = load(call, PreLookupCall.entry_offsets)
-    columns = load(call, PreLookupCall.column_count)
-    if own >= load(firsts, columns):
+    firsts = call.entry_offsets
+    columns = call.column_count
+    if own >= firsts[columns]:
         return
     slot = load(id_slots, own)
     is_first = slot != EMPTY and load(slots, slot) == own
@@ -93,44 +99,48 @@ def mark_pairs(call: int, keys: int, slots: int, id_slots: int, marks: int) -> N
     if not is_first:
         return
     index = column_of(firsts, columns, own)
-    if load(column_attrs(call, index), ColumnAttrs.sort_key) == 0:
+    if as_record(ColumnAttrs, column_attrs(call, index)).sort_key == 0:
         return
-    results, word = load(call, PreLookupCall.results), ErrorRecord.SIZE + 2 * columns + index
+    results, word = as_words(call.results), ErrorRecord.SIZE + 2 * columns + index
     # Few threads find a larger one than those before, so that few wait for each other.
-    if ~load(keys, own) < load(results, word):
+    if ~load(keys, own) < results[word]:
         atomic_min(results, word, ~load(keys, own), np.int64)
 
 
-def count_pairs(call: int, ranks: int) -> None:
+def count_pairs(call_address: int, ranks: int) -> None:
     """Kernel, a thread for each column: writes how many distinct ids it has.
 
     Args:
         ranks: int64, prefix sums of the marks, and their total behind them.
     """
+    call = as_record(PreLookupCall, call_address)
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts = load(call, PreLookupCall.entry_offsets)
-    columns = load(call, PreLookupCall.column_count)
+    firsts = call.entry_offsets
+    columns = call.column_count
     if index < columns:
-        distinct = load(ranks, load(firsts, index + 1)) - load(ranks, load(firsts, index))
-        results = load(call, PreLookupCall.results)
+        distinct = load(ranks, firsts[index + 1]) - load(ranks, firsts[index])
+        results = call.results
         store(results, ErrorRecord.SIZE + columns + index, distinct)
 
 
-def list_pairs(call: int, keys: int, marks: int, ranks: int, words: int, owners: int) -> None:
+def list_pairs(
+    call_address: int, keys: int, marks: int, ranks: int, words: int, owners: int
+) -> None:
     """Kernel, a thread for each position that there may be: by what pairs are to be sorted.
 
     Args:
         words: out, int64 by pair: the id, or where they stay in order the index in the column.
         owners: out, int32 by pair: the column.
     """
+    call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts = load(call, PreLookupCall.entry_offsets)
-    columns = load(call, PreLookupCall.column_count)
-    if own >= load(firsts, columns) or load_as(marks, own, np.int32) == 0:
+    firsts = call.entry_offsets
+    columns = call.column_count
+    if own >= firsts[columns] or load_as(marks, own, np.int32) == 0:
         return
     index, number = column_of(firsts, columns, own), load(ranks, own)
-    word = number - load(ranks, load(firsts, index))
-    if load(column_attrs(call, index), ColumnAttrs.sort_key) != 0:
+    word = number - load(ranks, firsts[index])
+    if as_record(ColumnAttrs, column_attrs(call, index)).sort_key != 0:
         word = load(keys, own)
     store(words, number, word)
     store_as(owners, number, np.int32(index), np.int32)
@@ -144,30 +154,36 @@ def invert_order(order: int, count: int, numbers: int) -> None:
 
 
 @jit
-def _put_key(column: int, target: int, number: int, key: int) -> None:
-    if load(column, ColumnAttrs.keys_dtype) == INT64:
-        store(target, number, key)
+def _put_key(column: ColumnAttrs, target: Words, number: int, key: int) -> None:
+    if column.keys_dtype == INT64:
+        target[number] = key
     else:
         store_as(target, number, np.int32(key), np.int32)
 
 
 @jit
 def _put_weight(
-    call: int, index: int, column: int, source: int, element: int, weights: int, entry: int
+    call: PreLookupCall,
+    index: int,
+    column: ColumnAttrs,
+    source: ColumnInputs,
+    element: int,
+    weights: int,
+    entry: int,
 ) -> None:
     """Writes the weight of an entry: of an element of all, or for -1 that of rows filled."""
-    weight, kind = 0.0, load(source, ColumnInputs.table_dtype)
-    if load(column, ColumnAttrs.use_sparse_weights) != 0:
+    weight, kind = 0.0, source.table_dtype
+    if column.use_sparse_weights != 0:
         if element < 0:
-            weight = as_float(load(column, ColumnAttrs.default_weight))
+            weight = column.default_weight
         else:
-            k = element - load(load(call, PreLookupCall.element_offsets), index)
-            weight = weight_at(load(source, ColumnInputs.weights), k, kind)
+            k = element - call.element_offsets[index]
+            weight = weight_at(source.weights, k, kind)
     put_weight(weights, entry, weight, kind)
 
 
 def number_places(
-    call: int,
+    call_address: int,
     owners: int,
     sums: int,
     keys: int,
@@ -191,20 +207,24 @@ def number_places(
         out_entries: out, int32, which of them each entry is; 0 for what is none.
         out_weights: out, weights of the entries, 0 for what has none; 0: there are none.
     """
+    call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    firsts = load(call, PreLookupCall.entry_offsets)
-    columns = load(call, PreLookupCall.column_count)
-    if own >= load(firsts, columns):
+    firsts = call.entry_offsets
+    columns = call.column_count
+    if own >= firsts[columns]:
         return
-    index, batch = column_of(firsts, columns, own), load(call, PreLookupCall.batch_size)
-    column, source = column_attrs(call, index), column_inputs(call, index)
-    first, entries = load(firsts, index), entries_before(call, sums, index, batch)
+    index, batch = column_of(firsts, columns, own), call.batch_size
+    column, source = (
+        as_record(ColumnAttrs, column_attrs(call, index)),
+        as_record(ColumnInputs, column_inputs(call, index)),
+    )
+    first, entries = firsts[index], entries_before(call, as_words(sums), index, batch)
     if fills_entries(column):
-        entries += fillers_before(call, sums, index, batch)
+        entries += fillers_before(call, as_words(sums), index, batch)
     if own - first >= entries:
         store_as(out_entries, own, np.int32(0), np.int32)
         if out_weights != 0:
-            put_weight(out_weights, own, 0.0, load(source, ColumnInputs.table_dtype))
+            put_weight(out_weights, own, 0.0, source.table_dtype)
     if load(id_slots, own) == EMPTY:
         return
     head = load(slots, load(id_slots, own))
@@ -213,13 +233,13 @@ def number_places(
         number = load(numbers, number)
     number -= load(ranks, first)
     if head == own:
-        _put_key(column, load(out_keys, index), number, load(keys, own))
+        _put_key(column, as_words(load(out_keys, index)), number, load(keys, own))
     element, entry = int64(load_as(sources, own, np.int32)), own
-    if not fills_entries(column) and load(column, ColumnAttrs.fill_empty_row) != 0:
+    if not fills_entries(column) and column.fill_empty_row != 0:
         if element < 0:
             return
         row = int64(load_as(owners, element, np.int32)) - index * batch
-        entry -= fillers_before(call, sums, index, row)
+        entry -= fillers_before(call, as_words(sums), index, row)
     store_as(out_entries, entry, np.int32(number), np.int32)
     if out_weights != 0:
         _put_weight(call, index, column, source, element, out_weights, entry)

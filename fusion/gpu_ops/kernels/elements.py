@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import columns, elements
-from fusion.gpu_ops.language.device import instead, jit, load, load_as, on_device, store, store_as
+from fusion.gpu_ops.language.device import instead, jit, load_as, on_device, store_as
+from fusion.runtime.layout import Words
 from fusion.runtime.tensorflow.dtypes import INT64
 
 
@@ -42,19 +43,19 @@ lower_bound = on_device(columns.lower_bound)
 
 
 @jit
-def store_integer(target: int, index: int, number: int, kind: int) -> None:
+def store_integer(target: Words, index: int, number: int, kind: int) -> None:
     """Sets an int32 or int64."""
     if kind == INT64:
-        store(target, index, number)
+        target[index] = number
     else:
         store_as(target, index, np.int32(number), np.int32)
 
 
 @jit
-def store_bits(target: int, index: int, word: int, item: int) -> None:
+def store_bits(target: Words, index: int, word: int, item: int) -> None:
     """Sets an element of 2, 4 or 8 bytes to the lowest bits of a word; of 0 bytes: does nothing."""
     if item == 8:
-        store(target, index, word)
+        target[index] = word
     elif item == 4:
         store_as(target, index, np.int32(word), np.int32)
     elif item == 2:
@@ -62,10 +63,10 @@ def store_bits(target: int, index: int, word: int, item: int) -> None:
 
 
 @jit
-def copy_element(source: int, k: int, target: int, index: int, item: int) -> None:
+def copy_element(source: Words, k: int, target: Words, index: int, item: int) -> None:
     """Copies an element of 2, 4 or 8 bytes."""
     if item == 8:
-        store(target, index, load(source, k))
+        target[index] = source[k]
     elif item == 4:
         store_as(target, index, load_as(source, k, np.int32), np.int32)
     else:

@@ -12,16 +12,29 @@ import numpy as np
 
 from fusion.gpu_ops.kernels.elements import copy_element, rows_until
 from fusion.gpu_ops.kernels.errors import report_error
-from fusion.gpu_ops.language.device import atomic_add, cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.language.device import (
+    as_record,
+    as_words,
+    atomic_add,
+    cuda,
+    jit,
+    load,
+    load_as,
+    store,
+    store_as,
+)
 from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
+from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
 
-def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors: int) -> None:
+def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors_address: int) -> None:
     """Kernel, a thread for each entry: its row, int32, of int64 indices [count, 2].
 
     It is `batch` for rows outside, whose entries so come behind all bags.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
@@ -63,10 +76,10 @@ def _row_of(
     unique_idxs: int,
     unique: int,
     permutation: int,
-    shards: int,
+    shards: Words,
     shard_count: int,
     entry: int,
-    errors: int,
+    errors: ErrorRecord,
 ) -> Any:
     """The shard and the index in it of an entry's row, see `address_entries`; or else -1."""
     index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
@@ -79,7 +92,7 @@ def _row_of(
         if shard < 0 or shard >= shard_count:
             report_error(errors, BAD_ID, int64(0), entry, shard)
             return int64(-1), index
-    if index < 0 or index >= load(shards, 2 * shard + 1):
+    if index < 0 or index >= shards[2 * shard + 1]:
         report_error(errors, BAD_ID, int64(0), entry, index)
         return int64(-1), index
     return shard, index
@@ -99,7 +112,7 @@ def address_entries(
     masked: int,
     flags: int,
     addresses: int,
-    errors: int,
+    errors_address: int,
 ) -> None:
     """Kernel, a thread for each entry: the address of its row, in the order of the bags.
 
@@ -112,6 +125,7 @@ def address_entries(
         masked, flags: bool by row, so many, whose entries get -1; 0: there are none.
         addresses: out, int64 [count].
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
@@ -120,7 +134,9 @@ def address_entries(
     row = int64(load_as(rows, entry, np.int32))
     if row >= batch or is_masked(masked, flags, row):
         return
-    shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, entry, errors)
+    shard, index = _row_of(
+        unique_idxs, unique, permutation, as_words(shards), shard_count, entry, errors
+    )
     if shard >= 0:
         store(addresses, k, load(shards, 2 * shard) + index * row_bytes)
 
@@ -136,7 +152,7 @@ def number_rows(
     rows: int,
     batch: int,
     keys: int,
-    errors: int,
+    errors_address: int,
 ) -> None:
     """Kernel, a thread for each entry: the number of its row among those of all shards.
 
@@ -144,12 +160,15 @@ def number_rows(
         firsts: int64 [shard_count + 1], the rows of all shards before each, and those of all.
         keys: out, int32 [count]; the number of all rows for entries that have none.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
     number = load(firsts, shard_count)
     if int64(load_as(rows, k, np.int32)) < batch:
-        shard, index = _row_of(unique_idxs, unique, permutation, shards, shard_count, k, errors)
+        shard, index = _row_of(
+            unique_idxs, unique, permutation, as_words(shards), shard_count, k, errors
+        )
         if shard >= 0:
             number = load(firsts, shard) + index
     store_as(keys, k, np.int32(number), np.int32)
@@ -162,13 +181,14 @@ def check_pairs(
     firsts: int,
     shard_count: int,
     seen: int,
-    errors: int,
+    errors_address: int,
 ) -> None:
     """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
 
     Args:
         seen: int32, by row of all shards, zeros before.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= unique:
         return
@@ -182,13 +202,14 @@ def check_pairs(
         report_error(errors, REPEATED, shard, k, index)
 
 
-def find_last_row(indices: int, count: int, rows: int, errors: int) -> None:
+def find_last_row(indices: int, count: int, rows: int, errors_address: int) -> None:
     """Kernel, a thread for each entry: whether rows are in order, and how many there are.
 
     Args:
         indices: int64 [count, 2].
         rows: out, int64 [1], 0 before: the rows up to that of the last entry.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
@@ -211,4 +232,4 @@ def order_weights(order: int, count: int, weights: int, item: int, target: int) 
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
-    copy_element(weights, int64(load_as(order, k, np.int32)), target, k, item)
+    copy_element(as_words(weights), int64(load_as(order, k, np.int32)), as_words(target), k, item)

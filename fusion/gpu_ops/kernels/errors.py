@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.gpu_ops.language.device import compare_and_swap, jit, load, publish, store
+from fusion.gpu_ops.language.device import compare_and_swap, jit, publish
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.cuda.layout import ErrorRecord
@@ -10,20 +10,24 @@ from fusion.runtime.native.jit import int64
 
 
 @jit
-def report_error(record: int, error_code: int, column: int, element: int, value: int) -> None:
+def report_error(
+    record: ErrorRecord, error_code: int, column: int, element: int, value: int
+) -> None:
     """Reports an error of an element in the `ErrorRecord` at an address, if it is the first."""
     if (
         compare_and_swap(record, int64(ErrorRecord.error_code), int64(0), int64(call_of.WRITING))
         == 0
     ):
-        store(record, ErrorRecord.column, column)
-        store(record, ErrorRecord.element, element)
-        store(record, ErrorRecord.value, value)
+        record.column = column
+        record.element = element
+        record.value = value
         publish()
-        store(record, ErrorRecord.error_code, error_code)
+        record.error_code = error_code
 
 
 @jit
-def report_in_call(call: int, error_code: int, column: int, element: int, value: int) -> None:
+def report_in_call(
+    call: CombineCall, error_code: int, column: int, element: int, value: int
+) -> None:
     """As `report_error`, of a `CombineCall`."""
-    report_error(load(call, CombineCall.errors), error_code, column, element, value)
+    report_error(call.errors, error_code, column, element, value)

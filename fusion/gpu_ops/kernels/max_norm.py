@@ -12,6 +12,7 @@ from fusion.gpu_ops.language.arithmetic import norm_of
 from fusion.gpu_ops.language.device import (
     added,
     as_float,
+    as_words,
     cuda,
     divided,
     jit,
@@ -21,6 +22,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
     vector_storer,
 )
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64
 
@@ -79,10 +81,10 @@ def limit_of(word: int, kind: int) -> float:
 
 
 @jit
-def row_address(shards: int, firsts: int, shard_count: int, row_bytes: int, number: int) -> int:
+def row_address(shards: Words, firsts: Words, shard_count: int, row_bytes: int, number: int) -> int:
     """Where a gathered row lies."""
     shard, index = shard_index(firsts, shard_count, number)
-    return load(shards, 2 * shard) + index * row_bytes
+    return shards[2 * shard] + index * row_bytes
 
 
 @jit
@@ -126,7 +128,7 @@ def measure_rows(
     number = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if number >= rows:
         return
-    row = row_address(shards, firsts, shard_count, row_bytes, number)
+    row = row_address(as_words(shards), as_words(firsts), shard_count, row_bytes, number)
     norm, along = _norm(row, dim, kind), 0.0
     store_as(norms, number, norm, np.float64)
     if norm < limit_of(limit, kind):
@@ -164,9 +166,9 @@ def unclip_rows(
     grad, norm = worked_at(working, thread, kind), load_as(norms, number, np.float64)
     bound = limit_of(limit, kind)
     if not norm < bound:
-        row = row_address(shards, firsts, shard_count, row_bytes, number)
+        row = row_address(as_words(shards), as_words(firsts), shard_count, row_bytes, number)
         along = load_as(alongs, number, np.float64)
         part = _times(_over(weight_at(row, d, kind), norm), along)
         grad = _times(_over(bound, norm), _plus(grad, -part))
-    shard, index = shard_index(firsts, shard_count, number)
+    shard, index = shard_index(as_words(firsts), shard_count, number)
     store_float(load(outs, shard), index * dim + d, grad, kind)

@@ -11,8 +11,17 @@ import numpy as np
 from fusion.cpu_ops import partition
 from fusion.gpu_ops.kernels.elements import integer_at, store_integer
 from fusion.gpu_ops.kernels.errors import report_error
-from fusion.gpu_ops.language.device import cuda, load, load_as, on_device, store_as
+from fusion.gpu_ops.language.device import (
+    as_record,
+    as_words,
+    cuda,
+    load,
+    load_as,
+    on_device,
+    store_as,
+)
 from fusion.gpu_ops.layout.call import BAD_ID
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 locate = on_device(partition.locate)
@@ -27,7 +36,7 @@ def key_ids(
     shards: int,
     strategy: int,
     keys: int,
-    errors: int,
+    errors_address: int,
 ) -> None:
     """Kernel, a thread for each id: the shard that it goes to.
 
@@ -37,11 +46,12 @@ def key_ids(
         keys: out, int32 [count]; `shards` for ids outside the table.
         errors: an `ErrorRecord`, for such an id.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
     number = integer_at(ids, k, kind)
-    shard, _ = locate(number, rows, ends, shards, strategy)
+    shard, _ = locate(number, as_words(rows), as_words(ends), shards, strategy)
     if shard < 0:
         report_error(errors, BAD_ID, int64(0), k, number)
         shard = shards
@@ -81,5 +91,7 @@ def place_ids(
     index = k - load(starts, shard)
     store_as(permutation, 2 * entry, np.int32(shard), np.int32)
     store_as(permutation, 2 * entry + 1, np.int32(index), np.int32)
-    _, local = locate(integer_at(ids, entry, kind), rows, ends, shards, strategy)
-    store_integer(load(outs, shard), index, local, kind)
+    _, local = locate(
+        integer_at(ids, entry, kind), as_words(rows), as_words(ends), shards, strategy
+    )
+    store_integer(as_words(load(outs, shard)), index, local, kind)

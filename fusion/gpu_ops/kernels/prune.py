@@ -16,8 +16,9 @@ from fusion.gpu_ops.kernels.elements import (
     weight_at,
 )
 from fusion.gpu_ops.kernels.errors import report_error
-from fusion.gpu_ops.language.device import cuda, load, load_as, store, store_as
+from fusion.gpu_ops.language.device import as_record, as_words, cuda, load, load_as, store, store_as
 from fusion.gpu_ops.layout.call import BAD_ROW
+from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 
@@ -32,7 +33,7 @@ def mark_entries(
     batch: int,
     mask: int,
     empty: int,
-    errors: int,
+    errors_address: int,
 ) -> None:
     """Kernel, a thread for each entry: marks those that are kept, and their rows.
 
@@ -45,6 +46,7 @@ def mark_entries(
         empty: int32 [batch], all 1; 0 for rows that keep an entry.
         errors: an `ErrorRecord`, for a row outside the batch.
     """
+    errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= count:
         return
@@ -84,11 +86,11 @@ def put_entries(
     if k >= count or load_as(mask, k, np.int32) == 0:
         return
     index = load(offsets, k)
-    copy_element(ids, k, out_ids, index, id_bytes)
+    copy_element(as_words(ids), k, as_words(out_ids), index, id_bytes)
     store(out_indices, 2 * index, load(indices, 2 * k))
     store(out_indices, 2 * index + 1, load(indices, 2 * k + 1))
     if weights != 0:
-        copy_element(weights, k, out_weights, index, weight_bytes)
+        copy_element(as_words(weights), k, as_words(out_weights), index, weight_bytes)
 
 
 def fill_rows(
@@ -116,10 +118,10 @@ def fill_rows(
     if row >= batch or load_as(empty, row, np.int32) == 0:
         return
     index = first + load(offsets, row)
-    store_integer(out_ids, index, filler, kind)
+    store_integer(as_words(out_ids), index, filler, kind)
     store(out_indices, 2 * index, row)
     store(out_indices, 2 * index + 1, 0)
-    store_bits(out_weights, index, weight_word, weight_bytes)
+    store_bits(as_words(out_weights), index, weight_word, weight_bytes)
 
 
 def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) -> None:
@@ -129,11 +131,11 @@ def put_in_buckets(ids: int, kind: int, count: int, buckets: int, default: int) 
         return
     number = integer_at(ids, k, kind)
     if number < 0 or number >= buckets:
-        store_integer(ids, k, default, kind)
+        store_integer(as_words(ids), k, default, kind)
 
 
 def fill_elements(target: int, count: int, bits: int, item: int) -> None:
     """Kernel, a thread for each element of 2, 4 or 8 bytes: sets them all to the same."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k < count:
-        store_bits(target, k, bits, item)
+        store_bits(as_words(target), k, bits, item)

@@ -18,50 +18,60 @@ from fusion.gpu_ops.kernels.listing import (
     filler_of,
     fills_entries,
 )
-from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store, store_as
+from fusion.gpu_ops.language.device import (
+    as_record,
+    as_words,
+    cuda,
+    jit,
+    load,
+    load_as,
+    store,
+    store_as,
+)
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.runtime.cuda.layout import ErrorRecord
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
 
 @jit
-def is_in_order(call: int, index: int) -> bool:
+def is_in_order(call: PreLookupCall, index: int) -> bool:
     """Whether the elements of a column are known to be in the order of rows."""
-    return load(load(call, PreLookupCall.results), ErrorRecord.SIZE + index) == 0
+    return load(call.results, ErrorRecord.SIZE + index) == 0
 
 
 @jit
-def entries_before(call: int, sums: int, index: int, row: int) -> int:
+def entries_before(call: PreLookupCall, sums: Words, index: int, row: int) -> int:
     """The elements that count in the rows of a column before one; that may be the last's end.
 
     Args:
         sums: int64, prefix sums of marks; see `mark_elements`.
     """
-    if load(call, PreLookupCall.is_batch_open) != 0:  # all are in one row
-        starts = load(call, PreLookupCall.element_offsets)
-        end = load(starts, index + 1) if row > 0 else load(starts, index)
-        return load(sums, end) - load(sums, load(starts, index))
-    first = elements_of(call) + index * load(call, PreLookupCall.batch_size)
-    return load(sums, first + row) - load(sums, first)
+    if call.is_batch_open != 0:  # all are in one row
+        starts = call.element_offsets
+        end = starts[index + 1] if row > 0 else starts[index]
+        return sums[end] - sums[starts[index]]
+    first = elements_of(call) + index * call.batch_size
+    return sums[first + row] - sums[first]
 
 
 @jit
-def fillers_before(call: int, sums: int, index: int, row: int) -> int:
+def fillers_before(call: PreLookupCall, sums: Words, index: int, row: int) -> int:
     """The rows of a column before one that are empty and to be filled; see `entries_before`."""
-    batch = load(call, PreLookupCall.batch_size)
-    first = elements_of(call) + (load(call, PreLookupCall.column_count) + index) * batch
-    return load(sums, first + row) - load(sums, first)
+    batch = call.batch_size
+    first = elements_of(call) + (call.column_count + index) * batch
+    return sums[first + row] - sums[first]
 
 
 @jit
-def position_count(call: int, sums: int, index: int) -> int:
+def position_count(call: PreLookupCall, sums: Words, index: int) -> int:
     """How many positions a column has."""
-    batch = load(call, PreLookupCall.batch_size)
+    batch = call.batch_size
     return entries_before(call, sums, index, batch) + fillers_before(call, sums, index, batch)
 
 
 @jit
-def _fillers_among(call: int, sums: int, index: int, row: int, is_ordered: int) -> int:
+def _fillers_among(call: PreLookupCall, sums: Words, index: int, row: int, is_ordered: int) -> int:
     """The positions for rows before those for elements of a row.
 
     None where the elements of a column are not in the order of rows: there rows come behind them.
@@ -72,7 +82,7 @@ def _fillers_among(call: int, sums: int, index: int, row: int, is_ordered: int) 
 
 
 def place_elements(
-    call: int,
+    call_address: int,
     ids: int,
     owners: int,
     sums: int,
@@ -91,23 +101,24 @@ def place_elements(
         keys: out, int64 by position, the id.
         sources: out, int32 by position, the element.
     """
+    call = as_record(PreLookupCall, call_address)
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
+    batch, columns = call.batch_size, call.column_count
     if element >= elements_of(call):
         return
     owner = int64(load_as(owners, element, np.int32))
     if owner == columns * batch:
         return
     index, row = owner // batch, owner % batch
-    first = load(load(call, PreLookupCall.entry_offsets), index)
+    first = call.entry_offsets[index]
     own = load(ranks, element) if ranks != 0 else load(sums, element)
-    own -= load(sums, load(load(call, PreLookupCall.element_offsets), index))
-    own += first + _fillers_among(call, sums, index, row, is_ordered)
+    own -= load(sums, call.element_offsets[index])
+    own += first + _fillers_among(call, as_words(sums), index, row, is_ordered)
     store(keys, own, load(ids, element))
     store_as(sources, own, np.int32(element), np.int32)
 
 
-def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
+def split_rows(call_address: int, sums: int, batch: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each: where its entries start.
 
     For calls whose rows became known behind the other kernels (`is_batch_open`); all columns have
@@ -118,25 +129,27 @@ def split_rows(call: int, sums: int, batch: int, splits: int) -> None:
         batch: the rows.
         splits: out, int32 [columns, batch + 1].
     """
+    call = as_record(PreLookupCall, call_address)
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if thread >= load(call, PreLookupCall.column_count) * (batch + 1):
+    if thread >= call.column_count * (batch + 1):
         return
     index, row = thread // (batch + 1), thread % (batch + 1)
-    column, source = column_attrs(call, index), column_inputs(call, index)
-    rows = load(source, ColumnInputs.entry_rows)
-    step = load(source, ColumnInputs.entry_row_stride)
-    kind = load(column, ColumnAttrs.rows_dtype)
-    first = load(load(call, PreLookupCall.element_offsets), index)
-    element = first + lower_bound(rows, step, kind, load(source, ColumnInputs.id_count), row)
-    split = (
-        load(load(call, PreLookupCall.entry_offsets), index)
-        + load(sums, element)
-        - load(sums, first)
+    column, source = (
+        as_record(ColumnAttrs, column_attrs(call, index)),
+        as_record(ColumnInputs, column_inputs(call, index)),
     )
+    rows = source.entry_rows
+    step = source.entry_row_stride
+    kind = column.rows_dtype
+    first = call.element_offsets[index]
+    element = first + lower_bound(rows, step, kind, source.id_count, row)
+    split = call.entry_offsets[index] + load(sums, element) - load(sums, first)
     store_as(splits, thread, np.int32(split), np.int32)
 
 
-def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int) -> None:
+def place_rows(
+    call_address: int, sums: int, is_ordered: int, keys: int, sources: int, splits: int
+) -> None:
     """Kernel, a thread for each row of each column, and one more of each.
 
     Writes what the positions of rows that are to be filled have, and where each row's entries
@@ -147,24 +160,28 @@ def place_rows(call: int, sums: int, is_ordered: int, keys: int, sources: int, s
         sources: out, int32 by position, -1 for rows.
         splits: out, int32 [columns, batch + 1].
     """
+    call = as_record(PreLookupCall, call_address)
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch, columns = load(call, PreLookupCall.batch_size), load(call, PreLookupCall.column_count)
+    batch, columns = call.batch_size, call.column_count
     if thread >= columns * (batch + 1):
         return
     index, row = thread // (batch + 1), thread % (batch + 1)
-    column, first = column_attrs(call, index), load(load(call, PreLookupCall.entry_offsets), index)
+    column, first = (
+        as_record(ColumnAttrs, column_attrs(call, index)),
+        call.entry_offsets[index],
+    )
     before, fillers = (
-        entries_before(call, sums, index, row),
-        fillers_before(call, sums, index, row),
+        entries_before(call, as_words(sums), index, row),
+        fillers_before(call, as_words(sums), index, row),
     )
     split = first + before
     if fills_entries(column):
         split += fillers
     store_as(splits, thread, np.int32(split), np.int32)
-    if row == batch or fillers_before(call, sums, index, row + 1) == fillers:
+    if row == batch or fillers_before(call, as_words(sums), index, row + 1) == fillers:
         return
     if is_ordered == 0 and not is_in_order(call, index):
-        before = entries_before(call, sums, index, batch)
+        before = entries_before(call, as_words(sums), index, batch)
     own = first + before + fillers
     store(keys, own, filler_of(column))
     store_as(sources, own, np.int32(-1), np.int32)

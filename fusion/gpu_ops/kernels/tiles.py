@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.gpu_ops.language.device import bit_count, jit, load
+from fusion.gpu_ops.language.device import bit_count, jit
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
 
 @jit
-def column_of(tiles: int, count: int, tile: int) -> int:
+def column_of(tiles: Words, count: int, tile: int) -> int:
     """The column of a tile.
 
     Args:
@@ -18,7 +19,7 @@ def column_of(tiles: int, count: int, tile: int) -> int:
     index, end = int64(0), count
     while end - index > 1:
         middle = (index + end) // 2
-        if load(tiles, middle) <= tile:
+        if tiles[middle] <= tile:
             index = middle
         else:
             end = middle
@@ -26,14 +27,14 @@ def column_of(tiles: int, count: int, tile: int) -> int:
 
 
 @jit
-def shard_index(firsts: int, shard_count: int, number: int) -> Any:
+def shard_index(firsts: Words, shard_count: int, number: int) -> Any:
     """The shard of a gathered row, and its index there; rows are numbered shard by shard.
 
     Args:
         firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
     """
     shard = column_of(firsts, shard_count, number)
-    return shard, number - load(firsts, shard)
+    return shard, number - firsts[shard]
 
 
 @jit

@@ -16,7 +16,7 @@ from numba import cuda
 from numba.core import config
 from numba.core.dispatcher import Dispatcher
 
-from fusion.runtime.native import memory
+from fusion.runtime.native import memory, pointers
 
 #: Whether kernels run under Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)
@@ -26,6 +26,7 @@ language: Any = importlib.import_module(
 )
 
 jit: Any = language.jit
+as_record, as_words = language.as_record, language.as_words
 load, store = language.load, language.store
 load_as, store_as, as_float = language.load_as, language.store_as, language.as_float
 atomic_add, atomic_min = language.atomic_add, language.atomic_min
@@ -37,8 +38,12 @@ added, multiplied, divided = language.added, language.multiplied, language.divid
 
 #: What stands for the CPU's functions of memory.
 _MEMORY = {
-    id(getattr(memory, name)): getattr(language, name)
-    for name in ("load", "store", "load_as", "store_as", "as_float")
+    id(getattr(module, name)): getattr(language, name)
+    for module, names in (
+        (memory, ("load", "store", "load_as", "store_as", "as_float")),
+        (pointers, ("as_record", "as_words")),
+    )
+    for name in names
 }
 
 
@@ -76,6 +81,8 @@ __all__ = [
     "added",
     "any_in_warp",
     "as_float",
+    "as_record",
+    "as_words",
     "atomic_add",
     "atomic_min",
     "bit_count",

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, types
+from numba.cuda import cgutils, cudadecl, cudaimpl, extending, typeconv, types
 from numba.cuda.extending import intrinsic, typeof_impl
+from numba.cuda.typing import templates
 
 from fusion.runtime.layout import LayoutType
 from fusion.runtime.native.instruction import instruction
+from fusion.runtime.native.typed_pointers import Numba, define
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _i64 = types.int64
@@ -80,6 +82,32 @@ def load(builder: Any, address: Any, index: Any) -> Any:
 def store(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Sets the word `index` words behind `address`."""
     builder.store(value, _pointer(builder, address, index, _WORD, 8))
+
+
+def _word_pointer(builder: Any, address: Any, index: Any) -> Any:
+    return _pointer(builder, address, index, _WORD, 8)
+
+
+POINTERS = define(
+    Numba(
+        types,
+        extending.models,
+        extending.register_model,
+        templates,
+        typeconv.Conversion,
+        cudadecl.registry.register_attr,
+        cudadecl.registry.register_global,
+        cudaimpl.registry.lower,
+        cudaimpl.registry.lower_getattr_generic,
+        cudaimpl.registry.lower_setattr_generic,
+        cudaimpl.registry.lower_cast,
+        intrinsic,
+        _word_pointer,
+    )
+)
+
+#: As those of `fusion.runtime.native.pointers`.
+as_record, as_words = POINTERS.as_record, POINTERS.as_words
 
 
 @cuda_instruction(types.float64(_i64))

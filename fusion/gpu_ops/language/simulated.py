@@ -9,12 +9,14 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from fusion.gpu_ops.language import simulated_threads
+from fusion.runtime.layout import Field, LayoutType
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +89,65 @@ def load(address: Any, index: Any) -> Any:
 def store(address: Any, index: Any, value: Any) -> None:
     """See `intrinsics`."""
     store_as(address, index, value, np.int64)
+
+
+class _Record(int):
+    """A record at an address, whose fields are attributes as in compiled code."""
+
+    layout: LayoutType
+
+    def __getattr__(self, name: str) -> Any:
+        field = self._field(name)
+        if field.is_array:
+            value: Any = int(self) + 8 * field.offset
+        else:
+            value = load(self, field.offset)
+        if target := field.target(self.layout):
+            return as_record(target, value)
+        if field.is_words:
+            return Words(value)
+        return as_float(value) if field.is_float else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = self._field(name)
+        if field.is_float:
+            store_as(self, field.offset, value, np.float64)
+        else:
+            store(self, field.offset, value)
+
+    def __getitem__(self, index: Any) -> _Record:
+        return as_record(self.layout, int(self) + 8 * self.layout.SIZE * int(index))
+
+    def _field(self, name: str) -> Field:
+        field = self.layout.FIELDS.get(name)
+        if field is None:
+            raise AttributeError(f"{self.layout.__name__} has no field {name}")
+        return field
+
+
+class Words(int):
+    """Words at an address."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return load(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        store(self, index, value)
+
+
+@cache
+def _record_type(layout: LayoutType) -> type[_Record]:
+    return type(layout.__name__, (_Record,), {"layout": layout})
+
+
+def as_record(layout: LayoutType, address: Any) -> _Record:
+    """See `intrinsics`."""
+    return _record_type(layout)(address)
+
+
+def as_words(address: Any) -> Words:
+    """See `intrinsics`."""
+    return Words(address)
 
 
 def as_float(word: Any) -> float:

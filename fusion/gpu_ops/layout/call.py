@@ -5,8 +5,9 @@ This module needs no Numba, so that a call can be prepared without it.
 
 from __future__ import annotations
 
+from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.layout import Address, Flag, Int64, Layout
+from fusion.runtime.layout import Address, Flag, Int64, Layout, Words
 
 
 class CombineCall(Layout):
@@ -17,19 +18,19 @@ class CombineCall(Layout):
 
     column_count: Int64
     batch_size: Int64
-    columns: Address  # `ColumnAttrs` [columns]
-    inputs: Address  # `ColumnInputs` [columns]
+    columns: ColumnAttrs  # [columns]
+    inputs: ColumnInputs  # [columns]
     tiles: Address  # the first tile of bags of each column, and the number of all, [columns + 1]
     check_tiles: Address  # the same of entries whose rows are checked, [columns + 1]
-    outs: Address  # the first element of the result of columns
-    out_bytes: Address  # from one row of that to the next, of columns
-    lanes: Address  # elements that a thread computes at once, of columns
-    groups: Address  # threads of a row, of columns
-    shares: Address  # groups that share a bag, of columns
-    plain: Address  # whether a column is plain, of columns
+    outs: Words  # the first element of the result of columns
+    out_bytes: Words  # from one row of that to the next, of columns
+    lanes: Words  # elements that a thread computes at once, of columns
+    groups: Words  # threads of a row, of columns
+    shares: Words  # groups that share a bag, of columns
+    plain: Words  # whether a column is plain, of columns
     is_all_plain: Flag
-    unsorted: Address  # flags of columns whose entries are not in the order of rows
-    errors: Address  # `ErrorRecord`
+    unsorted: Words  # flags of columns whose entries are not in the order of rows
+    errors: ErrorRecord
 
 
 #: Error codes: an id that is not in the table; the id of empty rows is not; rows of entries that
@@ -78,22 +79,22 @@ class GradientCall(Layout):
     unique_idxs: Address  # the distinct id of each entry among its column's, int32
     row_splits: Address  # int32 [columns, batch_size + 1]
     entry_weights: Address
-    top_grads: Address  # the gradient of the first row of the result, of columns
-    top_grad_bytes: Address  # from one row of that to the next, of columns
-    key_offsets: Address  # distinct ids of all columns before, and of all, [columns + 1]
-    dims: Address  # of columns
-    combiners: Address  # of columns
-    weighted: Address  # whether a column has weights, of columns
-    lanes: Address  # elements that a thread computes at once, of columns
-    groups: Address  # threads of a row, of columns
+    top_grads: Words  # the gradient of the first row of the result, of columns
+    top_grad_bytes: Words  # from one row of that to the next, of columns
+    key_offsets: Words  # distinct ids of all columns before, and of all, [columns + 1]
+    dims: Words  # of columns
+    combiners: Words  # of columns
+    weighted: Words  # whether a column has weights, of columns
+    lanes: Words  # elements that a thread computes at once, of columns
+    groups: Words  # threads of a row, of columns
     tiles: Address  # the first tile of each column, and the number of all, [columns + 1]
-    outs: Address  # the gradients of columns
+    outs: Words  # the gradients of columns
     keys: Address  # the distinct id of each entry among all columns', int32
     owners: Address  # the row of the batch of each entry, int32
-    starts: Address  # where the entries of each distinct id start, int64
+    starts: Words  # where the entries of each distinct id start, int64
     dtype_code: Int64  # of weights and gradients
     scales: Address  # of columns and rows, see `bag_scales.put_scale`; not read if all are sums
-    errors: Address  # `ErrorRecord`
+    errors: ErrorRecord
 
 
 class PreLookupCall(Layout):
@@ -104,13 +105,13 @@ class PreLookupCall(Layout):
 
     column_count: Int64
     batch_size: Int64
-    columns: Address  # `ColumnAttrs` [columns]
-    inputs: Address  # `ColumnInputs` [columns]
-    element_offsets: Address  # the elements of all columns before, int64 [columns + 1]
-    entry_offsets: Address  # where each column's entries start, int64 [columns + 1]
+    columns: ColumnAttrs  # [columns]
+    inputs: ColumnInputs  # [columns]
+    element_offsets: Words  # the elements of all columns before, int64 [columns + 1]
+    entry_offsets: Words  # where each column's entries start, int64 [columns + 1]
     #: What kernels find: an `ErrorRecord`, then of columns, int64: flags of those whose elements
     #: are not in the order of rows; the number of distinct ids; of those to be sorted the
-    #: complement of the largest id; of those with `ends_at_last_row` the rows up to that of the
+    #: complement of the largest id; of those whose last row ends them the rows up to that of the
     #: last element.
     results: Address
     #: Whether only the results say how many rows there are. If so, no column fills rows, and the

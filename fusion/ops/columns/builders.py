@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
+import re
+import struct
 
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.cpu.columns.kernel_indices import FIRST_FLOAT, MOST_TILES
 from fusion.ops.cpu.columns.layout import (
+    FLOAT_RANGE,
     FULL,
+    GIVEN_ATTRS,
     GRAD,
+    INT_RANGE,
+    MAX_RULE_TEXT,
+    ONE_OF,
     POST,
     PRE,
+    ROLES,
+    ColumnRule,
     ColumnsConstants,
-    GivenColumn,
+    NodeColumn,
+    RuleTest,
     Source,
     Tile,
 )
@@ -21,20 +30,23 @@ from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr, Builder, Constants, OpSpec
-from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.column_rules import RULES, Rule, Test
+from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_ATTRS, PRE_ATTRS
 
-#: What a column is where its op has no attr for it.
-_DEFAULTS = {
-    "max_norm": double_word(-1.0),
-    "default_id": -1,
-    "default_weight": double_word(1.0),
-    "divide_no_nan": 1,
-    "ignored_id": -1,
-    "dim": -1,
-    "Tids": INT32,
-    "Trows": INT32,
-    "Tkeys": INT64,
-}
+_ATTRS = {attr.name: attr for attr in COLUMN_ATTRS.values()}
+
+#: What else a column is where its op has no attr for it.
+_DEFAULTS: dict[str, Word] = {"Tids": INT32, "Trows": INT32, "Tkeys": INT64}
+
+
+def _default(name: str) -> Word:
+    """What a field of `NodeColumn` is where an op has no attr for it."""
+    attr = _ATTRS.get(name)
+    if attr is None:
+        return _DEFAULTS.get(name, 0)
+    if isinstance(attr.default, float):
+        return double_word(attr.default)
+    return attr.allowed.index(str(attr.default)) if attr.allowed else int(attr.default or 0)
 
 
 def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
@@ -59,23 +71,26 @@ def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
         ):
             result[field] = attrs.index(name) if name in attrs else -1
         list_of = {attr.name: name for name, attr in lists.items()}
-        for index, name in enumerate(inspect.get_annotations(GivenColumn)):
+        for index, name in enumerate([*NodeColumn.FIELDS][:GIVEN_ATTRS]):
             start = ColumnsConstants.sources + Source.SIZE * index
             result[start : start + Source.SIZE] = _source(
                 spec, attrs, name, list_of.get(name, name)
             )
         for code in range(FIRST_FLOAT, FIRST_FLOAT + len(FLOATS)):
             _put_tiles(result, code)
+        for number, rule in enumerate(RULES):
+            start = ColumnsConstants.rules + ColumnRule.SIZE * number
+            result[start : start + ColumnRule.SIZE] = _rule(rule)
         return result
 
     return words
 
 
-def _source(spec: OpSpec, attrs: list[str], name: str, list_name: str) -> list[int]:
+def _source(spec: OpSpec, attrs: list[str], name: str, list_name: str) -> list[Word]:
     """The words of a `Source`."""
-    words = [0] * Source.SIZE
+    words: list[Word] = [0] * Source.SIZE
     found = list_name if list_name in attrs else name
-    words[Source.default] = _DEFAULTS.get(name, 0)
+    words[Source.default] = _default(name)
     words[Source.attr] = attrs.index(found) if found in attrs else -1
     if found in attrs:
         attr = spec.attrs[attrs.index(found)]
@@ -91,6 +106,58 @@ def _put_tiles(words: list[int], code: int) -> None:
     for k, (lanes, vectors) in enumerate(shapes):
         tile = ColumnsConstants.tiles + (index * MOST_TILES + k) * Tile.SIZE
         words[tile + Tile.lanes], words[tile + Tile.vectors] = lanes, vectors
+
+
+def _rule(rule: Rule) -> list[Word]:
+    """The words of a `ColumnRule`."""
+    words: list[Word] = [0] * ColumnRule.SIZE
+    names = re.findall(r"{(\w+)}", rule.text)
+    text = rule.text
+    for k, name in enumerate(names):
+        text = text.replace(f"{{{name}}}", "%s" if _ATTRS[name].allowed else "%lld")
+        words[ColumnRule.values + k] = getattr(NodeColumn, name)
+    for k in range(len(names), 2):
+        words[ColumnRule.values + k] = -1
+    content = f"column %lld: {text}".encode().ljust(MAX_RULE_TEXT, b"\0")
+    assert content.endswith(b"\0"), f"longer than {MAX_RULE_TEXT}: {rule.text}"
+    words[ColumnRule.text : ColumnRule.values] = struct.unpack(f"={MAX_RULE_TEXT // 8}q", content)
+    words[ColumnRule.test_count] = len(rule.tests)
+    for k, test in enumerate(rule.tests):
+        start = ColumnRule.tests + RuleTest.SIZE * k
+        words[start : start + RuleTest.SIZE] = _test(test)
+    return words
+
+
+def _test(test: Test) -> list[Word]:
+    """The words of a `RuleTest`."""
+    words: list[Word] = [0] * RuleTest.SIZE
+    words[RuleTest.field] = getattr(NodeColumn, test.field)
+    words[RuleTest.negated] = int(test.negated)
+    if test.values:
+        words[RuleTest.kind] = ONE_OF
+        words[RuleTest.low] = sum(1 << _number(test.field, value) for value in test.values)
+    elif test.field in _ATTRS and _ATTRS[test.field].kind == "float":
+        words[RuleTest.kind] = FLOAT_RANGE
+        words[RuleTest.low] = double_word(test.low)
+        words[RuleTest.high] = double_word(test.high)
+    else:
+        words[RuleTest.kind] = INT_RANGE
+        words[RuleTest.low] = int(max(test.low, -(2**63)))
+        words[RuleTest.high] = int(min(test.high, 2**63 - 1))
+    return words
+
+
+def _number(field: str, value: str | bool) -> int:
+    """What `NodeColumn` has for a value of a field."""
+    if isinstance(value, bool):
+        return int(value)
+    if field == "role":
+        return ROLES[value]
+    if field == "form":
+        return GROUP_FORMS.index(value)
+    if field in _ATTRS:
+        return _ATTRS[field].allowed.index(value)
+    return DTYPES[value].code
 
 
 _NAME, _MODULE = "build_columns_state", "fusion.ops.cpu.columns.states"

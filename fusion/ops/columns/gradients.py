@@ -5,13 +5,13 @@ Inference never gets here. But a model made for it can still be trained further.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS, Column
 from fusion.schema.row_formats import PLAIN
 from fusion.stock_ops.combine import combine_entries
 from fusion.stock_ops.dense_sums import dense_sum, wrapped
@@ -23,10 +23,10 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     Raises:
       LookupError: the table has packed rows.
     """
-    names = [*(attr.name for attr in COLUMN_ATTRS.values()), "boundaries"]
-    attrs = {name: op.get_attr(name) for name in names}
-    _refuse_packed([attrs])
-    of_table, of_weights = column_gradients(Column(*[*op.inputs, attrs]), top_grad)
+    column = Column.of({attr.name: op.get_attr(attr.name) for attr in COLUMN_ATTRS.values()})
+    _refuse_packed([column])
+    call = ColumnCall(*[*op.inputs, column, op.get_attr("boundaries")])
+    of_table, of_weights = column_gradients(call, top_grad)
     return [of_table, None, None, None, of_weights]
 
 
@@ -39,7 +39,7 @@ def grouped_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     return [*of_tables, *[None] * (3 * len(columns)), *of_weights]
 
 
-def columns_of(op: tf.Operation) -> list[Column]:
+def columns_of(op: tf.Operation) -> list[ColumnCall]:
     """The columns of a GroupedEmbeddingLookup, or of another op whose first inputs are its.
 
     Raises:
@@ -47,23 +47,23 @@ def columns_of(op: tf.Operation) -> list[Column]:
     """
     count = op.get_attr("num_columns")
     lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
-    boundaries = iter(op.get_attr("boundaries"))
-    lists["boundaries"] = [list(islice(boundaries, n)) for n in op.get_attr("boundary_counts")]
-    attrs = [{name: values[i] for name, values in lists.items()} for i in range(count)]
-    _refuse_packed(attrs)
+    columns = [Column.of({k: values[n] for k, values in lists.items()}) for n in range(count)]
+    _refuse_packed(columns)
+    all_boundaries = iter(op.get_attr("boundaries"))
+    boundaries = [list(islice(all_boundaries, n)) for n in op.get_attr("boundary_counts")]
     inputs = [op.inputs[index * count : (index + 1) * count] for index in range(5)]
-    return [Column(*parts) for parts in zip(*inputs, attrs, strict=True)]
+    return [ColumnCall(*parts) for parts in zip(*inputs, columns, boundaries, strict=True)]
 
 
-def _refuse_packed(columns: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses columns that have no gradients, by their attrs."""
-    for attrs in columns:
-        if (row_format := _plain(attrs["row_format"])) != PLAIN:
-            raise LookupError(f"gradient registry has no entry for: row_format {row_format}")
+def _refuse_packed(columns: Sequence[Column]) -> None:
+    """Refuses columns that have no gradients."""
+    for column in columns:
+        if column.row_format != PLAIN:
+            raise LookupError(f"gradient registry has no entry for: row_format {column.row_format}")
 
 
 def split_columns(
-    op: tf.Operation, columns: Sequence[Column], top_grads: Sequence[tf.Tensor]
+    op: tf.Operation, columns: Sequence[ColumnCall], top_grads: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """The gradient of each column's result.
 
@@ -91,39 +91,40 @@ def _split(matrix: tf.Tensor, widths: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return parts
 
 
-class Column(NamedTuple):
-    """The inputs of FusedEmbeddingLookup, and its attrs as TensorFlow returns them."""
+class ColumnCall(NamedTuple):
+    """The inputs of FusedEmbeddingLookup, and its attrs."""
 
     table: tf.Tensor
     ids: tf.Tensor
     entry_rows: tf.Tensor
     dense_shape: tf.Tensor
     weights: tf.Tensor
-    attrs: Mapping[str, Any]
+    column: Column
+    boundaries: Sequence[float]
 
 
-def column_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
     """Gradients of the table, as slices of its distinct rows, and of the weights, if any.
 
     Args:
-      column: the lookup, or a matrix that is taken over.
+      call: the lookup, or a matrix that is taken over.
       top_grad: [B, D], the gradient of its result.
     """
-    if column.attrs["form"] == b"copy":
+    column = call.column
+    if column.form == "copy":
         return top_grad, None
     from fusion import ops
 
-    attrs = column.attrs
-    if _plain(attrs["sum_order"]) != "segment":
-        return _dense_gradients(column, top_grad)
-    weights = column.weights if attrs["use_sparse_weights"] else tf.ones([1], column.table.dtype)
+    if column.sum_order != "segment":
+        return _dense_gradients(call, top_grad)
+    weights = call.weights if column.use_sparse_weights else tf.ones([1], call.table.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        values, indices, flags, shape, kept_weights = _entries(column, weights)
+        values, indices, flags, shape, kept_weights = _entries(call, weights)
         unique = ops.unique_with_counts_v3(input=values)
-        rows = tf.gather(column.table, unique.unique_keys)
+        rows = tf.gather(call.table, unique.unique_keys)
         tape.watch(rows)
-        until_last = attrs["row_count"] == b"last_row"
+        until_last = column.row_count == "last_row"
         result = ops.fused_embedding_sparse_post_look_up_v2(
             emb_shards=[rows],
             partition_permutation=tf.zeros([1, 2], tf.int32),
@@ -132,36 +133,34 @@ def column_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tenso
             is_row_empty=tf.zeros([0], tf.bool) if until_last else flags,
             unique_idxs=unique.unique_idxs,
             sp_weights_values=kept_weights,
-            **_select(attrs, "fill_empty_row", "default_id", "combiner", "max_norm"),
-            **_select(attrs, "use_sparse_weights", "row_count", "divide_no_nan"),
+            **column.only("fill_empty_row", "default_id", "combiner", "max_norm"),
+            **column.only("use_sparse_weights", "row_count", "divide_no_nan"),
         ).emb_vectors
     of_rows, of_weights = tape.gradient(result, [rows, weights], top_grad)
     # As those of a stock gather: the branches of a conditional have to agree.
-    of_table = tf.IndexedSlices(of_rows, unique.unique_keys, tf.shape(column.table))
-    return of_table, of_weights if attrs["use_sparse_weights"] else None
+    of_table = tf.IndexedSlices(of_rows, unique.unique_keys, tf.shape(call.table))
+    return of_table, of_weights if column.use_sparse_weights else None
 
 
-def _entries(column: Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _entries(call: ColumnCall, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Values, indices, flags of empty rows, dense shape [2] and weights, pruned and filled."""
     from fusion import ops
 
-    attrs = column.attrs
-    options = _select(
-        attrs, "fill_empty_row", "prune", "default_id", "num_buckets", "bucket_default"
-    )
-    if attrs["form"] in (b"dense", b"each"):
-        ids = column.ids if attrs["form"] == b"dense" else tf.reshape(column.ids, [-1, 1])
-        if attrs["wrap_negative"]:
-            ids = wrapped(ids, column.table)
-        if attrs["boundaries"]:
-            ids = tf.raw_ops.Bucketize(input=ids, boundaries=list(attrs["boundaries"]))
-        dense = _select(attrs, "use_ignored_id", "ignored_id", "column_stride")
+    column, ids = call.column, call.ids
+    options = column.only("fill_empty_row", "prune", "default_id", "num_buckets", "bucket_default")
+    if column.form in ("dense", "each"):
+        ids = ids if column.form == "dense" else tf.reshape(ids, [-1, 1])
+        if column.wrap_negative:
+            ids = wrapped(ids, call.table)
+        if call.boundaries:
+            ids = tf.raw_ops.Bucketize(input=ids, boundaries=list(call.boundaries))
+        dense = column.only("use_ignored_id", "ignored_id", "column_stride")
         values, indices, flags, shape = ops.prune_dense_and_fill_empty_rows(
             dense_ids=ids, Tid=tf.int64, **options, **dense
         )
         return values, indices, flags, shape, weights
-    rows, count = _rows(column)
-    ids = wrapped(column.ids, column.table) if attrs["wrap_negative"] else column.ids
+    rows, count = _rows(call)
+    ids = wrapped(ids, call.table) if column.wrap_negative else ids
     pair, shape = tf.stack([rows, rows], axis=1), tf.stack([count, count])
     values, indices, kept_weights, flags = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
@@ -169,42 +168,32 @@ def _entries(column: Column, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         sp_dense_shape=shape,
         sp_weights_values=weights,
         **options,
-        **_select(attrs, "use_sparse_weights", "prune_sparse_weights", "default_weight"),
+        **column.only("use_sparse_weights", "prune_sparse_weights", "default_weight"),
     )
     return values, indices, flags, shape, kept_weights
 
 
-def _dense_gradients(column: Column, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+def _dense_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
     """Gradients of the table and of the weights, if any, of what is added as dense sums are."""
-    attrs = {name: _plain(value) for name, value in column.attrs.items()}
-    inputs = [tf.identity(tensor) for tensor in column[:-1]]
+    inputs = [tf.identity(tensor) for tensor in call[:5]]
     with tf.GradientTape() as tape:
         tape.watch([inputs[0], inputs[-1]])
-        result = dense_sum(attrs, inputs)
+        result = dense_sum(call.column, inputs)
     of_table, of_weights = tape.gradient(result, [inputs[0], inputs[-1]], top_grad)
-    return of_table, of_weights if attrs["use_sparse_weights"] else None
+    return of_table, of_weights if call.column.use_sparse_weights else None
 
 
-def _rows(column: Column) -> tuple[tf.Tensor, tf.Tensor]:
+def _rows(call: ColumnCall) -> tuple[tf.Tensor, tf.Tensor]:
     """The row of each entry and the number of rows, int64."""
-    form, entry_rows = column.attrs["form"], column.entry_rows
-    if form == b"row_splits":
+    form, entry_rows = call.column.form, call.entry_rows
+    if form == "row_splits":
         lengths = entry_rows[1:] - entry_rows[:-1]
         count = tf.size(lengths, out_type=tf.int64)
         return tf.repeat(tf.range(count), lengths), count
-    rows = tf.cast(entry_rows if form == b"row_ids" else entry_rows[:, 0], tf.int64)
-    if column.attrs["row_count"] == b"last_row":
+    rows = tf.cast(entry_rows if form == "row_ids" else entry_rows[:, 0], tf.int64)
+    if call.column.row_count == "last_row":
         return rows, tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
-    return rows, tf.reshape(column.dense_shape, [-1])[0]
-
-
-def _select(attrs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Some attrs, as the functions of ops take them."""
-    return {name: _plain(attrs[name]) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    return rows, tf.reshape(call.dense_shape, [-1])[0]
 
 
 def post_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:

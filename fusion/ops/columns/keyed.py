@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 from fusion.ops import cpu
 from fusion.ops.columns.builders import columns_constants
 from fusion.ops.columns.gradients import (
-    Column,
+    ColumnCall,
     column_gradients,
     columns_of,
     is_wanted,
@@ -148,10 +148,7 @@ PRE_SPEC = OpSpec(
     "The columns of `keyed` are of embedding variables; their `embeddings` are the rows of their\n"
     "unique_keys. " + GATHER_DOC + " Where they are to be seen\n"
     "several times, a key of a column is seen as often as it has entries, else once.",
-    inputs=(
-        *PRE.inputs,
-        *_VARIABLES,
-    ),
+    inputs=(*PRE.inputs, *_VARIABLES),
     outputs=(
         *PRE.outputs,
         Arg("embeddings", "T", "[?, ?]", length="num_keyed", doc="[u, D]"),
@@ -197,13 +194,13 @@ def _lookup_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
             slices = row_slices(table, index, rows[number], of_rows[number])
             result[5 * count + number] = slices
     for number, index in enumerate(own):
-        if columns[index].attrs["use_sparse_weights"]:
+        if columns[index].column.use_sparse_weights:
             result[4 * count + index] = of_weights[number]
     return result
 
 
 def _again(
-    columns: Sequence[Column], variables: Sequence[tf.Tensor], tops: Sequence[tf.Tensor]
+    columns: Sequence[ColumnCall], variables: Sequence[tf.Tensor], tops: Sequence[tf.Tensor]
 ) -> list[Any]:
     """The rows of columns of embedding variables, and the gradients of gathered rows and weights.
 
@@ -216,7 +213,7 @@ def _again(
 
     count, weights = len(columns), [column.weights for column in columns]
     attrs = {
-        name: [column.attrs.get(attr.name, attr.default) for column in columns]
+        name: [getattr(call.column, attr.name, attr.default) for call in columns]
         for name, attr in {**PRE_ATTRS, **POST_ATTRS}.items()
     }
     with tf.GradientTape() as tape:
@@ -231,14 +228,14 @@ def _again(
             indices=variables[2 * count : 3 * count],
             steps=variables[3 * count],
             Tkeys=[tf.int64] * count,
-            boundaries=[limit for column in columns for limit in column.attrs["boundaries"]],
-            boundary_counts=[len(column.attrs["boundaries"]) for column in columns],
+            boundaries=[limit for column in columns for limit in column.boundaries],
+            boundary_counts=[len(column.boundaries) for column in columns],
             keyed=[True] * count,
             trainable=[False] * count,
             **{name: attrs[name] for name in (*PRE_ATTRS, *_DIMS)},
         )
         tape.watch(entries.embeddings)
-        limits = [column.attrs["max_norm"] for column in columns]
+        limits = [call.column.max_norm for call in columns]
         rows = [
             gathered if limit < 0 else tf.clip_by_norm(gathered, limit, axes=[1])
             for gathered, limit in zip(entries.embeddings, limits, strict=True)

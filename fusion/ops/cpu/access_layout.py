@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.runtime.tensorflow.variable_access import AccessRequest
+from fusion.runtime.tensorflow.variable_access import AccessRequest, VariableAccess
 
 
 class TypedAccess(Layout):
     """How variables of a dtype are shared."""
 
     dtype: Int64  # `TF_DataType`
-    access: Address  # `VariableAccess`, 0 where this TensorFlow does not let them
+    access: VariableAccess  # 0 where this TensorFlow does not let them
 
 
 class AccessConstants(Layout):
@@ -25,14 +25,11 @@ class AccessConstants(Layout):
 
     dtype_attr: Int64  # the index of the attr
     dtype_count: Int64
-    accesses: Fields = fields(0)
+    accesses: TypedAccess = record(TypedAccess, 0)
 
 
 def access_words(
-    dtype_attr: int,
-    dtypes: Sequence[str],
-    device: str,
-    access: Callable[[AccessRequest], Word],
+    dtype_attr: int, dtypes: Sequence[str], device: str, access: Callable[[AccessRequest], Word]
 ) -> list[Word]:
     """The words of `AccessConstants` for variables of some dtypes on a type of device.
 

@@ -5,7 +5,7 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Address, Int64, Layout, record
 from fusion.runtime.tensorflow.dtypes import FLOATS
 
 
@@ -28,4 +28,4 @@ class BagConstants(Layout):
     dtype_attr: Int64  # the indices of attrs
     weighted_attr: Int64
     words: Int64  # where `BagWords` are in a state
-    dtypes: Fields = fields(len(FLOATS) * BagDtype.SIZE)
+    dtypes: BagDtype = record(BagDtype, len(FLOATS))

@@ -28,7 +28,9 @@ from fusion.runtime.native.frame import (
     size,
 )
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import call_at, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import call_at
+from fusion.runtime.native.pointers import as_words, stack_record
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -74,7 +76,7 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     arg = spec.input_indices
 
     @jit
-    def clip(frame: int, addresses: Any, limit: float) -> Any:
+    def clip(frame: Frame, addresses: Any, limit: float) -> Any:
         """Replaces rows by their clipped copies; nothing if `limit` < 0."""
         if limit < 0:
             return addresses
@@ -103,7 +105,7 @@ def _division(spec: OpSpec) -> Any:
         return always
 
     @jit
-    def by_attr(frame: int) -> bool:
+    def by_attr(frame: Frame) -> bool:
         return attr(frame, slot) != 0
 
     return by_attr
@@ -114,7 +116,7 @@ def _weight_lister(spec: OpSpec) -> Any:
     slot = spec.slots
 
     @jit
-    def list_weights(frame: int, weights: Array, order: Array, dtype: type) -> int:
+    def list_weights(frame: Frame, weights: Array, order: Array, dtype: type) -> int:
         if attr(frame, slot.use_sparse_weights) == 0:
             return int64(0)
         listed = scratch(frame, order.shape[0], dtype)
@@ -126,7 +128,7 @@ def _weight_lister(spec: OpSpec) -> Any:
 
 def forward_kernel(
     spec: OpSpec, types: Mapping[str, str], count_rows: Any, read_bags: Any
-) -> Callable[[int], None]:
+) -> Callable[[Frame], None]:
     """The kernel body that combines rows.
 
     Args:
@@ -139,7 +141,7 @@ def forward_kernel(
     slot, arg, words = spec.slots, spec.input_indices, len(spec.value_attrs)
     clip, no_nan, list_weights = _row_clipper(spec, types), _division(spec), _weight_lister(spec)
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         n_rows = count_rows(frame)
         if failed(frame):
             return
@@ -168,19 +170,19 @@ def forward_kernel(
         if failed(frame):
             return
         has_one_each = listed == n_rows and combine.has_one_each(bags.starts)
-        args = stack_words(GatherArgs.SIZE)
-        store(args, GatherArgs.bag_count, n_rows)
-        store(args, GatherArgs.row_addresses, addresses.ctypes.data)
-        store(args, GatherArgs.bag_starts, bags.starts.ctypes.data)
-        store(args, GatherArgs.out, out.ctypes.data)
-        store(args, GatherArgs.out_bytes, dim * out.itemsize)
-        store(args, GatherArgs.combiner, attr(frame, slot.combiner))
-        store(args, GatherArgs.weights, weights)
-        store(args, GatherArgs.divide_no_nan, int64(no_nan(frame)))
-        store(args, GatherArgs.has_one_each, int64(has_one_each))
-        store(args, GatherArgs.is_streamed, 0)
-        store(args, GatherArgs.first_element, 0)
-        store(args, GatherArgs.end_element, dim)
+        args = stack_record(GatherArgs)
+        args.bag_count = n_rows
+        args.row_addresses = as_words(addresses.ctypes.data)
+        args.bag_starts = as_words(bags.starts.ctypes.data)
+        args.out = out.ctypes.data
+        args.out_bytes = dim * out.itemsize
+        args.combiner = attr(frame, slot.combiner)
+        args.weights = weights
+        args.divide_no_nan = int64(no_nan(frame))
+        args.has_one_each = int64(has_one_each)
+        args.is_streamed = 0
+        args.first_element = 0
+        args.end_element = dim
         call_at(attr(frame, words + BagWords.row_kernel), args)
         write(out, output)
 
@@ -189,7 +191,7 @@ def forward_kernel(
 
 def gradient_kernel(
     spec: OpSpec, types: Mapping[str, str], read_bags: Any, outputs: GradOutputs
-) -> Callable[[int], None]:
+) -> Callable[[Frame], None]:
     """The kernel body of the gradient; see `forward_kernel`."""
     table, weight = access(types["T"]), access(types["Tw"])
     stored, dtype, read = table.stored, table.compute, table.read
@@ -198,7 +200,7 @@ def gradient_kernel(
     scatter, grad_of_weights = _scatter(spec, dtype), _grad_of_weights(spec, types, weight)
     allocate_rows, allocate_weights, put_weights = outputs
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
         bags = read_bags(frame, top_grad.shape[0])
         if failed(frame):
@@ -230,7 +232,7 @@ def _scatter(spec: OpSpec, dtype: type) -> Any:
     slot, words, list_weights = spec.slots, len(spec.value_attrs), _weight_lister(spec)
 
     @jit
-    def scatter(frame: int, top_grad: Array, bags: Any, addresses: Array) -> None:
+    def scatter(frame: Frame, top_grad: Array, bags: Any, addresses: Array) -> None:
         n_rows, dim, m = top_grad.shape[0], top_grad.shape[1], bags.order.shape[0]
         ranks = scratch(frame, addresses.shape[0], np.int32)
         sums = scratch(frame, addresses.shape[0], np.int64)
@@ -245,22 +247,22 @@ def _scatter(spec: OpSpec, dtype: type) -> Any:
         )
         for row in range(masks.shape[0]):
             masks[row] = combine.is_masked(row, bags.is_row_empty, True)
-        args = stack_words(ScatterArgs.SIZE)
-        store(args, ScatterArgs.bag_count, n_rows)
-        store(args, ScatterArgs.top_grad, top_grad.ctypes.data)
-        store(args, ScatterArgs.top_grad_bytes, dim * top_grad.itemsize)
-        store(args, ScatterArgs.bag_starts, splits.ctypes.data)
-        store(args, ScatterArgs.row_indices, listed.ctypes.data)
-        store(args, ScatterArgs.sums, 0)
-        store(args, ScatterArgs.sum_bytes, 0)
-        store(args, ScatterArgs.sum_addresses, sums.ctypes.data)
-        store(args, ScatterArgs.masks, masks.ctypes.data if bags.mask_empty else int64(0))
-        store(args, ScatterArgs.first_row, 0)
-        store(args, ScatterArgs.end_row, addresses.shape[0])
-        store(args, ScatterArgs.combiner, attr(frame, slot.combiner))
-        store(args, ScatterArgs.weights, weights)
-        store(args, ScatterArgs.first_element, 0)
-        store(args, ScatterArgs.end_element, dim)
+        args = stack_record(ScatterArgs)
+        args.bag_count = n_rows
+        args.top_grad = top_grad.ctypes.data
+        args.top_grad_bytes = dim * top_grad.itemsize
+        args.bag_starts = splits.ctypes.data
+        args.row_indices = listed.ctypes.data
+        args.sums = 0
+        args.sum_bytes = 0
+        args.sum_addresses = sums.ctypes.data
+        args.masks = masks.ctypes.data if bags.mask_empty else int64(0)
+        args.first_row = 0
+        args.end_row = addresses.shape[0]
+        args.combiner = attr(frame, slot.combiner)
+        args.weights = weights
+        args.first_element = 0
+        args.end_element = dim
         call_at(attr(frame, words + BagWords.row_kernel), args)
 
     return scatter
@@ -272,7 +274,7 @@ def _grad_of_weights(spec: OpSpec, types: Mapping[str, str], weight: Access) -> 
     working, write = weight.working, weight.write
 
     @jit
-    def gradients(frame: int, top_grad: Array, bags: Any, result: Array) -> None:
+    def gradients(frame: Frame, top_grad: Array, bags: Any, result: Array) -> None:
         clipped = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
         grads = working(frame, result)
         scaled = scratch(frame, top_grad.shape[1], dtype)

@@ -17,6 +17,7 @@ from fusion.cpu_ops.half import narrower
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import attr, attr_float, failed, matrix, scratch, vector
 from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -51,7 +52,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
-    def mark(frame: int, weights: Array, is_row_empty: Array) -> int:
+    def mark(frame: Frame, weights: Array, is_row_empty: Array) -> int:
         values = vector(frame, arg.sp_values, tid)
         rows = matrix(frame, arg.sp_indices, 0, np.int64)
         least, prune_weights = prunes(frame)
@@ -63,7 +64,7 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
         return kept_count
 
     @jit
-    def entries(frame: int, weights: Array, is_row_empty: Array, count: int) -> Array:
+    def entries(frame: Frame, weights: Array, is_row_empty: Array, count: int) -> Array:
         values = vector(frame, arg.sp_values, tid)
         least, prune_weights = prunes(frame)
         result = scratch(frame, count, np.int64)
@@ -80,7 +81,7 @@ def shape_checker(spec: OpSpec) -> Any:
     shape_index = spec.input_indices.sp_dense_shape
 
     @jit
-    def check_shape(frame: int) -> None:
+    def check_shape(frame: Frame) -> None:
         shape = vector(frame, shape_index, np.int64)
         if shape[0] < 0 or shape[1] < 0:
             text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
@@ -101,7 +102,7 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
     has_buckets = bucket_slot != prune_slot
 
     @jit
-    def prunes(frame: int) -> Any:
+    def prunes(frame: Frame) -> Any:
         prune = attr(frame, prune_slot) != 0
         use_weights = attr(frame, slot.use_sparse_weights) != 0
         by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
@@ -118,7 +119,7 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     if not DTYPES[name].is_widened:
 
         @jit
-        def direct(frame: int) -> Any:
+        def direct(frame: Frame) -> Any:
             return stored(attr_float(frame, slot))
 
         return direct
@@ -126,7 +127,7 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     narrow = narrower(name)
 
     @jit
-    def narrowed(frame: int) -> Any:
+    def narrowed(frame: Frame) -> Any:
         return stored(narrow(np.float32(attr_float(frame, slot))))
 
     return narrowed
@@ -138,7 +139,7 @@ def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
     largest_id = np.iinfo(tid).max
 
     @jit
-    def fill_id(frame: int) -> Any:
+    def fill_id(frame: Frame) -> Any:
         if attr(frame, slot.default_id) > largest_id:
             text = "default_id = %lld does not fit the type of sp_values"
             fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))

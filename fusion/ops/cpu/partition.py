@@ -20,6 +20,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -34,7 +35,7 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
     tid, arg = DTYPES[types["Tid"]].stored_type, spec.input_indices
 
     @jit
-    def split(frame: int, ids: Array, strategy: int, permutation: Array) -> Any:
+    def split(frame: Frame, ids: Array, strategy: int, permutation: Array) -> Any:
         n_shards = list_length(frame)
         rows = scratch(frame, n_shards, np.int64)
         ends = scratch(frame, n_shards, np.int64)
@@ -62,12 +63,12 @@ def id_splitter(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return split
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     tid, slot, arg = DTYPES[types["Tid"]].stored_type, spec.slots, spec.input_indices
     split = id_splitter(spec, types)
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         ids = vector(frame, arg.input, tid)
         permutation = output_matrix(frame, 1, 0, ids.shape[0], 2, np.int32)
         if failed(frame):

@@ -22,6 +22,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
@@ -33,7 +34,7 @@ def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
     arg = spec.input_indices
 
     @jit
-    def find_rows(frame: int) -> Any:
+    def find_rows(frame: Frame) -> Any:
         """Addresses int64 [u] of the gathered rows."""
         n_shards = list_length(frame)
         dim = size(frame, arg.emb_shards, 0, 1)
@@ -79,7 +80,7 @@ def _bag_grouper(spec: OpSpec) -> Any:
     arg = spec.input_indices
 
     @jit
-    def group(frame: int, n_rows: int, n_unique: int) -> Any:
+    def group(frame: Frame, n_rows: int, n_unique: int) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
         unique_idxs = vector(frame, arg.unique_idxs, np.int32)
@@ -111,7 +112,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     find_rows, group = _row_finder(spec, types), _bag_grouper(spec)
 
     @jit
-    def read(frame: int, n_rows: int) -> Any:
+    def read(frame: Frame, n_rows: int) -> Any:
         rows = find_rows(frame)
         if not failed(frame):
             rows = read_rows(frame, rows, size(frame, arg.emb_shards, 0, 1))
@@ -134,7 +135,7 @@ def _row_counter(spec: OpSpec) -> Any:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def count_rows(frame: int) -> int:
+    def count_rows(frame: Frame) -> int:
         batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
         rows = matrix(frame, arg.indices_before_unique, 0, np.int64)
         if attr(frame, slot.row_count) == LAST_ROW:
@@ -151,6 +152,6 @@ def _row_counter(spec: OpSpec) -> Any:
     return count_rows
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return forward_kernel(spec, types, _row_counter(spec), bag_reader(spec, types))

@@ -34,6 +34,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
@@ -44,7 +45,7 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
     arg = spec.input_indices
 
     @jit
-    def locate(frame: int) -> Any:
+    def locate(frame: Frame) -> Any:
         """Addresses int64 [m] of the gathered rows."""
         n_shards = list_length(frame)
         bases = scratch(frame, n_shards, np.int64)
@@ -74,7 +75,7 @@ def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def join_indices(frame: int, count: int) -> Array:
+    def join_indices(frame: Frame, count: int) -> Array:
         if list_length(frame) == 1:
             return matrix(frame, arg.partitioned_indices, 0, np.int64)
         joined = scratch_matrix(frame, count, 2, np.int64)
@@ -90,7 +91,7 @@ def _joiners(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
         return joined
 
     @jit
-    def join_weights(frame: int, count: int) -> Array:
+    def join_weights(frame: Frame, count: int) -> Array:
         if list_length(frame) == 1 or attr(frame, slot.use_sparse_weights) == 0:
             return shard_vector(frame, arg.partitioned_weights, 0, stored)
         joined = scratch(frame, count, stored)
@@ -111,7 +112,7 @@ def _grouper(spec: OpSpec) -> Any:
     arg = spec.input_indices
 
     @jit
-    def fail_outside(frame: int, entry: int, row: int, n_rows: int) -> None:
+    def fail_outside(frame: Frame, entry: int, row: int, n_rows: int) -> None:
         """Reports an entry by shard and index in it."""
         shard, index = int64(0), int64(entry)
         while index >= size(frame, arg.emb_shards, shard, 0):
@@ -121,7 +122,7 @@ def _grouper(spec: OpSpec) -> Any:
         fail(frame, INVALID_ARGUMENT, text, shard, index, row, n_rows)
 
     @jit
-    def group(frame: int, indices: Array, n_rows: int) -> Any:
+    def group(frame: Frame, indices: Array, n_rows: int) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         starts = scratch(frame, n_rows + 1, np.int64)
         order = scratch(frame, indices.shape[0], np.int32)
@@ -146,7 +147,7 @@ def bag_reader(spec: OpSpec, types: Mapping[str, str]) -> Any:
     join_indices, join_weights = _joiners(spec, types)
 
     @jit
-    def read(frame: int, n_rows: int) -> Any:
+    def read(frame: Frame, n_rows: int) -> Any:
         rows = locate(frame)
         count = rows.shape[0]
         flags = vector(frame, arg.row_empty_and_invalid_flags, np.int32)
@@ -177,7 +178,7 @@ def _row_counter(spec: OpSpec) -> Any:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def count_rows(frame: int) -> int:
+    def count_rows(frame: Frame) -> int:
         if attr(frame, slot.row_count) != LAST_ROW:
             batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
             if batch < 0:
@@ -198,6 +199,6 @@ def _row_counter(spec: OpSpec) -> Any:
     return count_rows
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return forward_kernel(spec, types, _row_counter(spec), bag_reader(spec, types))

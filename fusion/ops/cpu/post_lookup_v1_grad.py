@@ -19,11 +19,12 @@ from fusion.runtime.native.frame import (
     size,
 )
 from fusion.runtime.native.jit import Array, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return gradient_kernel(spec, types, bag_reader(spec, types), _outputs(spec, types))
 
@@ -34,7 +35,7 @@ def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
     item, arg = DTYPES[types["T"]].item_bytes, spec.input_indices
 
     @jit
-    def rows(frame: int, count: int) -> Any:
+    def rows(frame: Frame, count: int) -> Any:
         n_shards = list_length(frame)
         dim = size(frame, arg.emb_shards, 0, 1)
         bases = scratch(frame, n_shards, np.int64)
@@ -51,13 +52,13 @@ def _outputs(spec: OpSpec, types: Mapping[str, str]) -> GradOutputs:
         return addresses
 
     @jit
-    def weights(frame: int, count: int) -> Array:
+    def weights(frame: Frame, count: int) -> Array:
         if list_length(frame) == 1:
             return output_vector(frame, 1, 0, count, tw)
         return scratch(frame, count, tw)
 
     @jit
-    def put_weights(frame: int, grads: Array) -> None:
+    def put_weights(frame: Frame, grads: Array) -> None:
         if list_length(frame) == 1:
             return
         first = 0

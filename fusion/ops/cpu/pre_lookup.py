@@ -28,6 +28,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import Array, int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
@@ -40,7 +41,7 @@ def _row_counter(spec: OpSpec, check_shape: Any) -> Any:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def count_rows(frame: int) -> int:
+    def count_rows(frame: Frame) -> int:
         """The number of rows B."""
         if attr(frame, slot.row_count) != LAST_ROW:
             check_shape(frame)
@@ -59,7 +60,7 @@ def _sorter(spec: OpSpec) -> Any:
     arg = spec.input_indices
 
     @jit
-    def sort(frame: int, entries: Array, batch: int) -> Array:
+    def sort(frame: Frame, entries: Array, batch: int) -> Array:
         """The listed entries by row, those of a row in their order."""
         count = entries.shape[0]
         indices = scratch_matrix(frame, count, 2, np.int64)
@@ -83,7 +84,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     split = id_splitter(spec, types)
 
     @jit
-    def fail_outside(frame: int, entry: int, key: int, total: int) -> None:
+    def fail_outside(frame: Frame, entry: int, key: int, total: int) -> None:
         if entry >= 0:
             text = "sp_values[%lld] = %lld is not an id of a table of %lld rows in %lld shards"
             fail(frame, INVALID_ARGUMENT, text, entry, key, total, list_length(frame))
@@ -92,7 +93,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
             fail(frame, INVALID_ARGUMENT, text, key, total, list_length(frame))
 
     @jit
-    def write(frame: int, shard: int, entries: Array, fill_weight: Any) -> None:
+    def write(frame: Frame, shard: int, entries: Array, fill_weight: Any) -> None:
         """Writes indices and weights of the entries of one shard."""
         out_indices = output_matrix(frame, 1, shard, entries.shape[0], 2, np.int64)
         out_weights = output_vector(frame, 3, shard, entries.shape[0], stored)
@@ -106,7 +107,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
             out_weights[:] = fill_weight
 
     @jit
-    def partition(frame: int, entries: Array, fill_id: int, fill_weight: Any) -> None:
+    def partition(frame: Frame, entries: Array, fill_id: int, fill_weight: Any) -> None:
         """Writes the listed entries, each to its shard."""
         n_shards = list_length(frame)
         ids = scratch(frame, entries.shape[0], tid)
@@ -131,7 +132,7 @@ def _partitioner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return partition
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     tid, weight = DTYPES[types["Tid"]].stored_type, access(types["Tw"])
     stored, read = weight.stored, weight.read
@@ -143,7 +144,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
     partition = _partitioner(spec, types)
 
     @jit
-    def forward(frame: int, weight_of_filler: Any) -> None:
+    def forward(frame: Frame, weight_of_filler: Any) -> None:
         """Makes the inputs themselves the outputs of the only shard."""
         forward_input(frame, 0, arg.sp_values)
         forward_input(frame, 1, arg.sp_indices)
@@ -154,7 +155,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
             out_weights = output_vector(frame, 3, 0, count, stored)
             out_weights[:] = weight_of_filler
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         batch = count_rows(frame)
         filler, weight_of_filler = fill_id(frame), fill_weight(frame)
         if failed(frame):

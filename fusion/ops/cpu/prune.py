@@ -19,18 +19,19 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     tid, weight = DTYPES[types["Tid"]].stored_type, access(types["Tw"])
     stored, read = weight.stored, weight.read
     slot, arg = spec.slots, spec.input_indices
     check_shape, _, mark, list_entries, fill_id, fill_weight = listing(spec, types, "prune")
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         check_shape(frame)
         filler = fill_id(frame)
         if failed(frame):

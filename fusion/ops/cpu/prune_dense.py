@@ -12,17 +12,18 @@ from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.ops.cpu.entries import check_fill_id
 from fusion.runtime.native.frame import attr, failed, matrix, output_matrix, output_vector
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     dense_type, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
     slot, arg = spec.slots, spec.input_indices
     fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         filler = fill_id(frame)
         if failed(frame):
             return

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from fusion.ops.cpu.access_layout import AccessConstants, TypedAccess
+from fusion.ops.cpu.access_layout import AccessConstants
 from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.pointers import as_record
+from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
 from fusion.runtime.registration.states import attr_word, begin_state, constants_of, is_access
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import VariableAccess
 
 
-def build_read_tables_state(creation: int) -> None:
+def build_read_tables_state(creation: Creation) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
-    constants = constants_of(creation)
+    constants = as_record(AccessConstants, constants_of(creation))
     if constants == 0:
         return
-    number = attr_word(creation, load(constants, AccessConstants.dtype_attr))
-    for k in range(load(constants, AccessConstants.dtype_count)):
-        typed = constants + 8 * (AccessConstants.accesses + TypedAccess.SIZE * k)
-        access = load(typed, TypedAccess.access)
-        if load(typed, TypedAccess.dtype) == number and is_access(access):
+    number = attr_word(creation, constants.dtype_attr)
+    for k in range(constants.dtype_count):
+        typed = constants.accesses[k]
+        access = typed.access
+        if typed.dtype == number and is_access(access):
             state = begin_state(creation, State.SIZE + VariableAccess.SIZE)
             for field in range(VariableAccess.SIZE if state != 0 else 0):
                 store(state, State.SIZE + field, load(access, field))

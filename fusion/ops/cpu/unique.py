@@ -10,15 +10,16 @@ from fusion.cpu_ops import unique as kernels
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import failed, output_vector, scratch, vector
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     tid = DTYPES[types["Tid"]].stored_type
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         ids = vector(frame, 0, tid)
         count = ids.shape[0]
         if count > int64(2**30):

@@ -9,18 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import context
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import (
-    c_free,
-    c_malloc,
-    call_at,
-    load,
-    load_as,
-    stack_words,
-    store,
-)
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load_as
+from fusion.runtime.native.pointers import as_words, stack_words
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, VariableAccess
 
@@ -33,75 +28,74 @@ def failure(code: int, message: str) -> Any:
     """
 
     @jit
-    def report(frame: int, access: int, index: int, first: int, second: int) -> None:
+    def report(frame: Frame, access: VariableAccess, index: int, first: int, second: int) -> None:
         # A std::string, which has 16 bytes of its own behind its first 16.
         text = stack_words(int64(OBJECT_WORDS))
-        handle = call_at(load(access, VariableAccess.handle_from_input), context(frame), index)
-        call_at(load(access, VariableAccess.describe), text, handle)
-        fail(frame, code, message, load(text, 0), first, second)
-        if load(text, 0) != text + 16:
-            c_free(load(text, 0))
+        handle = call_at(access.handle_from_input, context(frame), index)
+        call_at(access.describe, text, handle)
+        fail(frame, code, message, text[0], first, second)
+        if text[0] != text + 16:
+            c_free(text[0])
 
     return report
 
 
 _fail_missing = failure(
-    FAILED_PRECONDITION,
-    "there is no variable behind %s: it is not initialized, or was deleted",
+    FAILED_PRECONDITION, "there is no variable behind %s: it is not initialized, or was deleted"
 )
 _fail_dtype = failure(INVALID_ARGUMENT, "the variable behind %s is not of dtype %s")
 
 
 @jit
-def is_ok(status: int) -> bool:
+def is_ok(status: Words) -> bool:
     """In older versions of absl::Status and in newer ones."""
-    return load(status, 0) == 0 or load(status, 0) == 1
+    return status[0] == 0 or status[0] == 1
 
 
 @jit
-def end_status(status: int) -> None:
+def end_status(status: Words) -> None:
     """An absl::Status is all that a TF_Status has."""
-    owner = tf_new_status()
-    store(owner, 0, load(status, 0))
+    owner = as_words(tf_new_status())
+    owner[0] = status[0]
     tf_delete_status(owner)
 
 
 @jit
-def find_variable(frame: int, access: int, index: int, variable: int) -> bool:
+def find_variable(frame: Frame, access: VariableAccess, index: int, variable: Words) -> bool:
     """Finds the variable of an input, of the right dtype; whether there is one. It is held then.
 
     Args:
       variable: out, its address, to be let go of; 0 for none.
     """
     status, ctx = stack_words(int64(1)), context(frame)
-    handle = call_at(load(access, VariableAccess.handle_from_input), ctx, index)
-    store(variable, 0, 0)
-    call_at(load(access, VariableAccess.find), status, ctx, handle, variable)
+    handle = call_at(access.handle_from_input, ctx, index)
+    variable[0] = 0
+    call_at(access.find, status, ctx, handle, variable)
     if not is_ok(status):
         end_status(status)
-        store(variable, 0, 0)
+        variable[0] = 0
         _fail_missing(frame, access, index, int64(0), int64(0))
         return False
-    address = load(variable, 0) + load(access, VariableAccess.dtype_offset)
-    if load_as(address, int64(0), np.uint8) == load(access, VariableAccess.dtype):
+    address = variable[0] + access.dtype_offset
+    if load_as(address, int64(0), np.uint8) == access.dtype:
         return True
-    _fail_dtype(frame, access, index, access + 8 * VariableAccess.dtype_name, int64(0))
+    _fail_dtype(frame, access, index, access.dtype_name, int64(0))
     return False
 
 
 @jit
-def let_go(access: int, variables: int, count: int) -> None:
+def let_go(access: VariableAccess, variables: Words, count: int) -> None:
     """Gives back variables that `find_variable` has held.
 
     A holder without locks lets go of its variables, whose first member is a std::vector<Var*>.
     """
     holder = stack_words(int64(OBJECT_WORDS))
     for k in range(OBJECT_WORDS):
-        store(holder, k, 0)
-    memory = c_malloc(8 * count)
+        holder[k] = 0
+    memory = as_words(c_malloc(8 * count))
     for k in range(count):
-        store(memory, k, load(variables, k))
-    store(holder, 0, memory)
-    store(holder, 1, memory + 8 * count)
-    store(holder, 2, memory + 8 * count)
-    call_at(load(access, VariableAccess.unlock), holder)
+        memory[k] = variables[k]
+    holder[0] = memory
+    holder[1] = memory + 8 * count
+    holder[2] = memory + 8 * count
+    call_at(access.unlock, holder)

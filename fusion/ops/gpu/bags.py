@@ -17,9 +17,11 @@ from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, data, list_length, size
+from fusion.runtime.native.frame import attr, attr_float, data, list_length, size
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import pointer, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import pointer, store
+from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
@@ -44,33 +46,37 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     weight_kind = DTYPES[types["Tw"]].code
 
     @jit
-    def describe(frame: int, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
-        column = call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
-        store(column, ColumnAttrs.id_format, column_layout.ROW_SPLITS)
-        store(column, ColumnAttrs.combiner, attr(frame, slot.combiner))
-        store(column, ColumnAttrs.max_norm, attr(frame, slot.max_norm))
-        store(column, ColumnAttrs.prune, 1)
-        store(column, ColumnAttrs.default_id, -1)
-        store(column, ColumnAttrs.use_sparse_weights, int64(bags.weights != 0))
-        store(column, ColumnAttrs.divide_no_nan, attr(frame, slot.divide_no_nan))
-        store(column, ColumnAttrs.ids_dtype, INT64)
-        store(column, ColumnAttrs.rows_dtype, INT64)
-        source = call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)
-        store(source, ColumnInputs.table_rows, _ALL_MEMORY)
-        store(source, ColumnInputs.table_dim, size(frame, arg.emb_shards, 0, 1))
-        store(source, ColumnInputs.table_dtype, weight_kind)
-        store(source, ColumnInputs.row_bytes, 1)
-        store(source, ColumnInputs.ids, bags.addresses)
-        store(source, ColumnInputs.id_count, number)
-        store(source, ColumnInputs.id_columns, 1)
-        store(source, ColumnInputs.entry_rows, bags.starts)
-        store(source, ColumnInputs.entry_row_stride, 1)
-        store(source, ColumnInputs.weights, bags.weights)
-        store(source, ColumnInputs.batch_size, batch)
+    def describe(frame: Frame, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
+        column = as_record(
+            ColumnAttrs, call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
+        )
+        column.id_format = column_layout.ROW_SPLITS
+        column.combiner = attr(frame, slot.combiner)
+        column.max_norm = attr_float(frame, slot.max_norm)
+        column.prune = 1
+        column.default_id = -1
+        column.use_sparse_weights = int64(bags.weights != 0)
+        column.divide_no_nan = attr(frame, slot.divide_no_nan)
+        column.ids_dtype = INT64
+        column.rows_dtype = INT64
+        source = as_record(
+            ColumnInputs, call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)
+        )
+        source.table_rows = _ALL_MEMORY
+        source.table_dim = size(frame, arg.emb_shards, 0, 1)
+        source.table_dtype = weight_kind
+        source.row_bytes = 1
+        source.ids = bags.addresses
+        source.id_count = number
+        source.id_columns = 1
+        source.entry_rows = bags.starts
+        source.entry_row_stride = 1
+        source.weights = bags.weights
+        source.batch_size = batch
 
     @jit
     def combine_bags(
-        frame: int, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
+        frame: Frame, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
     ) -> None:
         base = device.reserve(8 * _WORDS)
         call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
@@ -95,7 +101,7 @@ def shard_lister(spec: OpSpec) -> Any:
     shards_index = spec.input_indices.emb_shards
 
     @jit
-    def list_shards(frame: int, device: Any) -> Any:
+    def list_shards(frame: Frame, device: Any) -> Any:
         count, total, skew = list_length(frame), int64(0), int64(0)
         words = 3 * count + 1
         host = stack_words(words)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load, stack_words, store, store_as
+from fusion.runtime.native.memory import load, store, store_as
+from fusion.runtime.native.pointers import stack_words
 
 
 def bits_of(dtype: type) -> Any:

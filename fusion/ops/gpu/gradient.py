@@ -18,7 +18,9 @@ from fusion.runtime.native.frame import (
     size,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import store
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -45,7 +47,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit
-    def of_call(frame: int) -> Any:
+    def of_call(frame: Frame) -> Any:
         if attr(frame, slot.use_sparse_weights) != 0 and not alike:
             text = "on a GPU, weights must be of the dtype of emb_shards"
             fail(frame, INVALID_ARGUMENT, text)
@@ -55,7 +57,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         return Gradient(top, kind, dim, combiner, clips, limit)
 
     @jit
-    def add_up_outputs(frame: int, device: Any, call: Any, bags: Any, rows: Any) -> Any:
+    def add_up_outputs(frame: Frame, device: Any, call: Any, bags: Any, rows: Any) -> Any:
         count = list_length(frame)
         host = stack_words(count)
         for shard in range(count):

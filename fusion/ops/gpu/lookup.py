@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from fusion.cpu_ops.column_layout import ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.layout import combine as combine_layout
 from fusion.gpu_ops.layout.arrays import array_index
@@ -30,7 +31,9 @@ from fusion.ops.gpu.columns import (
 from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import context, failed, kernel_state, new_output
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import c_free, c_malloc, pointer
+from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
 
 _words_of_call, _open_call = (
@@ -45,7 +48,7 @@ _combine_columns = on_host(combine.combine_columns)
 
 
 @jit
-def _allocate(frame: int, call: Array, base: int, batch: int, item: int) -> None:
+def _allocate(frame: Frame, call: Array, base: int, batch: int, item: int) -> None:
     """Allocates the outputs, and writes where the results of columns are."""
     output, first = int64(0), int64(0)
     while first < call[CombineCall.column_count] and not failed(frame):
@@ -57,38 +60,40 @@ def _allocate(frame: int, call: Array, base: int, batch: int, item: int) -> None
 
 
 @jit
-def _compute(frame: int, device: Any, call: Array, base: int, limits_at: int, shared: int) -> None:
-    state = kernel_state(frame)
-    _open_call(call, base, load(state, ColumnsState.column_count))
+def _compute(
+    frame: Frame, device: Any, call: Array, base: int, limits_at: int, shared: SharedInputs
+) -> None:
+    state = as_record(ColumnsState, kernel_state(frame))
+    _open_call(call, base, state.column_count)
     host = call.ctypes.data
     put_columns(
         state, host + 8 * _array_index(call, base, CombineCall.columns), host + 8 * limits_at
     )
-    sources = host + 8 * _array_index(call, base, CombineCall.inputs)
+    sources = as_record(ColumnInputs, host + 8 * _array_index(call, base, CombineCall.inputs))
     batch = put_sources(frame, sources, base + 8 * limits_at, shared)
     if failed(frame):
         return
     if batch < 0:
         batch = rows_to_last(device, state, sources)
     put_batch(state, sources, batch)
-    item = load(state, ColumnsState.item_bytes)
+    item = state.item_bytes
     _allocate(frame, call, base, batch, item)
     if failed(frame):
         return
     _lay_out(call, base, batch, item, int64(0))
     call[CombineCall.errors] = error_record(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
-    kind = load(state, ColumnsState.dtype_code)
+    kind = state.dtype_code
     _check_rows(device, base, _tiles_of(call, base, CombineCall.check_tiles))
     tiles = _tiles_of(call, base, CombineCall.tiles)
     _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
 
 
 @jit
-def _look_up(frame: int, device: Any, shared: int) -> None:
-    state = kernel_state(frame)
+def _look_up(frame: Frame, device: Any, shared: SharedInputs) -> None:
+    state = as_record(ColumnsState, kernel_state(frame))
     boundaries = count_boundaries(state)
-    size = _words_of_call(load(state, ColumnsState.column_count), boundaries)
+    size = _words_of_call(state.column_count, boundaries)
     base, memory = device.reserve(8 * size), c_malloc(8 * size)
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
@@ -99,17 +104,18 @@ def _look_up(frame: int, device: Any, shared: int) -> None:
     c_free(memory)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def lookup(frame: int, device: Any) -> None:
-        shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
-        if load(state, ColumnsState.role) != POST:
-            _look_up(frame, device, int64(0))
+    def lookup(frame: Frame, device: Any) -> None:
+        shared = stack_record(SharedInputs)
+        state = as_record(ColumnsState, kernel_state(frame))
+        if state.role != POST:
+            _look_up(frame, device, as_record(SharedInputs, int64(0)))
             return
-        first = load(state, ColumnsState.column_count)
-        weighted = load(state, ColumnsState.weighted_count) != 0
-        lookups = load(state, ColumnsState.lookup_count)
+        first = state.column_count
+        weighted = state.weighted_count != 0
+        lookups = state.lookup_count
         take_shared(frame, context(frame), first, shared, lookups, weighted)
         if not failed(frame):
             _look_up(frame, device, shared)

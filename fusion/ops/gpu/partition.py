@@ -21,7 +21,9 @@ from fusion.runtime.native.frame import (
     size,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import store
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import MOST_ENTRIES
@@ -32,7 +34,7 @@ def shard_reader(spec: OpSpec) -> Any:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def shards(frame: int, device: Any) -> Any:
+    def shards(frame: Frame, device: Any) -> Any:
         count, total = list_length(frame), int64(0)
         host = stack_words(2 * count)
         for shard in range(count):
@@ -51,12 +53,12 @@ def shard_reader(spec: OpSpec) -> Any:
     return shards
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     arg, tid, kind = spec.input_indices, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
-    def partition(frame: int, device: Any) -> None:
+    def partition(frame: Frame, device: Any) -> None:
         ids, count = data(frame, arg.input, 0), size(frame, arg.input, 0, 0)
         if count > int64(MOST_ENTRIES):
             text = "input has %lld ids, but at most %lld can be ordered"

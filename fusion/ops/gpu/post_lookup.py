@@ -23,6 +23,7 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
@@ -34,7 +35,7 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     item, kind = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
 
     @jit
-    def entries(frame: int, batch: int) -> Any:
+    def entries(frame: Frame, batch: int) -> Any:
         number, indices = (
             size(frame, arg.unique_idxs, 0, 0),
             data(frame, arg.indices_before_unique, 0),
@@ -49,7 +50,7 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     return entries
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.input_indices
     item, stored = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].stored_type
@@ -57,7 +58,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     combine, put_in_bags = bag_combiner(spec, types), on_host(bags)
 
     @jit
-    def count_rows(frame: int, device: Any) -> int:
+    def count_rows(frame: Frame, device: Any) -> int:
         empty = size(frame, arg.is_row_empty, 0, 0)
         if attr(frame, slot.row_count) == LAST_ROW:
             number = size(frame, arg.indices_before_unique, 0, 0)
@@ -68,7 +69,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
             fail(frame, INVALID_ARGUMENT, text, empty, batch)
         return batch
 
-    def post_lookup(frame: int, device: Any) -> None:
+    def post_lookup(frame: Frame, device: Any) -> None:
         batch = count_rows(frame, device)
         if failed(frame):
             return

@@ -13,11 +13,12 @@ from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
 from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tw = spec.slots, spec.input_indices, DTYPES[types["Tw"]].stored_type
     item, functions = DTYPES[types["T"]].item_bytes, gradient_body(spec, types)
@@ -26,13 +27,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     in_bags, find_rows = on_host(by_row), on_host(rows_of_ids)
 
     @jit
-    def masks_of(frame: int) -> Any:
+    def masks_of(frame: Frame) -> Any:
         """The flags of rows that have no gradient; 0: there are none."""
         if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
             return int64(0), int64(0)
         return data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
 
-    def gradient(frame: int, device: Any) -> None:
+    def gradient(frame: Frame, device: Any) -> None:
         call, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
         listed = entries(frame, batch)
         shards, firsts, total, _ = list_shards(frame, device)

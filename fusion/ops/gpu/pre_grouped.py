@@ -13,7 +13,7 @@ from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
-from fusion.ops.cpu.columns.inputs import column_at
+from fusion.ops.cpu.columns.inputs import SharedInputs
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.gpu.columns import (
     count_boundaries,
@@ -26,41 +26,43 @@ from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
 from fusion.runtime.native.frame import failed, kernel_state, new_output
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, load, pointer
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import c_free, c_malloc, pointer
+from fusion.runtime.native.pointers import as_record
 from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
 _split_rows, _result_words = on_host(split_rows), jit(call_of.result_words)
 
 
 @jit
-def _put_firsts(state: int, call: Array, sources: int, elements: int, batch: int) -> None:
+def _put_firsts(state: ColumnsState, call: Array, sources: int, elements: int, batch: int) -> None:
     """Writes the elements of all columns before each, and where its entries start, behind them."""
-    count = load(state, ColumnsState.column_count)
+    count = state.column_count
     firsts = elements + count + 1
     for index in range(count):
         ids = call[sources + index * ColumnInputs.SIZE + ColumnInputs.id_count]
-        fills = load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0
+        fills = state.columns[index].fill_empty_row != 0
         call[elements + index + 1] = call[elements + index] + ids
         call[firsts + index + 1] = call[firsts + index] + ids + (batch if fills else int64(0))
 
 
 @jit
-def _fills_rows(state: int) -> bool:
+def _fills_rows(state: ColumnsState) -> bool:
     """Whether any column does."""
-    for index in range(load(state, ColumnsState.column_count)):
-        if load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0:
-            return True
-    return False
+    fills = int64(0)
+    for index in range(state.column_count):
+        fills |= state.columns[index].fill_empty_row
+    return fills != 0
 
 
 @jit
-def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
+def _described(frame: Frame, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
-    state = kernel_state(frame)
-    count, size = load(state, ColumnsState.column_count), int64(call.shape[0])
+    state = as_record(ColumnsState, kernel_state(frame))
+    count, size = state.column_count, int64(call.shape[0])
     base, host = device.reserve(8 * size), call.ctypes.data
     columns = int64(PreLookupCall.SIZE)
     sources = columns + count * ColumnAttrs.SIZE
@@ -69,15 +71,17 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
     for k in range(size):
         call[k] = 0
     put_columns(state, host + 8 * columns, host + 8 * limits)
-    batch = put_sources(frame, host + 8 * sources, base + 8 * limits, int64(0))
+    batch = put_sources(
+        frame, host + 8 * sources, base + 8 * limits, as_record(SharedInputs, int64(0))
+    )
     results = device.filled(8 * _result_words(count), 0)
     if batch < 0 and not failed(frame):
         if _fills_rows(state):  # what there is to list depends on it
-            batch = rows_to_last(device, state, host + 8 * sources)
+            batch = rows_to_last(device, state, as_record(ColumnInputs, host + 8 * sources))
         else:
             call[PreLookupCall.is_batch_open], batch = 1, int64(1)
     if not failed(frame):
-        put_batch(state, host + 8 * sources, batch)
+        put_batch(state, as_record(ColumnInputs, host + 8 * sources), batch)
         _put_firsts(state, call, sources, elements, batch)
     call[PreLookupCall.column_count], call[PreLookupCall.batch_size] = count, batch
     call[PreLookupCall.columns], call[PreLookupCall.inputs] = base + 8 * columns, base + 8 * sources
@@ -89,12 +93,12 @@ def _described(frame: int, device: Any, call: Array, boundaries: int) -> Any:
 
 
 @jit
-def _new_keys(frame: int, device: Any, results: Array, count: int, host: Array) -> int:
+def _new_keys(frame: Frame, device: Any, results: Array, count: int, host: Array) -> int:
     """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
-    state = kernel_state(frame)
+    state = as_record(ColumnsState, kernel_state(frame))
     for index in range(count):
         number = results[ErrorRecord.SIZE + count + index]
-        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
+        is_wide = state.columns[index].keys_dtype == INT64
         item = int64(8) if is_wide else int64(4)
         host[index] = new_output(frame, index, int64(1), number, int64(1), item)
     keys = device.reserve(8 * count)
@@ -103,7 +107,7 @@ def _new_keys(frame: int, device: Any, results: Array, count: int, host: Array) 
 
 
 @jit
-def _check_rows(frame: int, columns: int, batch: int) -> None:
+def _check_rows(frame: Frame, columns: int, batch: int) -> None:
     """Rows of all columns have numbers that are int32."""
     if columns * (batch + 1) > int64(MOST_ENTRIES) and not failed(frame):
         text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
@@ -111,12 +115,13 @@ def _check_rows(frame: int, columns: int, batch: int) -> None:
 
 
 @jit
-def _told_batch(frame: int, call: Any, is_open: bool, results: Array) -> int:
+def _told_batch(frame: Frame, call: Any, is_open: bool, results: Array) -> int:
     """The rows of the batch, which all columns that end with their last entries must have."""
-    first, state = ErrorRecord.SIZE + 3 * call.columns, kernel_state(frame)
+    first = ErrorRecord.SIZE + 3 * call.columns
+    state = as_record(ColumnsState, kernel_state(frame))
     batch = results[first] if is_open else call.batch
     for index in range(call.columns):
-        to_last = load(column_at(state, index), ColumnAttrs.ends_at_last_row) != 0
+        to_last = state.columns[index].row_count == LAST_ROW
         if to_last and results[first + index] != batch and not failed(frame):
             text = " has %lld rows, but others have %lld"
             fail_column(frame, INVALID_ARGUMENT, text, int64(index), results[first + index], batch)
@@ -124,7 +129,7 @@ def _told_batch(frame: int, call: Any, is_open: bool, results: Array) -> int:
 
 
 @jit
-def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> None:
+def _split_open(frame: Frame, device: Any, call: Any, listed: Any, batch: int) -> None:
     """Allocates and writes the row splits of a call of which it is told how many rows it has."""
     _check_rows(frame, call.columns, batch)
     if failed(frame):
@@ -135,9 +140,9 @@ def _split_open(frame: int, device: Any, call: Any, listed: Any, batch: int) -> 
 
 
 @jit
-def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
-    state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+def _prepare(frame: Frame, device: Any, host: Array, boundaries: int) -> None:
+    state = as_record(ColumnsState, kernel_state(frame))
+    count = state.column_count
     call = _described(frame, device, host, boundaries)
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
@@ -151,9 +156,9 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
         splits = device.reserve(8 * count)
     else:
         splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
-    weighted = load(state, ColumnsState.weighted_count) != 0
+    weighted = state.weighted_count != 0
     heavy = call.entries if weighted else int64(0)
-    weights = new_output(frame, count + 2, one, heavy, one, load(state, ColumnsState.item_bytes))
+    weights = new_output(frame, count + 2, one, heavy, one, state.item_bytes)
     if failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
@@ -163,7 +168,7 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
         if is_open and results[ErrorRecord.error_code] == 0 and not failed(frame):
             _split_open(frame, device, call, listed, batch)
     if not failed(frame):
-        report_error(device, results.ctypes.data)
+        report_error(device, as_record(ErrorRecord, results.ctypes.data))
     if failed(frame):
         return
     keys = _new_keys(frame, device, results, count, host)
@@ -172,12 +177,12 @@ def _prepare(frame: int, device: Any, host: Array, boundaries: int) -> None:
     _number_entries(device, call, listed, paired, results, splits, keys, entries, weights)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def pre_lookup(frame: int, device: Any) -> None:
-        state = kernel_state(frame)
-        boundaries, count = count_boundaries(state), load(state, ColumnsState.column_count)
+    def pre_lookup(frame: Frame, device: Any) -> None:
+        state = as_record(ColumnsState, kernel_state(frame))
+        boundaries, count = count_boundaries(state), state.column_count
         described = count * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
         size = PreLookupCall.SIZE + described + 2 * (count + 1) + (boundaries + 1) // 2
         memory = c_malloc(8 * size)

@@ -21,11 +21,12 @@ from fusion.runtime.native.frame import (
     vector,
 )
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.input_indices
     tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
@@ -37,7 +38,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     put_flags, put_in_buckets = on_host(steps.put_flags), on_host(steps.put_in_buckets)
     fill_elements, entries_of = on_host(steps.fill_elements), steps.Entries
 
-    def prune(frame: int, device: Any) -> None:
+    def prune(frame: Frame, device: Any) -> None:
         check_shape(frame)
         filler, weight = int64(fill_id(frame)), bits(fill_weight(frame))
         if failed(frame):

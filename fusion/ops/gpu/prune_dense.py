@@ -13,11 +13,12 @@ from fusion.gpu_ops.steps import prune_dense as steps
 from fusion.ops.cpu.entries import check_fill_id
 from fusion.runtime.native.frame import attr, data, failed, output_matrix, output_vector, size
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tid = spec.slots, spec.input_indices, DTYPES[types["Tid"]].stored_type
     kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
@@ -25,7 +26,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], 
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)
     fill, dense_ids = on_host(steps.fill_dense), steps.DenseIds
 
-    def prune(frame: int, device: Any) -> None:
+    def prune(frame: Frame, device: Any) -> None:
         filler = int64(fill_id(frame))
         batch, width = size(frame, arg.dense_ids, 0, 0), size(frame, arg.dense_ids, 0, 1)
         flags = output_vector(frame, 2, 0, batch, np.bool_).ctypes.data

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout import gradient as gradient_layout
@@ -17,12 +16,14 @@ from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.ops.cpu.columns import gradient_kernel as job_of
 from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
-from fusion.ops.cpu.columns.inputs import SharedInputs, column_at, release_shared, take_shared
+from fusion.ops.cpu.columns.inputs import SharedInputs, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import context, count_rows, failed, kernel_state
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.memory import c_free, c_malloc, load, pointer, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import c_free, c_malloc, pointer
+from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.tensorflow.dtypes import FLOAT64
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -37,86 +38,87 @@ _numbers, _grad_entries = on_host(numbers), gradient.GradEntries
 
 
 @jit
-def _put_columns(state: int, job: int, call: Array, base: int) -> int:
+def _put_columns(state: ColumnsState, job: GradJob, call: Array, base: int) -> int:
     """Writes what the columns are; gives the distinct ids of all."""
     total = int64(0)
-    for index in range(load(state, ColumnsState.column_count)):
-        own = column_at(state, index)
-        record = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
-        keys = load(record, GradColumn.unique_count)
+    for index in range(state.column_count):
+        own = state.columns[index]
+        record = job.columns[index]
+        keys = record.unique_count
         _put_column(
-            call, base, index, keys, load(record, GradColumn.dim),
-            load(record, GradColumn.top_grad), load(record, GradColumn.top_grad_bytes),
-            load(own, ColumnAttrs.combiner), load(own, ColumnAttrs.use_sparse_weights),
-            load(record, GradColumn.out),
+            call, base, index, keys, record.dim,
+            record.top_grad, record.top_grad_bytes,
+            own.combiner, own.use_sparse_weights,
+            record.out,
         )  # fmt: skip
         total += keys
     return total
 
 
 @jit
-def _scale_bytes(state: int, batch: int) -> int:
+def _scale_bytes(state: ColumnsState, batch: int) -> int:
     """The bytes of what gradients of bags are scaled by."""
-    count, item = load(state, ColumnsState.column_count), int64(4)
-    if load(state, ColumnsState.dtype_code) == FLOAT64:
+    count, item = state.column_count, int64(4)
+    if state.dtype_code == FLOAT64:
         item = int64(8)
     for index in range(count):
-        if load(column_at(state, index), ColumnAttrs.combiner) != SUM:
+        if state.columns[index].combiner != SUM:
             return item * count * batch
     return int64(0)
 
 
 @jit
-def _add_up(frame: int, device: Any, job: int, shared: int, call: Array) -> None:
-    state, size = kernel_state(frame), int64(call.shape[0])
-    base, batch = device.reserve(8 * size), load(shared, SharedInputs.split_count) - 1
-    _open_gradient(call, base, load(state, ColumnsState.column_count))
-    unique, number = _put_columns(state, job, call, base), load(shared, SharedInputs.entry_count)
+def _add_up(frame: Frame, device: Any, job: GradJob, shared: SharedInputs, call: Array) -> None:
+    state, size = as_record(ColumnsState, kernel_state(frame)), int64(call.shape[0])
+    base, batch = device.reserve(8 * size), shared.split_count - 1
+    _open_gradient(call, base, state.column_count)
+    unique, number = _put_columns(state, job, call, base), shared.entry_count
     keys, starts = _numbers(device, number, unique), device.reserve(8 * (unique + 1))
     call[GradientCall.entry_count] = number
     count_rows(frame, number)
-    unique_idxs = load(shared, SharedInputs.unique_idxs)
-    row_splits = load(shared, SharedInputs.row_splits)
+    unique_idxs = shared.unique_idxs
+    row_splits = shared.row_splits
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
-    call[GradientCall.entry_weights] = load(shared, SharedInputs.entry_weights)
+    call[GradientCall.entry_weights] = shared.entry_weights
     call[GradientCall.errors] = error_record(device)
     call[GradientCall.keys], call[GradientCall.owners] = keys, device.reserve(4 * number)
-    dtype_code = load(state, ColumnsState.dtype_code)
+    dtype_code = state.dtype_code
     call[GradientCall.starts], call[GradientCall.dtype_code] = starts, dtype_code
     call[GradientCall.scales] = device.reserve(_scale_bytes(state, batch))
-    blocks = _lay_out(call, base, batch, load(state, ColumnsState.item_bytes))
+    blocks = _lay_out(call, base, batch, state.item_bytes)
     copy_in(device, base, call.ctypes.data, 8 * size)
     entries = _grad_entries(number, unique, keys, starts)
-    order = _order_entries(device, base, entries, batch * load(state, ColumnsState.column_count))
-    _scatter(device, load(state, ColumnsState.dtype_code), base, order, blocks)
+    order = _order_entries(device, base, entries, batch * state.column_count)
+    _scatter(device, state.dtype_code, base, order, blocks)
 
 
 @jit
-def _compute(frame: int, device: Any, job: int, shared: int) -> None:
-    state = kernel_state(frame)
-    count = load(state, ColumnsState.column_count)
+def _compute(frame: Frame, device: Any, job: GradJob, shared: SharedInputs) -> None:
+    state = as_record(ColumnsState, kernel_state(frame))
+    count = state.column_count
     size = _words_of_gradient(count)
     memory = c_malloc(8 * (size + GradColumn.SIZE * count))
     if memory == 0:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
         return
-    store(job, GradJob.columns, memory + 8 * size)
-    job_of.take_columns(frame, job, load(shared, SharedInputs.split_count) - 1)
+    job.columns = memory + 8 * size
+    job_of.take_columns(frame, job, shared.split_count - 1)
     if not failed(frame):
         call = carray(pointer(memory, np.int64), (size,))
         _add_up(frame, device, job, shared, call)
     c_free(memory)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def scatter(frame: int, device: Any) -> None:
-        state, shared = kernel_state(frame), stack_words(SharedInputs.SIZE)
-        job, count = stack_words(GradJob.SIZE), load(state, ColumnsState.column_count)
-        store(job, GradJob.state, state)
-        weighted = load(state, ColumnsState.weighted_count) != 0
-        lookups = load(state, ColumnsState.lookup_count)
+    def scatter(frame: Frame, device: Any) -> None:
+        state = as_record(ColumnsState, kernel_state(frame))
+        shared = stack_record(SharedInputs)
+        job, count = stack_record(GradJob), state.column_count
+        job.state = state
+        weighted = state.weighted_count != 0
+        lookups = state.lookup_count
         take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
         if not failed(frame):
             _compute(frame, device, job, shared)

@@ -12,6 +12,7 @@ from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import data, failed, output_vector, size
 from fusion.runtime.native.jit import int64
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -19,13 +20,13 @@ from fusion.runtime.tensorflow.spec import OpSpec
 _MOST_IDS = 2**30
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
     """The kernel body (frame, device)."""
     tid = DTYPES[types["Tid"]].stored_type
     kind = DTYPES[types["Tid"]].code
     find, number = on_host(find_firsts), on_host(number_ids)
 
-    def unique(frame: int, device: Any) -> None:
+    def unique(frame: Frame, device: Any) -> None:
         ids, count = data(frame, 0, 0), size(frame, 0, 0, 0)
         if count > _MOST_IDS:
             text = "input has %lld ids, but at most %lld can be numbered"

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 
-from fusion.passes.emit.node_builder import (
-    AttrValue,
-    NodeBuilder,
-    set_attrs,
-    set_lists,
-    set_types,
-)
+from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.plan.forms import clips_in_op
 from fusion.passes.recognise.bucketize import folded_bucketize
-from fusion.passes.recognise.spec import DenseIds, Hashing, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.passes.recognise.spec import (
+    DenseIds,
+    Hashing,
+    JoinedIds,
+    LookupSpec,
+    RaggedIds,
+    RowIds,
+    SparseIds,
+)
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import PACKED_ATTR
-from fusion.schema.columns import column_name
+from fusion.schema.columns import Column, column_name
 from fusion.schema.row_formats import PLAIN
 
 NONE = -1
-"""Value of default_id, ignored_id and max_norm that means "none"."""
-
-
-def fill_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
-    """What is done with rows without entries."""
-    default_id = NONE if spec.default_id is None else spec.default_id
-    return {"fill_empty_row": spec.fill, "default_id": default_id}
-
-
-def prune_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
-    """What is done with an id before it is looked up."""
-    buckets = spec.buckets
-    return {
-        "prune": spec.prune,
-        "num_buckets": 0 if buckets is None else buckets.count,
-        "bucket_default": 0 if buckets is None else buckets.default,
-    }
-
-
-def entry_attrs(ids: DenseIds) -> dict[str, AttrValue]:
-    """Which elements of a dense matrix are entries."""
-    return {
-        "use_ignored_id": ids.ignored is not None or ids.hashed is not None,
-        "ignored_id": NONE if ids.ignored is None else ids.ignored,
-        "column_stride": ids.stride,
-    }
+"""Value of ignored_id, and of dim, that means "none"."""
 
 
 def dense_form(ids: DenseIds) -> str:
@@ -97,36 +75,6 @@ def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor
     return Tensor(build.edit.shared[key])
 
 
-def weight_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
-    """What weights do to the entries."""
-    weighted = spec.weights
-    return {
-        "use_sparse_weights": weighted is not None,
-        "prune_sparse_weights": weighted is not None and weighted.prune,
-        "default_weight": 1.0 if weighted is None else weighted.default,
-    }
-
-
-def combine_attrs(spec: LookupSpec) -> dict[str, AttrValue]:
-    """How rows become bags."""
-    limit = spec.table.max_norm
-    added: dict[str, AttrValue] = {}
-    if (addition := spec.addition) is not None:
-        added = {"sum_order": addition.order, "mask_product": addition.is_product}
-        added["mask_penalty"] = addition.penalty
-        if isinstance(addition.epsilon, Tensor):
-            added["epsilon_input"] = True
-        else:
-            added["divisor_epsilon"] = addition.epsilon
-    return {
-        **added,
-        "combiner": spec.combiner,
-        "max_norm": limit if limit is not None and clips_in_op(spec) else float(NONE),
-        "row_count": "dense_shape" if spec.fill else "last_row",
-        "divide_no_nan": spec.divide_no_nan,
-    }
-
-
 def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
     if spec.addition is not None and isinstance(spec.addition.epsilon, Tensor):
@@ -165,36 +113,44 @@ def unused(build: NodeBuilder, role: str, dtype: int) -> Tensor:
     return build.constant(f"unused_{role}", np.ones(1, dtypes.as_dtype(dtype).as_numpy_dtype))
 
 
-COPIED: dict[str, AttrValue] = {
-    "form": "copy",
-    "combiner": "mean",
-    "max_norm": float(NONE),
-    "prune": False,
-    "fill_empty_row": False,
-    "default_id": NONE,
-    "use_sparse_weights": False,
-    "prune_sparse_weights": False,
-    "default_weight": 1.0,
-    "divide_no_nan": True,
-    "row_count": "dense_shape",
-    "use_ignored_id": False,
-    "ignored_id": NONE,
-    "column_stride": 0,
-    "num_buckets": 0,
-    "bucket_default": 0,
-    "dim": NONE,
-    "wrap_negative": False,
-    "sum_order": "segment",
-    "mask_product": False,
-    "mask_penalty": 0.0,
-    "divisor_epsilon": 0.0,
-    "epsilon_input": False,
-    "row_format": PLAIN,
-}
-"""The attrs of a tensor that is taken over; of a lookup, what it does not say otherwise."""
+_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids"}
 
 
-_FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids", DenseIds: "dense"}
+def column_of(spec: LookupSpec) -> Column:
+    """What ops do with the ids of a lookup."""
+    ids, limit, buckets, weighted = spec.ids, spec.table.max_norm, spec.buckets, spec.weights
+    assert not isinstance(ids, JoinedIds), "they are put into one tensor first"
+    form = dense_form(ids) if isinstance(ids, DenseIds) else _FORMS[type(ids)]
+    more: dict[str, Any] = {"form": form}
+    if spec.default_id is not None:
+        more["default_id"] = spec.default_id
+    if limit is not None and clips_in_op(spec):
+        more["max_norm"] = limit
+    if buckets is not None:
+        more |= {"num_buckets": buckets.count, "bucket_default": buckets.default}
+    if weighted is not None:
+        more |= {"prune_sparse_weights": weighted.prune, "default_weight": weighted.default}
+    if not isinstance(ids, SparseIds):
+        more["wrap_negative"] = ids.wraps
+    if isinstance(ids, DenseIds):
+        more |= {"use_ignored_id": ids.ignored is not None or ids.hashed is not None}
+        more |= {"ignored_id": NONE if ids.ignored is None else ids.ignored}
+        more |= {"column_stride": ids.stride}
+    if (addition := spec.addition) is not None:
+        more |= {"sum_order": addition.order, "mask_product": addition.is_product}
+        more |= {"mask_penalty": addition.penalty}
+        is_input = isinstance(addition.epsilon, Tensor)
+        more |= {"epsilon_input": True} if is_input else {"divisor_epsilon": addition.epsilon}
+    return Column(
+        combiner=spec.combiner,
+        prune=spec.prune,
+        fill_empty_row=spec.fill,
+        use_sparse_weights=weighted is not None,
+        divide_no_nan=spec.divide_no_nan,
+        row_count="dense_shape" if spec.fill else "last_row",
+        dim=width_of(spec.table.shape),
+        **more,
+    )
 
 
 class ColumnArguments(NamedTuple):
@@ -202,6 +158,7 @@ class ColumnArguments(NamedTuple):
 
     Attributes:
         dtypes: DataTypes of `ids` and `entry_rows`.
+        column: its attrs.
         boundaries: of the buckets that values fall into, none if they are ids.
         name: what messages call it.
     """
@@ -211,7 +168,7 @@ class ColumnArguments(NamedTuple):
     dense_shape: Tensor
     weights: Tensor
     dtypes: tuple[int, int]
-    attrs: dict[str, AttrValue]
+    column: Column
     boundaries: tuple[float, ...]
     name: str = ""
 
@@ -219,15 +176,8 @@ class ColumnArguments(NamedTuple):
 def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     """Returns the arguments of an op for a lookup."""
     ids, entry_rows, dense_shape, dtypes = _entries(build, spec)
-    attrs = {**COPIED, "form": _FORMS[type(spec.ids)], "dim": width_of(spec.table.shape)}
-    attrs |= {**fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec)}
-    attrs |= combine_attrs(spec)
     boundaries: tuple[float, ...] = ()
-    if isinstance(spec.ids, RaggedIds | RowIds):
-        attrs["wrap_negative"] = spec.ids.wraps
     if isinstance(spec.ids, DenseIds):
-        form = dense_form(spec.ids)
-        attrs |= {**entry_attrs(spec.ids), "form": form, "wrap_negative": spec.ids.wraps}
         folded = folded_bucketize(build.edit.view, spec.ids)
         if folded is not None:
             ids, boundaries = folded.values, folded.boundaries
@@ -235,28 +185,30 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     values = weights(build, spec)
     scope = spec.anchor.rpartition("/")[0] or spec.anchor
     name = column_name(scope, spec.table.name)
-    return ColumnArguments(ids, entry_rows, dense_shape, values, dtypes, attrs, boundaries, name)
+    column = column_of(spec)
+    return ColumnArguments(ids, entry_rows, dense_shape, values, dtypes, column, boundaries, name)
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:
     """Returns the arguments of an op for a tensor of this DataType that it copies."""
     number, types = unused_number(build), (types_pb2.DT_INT64, types_pb2.DT_INT64)
-    attrs = {**COPIED, "dim": width_of(build.edit.view.shape(matrix))}
+    column = Column(form="copy", dim=width_of(build.edit.view.shape(matrix)))
     weightless = unused(build, "weights", dtype)
-    return ColumnArguments(number, number, number, weightless, types, attrs, ())
+    return ColumnArguments(number, number, number, weightless, types, column, ())
 
 
-def set_column_attrs(node: node_def_pb2.NodeDef, attrs: Mapping[str, AttrValue], name: str) -> None:
+def set_column_attrs(node: node_def_pb2.NodeDef, column: Column, name: str) -> None:
     """Sets the attrs of an op for one column, but for its boundaries, and what messages call it."""
-    set_attrs(node, **attrs, column_name=name)
-    _set_packed(node, [attrs["row_format"]])
+    set_attrs(node, **asdict(column), column_name=name)
+    _set_packed(node, [column.row_format])
 
 
 def set_columns(
     node: node_def_pb2.NodeDef, columns: Sequence[ColumnArguments], attrs: Mapping[str, Attr]
 ) -> None:
-    """Sets the attrs of an op that list those of its columns, here by the name of their list."""
-    lists = {key: [column.attrs[attr.name] for column in columns] for key, attr in attrs.items()}
+    """Sets those attrs of an op that list what `Column` has, here by the name of their list."""
+    own = {key: attr.name for key, attr in attrs.items() if hasattr(Column, attr.name)}
+    lists = {key: [getattr(one.column, name) for one in columns] for key, name in own.items()}
     set_lists(node, **lists)
     _set_packed(node, lists.get("row_formats", ()))
 

@@ -54,7 +54,7 @@ class InferenceEmitter:
         node = build.replacement(SINGLE) if is_result else build.node("lookup", SINGLE)
         build.inputs(node, *share_tables(build, [Reader(lookup, column[:3])]), *column[:4])
         set_types(node, T=spec.table.dtype, Tids=column.dtypes[0], Trows=column.dtypes[1])
-        set_column_attrs(node, column.attrs, column.name)
+        set_column_attrs(node, column.column, column.name)
         set_lists(node, boundaries=column.boundaries)
         name = build.add(node)
         self._take_out([lookup], name)

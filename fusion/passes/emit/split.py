@@ -19,14 +19,10 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.arguments import (
     NONE,
-    combine_attrs,
+    column_of,
     dense_form,
     dense_shape,
     dense_values,
-    entry_attrs,
-    fill_attrs,
-    prune_attrs,
-    weight_attrs,
     weights,
 )
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
@@ -56,6 +52,13 @@ class _Entries(NamedTuple):
     is_row_empty: Tensor
     dense_shape: Tensor
     first: str
+
+
+#: Attrs of the small ops that are those of a column.
+_ENTRIES = ("fill_empty_row", "default_id", "prune", "num_buckets", "bucket_default")
+_WEIGHTS = ("use_sparse_weights", "prune_sparse_weights", "default_weight")
+_DENSE = ("use_ignored_id", "ignored_id", "column_stride")
+_BAGS = ("fill_empty_row", "default_id", "combiner", "max_norm", "row_count", "divide_no_nan")
 
 
 @dataclass
@@ -132,7 +135,7 @@ class SplitEmitter:
         indices, shape = self._indices(build, spec), self._dense_shape(build, spec)
         build.inputs(node, spec.ids.values, indices, shape, weights(build, spec))
         set_types(node, Tid=spec.dtype, Tw=spec.table.dtype)
-        set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **weight_attrs(spec))
+        set_attrs(node, **column_of(spec).only(*_ENTRIES, *_WEIGHTS))
         return build.add(node)
 
     def _prune_dense(self, build: NodeBuilder, spec: LookupSpec) -> str:
@@ -143,7 +146,7 @@ class SplitEmitter:
         node = build.node("prune_and_fill", PRUNE_DENSE)
         build.inputs(node, dense_values(build, ids))
         set_types(node, Tdense=ids.dtype, Tid=spec.dtype)
-        set_attrs(node, **fill_attrs(spec), **prune_attrs(spec), **entry_attrs(ids))
+        set_attrs(node, **column_of(spec).only(*_ENTRIES, *_DENSE))
         return build.add(node)
 
     def _indices(self, build: NodeBuilder, spec: LookupSpec) -> Tensor:
@@ -263,7 +266,7 @@ def post_lookup(
     set_types(node, T=spec.table.dtype, Tw=spec.table.dtype)
     set_attrs(node, num_partitions=len(rows), partition_axis=0)
     set_attrs(node, use_sparse_weights=spec.weights is not None)
-    set_attrs(node, **fill_attrs(spec), **combine_attrs(spec))
+    set_attrs(node, **column_of(spec).only(*_BAGS))
     if not clips:
         set_attrs(node, max_norm=float(NONE))
     build.add(node)

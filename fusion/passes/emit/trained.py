@@ -35,7 +35,7 @@ from fusion.passes.plan.safety import removed_nodes
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
-from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS, Column
 from fusion.schema.names import GROUPED_POST, GROUPED_POST_GRAD, GROUPED_PRE
 
 
@@ -87,9 +87,7 @@ class TrainedEmitter:
     def _column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
             spec = column.full_spec
-            arguments = column_arguments(NodeBuilder.of(self.edit, spec), spec)
-            arguments.attrs["sort_key"] = not column.unique
-            return arguments
+            return column_arguments(NodeBuilder.of(self.edit, spec), spec)
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
@@ -116,6 +114,7 @@ class TrainedEmitter:
         )
         set_attrs(node, num_columns=len(columns))
         set_columns(node, columns, PRE_ATTRS)
+        set_lists(node, sort_keys=[not lookup.unique for lookup in lookups])
         set_boundaries(node, columns)
         set_names(node, columns)
         self.edit.shared[key] = build.add(node)
@@ -123,10 +122,12 @@ class TrainedEmitter:
 
     def _identity(self, column: ColumnArguments, lookup: LookupMatch) -> tuple[object, ...]:
         """Returns all that the entries of a column depend on."""
-        attrs = (column.attrs[attr.name] for attr in PRE_ATTRS.values())
+        names = (attr.name for attr in PRE_ATTRS.values())
+        attrs = [getattr(column.column, name) for name in names if hasattr(Column, name)]
         view, spec = self.edit.view, lookup.full_spec
         waits = (wait for name in lookup.nodes(Stage.IDS) for wait in view.controls(name))
-        return (*column[:5], column.boundaries, *attrs, spec.dtype, spec.table.dtype, *waits)
+        sorts = not lookup.unique
+        return (*column[:5], column.boundaries, *attrs, sorts, spec.dtype, spec.table.dtype, *waits)
 
     def _rows(self, build: NodeBuilder, lookup: LookupMatch, keys: Tensor) -> Tensor:
         """Returns the rows of the distinct ids: those that stock gathers, or new ones."""
@@ -225,8 +226,7 @@ class TrainedEmitter:
         build.inputs(node, *matrices, *_shared(pre, len(group.lookups)))
         set_types(node, T=group.lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(columns))
-        attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
-        set_columns(node, columns, attrs)
+        set_columns(node, columns, POST_ATTRS)
         set_lists(node, copied=copied)
         return build.add(node)
 
@@ -248,8 +248,7 @@ class TrainedEmitter:
         )
         set_types(node, T=lookups[0].full_spec.table.dtype)
         set_attrs(node, num_columns=len(lookups))
-        attrs = {name: attr for name, attr in GRAD_ATTRS.items() if name != "offsets"}
-        set_columns(node, arguments, attrs)
+        set_columns(node, arguments, GRAD_ATTRS)
         set_lists(node, offsets=backward.offsets)
         # Not before what it is computed of, in a file that is in order.
         last = next(output.node for output in backward.outputs if output is not None)

@@ -11,29 +11,29 @@ from tensorflow.core.framework import attr_value_pb2
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS, Column
 from fusion.schema.row_formats import PLAIN
 
 
 @dataclass(frozen=True)
 class FusedColumn:
-    """What a column is given, its attrs as FusedEmbeddingLookup calls them, and its name."""
+    """What a column is given, its attrs, and its name."""
 
     inputs: tuple[Tensor, ...]
     dtypes: tuple[int, int]
-    attrs: dict[str, Any]
+    column: Column
     boundaries: tuple[float, ...]
     name: str
 
     @property
     def is_copy(self) -> bool:
         """Whether it is a matrix that is taken over as it is."""
-        return bool(self.attrs["form"] == "copy")
+        return self.column.form == "copy"
 
     @property
     def is_packed(self) -> bool:
         """Whether the rows of its table are packed: then the attr `dim` tells D, not the table."""
-        return bool(self.attrs["row_format"] != PLAIN)
+        return self.column.row_format != PLAIN
 
 
 def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
@@ -49,7 +49,7 @@ def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
         yield FusedColumn(
             inputs=inputs[index::count],
             dtypes=(tids[index], trows[index]),
-            attrs={key: values[index] for key, values in lists.items()},
+            column=Column.of({key: values[index] for key, values in lists.items()}),
             boundaries=tuple(boundaries[start : start + counts[index]]),
             name=names[index],
         )
@@ -72,7 +72,7 @@ def only_column(view: GraphView, name: str) -> FusedColumn:
     dtypes = view.type_attr(name, "Tids"), view.type_attr(name, "Trows")
     boundaries = tuple(list_attr(view, name, "boundaries").f)
     called = view.text_attr(name, "column_name")
-    return FusedColumn(view.inputs(name), dtypes, attrs, boundaries, called)
+    return FusedColumn(view.inputs(name), dtypes, Column(**attrs), boundaries, called)
 
 
 def _names(view: GraphView, name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields, record
 
 #: Copies to a GPU that may be under way, and the bytes of each.
 SLOT_COUNT, SLOT_BYTES = 64, 1 << 16
@@ -37,7 +37,7 @@ class LauncherRecord(Layout):
     reason: Address  # what the last of those that gave 0 says, a C string
     zeros: Address  # stands for memory that could not be read
     waits: Flag  # whether every op waits for its kernels
-    gpus: Address  # of each `GpuRecord`, 0 before it is opened, int64 [GPUs]
+    gpus: Words  # of each `GpuRecord`, 0 before it is opened, int64 [GPUs]
 
 
 class CopySlot(Layout):
@@ -52,7 +52,7 @@ class GpuRecord(Layout):
     """A GPU."""
 
     next_slot: Int64
-    slots: Fields = fields(SLOT_COUNT * CopySlot.SIZE)
+    slots: CopySlot = record(CopySlot, SLOT_COUNT)
     handles: Fields = fields(0)  # of kernels
 
 

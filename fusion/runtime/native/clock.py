@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import types
 
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.memory import load, stack_words
+from fusion.runtime.native.pointers import stack_words
 
 #: CLOCK_MONOTONIC and CLOCK_PROCESS_CPUTIME_ID of clock_gettime(2).
 _MONOTONIC, _PROCESS_CPU_TIME = 1, 2
@@ -34,7 +34,7 @@ def processor_time() -> int:
 def _clock(number: int) -> int:
     spec = stack_words(2)
     _c_clock_gettime(_i32(number), spec)
-    return load(spec, 0) * 1_000_000_000 + load(spec, 1)
+    return spec[0] * 1_000_000_000 + spec[1]
 
 
 @jit
@@ -42,4 +42,4 @@ def preemptions() -> int:
     """How often a processor was taken from a thread of the process that could have gone on."""
     usage = stack_words(_RUSAGE_WORDS)
     _c_getrusage(_i32(_SELF), usage)
-    return load(usage, _PREEMPTIONS)
+    return usage[_PREEMPTIONS]

@@ -97,13 +97,16 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     from numba.core.compiler_lock import global_compiler_lock
 
     from fusion.runtime.native.code_generation import OPTIONS, NativeCompiler, Pipeline
+    from fusion.runtime.native.pointers import entry_types
 
     target = registry.cpu_target
     symbol += processor.target().suffix
     with global_compiler_lock:
         options = dict(OPTIONS, nopython=True)
         native = NativeCompiler(function, target, options, {}, Pipeline)
-        result = native.compile((types.int64,) * n_args, types.void)
+        arguments = entry_types(function)
+        assert len(arguments) == n_args, (symbol, arguments)
+        result = native.compile(arguments, types.void)
         library = result.library
         library.add_ir_module(_entry_module(target.target_context, result.fndesc, symbol))
         library.finalize()

@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store, store_as
+from fusion.runtime.native.memory import store_as
+from fusion.runtime.native.pointers import address_of, stack_record, stack_words
 from fusion.runtime.native.system import close_file, open_file, read_at
-from fusion.runtime.native.text import (
-    Message,
-    append_byte,
-    append_literal,
-    begin,
-    byte,
-    literal,
-)
+from fusion.runtime.native.text import Message, append_byte, append_literal, begin, byte, literal
 
 #: Of a path, and of a file that is read.
 PATH_WORDS, NUMBER_WORDS = 1 << 9, 1 << 3
@@ -46,16 +40,16 @@ def least_limit(controller: str, limit_of: Any) -> Any:
     folder = f"/sys/fs/cgroup/{controller}"
 
     @jit
-    def least_of(message: int, group: int, end: int, is_old: bool) -> int:
+    def least_of(message: Message, group: int, end: int, is_old: bool) -> int:
         """The least limit of a group and those above it.
 
         Args:
           message: the path of the folder of all groups, a `Message`.
           group, end: where the path of the group below it begins and ends.
         """
-        limit, mount_bytes = int64(NO_LIMIT), load(message, Message.length)
+        limit, mount_bytes = int64(NO_LIMIT), message.length
         while True:
-            store(message, Message.length, mount_bytes)
+            message.length = mount_bytes
             for at in range(group, end):
                 append_byte(message, byte(at))
             limit = min(limit, limit_of(message, is_old))
@@ -67,12 +61,13 @@ def least_limit(controller: str, limit_of: Any) -> Any:
 
     @jit
     def least(root: int) -> int:
-        limit, line = int64(NO_LIMIT), stack_words(_TEXT_WORDS)
-        path, message = stack_words(PATH_WORDS), stack_words(Message.SIZE)
+        limit, text = int64(NO_LIMIT), stack_words(_TEXT_WORDS)
+        path, message = stack_words(PATH_WORDS), stack_record(Message)
         begin(message, path, int64(8 * PATH_WORDS))
         append_literal(message, root)
         append_literal(message, literal("/proc/self/cgroup"))
-        read_text(path, line, int64(8 * _TEXT_WORDS))
+        read_text(path, text, int64(8 * _TEXT_WORDS))
+        line = address_of(text)
         while byte(line) != 0:  # ID:CONTROLLERS:GROUP; those of version 2 have no controllers
             controllers = behind(line, _COLON)
             group = behind(controllers, _COLON)
@@ -108,17 +103,17 @@ def _is_in(name: int, controllers: int) -> bool:
 
 
 @jit
-def first_number(message: int, name: int) -> int:
+def first_number(message: Message, name: int) -> int:
     """The number that the file of a name in a folder begins with; NO_LIMIT if there is none.
 
     Args:
       message: the path of the folder, a `Message`.
       name: of the file, with a slash before, a C string.
     """
-    text, length = stack_words(NUMBER_WORDS), load(message, Message.length)
+    text, length = stack_words(NUMBER_WORDS), message.length
     append_literal(message, name)
-    read_text(load(message, Message.start), text, int64(8 * NUMBER_WORDS))
-    store(message, Message.length, length)
+    read_text(message.start, text, int64(8 * NUMBER_WORDS))
+    message.length = length
     return number_at(text) if _DIGIT_0 <= byte(text) <= _DIGIT_9 else int64(NO_LIMIT)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fusion.runtime.layout import Layout
 from fusion.runtime.native.atomic import atomic_add
 from fusion.runtime.native.clock import now
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
@@ -24,7 +25,8 @@ from fusion.runtime.native.frame import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.layout import MAX_GPU_TEMPS, MAX_TEMPS, Frame
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
     tf_delete_tensor,
@@ -53,15 +55,10 @@ _SHORT_FRAME = 64
 
 
 @jit
-def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int) -> None:
+def _bind(frame: Frame, entry: InputEntry, arg: int, axis: int, symbol: int, actual: int) -> None:
     """Checks one size against what an earlier input says of the same symbol."""
     table = table_of(frame)
-    slot = (
-        Frame.starts
-        + load(table, OpTable.input_count)
-        + load(table, OpTable.output_count)
-        + 2 * symbol
-    )
+    slot = Frame.starts + table.input_count + table.output_count + 2 * symbol
     if load(frame, slot) < 0:
         store(frame, slot, actual)
         store(frame, slot + 1, arg)
@@ -73,7 +70,7 @@ def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int)
             frame,
             INVALID_ARGUMENT,
             "%s has size %lld in dimension %lld, but %s says that it is %lld",
-            load(entry, InputEntry.name),
+            entry.name,
             actual,
             axis,
             other,
@@ -82,7 +79,9 @@ def _bind(frame: int, entry: int, arg: int, axis: int, symbol: int, actual: int)
 
 
 @jit
-def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, actual: int) -> None:
+def _check_peer(
+    frame: Frame, entry: InputEntry, position: int, axis: int, peer: int, actual: int
+) -> None:
     """Checks one size against the tensor at the same place of an earlier list."""
     arg = peer // MAX_RANK
     expected = size(frame, arg, position, peer % MAX_RANK)
@@ -92,7 +91,7 @@ def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, act
             frame,
             INVALID_ARGUMENT,
             "%s[%lld] has size %lld in dimension %lld, but %s[%lld] says that it is %lld",
-            load(entry, InputEntry.name),
+            entry.name,
             position,
             actual,
             axis,
@@ -103,23 +102,20 @@ def _check_peer(frame: int, entry: int, position: int, axis: int, peer: int, act
 
 
 @jit
-def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
-    entry = table_of(frame) + 8 * (OpTable.entries + arg * InputEntry.SIZE)
-    rank = load(entry, InputEntry.rank)
+def _check_shape(frame: Frame, arg: int, position: int, tensor: int) -> None:
+    entry = table_of(frame).entries[arg]
+    rank = entry.rank
     if rank < 0:
         return
     if tf_num_dims(tensor) != rank:
         actual = int64(tf_num_dims(tensor))
         text = "%s must have rank %lld, but has rank %lld"
-        fail(frame, INVALID_ARGUMENT, text, load(entry, InputEntry.name), rank, actual)
+        fail(frame, INVALID_ARGUMENT, text, entry.name, rank, actual)
         return
-    if (
-        load(entry, InputEntry.condition) >= 0
-        and attr(frame, load(entry, InputEntry.condition)) == 0
-    ):
+    if entry.condition >= 0 and attr(frame, entry.condition) == 0:
         return
     for axis in range(rank):
-        dim = load(entry, InputEntry.dims + axis)
+        dim = entry.dims[axis]
         actual = tf_dim(tensor, np.int32(axis))
         if dim <= FIRST_PEER:
             _check_peer(frame, entry, position, axis, FIRST_PEER - dim, actual)
@@ -127,115 +123,101 @@ def _check_shape(frame: int, arg: int, position: int, tensor: int) -> None:
             _bind(frame, entry, arg, axis, FIRST_SYMBOL - dim, actual)
         elif dim >= 0 and dim != actual:
             text = "%s must have size %lld in dimension %lld, but has %lld"
-            fail(frame, INVALID_ARGUMENT, text, load(entry, InputEntry.name), dim, axis, actual)
+            fail(frame, INVALID_ARGUMENT, text, entry.name, dim, axis, actual)
 
 
 @jit
-def _take_inputs(frame: int) -> None:
+def _take_inputs(frame: Frame) -> None:
     """Holds every input, checked against the declared shapes."""
     table = table_of(frame)
-    n_args = load(table, OpTable.input_count)
+    n_args = table.input_count
     first = first_tensor(frame)
     index = 0
     for arg in range(n_args):
         count = 1
         if load(table, OpTable.entries + arg * InputEntry.SIZE + InputEntry.length) != 0:
             count = list_length(frame)
-        store(frame, Frame.starts + arg, index)
+        frame.starts[arg] = index
         for position in range(count):
-            slot = frame + 8 * (first + index)
-            tf_get_input(
-                load(frame, Frame.context), np.int32(index), slot, load(frame, Frame.status)
-            )
+            slot = as_words(frame + 8 * (first + index))
+            tf_get_input(frame.context, np.int32(index), slot, frame.status)
             check(frame)
             if not failed(frame):
-                _check_shape(frame, arg, position, load(slot, 0))
+                _check_shape(frame, arg, position, slot[0])
             if failed(frame):
                 return
             index += 1
     output = 0
-    for arg in range(load(table, OpTable.output_count)):
+    for arg in range(table.output_count):
         store(frame, Frame.starts + n_args + arg, output)
         entry = OpTable.entries + n_args * InputEntry.SIZE + arg * OutputEntry.SIZE
         output += list_length(frame) if load(table, entry) != 0 else 1
 
 
 @jit
-def _frame_words(state: int, ctx: int) -> int:
-    table = load(state, State.op_table)
-    fixed = (
-        Frame.starts
-        + load(table, OpTable.input_count)
-        + load(table, OpTable.output_count)
-        + 2 * load(table, OpTable.symbol_count)
-    )
+def _frame_words(state: State, ctx: int) -> int:
+    table = state.op_table
+    fixed = Frame.starts + table.input_count + table.output_count + 2 * table.symbol_count
     return fixed + tf_num_inputs(ctx) + tf_num_outputs(ctx) + _temps(state)
 
 
 @jit
-def _temps(state: int) -> int:
-    return int64(MAX_TEMPS) if load(state, State.launcher) == 0 else int64(MAX_GPU_TEMPS)
+def _temps(state: State) -> int:
+    return int64(MAX_TEMPS) if state.launcher == 0 else int64(MAX_GPU_TEMPS)
 
 
 @jit
-def _open(frame: int, words: int, state: int, ctx: int) -> None:
+def _open(frame: Frame, words: int, state: State, ctx: int) -> None:
     for k in range(words):
         store(frame, k, 0)
-    store(frame, Frame.context, ctx)
-    store(frame, Frame.state, state)
-    store(frame, Frame.status, tf_new_status())
-    store(frame, Frame.started, now())
-    store(frame, Frame.tensor_capacity, words - first_tensor(frame))
-    table = load(state, State.op_table)
-    for symbol in range(load(table, OpTable.symbol_count)):
-        store(
-            frame,
-            Frame.starts
-            + load(table, OpTable.input_count)
-            + load(table, OpTable.output_count)
-            + 2 * symbol,
-            -1,
-        )
+    frame.context = ctx
+    frame.state = state
+    frame.status = tf_new_status()
+    frame.started = now()
+    frame.tensor_capacity = words - first_tensor(frame)
+    table = state.op_table
+    for symbol in range(table.symbol_count):
+        store(frame, Frame.starts + table.input_count + table.output_count + 2 * symbol, -1)
 
 
 @jit
-def _close(frame: int) -> None:
+def _close(frame: Frame) -> None:
     if failed(frame):
-        tf_failure(load(frame, Frame.context), load(frame, Frame.status))
+        tf_failure(frame.context, frame.status)
     first = first_tensor(frame)
-    for k in range(load(frame, Frame.tensor_count)):
+    for k in range(frame.tensor_count):
         tensor = load(frame, first + k)
         if tensor != 0:
             tf_delete_tensor(tensor)
-    tf_delete_status(load(frame, Frame.status))
+    tf_delete_status(frame.status)
     _count(frame)
 
 
 @jit
-def _count(frame: int) -> None:
+def _count(frame: Frame) -> None:
     """Counts the call."""
-    counters = load(table_of(frame), OpTable.counters)
+    counters = table_of(frame).counters
     atomic_add(counters, Counters.calls, int64(1))
-    atomic_add(counters, Counters.nanoseconds, now() - load(frame, Frame.started))
-    if load(frame, Frame.row_count) != 0:
-        atomic_add(counters, Counters.rows, load(frame, Frame.row_count))
-    if load(frame, Frame.helper_count) != 0:
-        atomic_add(counters, Counters.helpers, load(frame, Frame.helper_count))
+    atomic_add(counters, Counters.nanoseconds, now() - frame.started)
+    if frame.row_count != 0:
+        atomic_add(counters, Counters.rows, frame.row_count)
+    if frame.helper_count != 0:
+        atomic_add(counters, Counters.helpers, frame.helper_count)
 
 
 @jit
-def _count_rows(frame: int) -> None:
+def _count_rows(frame: Frame) -> None:
     """Counts the rows of the call by its input `OpSpec.rows`."""
     table = table_of(frame)
-    arg = load(table, OpTable.rows_input)
+    arg = table.rows_input
     if arg < 0:
         return
-    entry = table + 8 * (OpTable.entries + arg * InputEntry.SIZE)
-    count = list_length(frame) if load(entry, InputEntry.length) != 0 else int64(1)
+    entry = table.entries[arg]
+    count = list_length(frame) if entry.length != 0 else int64(1)
     for position in range(count):
         rows = int64(1)
-        for axis in range(load(entry, InputEntry.rank)):
-            if load(entry, InputEntry.dims + axis) < 0:
+        for axis in range(entry.rank):
+            if entry.dims[axis] < 0:
                 rows *= size(frame, arg, int64(position), int64(axis))
         count_rows(frame, rows)
 
@@ -248,10 +230,10 @@ def make_entry(body: Any) -> Any:
     body = jit(body)
 
     def entry(state: int, ctx: int) -> None:
-        words = _frame_words(state, ctx)
-        frame = stack_words(words)
-        _open(frame, words, state, ctx)
-        store(frame, Frame.tensor_count, int64(tf_num_inputs(ctx)))
+        words = _frame_words(as_record(State, state), ctx)
+        frame = as_record(Frame, stack_words(words))
+        _open(frame, words, as_record(State, state), ctx)
+        frame.tensor_count = int64(tf_num_inputs(ctx))
         _take_inputs(frame)
         if not failed(frame):
             _count_rows(frame)
@@ -266,26 +248,26 @@ def make_short_entry(body: Any) -> Any:
     body = jit(body)
 
     def entry(state: int, ctx: int) -> None:
-        words = _SHORT_FRAME + _temps(state)
-        frame = stack_words(words)
-        _open(frame, words, state, ctx)
+        words = _SHORT_FRAME + _temps(as_record(State, state))
+        frame = as_record(Frame, stack_words(words))
+        _open(frame, words, as_record(State, state), ctx)
         body(frame)
         _close(frame)
 
     return entry
 
 
-def make_shared_entry(entry: Any, work: Any) -> Any:
+def make_shared_entry(entry: Any, work: Any, layout: type[Layout]) -> Any:
     """A compute function for work that threads help with.
 
     Called with (job, 0) it does `work(job, 1)`: that is how they are told to. The body of `entry`
-    itself does `work(job, 0)`.
+    itself does `work(job, 0)`. Jobs are records of the layout.
     """
     compute = jit(entry)
 
     def shared(state: int, ctx: int) -> None:
         if ctx == 0:
-            work(state, int64(1))
+            work(as_record(layout, state), int64(1))
         else:
             compute(state, ctx)
 

@@ -17,14 +17,8 @@ from numba import carray
 from fusion.runtime.native.errors import INTERNAL, RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.layout import Frame
-from fusion.runtime.native.memory import (
-    as_float,
-    load,
-    pointer,
-    stack_words,
-    store,
-    store_as,
-)
+from fusion.runtime.native.memory import as_float, load, pointer, store, store_as
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.c_api import (
     datatype,
     item_bytes,
@@ -51,122 +45,117 @@ _MAX_BYTES = 2**47
 
 
 @jit
-def failed(frame: int) -> bool:
+def failed(frame: Frame) -> bool:
     """Whether `fail` was called, or a C API call ended in error."""
-    return load(frame, Frame.has_failed) != 0
+    return frame.has_failed != 0
 
 
 @jit
-def check(frame: int) -> None:
+def check(frame: Frame) -> None:
     """Takes note of the error that a C API call may have ended with."""
-    if tf_get_code(load(frame, Frame.status)) != 0:
-        store(frame, Frame.has_failed, 1)
+    if tf_get_code(frame.status) != 0:
+        frame.has_failed = 1
 
 
 @jit
-def attr(frame: int, index: int) -> int:
+def attr(frame: Frame, index: int) -> int:
     """The int, bool or string attr (its index in the allowed values) in slot `index`."""
-    return load(load(frame, Frame.state), State.SIZE + index)
+    return load(frame.state, State.SIZE + index)
 
 
 @jit
-def attr_float(frame: int, index: int) -> float:
+def attr_float(frame: Frame, index: int) -> float:
     """The float attr in slot `index`, as a double."""
-    return as_float(load(load(frame, Frame.state), State.SIZE + index))
+    return as_float(load(frame.state, State.SIZE + index))
 
 
 @jit
-def count_rows(frame: int, count: int) -> None:
+def count_rows(frame: Frame, count: int) -> None:
     """Adds to the rows that the call is counted by, see `Counters`."""
-    store(frame, Frame.row_count, load(frame, Frame.row_count) + count)
+    frame.row_count = frame.row_count + count
 
 
 @jit
-def context(frame: int) -> int:
+def context(frame: Frame) -> int:
     """The op's context."""
-    return load(frame, Frame.context)
+    return frame.context
 
 
 @jit
-def kernel_state(frame: int) -> int:
+def kernel_state(frame: Frame) -> State:
     """The address of the kernel's state."""
-    return load(frame, Frame.state)
+    return frame.state
 
 
 @jit
-def status_of(frame: int) -> int:
+def status_of(frame: Frame) -> int:
     """The status that C API calls of the call's own thread may set."""
-    return load(frame, Frame.status)
+    return frame.status
 
 
 # --- inputs ---------------------------------------------------------------------------------
 
 
 @jit
-def table_of(frame: int) -> int:
+def table_of(frame: Frame) -> OpTable:
     """The address of the op's table, see `layout`."""
-    return load(load(frame, Frame.state), State.op_table)
+    return frame.state.op_table
 
 
 @jit
-def first_tensor(frame: int) -> int:
+def first_tensor(frame: Frame) -> int:
     """Index of the first tensor slot."""
     table = table_of(frame)
-    return (
-        Frame.starts
-        + load(table, OpTable.input_count)
-        + load(table, OpTable.output_count)
-        + 2 * load(table, OpTable.symbol_count)
-    )
+    return Frame.starts + table.input_count + table.output_count + 2 * table.symbol_count
 
 
 @jit
-def input_start(frame: int, arg: int) -> int:
+def input_start(frame: Frame, arg: int) -> int:
     """Index of the first tensor of input `arg` among all tensors."""
-    return load(frame, Frame.starts + arg)
+    return frame.starts[arg]
 
 
 @jit
-def list_length(frame: int) -> int:
+def list_length(frame: Frame) -> int:
     """The length of the op's list inputs, 0 if it has none."""
     table = table_of(frame)
-    lists = load(table, OpTable.list_counts)
+    lists = table.list_counts[0]
     if lists == 0:
         return 0
-    return (tf_num_inputs(load(frame, Frame.context)) - load(table, OpTable.single_count)) // lists
+    return (tf_num_inputs(frame.context) - table.single_count) // lists
 
 
 @jit
-def _tensor(frame: int, index: int) -> int:
+def _tensor(frame: Frame, index: int) -> int:
     return load(frame, first_tensor(frame) + index)
 
 
 @jit
-def size(frame: int, arg: int, position: int, axis: int) -> int:
+def size(frame: Frame, arg: int, position: int, axis: int) -> int:
     """Elements of tensor `position` of input `arg` along `axis`."""
     return tf_dim(_tensor(frame, input_start(frame, arg) + position), np.int32(axis))
 
 
 @jit
-def data(frame: int, arg: int, position: int) -> int:
+def data(frame: Frame, arg: int, position: int) -> int:
     """Address of the elements of tensor `position` of input `arg`."""
     return tf_tensor_data(_tensor(frame, input_start(frame, arg) + position))
 
 
 @jit
-def vector(frame: int, arg: int, dtype: type) -> Array:
+def vector(frame: Frame, arg: int, dtype: type) -> Array:
     """Input `arg` as an array of rank 1."""
     return carray(pointer(data(frame, arg, 0), dtype), (size(frame, arg, 0, 0),))
 
 
 @jit
-def shard_vector(frame: int, arg: int, position: int, dtype: type) -> Array:
+def shard_vector(frame: Frame, arg: int, position: int, dtype: type) -> Array:
     """Tensor `position` of list input `arg` as an array of rank 1."""
     return carray(pointer(data(frame, arg, position), dtype), (size(frame, arg, position, 0),))
 
 
 @jit
-def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
+def matrix(frame: Frame, arg: int, position: int, dtype: type) -> Array:
     """Tensor `position` of input `arg` as an array of rank 2."""
     shape = (size(frame, arg, position, 0), size(frame, arg, position, 1))
     return carray(pointer(data(frame, arg, position), dtype), shape)
@@ -179,35 +168,35 @@ def matrix(frame: int, arg: int, position: int, dtype: type) -> Array:
 
 
 @jit
-def _hold(frame: int, tensor: int) -> int:
+def _hold(frame: Frame, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
     check(frame)
-    held = load(frame, Frame.tensor_count)
-    if held == load(frame, Frame.tensor_capacity):
+    held = frame.tensor_count
+    if held == frame.tensor_capacity:
         tf_delete_tensor(tensor)
         fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
     elif tensor != 0:
         store(frame, first_tensor(frame) + held, tensor)
-        store(frame, Frame.tensor_count, held + 1)
+        frame.tensor_count = held + 1
     if failed(frame) or tensor == 0:
         return int64(0)
     return tf_tensor_data(tensor)
 
 
 @jit
-def _output_start(frame: int, arg: int) -> int:
+def _output_start(frame: Frame, arg: int) -> int:
     """Index of the first tensor of output `arg` among all outputs."""
-    return load(frame, Frame.starts + load(table_of(frame), OpTable.input_count) + arg)
+    return load(frame, Frame.starts + table_of(frame).input_count + arg)
 
 
 @jit
-def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+def _allocate(frame: Frame, index: int, rank: int, rows: int, columns: int, item: int) -> int:
     """A new tensor for an output; 0 if it cannot be had."""
     if failed(frame):
         return int64(0)
     dims = stack_words(2)
-    store(dims, 0, rows)
-    store(dims, 1, columns)
+    dims[0] = rows
+    dims[1] = columns
     count = rows * columns if rank == 2 else rows
     is_small = 0 <= rows <= _MAX_BYTES and 0 <= columns <= _MAX_BYTES
     if not is_small or (columns > 0 and rows > _MAX_BYTES // (columns * item)):
@@ -217,26 +206,26 @@ def _allocate(frame: int, index: int, rank: int, rows: int, columns: int, item: 
     # half types).
     number = np.int32(index)
     tensor = tf_allocate_output(
-        load(frame, Frame.context),
+        frame.context,
         number,
-        tf_expected_output_datatype(load(frame, Frame.context), number),
+        tf_expected_output_datatype(frame.context, number),
         dims,
         np.int32(rank),
         count * item,
-        load(frame, Frame.status),
+        frame.status,
     )
     check(frame)
     return tensor
 
 
 @jit
-def _output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+def _output(frame: Frame, index: int, rank: int, rows: int, columns: int, item: int) -> int:
     tensor = _allocate(frame, index, rank, rows, columns, item)
     return _hold(frame, tensor) if tensor != 0 else int64(0)
 
 
 @jit
-def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item: int) -> int:
+def new_output(frame: Frame, index: int, rank: int, rows: int, columns: int, item: int) -> int:
     """The address of a new tensor [rows] or [rows, columns] for output `index` among all.
 
     Nothing of it stays in the frame, so that there may be any number of them.
@@ -253,21 +242,21 @@ def new_output(frame: int, index: int, rank: int, rows: int, columns: int, item:
 
 
 @jit
-def extended_output(frame: int, index: int, tensor: int, width: int, item: int) -> int:
+def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int) -> int:
     """The address of a new tensor of another's shape and one dimension more, as of `new_output`."""
     if failed(frame):
         return int64(0)
     rank, count = int64(tf_num_dims(tensor)), width
     dims = stack_words(rank + 1)
     for axis in range(rank):
-        store(dims, axis, tf_dim(tensor, np.int32(axis)))
-        if count > 0 and load(dims, axis) > _MAX_BYTES // (count * item):
+        dims[axis] = tf_dim(tensor, np.int32(axis))
+        if count > 0 and dims[axis] > _MAX_BYTES // (count * item):
             text = "no memory for an output whose rows are %lld elements: it would be too large"
             fail(frame, RESOURCE_EXHAUSTED, text, width)
             return int64(0)
-        count *= load(dims, axis)
-    store(dims, rank, width)
-    number, status = np.int32(index), load(frame, Frame.status)
+        count *= dims[axis]
+    dims[rank] = width
+    number, status = np.int32(index), frame.status
     dtype = tf_expected_output_datatype(context(frame), number)
     made = tf_allocate_output(
         context(frame), number, dtype, dims, np.int32(rank + 1), count * item, status
@@ -281,7 +270,7 @@ def extended_output(frame: int, index: int, tensor: int, width: int, item: int) 
 
 
 @jit
-def reused_output(frame: int, index: int, candidate: int, rows: int, columns: int) -> int:
+def reused_output(frame: Frame, index: int, candidate: int, rows: int, columns: int) -> int:
     """The address of a matrix [rows, columns] for output `index` among all, as of `new_output`.
 
     It has the memory of input `candidate` among all, of the same shape and dtype, if nobody else
@@ -290,19 +279,12 @@ def reused_output(frame: int, index: int, candidate: int, rows: int, columns: in
     if failed(frame):
         return int64(0)
     dims, numbers = stack_words(2), stack_words(2)
-    store(dims, 0, rows)
-    store(dims, 1, columns)
+    dims[0] = rows
+    dims[1] = columns
     store_as(numbers, 0, np.int32(candidate), np.int32)
-    status = load(frame, Frame.status)
+    status = frame.status
     tensor = tf_forward_or_allocate(
-        load(frame, Frame.context),
-        numbers,
-        np.int32(1),
-        np.int32(index),
-        dims,
-        np.int32(2),
-        numbers + 8,
-        status,
+        frame.context, numbers, np.int32(1), np.int32(index), dims, np.int32(2), numbers + 8, status
     )
     check(frame)
     if tensor == 0:
@@ -313,7 +295,7 @@ def reused_output(frame: int, index: int, candidate: int, rows: int, columns: in
 
 
 @jit
-def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) -> Array:
+def output_vector(frame: Frame, arg: int, position: int, count: int, dtype: type) -> Array:
     """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
     index = _output_start(frame, arg) + position
     address = _output(frame, index, 1, count, 1, item_bytes(dtype))
@@ -322,7 +304,7 @@ def output_vector(frame: int, arg: int, position: int, count: int, dtype: type) 
 
 @jit
 def output_matrix(
-    frame: int, arg: int, position: int, rows: int, columns: int, dtype: type
+    frame: Frame, arg: int, position: int, rows: int, columns: int, dtype: type
 ) -> Array:
     """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
     # A matrix without columns has rows, though no address.
@@ -332,25 +314,23 @@ def output_matrix(
 
 
 @jit
-def forward_input(frame: int, output: int, arg: int) -> None:
+def forward_input(frame: Frame, output: int, arg: int) -> None:
     """Makes input `arg` itself output number `output`; nothing is copied."""
     if failed(frame):
         return
     tensor = _tensor(frame, input_start(frame, arg))
-    status = load(frame, Frame.status)
-    tf_set_output(
-        load(frame, Frame.context), np.int32(_output_start(frame, output)), tensor, status
-    )
+    status = frame.status
+    tf_set_output(frame.context, np.int32(_output_start(frame, output)), tensor, status)
     check(frame)
 
 
 @jit
-def _scratch(frame: int, count: int, dtype: type) -> int:
+def _scratch(frame: Frame, count: int, dtype: type) -> int:
     return _temporary(frame, count, datatype(dtype), item_bytes(dtype), int64(0))
 
 
 @jit
-def _temporary(frame: int, count: int, datatype: int, item: int, attributes: int) -> int:
+def _temporary(frame: Frame, count: int, datatype: int, item: int, attributes: int) -> int:
     """The address of a temporary tensor [count]; 0 if it cannot be had.
 
     Args:
@@ -362,36 +342,36 @@ def _temporary(frame: int, count: int, datatype: int, item: int, attributes: int
         fail(frame, RESOURCE_EXHAUSTED, "no memory for [%lld] elements", count)
         return int64(0)
     dims = stack_words(1)
-    store(dims, 0, max(count, 1))
-    ctx, status = load(frame, Frame.context), load(frame, Frame.status)
+    dims[0] = max(count, 1)
+    ctx, status = frame.context, frame.status
     tensor = tf_allocate_temp(ctx, np.int32(datatype), dims, np.int32(1), attributes, status)
     return _hold(frame, tensor)
 
 
 @jit
-def scratch_bytes(frame: int, count: int) -> int:
+def scratch_bytes(frame: Frame, count: int) -> int:
     """The address of bytes for the length of the call, not initialised; 0 on failure."""
     return _scratch(frame, count, np.uint8)
 
 
 @jit
-def host_bytes(frame: int, count: int) -> int:
+def host_bytes(frame: Frame, count: int) -> int:
     """As `scratch_bytes`, in the memory of the host, also where the op runs on a GPU."""
     attributes = stack_words(2)
-    store(attributes, 0, _ALLOCATOR_ATTRIBUTES_BYTES)
-    store(attributes, 1, 1)
+    attributes[0] = _ALLOCATOR_ATTRIBUTES_BYTES
+    attributes[1] = 1
     return _temporary(frame, count, datatype(np.uint8), int64(1), attributes)
 
 
 @jit
-def scratch(frame: int, count: int, dtype: type) -> Array:
+def scratch(frame: Frame, count: int, dtype: type) -> Array:
     """An array [count] for the length of the call, not initialised; empty on failure."""
     address = _scratch(frame, count, dtype)
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
 
 
 @jit
-def scratch_matrix(frame: int, rows: int, columns: int, dtype: type) -> Array:
+def scratch_matrix(frame: Frame, rows: int, columns: int, dtype: type) -> Array:
     """An array [rows, columns] for the length of the call; no rows on failure."""
     address = _scratch(frame, rows * columns, dtype)
     return carray(pointer(address, dtype), (int64(0) if failed(frame) else rows, columns))

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numba import njit
+from numba.core.types import int64 as int64_type
 from numba.core.types import unliteral
 
 from fusion.runtime.native.code_generation import OPTIONS, InlineCompiler, Pipeline
@@ -43,5 +44,21 @@ def jit(function: F) -> F:
 
 
 def callable_from_python(function: Any) -> Any:
-    """A jitted function as one that Python can call with arrays: for tests of kernels."""
-    return njit(**OPTIONS)(function.py_func)
+    """A jitted function as one that Python can call with arrays and addresses: for tests."""
+    from fusion.runtime.native import pointers
+
+    source = function.py_func
+    kinds = pointers.entry_types(source)
+    if all(kind is int64_type for kind in kinds):
+        return njit(**OPTIONS)(source)
+    scope = {"function": function, "words": pointers.as_words, "record": pointers.as_record}
+    arguments = []
+    for k, kind in enumerate(kinds):
+        scope[f"layout{k}"] = getattr(kind, "layout", None)
+        is_record, is_words = hasattr(kind, "layout"), kind is pointers.POINTERS.words_type
+        arguments.append(
+            f"record(layout{k}, a{k})" if is_record else f"words(a{k})" if is_words else f"a{k}"
+        )
+    names = ", ".join(f"a{k}" for k in range(len(kinds)))
+    exec(f"def call({names}): return function({', '.join(arguments)})", scope)
+    return njit(**OPTIONS)(scope["call"])

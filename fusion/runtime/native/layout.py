@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Flag, Int64, Layout, Words, fields
+from fusion.runtime.tensorflow.layout import State
 
 
 class Frame(Layout):
@@ -15,13 +16,13 @@ class Frame(Layout):
     context: Address  # TF_OpKernelContext*
     status: Address  # TF_Status*
     has_failed: Flag
-    state: Address  # of the kernel, see `State`
+    state: State  # of the kernel
     tensor_count: Int64  # tensors held
     tensor_capacity: Int64
     started: Int64  # nanoseconds, of `clock.now`
     row_count: Int64  # for `Counters`
     helper_count: Int64
-    starts: Fields = fields(0)
+    starts: Words = fields(0)
 
 
 #: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.

@@ -53,12 +53,6 @@ def word_pointer(builder: Any, address: Any, index: Any) -> Any:
     return builder.inttoptr(byte, ir.IntType(64).as_pointer())
 
 
-@instruction(_i64(_i64))
-def stack_words(builder: Any, count: Any) -> Any:
-    """Address of `count` words on the stack of the calling function, not initialised."""
-    return builder.ptrtoint(builder.alloca(ir.IntType(64), size=count), ir.IntType(64))
-
-
 @intrinsic
 def pointer(typingctx: Any, address: Any, dtype: Any) -> Any:
     """`address` as a pointer to `dtype`."""

@@ -15,7 +15,7 @@ from fusion.runtime.native.control_groups import (
     read_text,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import stack_words
+from fusion.runtime.native.pointers import stack_record, stack_words
 from fusion.runtime.native.system import machine_bytes, page_bytes
 from fusion.runtime.native.text import Message, append_literal, begin, literal
 
@@ -23,7 +23,7 @@ _SPACE = ord(" ")
 
 
 @jit
-def _limit_of_group(message: int, is_old: bool) -> int:
+def _limit_of_group(message: Message, is_old: bool) -> int:
     """The bytes that a group may use, see `least_limit`."""
     name = literal("/memory.limit_in_bytes") if is_old else literal("/memory.max")
     return first_number(message, name)
@@ -47,7 +47,7 @@ def resident_bytes(root: int) -> int:
       root: the path below which /proc is, a C string.
     """
     path, text = stack_words(PATH_WORDS), stack_words(NUMBER_WORDS)
-    message = stack_words(Message.SIZE)
+    message = stack_record(Message)
     begin(message, path, int64(8 * PATH_WORDS))
     append_literal(message, root)
     append_literal(message, literal("/proc/self/statm"))

@@ -17,7 +17,7 @@ from fusion.runtime.native.control_groups import (
     read_text,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.native.text import Message, append_literal, literal
 
 _i32, _i64 = types.int32, types.int64
@@ -30,7 +30,7 @@ _SPACE = ord(" ")
 
 
 @jit
-def _limit_of_group(message: int, is_old: bool) -> int:
+def _limit_of_group(message: Message, is_old: bool) -> int:
     """The processors that a group may keep busy, see `least_limit`; a part of one counts whole."""
     quota, period = int64(NO_LIMIT), int64(0)
     if is_old:
@@ -45,12 +45,12 @@ def _limit_of_group(message: int, is_old: bool) -> int:
 
 
 @jit
-def _second_number(message: int, name: int) -> int:
+def _second_number(message: Message, name: int) -> int:
     """The second number in a file, see `first_number`; 0 if there is none."""
-    text, length = stack_words(NUMBER_WORDS), load(message, Message.length)
+    text, length = stack_words(NUMBER_WORDS), message.length
     append_literal(message, name)
-    read_text(load(message, Message.start), text, int64(8 * NUMBER_WORDS))
-    store(message, Message.length, length)
+    read_text(message.start, text, int64(8 * NUMBER_WORDS))
+    message.length = length
     return number_at(behind(text, _SPACE))
 
 
@@ -72,10 +72,10 @@ def _processor_count() -> int:
     """How many processors the process may run on."""
     processors, count = stack_words(_SET_WORDS), int64(0)
     for k in range(_SET_WORDS):
-        store(processors, k, 0)
+        processors[k] = 0
     _c_sched_getaffinity(_i32(0), int64(8 * _SET_WORDS), processors)
     for k in range(_SET_WORDS):
-        word = load(processors, k)
+        word = processors[k]
         for bit in range(64):
             count += word >> bit & 1
     return max(count, int64(1))

@@ -13,9 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion.runtime.layout import Address, Int64, Layout
+from fusion.runtime.layout import Address, Int64, Layout, Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.memory import load_as, store_as
 
 _i64 = types.int64
 
@@ -53,27 +53,27 @@ def byte(address: int) -> int:
 
 
 @jit
-def begin(message: int, start: int, size: int) -> None:
+def begin(message: Message, start: int, size: int) -> None:
     """Makes an empty `Message` in memory of so many bytes."""
-    store(message, Message.start, start)
-    store(message, Message.size, size)
-    store(message, Message.length, 0)
+    message.start = start
+    message.size = size
+    message.length = 0
     store_as(start, 0, np.uint8(0), np.uint8)
 
 
 @jit
-def append_byte(message: int, value: int) -> None:
+def append_byte(message: Message, value: int) -> None:
     """Appends a byte to a message; where its memory ends nothing happens."""
-    length = load(message, Message.length)
-    if length + 1 < load(message, Message.size):
-        at = load(message, Message.start) + length
+    length = message.length
+    if length + 1 < message.size:
+        at = message.start + length
         store_as(at, 0, np.uint8(value), np.uint8)
         store_as(at, 1, np.uint8(0), np.uint8)
-        store(message, Message.length, length + 1)
+        message.length = length + 1
 
 
 @jit
-def append_literal(message: int, text: int) -> None:
+def append_literal(message: Message, text: int) -> None:
     """Appends a C string, see `literal`."""
     while byte(text) != 0:
         append_byte(message, byte(text))
@@ -81,7 +81,7 @@ def append_literal(message: int, text: int) -> None:
 
 
 @jit
-def append_text(message: int, start: int, length: int) -> None:
+def append_text(message: Message, start: int, length: int) -> None:
     """Appends a text of printable bytes as it is."""
     for at in range(start, start + min(length, SHOWN_BYTES)):
         append_byte(message, byte(at))
@@ -95,12 +95,12 @@ _SMALL, _LARGE, _OFFSET, _VIEW = range(4)
 
 
 @jit
-def string_at(data: int) -> tuple[int, int]:
+def string_at(data: Words) -> tuple[int, int]:
     """The address of the bytes of a string, the element of a tensor at an address, and how many."""
-    kind = load(data, 0) & 3
+    kind = data[0] & 3
     if kind == _SMALL:
-        return data + 1, (load(data, 0) & 0xFF) >> 2
-    size = (load(data, 0) & 0xFFFFFFFF) >> 2 if kind == _OFFSET else load(data, 0) >> 2
+        return data + 1, (data[0] & 0xFF) >> 2
+    size = (data[0] & 0xFFFFFFFF) >> 2 if kind == _OFFSET else data[0] >> 2
     if kind == _OFFSET:
-        return data + (load(data, 0) >> 32), size
-    return load(data, 2) if kind == _LARGE else load(data, 1), size
+        return data + (data[0] >> 32), size
+    return data[2] if kind == _LARGE else data[1], size

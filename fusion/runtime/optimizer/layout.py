@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Flag, Int64, Layout
+from fusion.runtime.layout import Address, Flag, Int64, Layout, Words
+from fusion.runtime.upcalls.service import UpcallsRecord
 
 
 class OptimizerRecord(Layout):
@@ -15,7 +16,7 @@ class OptimizerRecord(Layout):
     is_counted: Flag  # whether graphs are counted
     server_number: Int64  # who serves the requests
     patience_ns: Int64  # nanoseconds without the lock after which a graph is left
-    upcalls: Address  # `UpcallsRecord`
+    upcalls: UpcallsRecord
     empty: Address  # an empty C string
     free: Address  # of C
     preserved_size: Address  # TF_GetNodesToPreserveListSize
@@ -27,9 +28,9 @@ class OptimizerRecord(Layout):
 class RuleRecord(Layout):
     """Which graphs are looked at, see `prefilter`."""
 
-    ops: Address  # `OpRecord`s
+    ops: OpRecord
     clause_count: Int64
-    clauses: Address  # the sets that each needs, as a word of bits
+    clauses: Words  # the sets that each needs, as a word of bits
 
 
 class OpRecord(Layout):

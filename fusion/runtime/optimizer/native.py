@@ -11,16 +11,8 @@ from numba import types
 from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import (
-    c_free,
-    c_malloc,
-    c_memcmp,
-    call_at,
-    load,
-    load_as,
-    stack_words,
-    store,
-)
+from fusion.runtime.native.memory import c_free, c_malloc, c_memcmp, call_at, load_as, store
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.optimizer.layout import OpRecord, OptimizerRecord, RuleRecord
 from fusion.runtime.optimizer.prefilter import slot
 from fusion.runtime.tensorflow.c_api import (
@@ -50,29 +42,31 @@ _LENGTH_BYTES = 5
 _slot = jit(slot)
 
 
-def optimize(record: int, graph: int, item: int, result: int, status: int) -> None:
+def optimize(
+    record: OptimizerRecord, graph: Buffer, item: int, result: Buffer, status: int
+) -> None:
     """Optimizes a graph; `record` is an `OptimizerRecord`, the rest is TensorFlow's."""
     # First of all: whatever happens, the graph is left alone. An empty result that goes with
     # another status would be an empty graph.
-    tf_set_status(status, _i32(_ABORTED), load(record, OptimizerRecord.empty))
-    rule = atomic_load(record, OptimizerRecord.rule)
+    tf_set_status(status, _i32(_ABORTED), record.empty)
+    rule = as_record(RuleRecord, atomic_load(record, OptimizerRecord.rule))
     if rule == 0:
         return
     start = now()
-    if _is_met(rule, load(graph, Buffer.data), load(graph, Buffer.length)):
+    if _is_met(rule, graph.data, graph.length):
         _ask(record, graph, item, result, status)
-    if load(record, OptimizerRecord.is_counted) != 0:
+    if record.is_counted != 0:
         atomic_add(record, OptimizerRecord.seen_count, int64(1))
         atomic_add(record, OptimizerRecord.nanoseconds, now() - start)
 
 
-def write_whether_met(rule: int, data: int, length: int, met: int) -> None:
+def write_whether_met(rule: RuleRecord, data: int, length: int, met: int) -> None:
     """Sets the word at `met` to whether bytes meet a rule."""
     store(met, 0, int64(_is_met(rule, data, length)))
 
 
 @jit
-def _is_met(rule: int, data: int, length: int) -> bool:
+def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
     """Whether a serialized graph meets a rule, see `prefilter`.
 
     Of the graph and the functions in its library it goes from node to node and reads the ops alone.
@@ -83,7 +77,7 @@ def _is_met(rule: int, data: int, length: int) -> bool:
     while at < end or depth > 0:
         if at == end:
             depth -= 1
-            end = load(ends, depth)
+            end = ends[depth]
             continue
         tag, start, stop = _field(at, end)
         field = depth << 8 | tag
@@ -96,23 +90,24 @@ def _is_met(rule: int, data: int, length: int) -> bool:
             if sets != 0 and _holds(rule, found):
                 return True
         elif field in (_LIBRARY, _FUNCTION):
-            store(ends, depth, end)
+            ends[depth] = end
             depth += 1
             at, end = start, stop
     return False
 
 
 @jit
-def _holds(rule: int, found: int) -> bool:
+def _holds(rule: RuleRecord, found: int) -> bool:
     """Whether a clause of a rule holds if a graph has ops of the sets `found`."""
-    for k in range(load(rule, RuleRecord.clause_count)):
-        if load(load(rule, RuleRecord.clauses), k) & ~found == 0:
+    for k in range(rule.clause_count):
+        missing = rule.clauses[k] & ~found
+        if missing == 0:
             return True
     return False
 
 
 @jit
-def _sets(rule: int, at: int, end: int, found: int) -> int:
+def _sets(rule: RuleRecord, at: int, end: int, found: int) -> int:
     """The sets that the op of a node is in, as bits, unless all are among those that are `found`.
 
     Of a node that is not as TensorFlow writes it: all.
@@ -124,19 +119,23 @@ def _sets(rule: int, at: int, end: int, found: int) -> int:
         return int64(-1)
     length = stop - start
     place = _slot(length, _byte(start), _byte(stop - 1))
-    op = load(rule, RuleRecord.ops) + 8 * OpRecord.SIZE * place
-    while load(op, OpRecord.text) != 0:
-        is_new = load(op, OpRecord.sets) & ~found != 0
-        if is_new and length == load(op, OpRecord.length) and _is_text(op, start):
-            return load(op, OpRecord.sets)
+    op = rule.ops + 8 * OpRecord.SIZE * place
+    while as_record(OpRecord, op).text != 0:
+        is_new = as_record(OpRecord, op).sets & ~found != 0
+        if (
+            is_new
+            and length == as_record(OpRecord, op).length
+            and _is_text(as_record(OpRecord, op), start)
+        ):
+            return as_record(OpRecord, op).sets
         op += 8 * OpRecord.SIZE
     return int64(0)
 
 
 @jit
-def _is_text(op: int, text: int) -> bool:
+def _is_text(op: OpRecord, text: int) -> bool:
     """Whether an op of a rule has the name that is at `text`, of its length."""
-    return bool(c_memcmp(load(op, OpRecord.text), text, load(op, OpRecord.length)) == 0)
+    return bool(c_memcmp(op.text, text, op.length) == 0)
 
 
 @jit
@@ -167,62 +166,49 @@ def _byte(at: int) -> int:
 
 
 @jit
-def _ask(record: int, graph: int, item: int, result: int, status: int) -> None:
+def _ask(record: OptimizerRecord, graph: Buffer, item: int, result: Buffer, status: int) -> None:
     """Has Python optimize a graph."""
-    request = new_request(
-        load(record, OptimizerRecord.server_number),
-        load(graph, Buffer.data),
-        load(graph, Buffer.length),
-    )
+    request = as_record(RequestRecord, new_request(record.server_number, graph.data, graph.length))
     if request == 0:
         return
-    preserved = _names(
-        load(record, OptimizerRecord.preserved_size), load(record, OptimizerRecord.preserved), item
-    )
-    store(request, RequestRecord.first_names, preserved)
-    store(
-        request,
-        RequestRecord.second_names,
-        _names(
-            load(record, OptimizerRecord.fetches_size), load(record, OptimizerRecord.fetches), item
-        ),
-    )
-    if not upcall(
-        load(record, OptimizerRecord.upcalls), request, load(record, OptimizerRecord.patience_ns)
-    ):
+    preserved = _names(record.preserved_size, record.preserved, item)
+    request.first_names = preserved
+    request.second_names = _names(record.fetches_size, record.fetches, item)
+    if not upcall(record.upcalls, request, record.patience_ns):
         atomic_add(record, OptimizerRecord.timeout_count, int64(1))
         return
-    if load(request, RequestRecord.result) != 0:
-        store(result, Buffer.data, load(request, RequestRecord.result))
-        store(result, Buffer.length, load(request, RequestRecord.result_length))
-        store(result, Buffer.deallocator, load(record, OptimizerRecord.free))
-        store(request, RequestRecord.result, int64(0))
-        tf_set_status(status, _i32(_OK), load(record, OptimizerRecord.empty))
-    free_request(request)
+    if request.result != 0:
+        result.data = request.result
+        result.length = request.result_length
+        result.deallocator = record.free
+        request.result = int64(0)
+        tf_set_status(status, _i32(_OK), record.empty)
+    free_request(as_words(request))
 
 
 @jit
-def _names(size_function: int, function: int, item: int) -> int:
+def _names(size_function: int, function: int, item: int) -> NameList:
     """A list of names of an item, for a request; 0 if TensorFlow does not give it.
 
     Args:
       size_function, function: addresses of TF_Get...ListSize and TF_Get...List.
     """
     sizes = stack_words(2)
-    store(sizes, 0, int64(0))
+    sizes[0] = int64(0)
     # A status of its own: functions that succeed set it, too.
     status = tf_new_status()
     call_at(size_function, item, sizes, sizes + 8, status)
-    count, names = int64(_i32(load(sizes, 0))), int64(0)
+    count, memory = int64(_i32(sizes[0])), as_record(NameList, int64(0))
     if tf_get_code(status) == _OK:
-        names = c_malloc(8 * NameList.names + 16 * count + load(sizes, 1))
+        memory = as_record(NameList, c_malloc(8 * NameList.names + 16 * count + sizes[1]))
+    names = memory
     if names != 0:
-        store(names, NameList.count, count)
-        starts = names + 8 * NameList.names
+        names.count = count
+        starts = names.names
         lengths, storage = starts + 8 * count, starts + 16 * count
-        call_at(function, item, starts, lengths, count, storage, load(sizes, 1), status)
+        call_at(function, item, starts, lengths, count, storage, sizes[1], status)
         if tf_get_code(status) != _OK:
             c_free(names)
-            names = int64(0)
+            names = as_record(NameList, 0)
     tf_delete_status(status)
     return names

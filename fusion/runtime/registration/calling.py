@@ -11,7 +11,8 @@ import numpy as np
 from fusion.runtime.native.errors import INTERNAL, fail
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.layout import Frame
-from fusion.runtime.native.memory import call_at, load, stack_words, store
+from fusion.runtime.native.memory import call_at, load
+from fusion.runtime.native.pointers import stack_record
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
     tf_failure,
@@ -23,33 +24,33 @@ from fusion.runtime.tensorflow.c_api import (
 from fusion.runtime.tensorflow.layout import State
 
 
-def call_kernel(state: int, ctx: int) -> None:
+def call_kernel(state: State, ctx: int) -> None:
     """The compute function of all kernels."""
     inputs, outputs = int64(tf_num_inputs(ctx)), int64(tf_num_outputs(ctx))
-    if inputs != load(state, State.input_count) or outputs != load(state, State.output_count):
+    if inputs != state.input_count or outputs != state.output_count:
         _fail_by_count(state, ctx, inputs, outputs)
         return
-    dtypes = load(state, State.dtypes_offset)
+    dtypes = state.dtypes_offset
     if dtypes != 0:
         for k in range(inputs):
             dtype = int64(tf_input_datatype(ctx, np.int32(k)))
             if dtype != load(state, dtypes + k):
                 _fail_by_dtype(state, ctx, int64(k), dtype)
                 return
-    call_at(load(state, State.kernel), state, ctx)
+    call_at(state.kernel, state, ctx)
 
 
 @jit
-def _fail_by_count(state: int, ctx: int, inputs: int, outputs: int) -> None:
-    frame = stack_words(Frame.SIZE)
+def _fail_by_count(state: State, ctx: int, inputs: int, outputs: int) -> None:
+    frame = stack_record(Frame)
     _open(frame)
     fail(
         frame,
         INTERNAL,
         "TensorFlow calls the kernel of another node of this name: it takes %lld inputs and makes "
         "%lld outputs, but the node has %lld and %lld",
-        load(state, State.input_count),
-        load(state, State.output_count),
+        state.input_count,
+        state.output_count,
         inputs,
         outputs,
     )
@@ -57,8 +58,8 @@ def _fail_by_count(state: int, ctx: int, inputs: int, outputs: int) -> None:
 
 
 @jit
-def _fail_by_dtype(state: int, ctx: int, index: int, dtype: int) -> None:
-    frame = stack_words(Frame.SIZE)
+def _fail_by_dtype(state: State, ctx: int, index: int, dtype: int) -> None:
+    frame = stack_record(Frame)
     _open(frame)
     fail(
         frame,
@@ -66,19 +67,19 @@ def _fail_by_dtype(state: int, ctx: int, index: int, dtype: int) -> None:
         "TensorFlow calls the kernel of another node of this name: its input %lld has DataType "
         "%lld, but the node's has %lld",
         index,
-        load(state, load(state, State.dtypes_offset) + index),
+        load(state, state.dtypes_offset + index),
         dtype,
     )
     _close(frame, ctx)
 
 
 @jit
-def _open(frame: int) -> None:
-    store(frame, Frame.has_failed, 0)
-    store(frame, Frame.status, tf_new_status())
+def _open(frame: Frame) -> None:
+    frame.has_failed = 0
+    frame.status = tf_new_status()
 
 
 @jit
-def _close(frame: int, ctx: int) -> None:
-    tf_failure(ctx, load(frame, Frame.status))
-    tf_delete_status(load(frame, Frame.status))
+def _close(frame: Frame, ctx: int) -> None:
+    tf_failure(ctx, frame.status)
+    tf_delete_status(frame.status)

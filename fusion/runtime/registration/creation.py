@@ -8,7 +8,12 @@ builder begins anew. Nothing of Python is needed once all is there.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields
+from fusion.runtime.registration.library.record import AccessEntry
+from fusion.runtime.tensorflow.attrs import ArgEntry, AttrEntry, AttrValue
+from fusion.runtime.tensorflow.layout import OpTable
+from fusion.runtime.threads.layout import Pool
+from fusion.runtime.upcalls.service import UpcallsRecord
 
 #: What a builder may lack: besides these a body by its index, and a row kernel from this index on.
 BUILDER, POOL, CONSTANTS, LAUNCHER = -1, -2, -3, -4
@@ -23,27 +28,27 @@ class KernelsRecord(Layout):
 
     op_name: Address  # a C string
     provide: Address  # void (*)(`Creation`): brings what is lacking, or refuses
-    server: Address  # `ServerRecord`, 0 where Python is not asked
+    server: ServerRecord  # 0 where Python is not asked
     builder: Address  # void (*)(`Creation`)
-    op_table: Address  # `OpTable`
+    op_table: OpTable
     launcher: Address  # see `fusion.runtime.cuda.launcher`
     is_for_gpu: Flag
-    attrs: Address  # `AttrEntry` [attr_count]
+    attrs: AttrEntry  # [attr_count]
     attr_count: Int64
-    args: Address  # `ArgEntry` [input_count + output_count]
+    args: ArgEntry  # [input_count + output_count]
     input_count: Int64  # a list counts once
     output_count: Int64
     is_kept: Flag  # whether TensorFlow keeps kernels of the op by names, see `calling`
-    types: Address  # `TypeEntry` [type_count] of the attrs that bodies depend on
+    types: TypeEntry  # [type_count] of the attrs that bodies depend on
     type_count: Int64
     names: Int64  # the index of the attr that names columns, -1 for none
-    bodies: Address  # addresses, for each combination of types, the last attr's first
-    row_kernels: Address  # addresses, by an index that is the op's own
+    bodies: Words  # addresses, for each combination of types, the last attr's first
+    row_kernels: Words  # addresses, by an index that is the op's own
     constants: Address  # what the builder needs to know besides
-    pool: Address  # `Pool`
+    pool: Pool
     # Of a library, which has no server.
     pending: Address  # what the constants are once there are `accesses`
-    accesses: Address  # `AccessEntry` [access_count]
+    accesses: AccessEntry  # [access_count]
     access_count: Int64
 
 
@@ -51,7 +56,7 @@ class ServerRecord(Layout):
     """Whom of Python is asked for what is lacking."""
 
     number: Int64
-    upcalls: Address  # `UpcallsRecord`
+    upcalls: UpcallsRecord
     patience_ns: Int64  # nanoseconds without Python's lock after which a node fails
     too_late: Address  # what it says then, a C string
 
@@ -61,7 +66,7 @@ class TypeEntry(Layout):
 
     attr: Int64  # its index
     count: Int64
-    numbers: Address  # `TF_DataType` of each, int64
+    numbers: Words  # `TF_DataType` of each, int64
 
 
 MESSAGE_BYTES = 2304
@@ -71,11 +76,11 @@ MOST_MISSING = 64
 class Creation(Layout):
     """The creation of a state."""
 
-    record: Address  # `KernelsRecord`
-    values: Address  # an `AttrValue` for each attr
+    record: KernelsRecord
+    values: AttrValue  # for each attr
     state: Address  # out: from malloc, 0 if it failed
     has_failed: Flag
     code: Int64  # `TF_Code`, and the message, a C string
     message: Fields = fields(MESSAGE_BYTES // 8)
     missing_count: Int64  # what was not there, each once; what is beyond is found the next time
-    missing: Fields = fields(MOST_MISSING)
+    missing: Words = fields(MOST_MISSING)

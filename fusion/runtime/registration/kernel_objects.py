@@ -55,4 +55,7 @@ def kernel_entry(factory: KernelFactory, spec: OpSpec | None, types: Mapping[str
 
     made: Any = factory(spec, types)  # type: ignore[arg-type]
     enter = make_short_entry if spec is None else make_entry
-    return make_shared_entry(enter(made[0]), made[1]) if isinstance(made, tuple) else enter(made)
+    if not isinstance(made, tuple):
+        return enter(made)
+    body, work, job = made
+    return make_shared_entry(enter(body), work, job)

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import (
-    c_free,
-    c_malloc,
-    c_memcpy,
-    load,
-    stack_words,
-    store,
-    store_as,
-)
+from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
+from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.native.text import byte
-from fusion.runtime.registration.creation import Creation, KernelsRecord
-from fusion.runtime.tensorflow.attrs import AttrEntry, AttrValue, Text
+from fusion.runtime.registration.creation import Creation
+from fusion.runtime.tensorflow.attrs import Text
 
 #: More bytes than this of a name would push the rest out of a message.
 _LONGEST = 240
@@ -35,49 +29,49 @@ _AROUND, _DOTS = 4, 3
 
 
 @jit
-def name_bytes(creation: int, attr: int) -> int:
+def name_bytes(creation: Creation, attr: int) -> int:
     """The most bytes that the names of an attr take; 0 if there are none."""
     count = _name_count(creation, attr)
     size = 8 * count
     for k in range(count):
-        length = load(_name(creation, attr, k), Text.length)
+        length = as_record(Text, _name(creation, attr, k)).length
         size += min(_MOST_ESCAPED * length, int64(_LONGEST + _DOTS)) + _AROUND
     return (size + 7) // 8 * 8
 
 
 @jit
-def write_names(creation: int, attr: int, state: int, start: int) -> None:
+def write_names(creation: Creation, attr: int, state: Words, start: int) -> None:
     """Writes the names of an attr into a state of zeros, from word `start` on."""
     count = _name_count(creation, attr)
     offset = 8 * (start + count)
     for k in range(count):
-        store(state, start + k, offset)
-        offset += _write(_name(creation, attr, k), state + offset)
+        state[start + k] = offset
+        offset += _write(as_record(Text, _name(creation, attr, k)), state + offset)
 
 
 @jit
-def _name_count(creation: int, attr: int) -> int:
+def _name_count(creation: Creation, attr: int) -> int:
     """The number of names; none if there is one alone that is empty."""
-    values = load(creation, Creation.values) + 8 * AttrValue.SIZE * attr
-    entries = load(load(creation, Creation.record), KernelsRecord.attrs)
-    count = load(values, AttrValue.count)
-    is_list = load(entries, AttrEntry.SIZE * attr + AttrEntry.is_list) != 0
-    if not is_list and load(_name(creation, attr, int64(0)), Text.length) == 0:
+    values = creation.values[attr]
+    entries = creation.record.attrs
+    count = values.count
+    is_list = entries[attr].is_list != 0
+    if not is_list and as_record(Text, _name(creation, attr, int64(0))).length == 0:
         return int64(0)
     return count
 
 
 @jit
-def _name(creation: int, attr: int, index: int) -> int:
+def _name(creation: Creation, attr: int, index: int) -> int:
     """The address of the `Text` of a name."""
-    values = load(creation, Creation.values) + 8 * AttrValue.SIZE * attr
-    return load(values, AttrValue.value) + 8 * Text.SIZE * index
+    values = creation.values[attr]
+    return values.value + 8 * Text.SIZE * index
 
 
 @jit
-def _write(name: int, out: int) -> int:
+def _write(name: Text, out: int) -> int:
     """Writes a name as it stands in messages; returns its bytes, the end included."""
-    address, length = load(name, Text.address), load(name, Text.length)
+    address, length = name.address, name.length
     scratch = c_malloc(_MOST_ESCAPED * length + 1)
     if length == 0 or scratch == 0:
         c_free(scratch)
@@ -127,7 +121,7 @@ def _escape(address: int, length: int, out: int) -> int:
     index, end, size = int64(0), int64(0), stack_words(1)
     while index < length:
         letter = _decode(address, index, length, size)
-        step = load(size, 0)
+        step = size[0]
         if letter < 0:
             end = _put_escape(out, end, 120, byte(address + index), int64(2))
         elif _is_printed(letter):
@@ -169,13 +163,13 @@ def _put_escape(out: int, end: int, kind: int, number: int, digits: int) -> int:
 
 
 @jit
-def _decode(address: int, index: int, length: int, size: int) -> int:
+def _decode(address: int, index: int, length: int, size: Words) -> int:
     """The letter at an index of UTF-8, or -1 if there is none; sets the word to its bytes.
 
     The format is that of RFC 3629.
     """
     first = byte(address + index)
-    store(size, 0, 1)
+    size[0] = 1
     if first < 0x80:
         return first
     more = int64(1) if first < 0xE0 else (int64(2) if first < 0xF0 else int64(3))
@@ -189,7 +183,7 @@ def _decode(address: int, index: int, length: int, size: int) -> int:
     least = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
     if letter < least or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
         return int64(-1)
-    store(size, 0, more + 1)
+    size[0] = more + 1
     return letter
 
 

@@ -6,14 +6,8 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store, store_as
-from fusion.runtime.registration.registry import (
-    MESSAGE_BYTES,
-    KernelEntry,
-    OpRecord,
-    Registry,
-    TypeConstraint,
-)
+from fusion.runtime.native.memory import load_as, store_as
+from fusion.runtime.registration.registry import MESSAGE_BYTES, KernelEntry, OpRecord, Registry
 from fusion.runtime.tensorflow.c_api import (
     tf_add_attr,
     tf_add_input,
@@ -36,21 +30,21 @@ from fusion.runtime.tensorflow.c_api import (
 _i32 = types.int32
 
 
-def register(registry: int) -> None:
+def register(registry: Registry) -> None:
     """Tells TensorFlow of all ops, then of all kernels; where that fails the registry says why.
 
     TensorFlow ends the process when an op of one of these names is there.
     """
     status = tf_new_status()
-    store(registry, Registry.code, 0)
-    for k in range(load(registry, Registry.op_count)):
-        if load(registry, Registry.code) == 0:
-            op = load(registry, Registry.ops) + 8 * OpRecord.SIZE * k
+    registry.code = 0
+    for k in range(registry.op_count):
+        if registry.code == 0:
+            op = registry.ops[k]
             _define(op, status)
             _note(registry, status)
-    for k in range(load(registry, Registry.kernel_count)):
-        if load(registry, Registry.code) == 0:
-            kernel = load(registry, Registry.kernels) + 8 * KernelEntry.SIZE * k
+    for k in range(registry.kernel_count):
+        if registry.code == 0:
+            kernel = registry.kernels[k]
             _register_kernel(registry, kernel, status)
             _note(registry, status)
     tf_delete_status(status)
@@ -60,45 +54,45 @@ register_all = jit(register)
 
 
 @jit
-def _define(op: int, status: int) -> None:
-    builder = tf_new_op_definition_builder(load(op, OpRecord.name))
-    for k in range(load(op, OpRecord.attr_count)):
-        tf_add_attr(builder, load(load(op, OpRecord.attrs), k))
-    for k in range(load(op, OpRecord.input_count)):
-        tf_add_input(builder, load(load(op, OpRecord.inputs), k))
-    for k in range(load(op, OpRecord.output_count)):
-        tf_add_output(builder, load(load(op, OpRecord.outputs), k))
-    if load(op, OpRecord.is_stateful) != 0:  # TensorFlow does not look at the argument
+def _define(op: OpRecord, status: int) -> None:
+    builder = tf_new_op_definition_builder(op.name)
+    for k in range(op.attr_count):
+        tf_add_attr(builder, op.attrs[k])
+    for k in range(op.input_count):
+        tf_add_input(builder, op.inputs[k])
+    for k in range(op.output_count):
+        tf_add_output(builder, op.outputs[k])
+    if op.is_stateful != 0:  # TensorFlow does not look at the argument
         tf_set_stateful(builder, types.uint8(1))
-    tf_set_shape_function(builder, load(op, OpRecord.infer_shapes))
+    tf_set_shape_function(builder, op.infer_shapes)
     tf_register_op(builder, status)
 
 
 @jit
-def _register_kernel(registry: int, kernel: int, status: int) -> None:
-    op, device = load(kernel, KernelEntry.op), load(kernel, KernelEntry.device)
-    create = load(kernel, KernelEntry.create)
-    compute, free = load(registry, Registry.compute), load(registry, Registry.free)
+def _register_kernel(registry: Registry, kernel: KernelEntry, status: int) -> None:
+    op, device = kernel.op, kernel.device
+    create = kernel.create
+    compute, free = registry.compute, registry.free
     builder = tf_new_kernel_builder(op, device, create, compute, free)
-    label = load(kernel, KernelEntry.label)
+    label = kernel.label
     if load_as(label, int64(0), np.uint8) != 0:
         tf_label_kernel(builder, label)
-    for k in range(load(kernel, KernelEntry.constraint_count)):
-        constraint = load(kernel, KernelEntry.constraints) + 8 * TypeConstraint.SIZE * k
-        dtype = _i32(load(constraint, TypeConstraint.dtype))
-        tf_constrain_type(builder, load(constraint, TypeConstraint.attr), dtype, status)
+    for k in range(kernel.constraint_count):
+        constraint = kernel.constraints[k]
+        dtype = _i32(constraint.dtype)
+        tf_constrain_type(builder, constraint.attr, dtype, status)
         if tf_get_code(status) != 0:
             return
-    for k in range(load(kernel, KernelEntry.host_arg_count)):
-        tf_keep_on_host(builder, load(load(kernel, KernelEntry.host_args), k))
-    tf_register_kernel(load(kernel, KernelEntry.name), builder, status)
+    for k in range(kernel.host_arg_count):
+        tf_keep_on_host(builder, kernel.host_args[k])
+    tf_register_kernel(kernel.name, builder, status)
 
 
 @jit
-def _note(registry: int, status: int) -> None:
+def _note(registry: Registry, status: int) -> None:
     """Keeps the code and the message of a status."""
-    store(registry, Registry.code, int64(tf_get_code(status)))
-    text, out = tf_message(status), registry + 8 * Registry.message
+    registry.code = int64(tf_get_code(status))
+    text, out = tf_message(status), registry.message
     for k in range(int64(MESSAGE_BYTES) - 1):
         byte = load_as(text, k, np.uint8)
         store_as(out, k, byte, np.uint8)

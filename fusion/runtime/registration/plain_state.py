@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
-from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.states import attr_word, begin_state
-from fusion.runtime.tensorflow.attrs import TYPE, AttrEntry
+from fusion.runtime.tensorflow.attrs import TYPE
 from fusion.runtime.tensorflow.layout import State
 
 
-def build_plain_state(creation: int) -> None:
+def build_plain_state(creation: Creation) -> None:
     """The builder of ops without one of their own; their attrs are no lists."""
     plain_state(creation, int64(0))
 
 
 @jit
-def plain_state(creation: int, more: int) -> int:
+def plain_state(creation: Creation, more: int) -> int:
     """Builds a state with so many words more behind the attrs; 0 if it cannot be."""
-    record = load(creation, Creation.record)
-    attrs, count = load(record, KernelsRecord.attrs), load(record, KernelsRecord.attr_count)
+    record = creation.record
+    attrs, count = record.attrs, record.attr_count
     state = begin_state(creation, State.SIZE + count + more)
     if state == 0:
         return state
     slot = State.SIZE
     for attr in range(count):
-        if load(attrs, AttrEntry.SIZE * attr + AttrEntry.kind) != TYPE:
-            store(state, slot, attr_word(creation, attr))
+        if attrs[attr].kind != TYPE:
+            state[slot] = attr_word(creation, attr)
             slot += 1
     return state

@@ -15,22 +15,22 @@ from fusion.runtime.registration.creation import MESSAGE_BYTES, Creation, Kernel
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 3, 8, 12, 13
 
 _i64 = types.int64
-_WORD = ir.IntType(64)
+_WORD, _BYTES = ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 @intrinsic(prefer_literal=True)
 def refuse(typingctx: Any, creation: Any, code: Any, text: Any, *values: Any) -> Any:
     """Sets the code and the message of a creation, unless it has failed; the op's name is in front.
 
-    `text` is a literal with %lld for an int64 value, %s for the address of a C string and %g for a
-    double.
+    `text` is a literal, or the address of a C string, with %lld for an int64 value, %s for the
+    address of a C string and %g for a double.
     """
-    if not isinstance(text, types.StringLiteral):
+    if not isinstance(text, types.StringLiteral | types.Integer):
         return None
     packed_type = types.StarArgTuple([types.unliteral(value) for value in values])
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        creation, code, _, packed = args
+        creation, code, address, packed = args
         numbers = [builder.extract_value(packed, k) for k in range(len(packed_type))]
         record = builder.load(word_pointer(builder, creation, Creation.record))
         name = builder.load(word_pointer(builder, record, KernelsRecord.op_name))
@@ -40,10 +40,19 @@ def refuse(typingctx: Any, creation: Any, code: Any, text: Any, *values: Any) ->
             builder.store(ir.Constant(_WORD, 1), flag)
             builder.store(code, word_pointer(builder, creation, Creation.code))
             buffer = word_pointer(builder, creation, Creation.message)
-            buffer = builder.bitcast(buffer, ir.IntType(8).as_pointer())
+            buffer = builder.bitcast(buffer, _BYTES)
             size = ir.Constant(_WORD, MESSAGE_BYTES)
-            text_of_op = f"%s: {text.literal_value}"
-            cgutils.snprintf(builder, buffer, size, text_of_op, name, *numbers)
+            if isinstance(text, types.StringLiteral):
+                text_of_op = f"%s: {text.literal_value}"
+                cgutils.snprintf(builder, buffer, size, text_of_op, name, *numbers)
+            else:
+                used = cgutils.snprintf(builder, buffer, size, "%s: ", name)
+                used = builder.zext(used, _WORD)
+                rest, size = builder.gep(buffer, [used]), builder.sub(size, used)
+                pattern = builder.inttoptr(address, _BYTES)
+                snprintf = builder.module.get_global("snprintf")
+                builder.call(snprintf, [rest, size, pattern, *numbers])
         return context.get_dummy_value()
 
-    return types.void(_i64, _i64, text, packed_type), codegen
+    given = text if isinstance(text, types.StringLiteral) else _i64
+    return types.void(_i64, _i64, given, packed_type), codegen

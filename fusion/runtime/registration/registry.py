@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields
 from fusion.runtime.records import Memory, Word
+from fusion.runtime.tensorflow.layout import OpTable
 from fusion.runtime.tensorflow.spec import OpSpec, as_dtype
 
 MESSAGE_BYTES = 1024
@@ -16,17 +17,17 @@ class OpRecord(Layout):
     """The definition of an op; lists are of C strings, in the language of `OpDefBuilder`."""
 
     name: Address
-    attrs: Address
+    attrs: Words
     attr_count: Int64
-    inputs: Address
+    inputs: Words
     input_count: Int64
-    outputs: Address
+    outputs: Words
     output_count: Int64
     is_stateful: Flag
     infer_shapes: Address  # void (*)(TF_ShapeInferenceContext*, TF_Status*)
     content: Address  # the OpDef in TensorFlow's registry, serialized
     content_bytes: Int64
-    table: Address  # `OpTable`
+    table: OpTable
 
 
 class KernelEntry(Layout):
@@ -37,9 +38,9 @@ class KernelEntry(Layout):
     label: Address  # "" for none
     name: Address
     create: Address  # void* (*)(TF_OpKernelConstruction*)
-    constraints: Address  # `TypeConstraint` [constraint_count]
+    constraints: TypeConstraint  # [constraint_count]
     constraint_count: Int64
-    host_args: Address  # of those whose memory is the host's, C strings
+    host_args: Words  # of those whose memory is the host's, C strings
     host_arg_count: Int64
 
 
@@ -53,9 +54,9 @@ class TypeConstraint(Layout):
 class Registry(Layout):
     """What TensorFlow is told of."""
 
-    ops: Address  # `OpRecord` [op_count]
+    ops: OpRecord  # [op_count]
     op_count: Int64
-    kernels: Address  # `KernelEntry` [kernel_count]
+    kernels: KernelEntry  # [kernel_count]
     kernel_count: Int64
     compute: Address  # void (*)(void* state, TF_OpKernelContext*) of all kernels
     free: Address  # that of states

@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store
+from fusion.runtime.native.memory import load, load_as
+from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.tensorflow.c_api import c_function, tf_get_code
 from fusion.runtime.tensorflow.layout import (
     EXTENDED,
@@ -60,63 +62,65 @@ def _num_outputs(ctx: int, status: int) -> int:
 
 
 @jit
-def _find_lengths(table: int, ctx: int, lengths: int, status: int) -> None:
+def _find_lengths(table: OpTable, ctx: int, lengths: Words, status: int) -> None:
     """Finds how many tensors an argument has, by its `length`; 1 if it is no list.
 
     There are as many equations as lengths: for the inputs, and for the outputs.
     """
-    first = load(table, OpTable.list_counts)
-    second = load(table, OpTable.list_counts + 1)
-    first_out = load(table, OpTable.output_list_counts)
-    second_out = load(table, OpTable.output_list_counts + 1)
-    inputs = _num_inputs(ctx) - load(table, OpTable.single_count)
-    store(lengths, 0, 1)
+    first = table.list_counts[0]
+    second = table.list_counts[1]
+    first_out = table.output_list_counts[0]
+    second_out = table.output_list_counts[1]
+    inputs = _num_inputs(ctx) - table.single_count
+    lengths[0] = 1
     if second == 0 and second_out == 0:
-        store(lengths, 1, inputs // first if first != 0 else 0)
+        lengths[1] = inputs // first if first != 0 else 0
         return
-    outputs = _num_outputs(ctx, status) - load(table, OpTable.single_output_count)
+    outputs = _num_outputs(ctx, status) - table.single_output_count
     divisor = first * second_out - second * first_out
-    store(lengths, 1, (inputs * second_out - second * outputs) // divisor)
-    store(lengths, 2, (first * outputs - inputs * first_out) // divisor)
+    lengths[1] = (inputs * second_out - second * outputs) // divisor
+    lengths[2] = (first * outputs - inputs * first_out) // divisor
 
 
 @jit
-def _length(entry: int, lengths: int) -> int:
+def _length(entry: InputEntry | OutputEntry, lengths: Words) -> int:
     """How many tensors an argument has."""
-    return load(lengths, load(entry, InputEntry.length))
+    return lengths[entry.length]
 
 
 @jit
-def _read_input(entry: int, sizes: int, ctx: int, index: int, status: int) -> None:
+def _read_input(entry: InputEntry, sizes: Words, ctx: int, index: int, status: int) -> None:
     """Asserts the rank of one input and notes the sizes that it fixes."""
-    if load(entry, InputEntry.rank) < 0:
+    if entry.rank < 0:
         return
     shape = _new_shape()
     dim = _new_dim()
-    rank = load(entry, InputEntry.rank)
+    rank = entry.rank
     _get_input(ctx, np.int32(index), shape, status)
     if tf_get_code(status) == 0:
         _with_rank(ctx, shape, rank, shape, status)
     # A `when` input is a dummy unless a bool attr says otherwise, which cannot be seen here.
-    if tf_get_code(status) == 0 and load(entry, InputEntry.condition) < 0:
+    if tf_get_code(status) == 0 and entry.condition < 0:
         for axis in range(rank):
-            code = load(entry, InputEntry.dims + axis)
+            code = entry.dims[axis]
             if FIRST_PEER < code <= FIRST_SYMBOL:
                 symbol = FIRST_SYMBOL - code
                 _dim(ctx, shape, axis, dim)
                 if _dim_known(dim) != 0:
-                    store(sizes, symbol, _dim_value(dim))
+                    sizes[symbol] = _dim_value(dim)
     _delete_dim(dim)
     _delete_shape(shape)
 
 
 @jit
-def _peer_size(table: int, lengths: int, ctx: int, peer: int, position: int, status: int) -> int:
+def _peer_size(
+    table: OpTable, lengths: Words, ctx: int, peer: int, position: int, status: int
+) -> int:
     """A size of the tensor at place `position` of a list input, or UNKNOWN."""
     owner, axis = peer // MAX_RANK, peer % MAX_RANK
     index = position
     for arg in range(owner):
-        index += _length(table + 8 * (OpTable.entries + arg * InputEntry.SIZE), lengths)
+        index += _length(table.entries[arg], lengths)
     shape = _new_shape()
     dim = _new_dim()
     size = int64(UNKNOWN)
@@ -134,12 +138,14 @@ def _peer_size(table: int, lengths: int, ctx: int, peer: int, position: int, sta
 
 
 @jit
-def _sum_of_sizes(table: int, lengths: int, ctx: int, peer: int, output: int, status: int) -> int:
+def _sum_of_sizes(
+    table: OpTable, lengths: Words, ctx: int, peer: int, output: int, status: int
+) -> int:
     """The sum of a size over the tensors of a list input that an output is of, or UNKNOWN."""
-    outputs = load(table, OpTable.single_output_count)
+    outputs = table.single_output_count
     for k in range(MAX_LENGTHS):
-        outputs += load(table, OpTable.output_list_counts + k) * load(lengths, k + 1)
-    owner = table + 8 * (OpTable.entries + peer // MAX_RANK * InputEntry.SIZE)
+        outputs += table.output_list_counts[k] * lengths[k + 1]
+    owner = table.entries[peer // MAX_RANK]
     count, total = _length(owner, lengths), int64(0)
     if outputs == count:
         return _peer_size(table, lengths, ctx, peer, output, status)
@@ -155,7 +161,7 @@ def _sum_of_sizes(table: int, lengths: int, ctx: int, peer: int, output: int, st
 
 @jit
 def _size(
-    code: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
+    code: int, table: OpTable, lengths: Words, sizes: Words, ctx: int, index: int, position: int,
     status: int,
 ) -> int:  # fmt: skip
     """A size of output `index`, which is at a position of its list."""
@@ -163,34 +169,34 @@ def _size(
         return _sum_of_sizes(table, lengths, ctx, FIRST_SUM - code, index, status)
     if code <= FIRST_PEER:
         return _peer_size(table, lengths, ctx, FIRST_PEER - code, position, status)
-    return load(sizes, FIRST_SYMBOL - code) if code <= FIRST_SYMBOL else code
+    return sizes[FIRST_SYMBOL - code] if code <= FIRST_SYMBOL else code
 
 
 @jit
-def _is_resized(table: int, ctx: int, status: int) -> bool:
+def _is_resized(table: OpTable, ctx: int, status: int) -> bool:
     """Whether an attr says that the inputs do not tell the sizes of outputs."""
-    name, dtype = load(table, OpTable.resized), stack_words(1)
+    name, dtype = table.resized, stack_words(1)
     if name == 0:
         return False
     _get_type(ctx, name, dtype, status)
     is_known = tf_get_code(status) == 0
-    return is_known and load_as(dtype, 0, np.int32) != load(table, OpTable.resized_default)
+    return is_known and load_as(dtype, 0, np.int32) != table.resized_default
 
 
 @jit
 def _write_output(
-    entry: int, table: int, lengths: int, sizes: int, ctx: int, index: int, position: int,
-    is_resized: bool, status: int,
+    entry: OutputEntry, table: OpTable, lengths: Words, sizes: Words, ctx: int, index: int,
+    position: int, is_resized: bool, status: int,
 ) -> None:  # fmt: skip
     """Sets one output, of rank 1 or 2 or of the rank of an input and one more."""
-    if load(entry, OutputEntry.rank) == EXTENDED:
+    if entry.rank == EXTENDED:
         _extend_input(table, lengths, ctx, index, position, status)
         return
-    rows, width = load(entry, OutputEntry.dims), load(entry, OutputEntry.dims + 1)
+    rows, width = entry.dims[0], entry.dims[1]
     if is_resized:
         rows = width = int64(UNKNOWN)
     shape = _vector(ctx, _size(rows, table, lengths, sizes, ctx, index, position, status))
-    if load(entry, OutputEntry.rank) == 2:
+    if entry.rank == 2:
         columns = _vector(ctx, _size(width, table, lengths, sizes, ctx, index, position, status))
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
@@ -201,14 +207,13 @@ def _write_output(
 
 @jit
 def _extend_input(
-    table: int, lengths: int, ctx: int, index: int, position: int, status: int
+    table: OpTable, lengths: Words, ctx: int, index: int, position: int, status: int
 ) -> None:
     """Sets an output to the shape of an input, and one dimension more that is not known."""
-    owner = table + 8 * OpTable.entries
-    number = position
-    while load(owner, InputEntry.rank) >= 0:
-        number += _length(owner, lengths)
-        owner += 8 * InputEntry.SIZE
+    number, arg = position, int64(0)
+    while table.entries[arg].rank >= 0:
+        number += _length(table.entries[arg], lengths)
+        arg += 1
     shape, last = _new_shape(), _vector(ctx, int64(UNKNOWN))
     _get_input(ctx, np.int32(number), shape, status)
     if tf_get_code(status) == 0:
@@ -219,33 +224,33 @@ def _extend_input(
     _delete_shape(shape)
 
 
-def infer_shapes(table: int, ctx: int, status: int) -> None:
+def infer_shapes(table: OpTable, ctx: int, status: int) -> None:
     """Reads the inputs' shapes and sets the outputs' as the op's table says."""
-    if load(table, OpTable.is_mixed) != 0:
+    if table.is_mixed != 0:
         _set_unknown(ctx, status)
         return
-    n_inputs = load(table, OpTable.input_count)
-    n_symbols = load(table, OpTable.symbol_count)
+    n_inputs = table.input_count
+    n_symbols = table.symbol_count
     sizes = stack_words(n_symbols + 1)
     for symbol in range(n_symbols):
-        store(sizes, symbol, -1)
+        sizes[symbol] = -1
     lengths = stack_words(MAX_LENGTHS + 1)
     _find_lengths(table, ctx, lengths, status)
     index = 0
     for arg in range(n_inputs):
-        entry = table + 8 * (OpTable.entries + arg * InputEntry.SIZE)
+        entry = table.entries[arg]
         for _ in range(_length(entry, lengths)):
             _read_input(entry, sizes, ctx, index, status)
             if tf_get_code(status) != 0:
                 return
             index += 1
     index, is_resized = 0, _is_resized(table, ctx, status)
-    for arg in range(load(table, OpTable.output_count)):
-        entry = table + 8 * (OpTable.entries + n_inputs * InputEntry.SIZE + arg * OutputEntry.SIZE)
-        for position in range(_length(entry, lengths)):
+    for arg in range(table.output_count):
+        output = as_record(OutputEntry, table.entries[n_inputs])[arg]
+        for position in range(_length(output, lengths)):
             number = int64(position)
             _write_output(
-                entry, table, lengths, sizes, ctx, int64(index), number, is_resized, status
+                output, table, lengths, sizes, ctx, int64(index), number, is_resized, status
             )
             if tf_get_code(status) != 0:
                 return

@@ -6,12 +6,12 @@ TensorFlow leaves such attrs out, so that numbers would change.
 from __future__ import annotations
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcmp, load, stack_words, store
+from fusion.runtime.native.memory import c_memcmp
+from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.native.text import Message, append_text, begin, byte
 from fusion.runtime.native.wire import varint
-from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
-from fusion.runtime.tensorflow.attrs import AttrEntry
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer, tf_get_code, tf_get_node_def
 from fusion.runtime.tensorflow.layout import Buffer
 
@@ -25,41 +25,41 @@ _NAME_BYTES = 256
 
 
 @jit
-def refuse_unknown_attrs(creation: int, construction: int, status: int) -> None:
+def refuse_unknown_attrs(creation: Creation, construction: int, status: int) -> None:
     """Refuses a node that has an attr that is none of its op's."""
-    node = tf_get_node_def(construction, status)
+    node = as_record(Buffer, tf_get_node_def(construction, status))
     if node == 0:
         return
     if tf_get_code(status) == 0:
-        content, at = load(node, Buffer.data), stack_words(1)
-        store(at, 0, 0)
-        while load(at, 0) < load(node, Buffer.length):
+        content, at = node.data, stack_words(1)
+        at[0] = 0
+        while at[0] < node.length:
             tag = varint(content, at)
             size = varint(content, at)  # all fields of a NodeDef have one
-            start = load(at, 0)
+            start = at[0]
             if tag == _ATTR:
                 _check_entry(creation, content + start)
-            store(at, 0, start + size)
+            at[0] = start + size
     tf_delete_buffer(node)
 
 
 @jit
-def _check_entry(creation: int, entry: int) -> None:
+def _check_entry(creation: Creation, entry: int) -> None:
     """Refuses an attr, an entry of the map of a node, that the op does not have."""
     at = stack_words(1)
-    store(at, 0, 0)
+    at[0] = 0
     if varint(entry, at) != _KEY:
         return
     length = varint(entry, at)
-    name = entry + load(at, 0)
+    name = entry + at[0]
     if byte(name) == _UNDERSCORE:
         return
-    record = load(creation, Creation.record)
-    for k in range(load(record, KernelsRecord.attr_count)):
-        known = load(load(record, KernelsRecord.attrs), AttrEntry.SIZE * k + AttrEntry.name)
+    record = creation.record
+    for k in range(record.attr_count):
+        known = record.attrs[k].name
         if _is_text(known, name, length):
             return
-    message, text = stack_words(Message.SIZE), stack_words(_NAME_BYTES // 8)
+    message, text = stack_record(Message), stack_words(_NAME_BYTES // 8)
     begin(message, text, int64(_NAME_BYTES))
     append_text(message, name, length)
     refuse(

@@ -32,7 +32,7 @@ class AttrEntry(Layout):
     name: Address  # a C string
     kind: Int64
     is_list: Flag
-    allowed: Address  # `Text` [allowed_count] of the strings that it may be; 0 for any
+    allowed: Text  # [allowed_count] of the strings that it may be; 0 for any
     allowed_count: Int64
     has_default: Flag  # that of a list is the empty one
     default: Int64

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields, record
 from fusion.runtime.records import Memory, Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
@@ -23,7 +23,7 @@ class State(Layout):
     """The state of a node's kernel. Attrs follow, or what the op's builder makes of them."""
 
     kernel: Address
-    op_table: Address
+    op_table: OpTable
     launcher: Address  # see `fusion.runtime.cuda.launcher`, 0 on a CPU
     error_slots: Address  # of the node's kernels on a GPU, 0 until the first of them runs
     names_offset: Int64  # of the columns' names in the state, see `names`; 0 for none
@@ -49,6 +49,16 @@ FIRST_SUM = -2000
 EXTENDED = -2
 
 
+class InputEntry(Layout):
+    """An input of an op."""
+
+    length: Int64  # of a list, 1 for the first of the op's lengths; 0: it is none
+    rank: Int64
+    condition: Int64  # the slot of the attr of its `when`, -1 without
+    name: Address  # a C string
+    dims: Words = fields(MAX_RANK)
+
+
 class OpTable(Layout):
     """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
 
@@ -64,14 +74,14 @@ class OpTable(Layout):
     symbol_count: Int64  # of sizes
     single_count: Int64  # of inputs that are no lists
     single_output_count: Int64
-    list_counts: Fields = fields(MAX_LENGTHS)  # of inputs that are lists, by their length
-    output_list_counts: Fields = fields(MAX_LENGTHS)
+    list_counts: Words = fields(MAX_LENGTHS)  # of inputs that are lists, by their length
+    output_list_counts: Words = fields(MAX_LENGTHS)
     is_mixed: Flag  # whether it cannot be told how long lists are: then no shapes are inferred
     resized: Address  # of the name of the attr `OpSpec.resized`, a C string; 0 for none
     resized_default: Int64  # its default, a number of `TF_DataType`
     rows_input: Int64  # the number of the input `OpSpec.rows`, -1 for none
-    counters: Address  # `Counters`
-    entries: Fields = fields(0)
+    counters: Counters
+    entries: InputEntry = record(InputEntry, 0)
 
 
 class Counters(Layout):
@@ -85,22 +95,12 @@ class Counters(Layout):
     behind: Fields = fields(8)
 
 
-class InputEntry(Layout):
-    """An input of an op."""
-
-    length: Int64  # of a list, 1 for the first of the op's lengths; 0: it is none
-    rank: Int64
-    condition: Int64  # the slot of the attr of its `when`, -1 without
-    name: Address  # a C string
-    dims: Fields = fields(MAX_RANK)
-
-
 class OutputEntry(Layout):
     """An output of an op."""
 
     length: Int64  # as of an input
     rank: Int64
-    dims: Fields = fields(MAX_RANK)
+    dims: Words = fields(MAX_RANK)
 
 
 def words(spec: OpSpec, memory: Memory) -> list[Word]:

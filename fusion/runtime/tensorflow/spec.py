@@ -245,9 +245,9 @@ class OpSpec:
     function; without one TensorFlow raises when it is asked for.
 
     The kernel of an op with a `builder` of states is the same for all dtypes and takes its inputs
-    itself, unless that says otherwise; a factory that gives two functions gives a body, and what
-    threads that help with it do (`entry.make_shared_entry`). The
-    results of a stateful op depend on more than its inputs, so that equal nodes are not the same.
+    itself, unless that says otherwise; a factory that gives three values gives a body, what threads
+    that help with it do, and the layout of its jobs (`entry.make_shared_entry`). The results of a
+    stateful op depend on more than its inputs, so that equal nodes are not the same.
 
     `names` is the string attr, or list of one for each column, by which its messages call columns.
     `resized` is a type attr with a default: with another value the outputs have sizes that those of

@@ -23,7 +23,8 @@ from fusion.runtime.native.atomic import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.layout import Frame
-from fusion.runtime.native.memory import call_at, load, store
+from fusion.runtime.native.memory import call_at
+from fusion.runtime.native.pointers import as_record
 from fusion.runtime.threads.layout import SLOT_COUNT, Job, Pool, Slot
 
 #: So often a thread looks whether others have finished before it lets others run.
@@ -38,23 +39,23 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @jit
-def next_task(job: int, helps: int) -> int:
+def next_task(job: Job, helps: int) -> int:
     """The number of a task that nobody has begun, or -1; `helps` as in `work(job, helps)`.
 
     One who helps does not get a task while more threads are at work than there are processors.
     """
-    if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
+    if atomic_load(job, Job.next_task) >= job.task_count:
         return int64(-1)
-    if helps != 0 and _left_processors(load(job, Job.pool)) < 0:
+    if helps != 0 and _left_processors(job.pool) < 0:
         return int64(-1)
     task = atomic_add(job, Job.next_task, int64(1))
-    return task if task < load(job, Job.task_count) else int64(-1)
+    return task if task < job.task_count else int64(-1)
 
 
 @jit
-def _left_processors(pool: int) -> int:
+def _left_processors(pool: Pool) -> int:
     """How many processors are without a thread at work; negative if there are too few."""
-    return load(pool, Pool.thread_count) + 1 - atomic_load(pool, Pool.active_count)
+    return pool.thread_count + 1 - atomic_load(pool, Pool.active_count)
 
 
 @jit
@@ -86,14 +87,14 @@ def _is_any_offered(pool: int) -> bool:
 
 
 @jit
-def offer(pool: int, job: int) -> int:
+def offer(pool: Pool, job: Job) -> int:
     """Offers a job to the pool's threads; returns its slot for `withdraw`, or -1: no help."""
-    wanted = min(load(pool, Pool.thread_count), load(job, Job.task_count) - 1)
+    wanted = min(pool.thread_count, job.task_count - 1)
     if wanted <= 0:
         return int64(-1)
-    store(job, Job.pool, pool)
-    store(job, Job.helper_count, 0)
-    store(job, Job.helper_limit, wanted)
+    job.pool = pool
+    job.helper_count = 0
+    job.helper_limit = wanted
     read_float_modes(job + 8 * Job.float_modes)
     for slot in range(SLOT_COUNT):
         if atomic_swap_if(pool, Pool.slots + Slot.SIZE * slot, int64(0), job):
@@ -116,9 +117,9 @@ def withdraw(pool: int, slot: int) -> None:
 
 
 @jit
-def open_job(pool: int, job: int) -> int:
+def open_job(pool: Pool, job: Job) -> int:
     """Offers a job to a pool, 0 for none; returns what `close_job` needs. Between them, work."""
-    store(job, Job.most_helpers, 0)
+    job.most_helpers = 0
     if pool == 0:
         return int64(-1)
     atomic_add(pool, Pool.active_count, int64(1))
@@ -129,7 +130,7 @@ def open_job(pool: int, job: int) -> int:
 
 
 @jit
-def close_job(pool: int, slot: int) -> None:
+def close_job(pool: Pool, slot: int) -> None:
     """Waits until all tasks of a job are done."""
     if pool == 0:
         return
@@ -140,45 +141,45 @@ def close_job(pool: int, slot: int) -> None:
 
 
 @jit
-def count_helpers(frame: int, job: int) -> None:
+def count_helpers(frame: Frame, job: Job) -> None:
     """Notes for `Counters` how many threads have helped with a job of a call that is done."""
-    most = max(load(frame, Frame.helper_count), load(job, Job.most_helpers))
-    store(frame, Frame.helper_count, most)
+    most = max(frame.helper_count, job.most_helpers)
+    frame.helper_count = most
 
 
 @jit
-def _is_wanted(job: int) -> bool:
+def _is_wanted(job: Job) -> bool:
     """Whether a job takes one more helper, which is counted then."""
-    if atomic_load(job, Job.next_task) >= load(job, Job.task_count):
+    if atomic_load(job, Job.next_task) >= job.task_count:
         return False
-    if atomic_add(job, Job.helper_count, int64(1)) < load(job, Job.helper_limit):
+    if atomic_add(job, Job.helper_count, int64(1)) < job.helper_limit:
         return True
     atomic_add(job, Job.helper_count, int64(-1))
     return False
 
 
 @jit
-def _begins_to_help(pool: int) -> bool:
+def _begins_to_help(pool: Pool) -> bool:
     """Counts this thread among those at work, if there is a processor for it."""
-    if atomic_add(pool, Pool.active_count, int64(1)) <= load(pool, Pool.thread_count):
+    if atomic_add(pool, Pool.active_count, int64(1)) <= pool.thread_count:
         return True
     atomic_add(pool, Pool.active_count, int64(-1))
     return False
 
 
 @jit
-def _help(pool: int, slot: int) -> None:
+def _help(pool: Pool, slot: int) -> None:
     """Works on the job in a slot, if there is one that wants help."""
     looking = Pool.slots + Slot.SIZE * slot + Slot.reader_count
     atomic_add(pool, looking, int64(1))
     # Only now: from here on the job stays, because its owner waits while anybody looks.
-    job = atomic_load(pool, Pool.slots + Slot.SIZE * slot)
+    job = as_record(Job, atomic_load(pool, Pool.slots + Slot.SIZE * slot))
     if job != 0 and _is_wanted(job):
         if _begins_to_help(pool):
             atomic_add(pool, Pool.helper_count, int64(1))
             atomic_max(job, Job.most_helpers, atomic_load(job, Job.helper_count))
             set_float_modes(job + 8 * Job.float_modes)
-            call_at(load(job, Job.kernel), job, int64(0))
+            call_at(job.kernel, job, int64(0))
             atomic_add(pool, Pool.helper_count, int64(-1))
             atomic_add(pool, Pool.active_count, int64(-1))
         atomic_add(job, Job.helper_count, int64(-1))
@@ -186,7 +187,7 @@ def _help(pool: int, slot: int) -> None:
 
 
 @jit
-def _help_all(pool: int) -> bool:
+def _help_all(pool: Pool) -> bool:
     """Works on the jobs in all slots; returns whether there was one."""
     found = False
     for slot in range(SLOT_COUNT):
@@ -197,7 +198,7 @@ def _help_all(pool: int) -> bool:
 
 
 @jit
-def _sleep(pool: int) -> None:
+def _sleep(pool: Pool) -> None:
     """Sleeps until it is woken, unless a job has come meanwhile that it can help with."""
     atomic_add(pool, Pool.sleeper_count, int64(1))
     is_needed = _left_processors(pool) > 0 and _is_any_offered(pool)
@@ -205,7 +206,7 @@ def _sleep(pool: int) -> None:
         _sem_wait(pool)
 
 
-def serve(pool: int) -> None:
+def serve(pool: Pool) -> None:
     """What each of the pool's threads does, forever.
 
     Waking up takes as long as many a job. So a thread looks for another job for a while before it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields, record
 
 SLOT_COUNT = 16
 
@@ -20,7 +20,7 @@ MOST_THREADS = 64
 class Slot(Layout):
     """Where a kernel offers a job."""
 
-    job: Address  # of a `Job`, 0 for none
+    job: Job  # 0 for none
     reader_count: Int64  # threads that look at it
 
 
@@ -33,7 +33,7 @@ class Pool(Layout):
     active_count: Int64  # threads at work, kernels that may ask for help included
     helper_count: Int64  # of these, the pool's
     sleeper_count: Int64  # threads of the pool that nobody has woken
-    slots: Fields = fields(SLOT_COUNT * Slot.SIZE)
+    slots: Slot = record(Slot, SLOT_COUNT)
     # Of the pool of a library, which starts its threads without Python.
     is_starting: Flag
     serve: Address  # what a thread does, for `pthread_create`
@@ -45,7 +45,7 @@ class Job(Layout):
     kernel: Address  # is called with (job, 0)
     next_task: Int64
     task_count: Int64
-    pool: Address  # that it is offered to
+    pool: Pool  # that it is offered to
     helper_count: Int64
     helper_limit: Int64
     most_helpers: Int64  # that were at work at the same time

@@ -6,15 +6,11 @@ from numba import types
 
 from fusion.runtime.native.atomic import atomic_load, atomic_store, atomic_swap_if
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.memory import store
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.native.processor_limit import processor_limit
 from fusion.runtime.native.text import byte, literal
-from fusion.runtime.threads.layout import (
-    INTRA_OP_VARIABLE,
-    MOST_THREADS,
-    THREADS_VARIABLE,
-    Pool,
-)
+from fusion.runtime.threads.layout import INTRA_OP_VARIABLE, MOST_THREADS, THREADS_VARIABLE, Pool
 
 _i32, _i64 = types.int32, types.int64
 _c_getenv = types.ExternalFunction("getenv", _i64(_i64))
@@ -69,7 +65,7 @@ def tell_thread_count(chosen: int, count: int) -> None:
 
 
 @jit
-def start(pool: int, threads: int) -> None:
+def start(pool: Pool, threads: int) -> None:
     """Lets a pool have its threads, once, for so many to work on one op."""
     if not atomic_swap_if(pool, Pool.is_starting, int64(0), int64(1)):
         while atomic_load(pool, Pool.is_ready) == 0:
@@ -78,11 +74,11 @@ def start(pool: int, threads: int) -> None:
     _c_sem_init(pool, _i32(0), _i32(0))
     started, handle = int64(0), stack_words(1)
     for _ in range(threads - 1):
-        if _c_pthread_create(handle, int64(0), load(pool, Pool.serve), pool) != 0:
+        if _c_pthread_create(handle, int64(0), pool.serve, pool) != 0:
             break
-        _c_pthread_detach(load(handle, 0))
+        _c_pthread_detach(handle[0])
         started += 1
-    store(pool, Pool.thread_count, started)
+    pool.thread_count = started
     atomic_store(pool, Pool.is_ready, int64(1))
 
 

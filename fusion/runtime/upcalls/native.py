@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from numba import types
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
 from fusion.runtime.native.clock import now, preemptions, processor_time
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import (
-    c_free,
-    c_malloc,
-    c_memcpy,
-    call_at,
-    load,
-    stack_words,
-    store,
-)
+from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, call_at, store
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.upcalls.service import (
     ABANDONED,
     DONE,
@@ -49,7 +43,7 @@ _c_pthread_detach = types.ExternalFunction("pthread_detach", _i32(_i64))
 @jit
 def new_request(server: int, data: int, length: int) -> int:
     """The address of a request to a server about a copy of some bytes; 0 if there is no memory."""
-    request = c_malloc(int64(8 * RequestRecord.SIZE))
+    request = as_record(RequestRecord, c_malloc(int64(8 * RequestRecord.SIZE)))
     copy = c_malloc(max(length, 1))
     if request == 0 or copy == 0:
         c_free(request)
@@ -58,24 +52,24 @@ def new_request(server: int, data: int, length: int) -> int:
     for word in range(RequestRecord.SIZE):
         store(request, int64(word), int64(0))
     c_memcpy(copy, data, length)
-    store(request, RequestRecord.state, WAITING)
-    store(request, RequestRecord.server, server)
-    store(request, RequestRecord.input, copy)
-    store(request, RequestRecord.input_length, length)
-    store(request, RequestRecord.thread, _c_pthread_self())
+    request.state = WAITING
+    request.server = server
+    request.input = copy
+    request.input_length = length
+    request.thread = _c_pthread_self()
     return request
 
 
 @jit
-def free_request(request: int) -> None:
+def free_request(request: Words) -> None:
     """Releases a request and all its memory."""
     for field in OWNED:
-        c_free(load(request, int64(field)))
+        c_free(request[int64(field)])
     c_free(request)
 
 
 @jit
-def upcall(record: int, request: int, patience: int) -> bool:
+def upcall(record: UpcallsRecord, request: RequestRecord, patience: int) -> bool:
     """Has Python serve a request; returns whether it did.
 
     Otherwise the request is no longer the caller's, and nothing of it may be used.
@@ -84,29 +78,29 @@ def upcall(record: int, request: int, patience: int) -> bool:
       patience: nanoseconds without the lock after which it is given up.
     """
     if not _is_initialized(record):
-        free_request(request)
+        free_request(as_words(request))
         return False
-    if _i32(call_at(load(record, UpcallsRecord.holds_lock))) != 0:
+    if _i32(call_at(record.holds_lock)) != 0:
         # This thread has the lock itself: nobody else could have it before the call is over.
-        call_at(load(record, UpcallsRecord.serve), request)
+        call_at(record.serve, request)
         return True
-    length = load(request, RequestRecord.input_length)
+    length = request.input_length
     atomic_add(record, UpcallsRecord.byte_count, length)
-    if _start_thread(load(record, UpcallsRecord.serve), request):
+    if _start_thread(record.serve, request):
         served = _wait(record, request, patience)
     else:
-        free_request(request)
+        free_request(as_words(request))
         served = False
     atomic_add(record, UpcallsRecord.byte_count, -length)
     return served
 
 
 @jit
-def _wait(record: int, request: int, patience: int) -> bool:
+def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
     """Waits until a request is served, or till the lock has been out of reach for too long."""
     slice_spec = stack_words(2)
-    store(slice_spec, 0, int64(0))
-    store(slice_spec, 1, int64(_SLICE_NS))
+    slice_spec[0] = int64(0)
+    slice_spec[1] = int64(_SLICE_NS)
     probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
     last, last_cpu, preempted = now(), processor_time(), preemptions()
     while atomic_load(request, RequestRecord.state) == WAITING:
@@ -129,12 +123,12 @@ def _wait(record: int, request: int, patience: int) -> bool:
 
 
 @jit
-def _probe(record: int) -> None:
+def _probe(record: UpcallsRecord) -> None:
     """Has a thread try to get the lock, unless one does already."""
     if atomic_swap_if(record, UpcallsRecord.is_probing, int64(0), int64(1)) and not _start_thread(
-        load(record, UpcallsRecord.probe), int64(0)
+        record.probe, int64(0)
     ):
-        store(record, UpcallsRecord.is_probing, int64(0))
+        record.is_probing = int64(0)
 
 
 @jit
@@ -143,11 +137,11 @@ def _start_thread(routine: int, argument: int) -> bool:
     handle = stack_words(1)
     if _c_pthread_create(handle, int64(0), routine, argument) != 0:
         return False
-    _c_pthread_detach(load(handle, 0))
+    _c_pthread_detach(handle[0])
     return True
 
 
 @jit
-def _is_initialized(record: int) -> bool:
+def _is_initialized(record: UpcallsRecord) -> bool:
     """Whether there is a Python, which there is not when the process ends."""
-    return _i32(call_at(load(record, UpcallsRecord.is_initialized))) != 0
+    return _i32(call_at(record.is_initialized)) != 0

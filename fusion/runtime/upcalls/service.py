@@ -44,8 +44,8 @@ class RequestRecord(Layout):
     server: Int64  # who serves it
     input: Address
     input_length: Int64
-    first_names: Address  # a `NameList`, 0 for none
-    second_names: Address
+    first_names: NameList  # 0 for none
+    second_names: NameList
     result: Address
     result_length: Int64
     code: Int64  # the server's own

@@ -17,10 +17,9 @@ from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import clipper, normalizer, weigher
 from fusion.gpu_ops.language.device import (
     added,
-    as_float,
+    as_record,
     from_lane,
     jit,
-    load,
     multiplied,
     vector_loader,
 )
@@ -35,26 +34,24 @@ _HAS_BAD_ENTRY = 16
 
 
 @jit
-def _is_of_row(column: int, source: int, k: int, row: int) -> bool:
+def _is_of_row(column: ColumnAttrs, source: ColumnInputs, k: int, row: int) -> bool:
     """Whether an element belongs to a row; to any if that is negative."""
     if row < 0:
         return True
-    rows, step = load(source, ColumnInputs.entry_rows), load(source, ColumnInputs.entry_row_stride)
-    return integer_at(rows, k * step, load(column, ColumnAttrs.rows_dtype)) == row
+    rows, step = source.entry_rows, source.entry_row_stride
+    return integer_at(rows, k * step, column.rows_dtype) == row
 
 
 @jit
-def _plain_id(column: int, source: int, k: int, in_row: int) -> int:
-    return integer_at(load(source, ColumnInputs.ids), k, load(column, ColumnAttrs.ids_dtype))
+def _plain_id(column: ColumnAttrs, source: ColumnInputs, k: int, in_row: int) -> int:
+    return integer_at(source.ids, k, column.ids_dtype)
 
 
 @jit
-def _is_plain_entry(column: int, source: int, number: int, k: int) -> bool:
-    if load(column, ColumnAttrs.use_ignored_id) != 0 and number == load(
-        column, ColumnAttrs.ignored_id
-    ):
+def _is_plain_entry(column: ColumnAttrs, source: int, number: int, k: int) -> bool:
+    if column.use_ignored_id != 0 and number == column.ignored_id:
         return False
-    return number >= 0 or load(column, ColumnAttrs.prune) == 0
+    return number >= 0 or column.prune == 0
 
 
 @jit
@@ -63,9 +60,9 @@ def _is_entry(column: int, source: int, number: int, k: int) -> bool:
 
 
 @jit
-def _column_index(call: int, column: int) -> int:
+def _column_index(call: CombineCall, column: int) -> int:
     """The number of a column."""
-    return (column - load(call, CombineCall.columns)) // (8 * ColumnAttrs.SIZE)
+    return (column - call.columns) // (8 * ColumnAttrs.SIZE)
 
 
 def _entry_finder(is_plain: bool) -> Any:
@@ -76,17 +73,17 @@ def _entry_finder(is_plain: bool) -> Any:
     id_of, counts = (_plain_id, _is_plain_entry) if is_plain else (id_at, _is_entry)
 
     @jit
-    def entry(call: int, bag: Bag, k: int) -> int:
-        column, source = bag.column, bag.source
+    def entry(call: CombineCall, bag: Bag, k: int) -> int:
+        column, source = as_record(ColumnAttrs, bag.column), as_record(ColumnInputs, bag.source)
         if k >= bag.end or not _is_of_row(column, source, k, bag.row):
             return int64(_NO_ENTRY)
         number = id_of(column, source, k, k - bag.start)
         if not counts(column, source, number, k):
             return int64(_NO_ENTRY)
-        if number < 0 or number >= load(source, ColumnInputs.table_rows):
+        if number < 0 or number >= source.table_rows:
             report_in_call(call, BAD_ID, _column_index(call, column), k, number)
             return int64(_BAD_ENTRY)
-        return load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
+        return source.table + number * source.row_bytes
 
     return entry
 
@@ -134,7 +131,7 @@ def _four_finder(is_plain: bool, step: int) -> Any:
     entry, is_alone = _entry_finder(is_plain), step == 1
 
     @jit
-    def four(call: int, bag: Bag, k: int) -> Any:
+    def four(call: CombineCall, bag: Bag, k: int) -> Any:
         if is_alone:
             return entry(call, bag, k), int64(_NO_ENTRY), int64(_NO_ENTRY), int64(_NO_ENTRY)
         return (
@@ -152,7 +149,7 @@ def _counter(is_plain: bool, step: int) -> Any:
     four = _four_finder(is_plain, step)
 
     @jit
-    def count(call: int, bag: Bag, team: Team) -> int:
+    def count(call: CombineCall, bag: Bag, team: Team) -> int:
         n, share = int64(0), quotient(team.thread, team.group)
         k = bag.start + step * share
         while k < bag.end:
@@ -188,8 +185,8 @@ def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
         """A row as it counts; what stands for none stays as it is."""
         if is_plain or address <= 0:
             return values
-        limit = as_float(load(bag.column, ColumnAttrs.max_norm))
-        return clipped(values, address, load(bag.source, ColumnInputs.table_dim), limit)
+        limit = as_record(ColumnAttrs, bag.column).max_norm
+        return clipped(values, address, as_record(ColumnInputs, bag.source).table_dim, limit)
 
     @jit
     def weight_of(bag: Bag, k: int) -> Any:
@@ -197,14 +194,14 @@ def _four_reader(stored: str, lanes: int, is_plain: bool, step: int) -> Any:
             return dtype(0)
         return dtype(
             weight_at(
-                load(bag.source, ColumnInputs.weights),
+                as_record(ColumnInputs, bag.source).weights,
                 k,
-                load(bag.source, ColumnInputs.table_dtype),
+                as_record(ColumnInputs, bag.source).table_dtype,
             )
         )
 
     @jit
-    def read(call: int, bag: Bag, k: int, at: int, is_weighted: bool) -> Any:
+    def read(call: CombineCall, bag: Bag, k: int, at: int, is_weighted: bool) -> Any:
         a0, a1, a2, a3 = four(call, bag, k)
         # Where there is no row, the bag's own memory in the result is read, and not used.
         v0 = load_vector((a0 if a0 > 0 else bag.out) + at)
@@ -234,12 +231,12 @@ def _adder(dtype: type, lanes: int, is_plain: bool) -> Any:
 
     @jit
     def add(
-        sums: _Sums, values: Any, weight: Any, head: int, column: int, is_weighted: bool
+        sums: _Sums, values: Any, weight: Any, head: int, column: ColumnAttrs, is_weighted: bool
     ) -> Any:
         total, block, terms, seen = sums
         if not is_plain and is_weighted:
             total = added(total, values)
-            terms = added((terms,), (term(weight, load(column, ColumnAttrs.combiner)),))[0]
+            terms = added((terms,), (term(weight, column.combiner),))[0]
         elif seen < head:
             total = values if seen == 0 else added(total, values)
         else:
@@ -265,7 +262,13 @@ def _folder(dtype: type, lanes: int, is_plain: bool, step: int) -> Any:
 
     @jit
     def fold(
-        sums: _Sums, mine: _Four, marks: int, lane: int, head: int, column: int, is_weighted: bool
+        sums: _Sums,
+        mine: _Four,
+        marks: int,
+        lane: int,
+        head: int,
+        column: ColumnAttrs,
+        is_weighted: bool,
     ) -> Any:
         w0, w1, w2, w3 = mine.weights
         if not is_plain and is_weighted:
@@ -303,9 +306,9 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
     normalized, (_, weighted), nan = normalizer(dtype), weigher(dtype, lanes), dtype(np.nan)
 
     @jit
-    def values_of(call: int, bag: Bag, team: Team, at: int) -> Any:
-        column, (thread, group, shares) = bag.column, team
-        is_weighted = not is_plain and load(column, ColumnAttrs.use_sparse_weights) != 0
+    def values_of(call: CombineCall, bag: Bag, team: Team, at: int) -> Any:
+        column, (thread, group, shares) = as_record(ColumnAttrs, bag.column), team
+        is_weighted = not is_plain and column.use_sparse_weights != 0
         head = np.int32(0 if is_weighted else head_of(count(call, bag, team)))
         sums, is_sound = _Sums(zero, zero, dtype(0), int64(0)), True
         k = bag.start
@@ -321,11 +324,11 @@ def any_bag(stored: str, lanes: int, is_plain: bool) -> Any:
         if not is_sound or bag.end < bag.start:
             return multiplied(zero, nan)
         if sums.seen == 0:
-            return fill(call, column, bag.source, at)
+            return fill(call, column, as_record(ColumnInputs, bag.source), at)
         if is_weighted:
-            no_nan = load(column, ColumnAttrs.divide_no_nan) != 0
-            return weighted(sums.total, load(column, ColumnAttrs.combiner), sums.terms, no_nan)
-        return normalized(sums.total, load(column, ColumnAttrs.combiner), sums.seen)
+            no_nan = column.divide_no_nan != 0
+            return weighted(sums.total, column.combiner, sums.terms, no_nan)
+        return normalized(sums.total, column.combiner, sums.seen)
 
     return values_of
 
@@ -337,28 +340,26 @@ def _filler(stored: str, lanes: int, is_plain: bool) -> Any:
     (term, weighted), zero, nan = weigher(dtype, lanes), (dtype(0),) * lanes, dtype(np.nan)
 
     @jit
-    def fill(call: int, column: int, source: int, at: int) -> Any:
-        if load(column, ColumnAttrs.fill_empty_row) == 0:
+    def fill(call: CombineCall, column: ColumnAttrs, source: ColumnInputs, at: int) -> Any:
+        if column.fill_empty_row == 0:
             return zero
-        number = max(load(column, ColumnAttrs.default_id), np.int64(0))
-        if number >= load(source, ColumnInputs.table_rows):
+        number = max(column.default_id, np.int64(0))
+        if number >= source.table_rows:
             report_in_call(call, BAD_DEFAULT, _column_index(call, column), np.int64(-1), number)
             return multiplied(zero, nan)
-        if load(column, ColumnAttrs.default_id) < 0:
+        if column.default_id < 0:
             return zero
-        row = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
+        row = source.table + number * source.row_bytes
         values = load_vector(row + at)
         if is_plain:
             return values
-        limit = as_float(load(column, ColumnAttrs.max_norm))
-        values = clipped(values, row, load(source, ColumnInputs.table_dim), limit)
-        if load(column, ColumnAttrs.use_sparse_weights) == 0:
+        limit = column.max_norm
+        values = clipped(values, row, source.table_dim, limit)
+        if column.use_sparse_weights == 0:
             return values
-        weight = dtype(as_float(load(column, ColumnAttrs.default_weight)))
-        combiner = load(column, ColumnAttrs.combiner)
+        weight = dtype(column.default_weight)
+        combiner = column.combiner
         total = added(zero, multiplied(values, weight))
-        return weighted(
-            total, combiner, term(weight, combiner), load(column, ColumnAttrs.divide_no_nan) != 0
-        )
+        return weighted(total, combiner, term(weight, combiner), column.divide_no_nan != 0)
 
     return fill

@@ -19,30 +19,38 @@ from fusion.gpu_ops.kernels.bags.plain_bags import Bag, Team, quick_bag, shared_
 from fusion.gpu_ops.kernels.elements import id_at, integer_at, is_dropped, lower_bound, split_range
 from fusion.gpu_ops.kernels.errors import report_in_call
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
-from fusion.gpu_ops.language.device import cuda, jit, load, store, vector_loader, vector_storer
+from fusion.gpu_ops.language.device import (
+    as_record,
+    as_words,
+    cuda,
+    jit,
+    vector_loader,
+    vector_storer,
+)
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.attributes import LAST_ROW
 
 
 @jit
-def _bag_of(call: int, index: int, number: int) -> Any:
+def _bag_of(call: CombineCall, index: int, number: int) -> Any:
     """Bag `number` of a column; what is no bag has its `end` before its `start`."""
-    column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * index
-    source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index
-    row_bytes = load(load(call, CombineCall.out_bytes), index)
-    out = load(load(call, CombineCall.outs), index) + number * row_bytes
-    form, all_elements = load(column, ColumnAttrs.id_format), load(source, ColumnInputs.id_count)
+    column = call.columns[index]
+    source = call.inputs[index]
+    row_bytes = call.out_bytes[index]
+    out = call.outs[index] + number * row_bytes
+    form, all_elements = column.id_format, source.id_count
     if form == COPY:
         return Bag(column, source, out, int64(0), int64(0), number)
     if form in (INDICES, ROW_IDS):
-        if load(load(call, CombineCall.unsorted), index) != 0:
+        if call.unsorted[index] != 0:
             return Bag(column, source, out, int64(0), all_elements, number)
         # Elements of rows outside the batch are in no bag.
-        rows = load(source, ColumnInputs.entry_rows)
-        step = load(source, ColumnInputs.entry_row_stride)
-        kind = load(column, ColumnAttrs.rows_dtype)
+        rows = source.entry_rows
+        step = source.entry_row_stride
+        kind = column.rows_dtype
         start = lower_bound(rows, step, kind, all_elements, number)
         end = lower_bound(rows, step, kind, all_elements, number + 1)
         return Bag(column, source, out, start, end, int64(-1))
@@ -59,13 +67,10 @@ def _quick(stored: str, lanes: int, is_shared: bool) -> Any:
     store_vector, item = vector_storer(stored, lanes), DTYPES[stored].item_bytes
 
     @jit
-    def quick(call: int, index: int, number: int, team: Team) -> bool:
+    def quick(call: CombineCall, index: int, number: int, team: Team) -> bool:
         first = (remainder(team.thread, team.group) if is_shared else team.thread) * lanes
         while True:
-            dim = load(
-                load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index,
-                ColumnInputs.table_dim,
-            )
+            dim = call.inputs[index].table_dim
             # All threads of a warp go along, whether they have elements or not.
             if first >= dim and (
                 not is_shared or first - remainder(first, team.group * lanes) >= dim
@@ -97,8 +102,8 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
     @jit
     def copied(bag: Bag, at: int) -> Any:
         return load_vector(
-            load(bag.source, ColumnInputs.table)
-            + bag.row * load(bag.source, ColumnInputs.row_bytes)
+            as_record(ColumnInputs, bag.source).table
+            + bag.row * as_record(ColumnInputs, bag.source).row_bytes
             + at
         )
 
@@ -106,7 +111,7 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
     def slow(call: int, bag: Bag, team: Team, width: int) -> None:
         if is_plain:  # shared, it needed more registers than the kernel may have
             team = Team(team.thread, np.int32(team.group * team.shares), np.int32(1))
-        dim, first = load(bag.source, ColumnInputs.table_dim), int64(0)
+        dim, first = as_record(ColumnInputs, bag.source).table_dim, int64(0)
         while first < dim:
             own = first + remainder(team.thread, team.group) * width
             for k in range(own, own + width, lanes):
@@ -115,7 +120,7 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
                 if k >= dim and team.shares == 1:
                     return
                 at = int64(k) * item if k < dim else int64(0)
-                if load(bag.column, ColumnAttrs.id_format) == COPY:
+                if as_record(ColumnAttrs, bag.column).id_format == COPY:
                     values = copied(bag, at)
                 else:
                     values = values_of(call, bag, team, at)
@@ -127,15 +132,15 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 
 
 @jit
-def _own_bag(call: int) -> Any:
+def _own_bag(call: CombineCall) -> Any:
     """Column, number and team of the bag that a thread has to do with; the elements at once."""
     tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-    tiles, threads = load(call, CombineCall.tiles), int64(call_of.THREADS)
-    index = column_of(tiles, load(call, CombineCall.column_count), tile)
-    group = load(load(call, CombineCall.groups), index)
-    shares = load(load(call, CombineCall.shares), index)
-    size, lanes = group * shares, load(load(call, CombineCall.lanes), index)
-    number = (tile - load(tiles, index)) * quotient(threads, size) + quotient(thread, size)
+    tiles, threads = as_words(call.tiles), int64(call_of.THREADS)
+    index = column_of(tiles, call.column_count, tile)
+    group = call.groups[index]
+    shares = call.shares[index]
+    size, lanes = group * shares, call.lanes[index]
+    number = (tile - tiles[index]) * quotient(threads, size) + quotient(thread, size)
     team = Team(np.int32(remainder(thread, size)), np.int32(group), np.int32(shares))
     return index, number, team, lanes
 
@@ -146,11 +151,11 @@ def _writer(stored: str, is_plain: bool) -> Any:
     slow, slow_single = (_slow(stored, lanes, is_plain) for lanes in (widest, 1))
 
     @jit
-    def write(call: int, index: int, number: int, team: Team, lanes: int) -> None:
+    def write(call: CombineCall, index: int, number: int, team: Team, lanes: int) -> None:
         bag = _bag_of(call, index, number)
         if bag.end < bag.start:
-            splits = load(bag.source, ColumnInputs.entry_rows)
-            kind = load(bag.column, ColumnAttrs.rows_dtype)
+            splits = as_record(ColumnInputs, bag.source).entry_rows
+            kind = as_record(ColumnAttrs, bag.column).rows_dtype
             # The first one has to be 0, each other one no less than the one before.
             at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
             report_in_call(call, call_of.BAD_SPLIT, index, at, integer_at(splits, at, kind))
@@ -199,11 +204,12 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
     """
     write_plain, write_other = _plain_writer(stored), _writer(stored, False)
 
-    def combine(call: int) -> None:
+    def combine(call_address: int) -> None:
+        call = as_record(CombineCall, call_address)
         index, number, team, lanes = _own_bag(call)
-        if number >= load(call, CombineCall.batch_size):
+        if number >= call.batch_size:
             return
-        if is_plain or load(load(call, CombineCall.plain), index) != 0:
+        if is_plain or call.plain[index] != 0:
             write_plain(call, index, number, team, lanes)
         else:
             write_other(call, index, number, team, lanes)
@@ -218,27 +224,28 @@ def check_rows_kernel() -> Any:
     rows of the batch are those up to the last entry's, that must be so, and is an error, too.
     """
 
-    def check_rows(call: int) -> None:
-        tile, tiles = int64(cuda.blockIdx.x), load(call, CombineCall.check_tiles)
-        index = column_of(tiles, load(call, CombineCall.column_count), tile)
-        k = (tile - load(tiles, index)) * call_of.THREADS + cuda.threadIdx.x
-        column = load(call, CombineCall.columns) + 8 * ColumnAttrs.SIZE * index
-        source = load(call, CombineCall.inputs) + 8 * ColumnInputs.SIZE * index
-        if k >= load(source, ColumnInputs.id_count):
+    def check_rows(call_address: int) -> None:
+        call = as_record(CombineCall, call_address)
+        tile, tiles = int64(cuda.blockIdx.x), as_words(call.check_tiles)
+        index = column_of(tiles, call.column_count, tile)
+        k = (tile - tiles[index]) * call_of.THREADS + cuda.threadIdx.x
+        column = call.columns[index]
+        source = call.inputs[index]
+        if k >= source.id_count:
             return
-        rows = load(source, ColumnInputs.entry_rows)
-        step = load(source, ColumnInputs.entry_row_stride)
-        kind = load(column, ColumnAttrs.rows_dtype)
+        rows = source.entry_rows
+        step = source.entry_row_stride
+        kind = column.rows_dtype
         row = integer_at(rows, k * step, kind)
-        to_last = load(column, ColumnAttrs.ends_at_last_row) != 0
+        to_last = column.row_count == LAST_ROW
         if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
-            store(load(call, CombineCall.unsorted), index, 1)
+            call.unsorted[index] = 1
             if to_last:
                 report_in_call(call, call_of.UNSORTED_ROW, index, k, row)
-        is_last = k == load(source, ColumnInputs.id_count) - 1
-        if to_last and is_last and row + 1 != load(call, CombineCall.batch_size):
+        is_last = k == source.id_count - 1
+        if to_last and is_last and row + 1 != call.batch_size:
             report_in_call(call, call_of.BAD_ROW, index, k, row)
-        is_outside = row < 0 or row >= load(call, CombineCall.batch_size)
+        is_outside = row < 0 or row >= call.batch_size
         # Up to the last row, rows are looked at whether their entries count or not.
         counts = to_last or not is_dropped(column, source, id_at(column, source, k, int64(0)), k)
         if is_outside and counts:

@@ -12,7 +12,7 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.kernels.elements import integer_at
 from fusion.gpu_ops.kernels.tiles import quotient, remainder
 from fusion.gpu_ops.language.arithmetic import normalizer
-from fusion.gpu_ops.language.device import added, from_lane, jit, load, vector_loader
+from fusion.gpu_ops.language.device import added, as_record, from_lane, jit, vector_loader
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -58,11 +58,11 @@ def head_of(n: int) -> int:
 
 
 @jit
-def row_of(source: int, kind: int, k: int, safe: int) -> Any:
+def row_of(source: ColumnInputs, kind: int, k: int, safe: int) -> Any:
     """The address of an element's row, or else the safe one; whether it has a row."""
-    number = integer_at(load(source, ColumnInputs.ids), k, kind)
-    is_sound = 0 <= number < load(source, ColumnInputs.table_rows)
-    row = load(source, ColumnInputs.table) + number * load(source, ColumnInputs.row_bytes)
+    number = integer_at(source.ids, k, kind)
+    is_sound = 0 <= number < source.table_rows
+    row = source.table + number * source.row_bytes
     return row if is_sound else safe, is_sound
 
 
@@ -74,7 +74,7 @@ def _head_adder(stored: str, lanes: int) -> Any:
     load_vector = vector_loader(stored, lanes)
 
     @jit
-    def head(source: int, kind: int, start: int, behind: int, at: int, safe: int) -> Any:
+    def head(source: ColumnInputs, kind: int, start: int, behind: int, at: int, safe: int) -> Any:
         last = behind - 1
         row, is_sound = row_of(source, kind, start, safe)
         total = load_vector(row + at)
@@ -108,7 +108,7 @@ def quick_bag(stored: str, lanes: int) -> Any:
     normalized = normalizer(DTYPES[stored].compute_type)
 
     @jit
-    def block_of(source: int, kind: int, k: int, at: int, safe: int) -> Any:
+    def block_of(source: ColumnInputs, kind: int, k: int, at: int, safe: int) -> Any:
         """The sum of eight rows, which are all on their way at the same time."""
         r0, s0 = row_of(source, kind, k, safe)
         r1, s1 = row_of(source, kind, k + 1, safe)
@@ -128,13 +128,13 @@ def quick_bag(stored: str, lanes: int) -> Any:
 
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
-        n, kind = bag.end - bag.start, load(bag.column, ColumnAttrs.ids_dtype)
-        source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
+        n, kind = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
+        source, safe, behind = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
         total, is_sound = head(source, kind, bag.start, behind, at, safe)
         for k in range(behind, bag.end, 8):
             block, counts = block_of(source, kind, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
-        return normalized(total, load(bag.column, ColumnAttrs.combiner), n), is_sound
+        return normalized(total, as_record(ColumnAttrs, bag.column).combiner, n), is_sound
 
     return sum_of
 
@@ -151,7 +151,7 @@ def shared_bag(stored: str, lanes: int) -> Any:
 
     @jit
     def four_of(
-        source: int, kind: int, k: int, at: int, safe: int, total: Any, is_first: bool
+        source: ColumnInputs, kind: int, k: int, at: int, safe: int, total: Any, is_first: bool
     ) -> Any:
         """The sum with four more rows. With eight, more registers were needed."""
         r0, s0 = row_of(source, kind, k, safe)
@@ -166,8 +166,8 @@ def shared_bag(stored: str, lanes: int) -> Any:
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
         thread, group, shares = team
-        n, kind = bag.end - bag.start, load(bag.column, ColumnAttrs.ids_dtype)
-        source, safe, behind = bag.source, bag.out, bag.start + head_of(n)
+        n, kind = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
+        source, safe, behind = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
         total, is_sound = head(source, kind, bag.start, behind, at, safe)
         k = behind
         while k < bag.end:
@@ -182,6 +182,6 @@ def shared_bag(stored: str, lanes: int) -> Any:
         for share in range(shares):
             verdict = from_lane(yes if is_sound else no, remainder(thread, group) + share * group)
             is_sound = is_sound and verdict[0] != dtype(0)
-        return normalized(total, load(bag.column, ColumnAttrs.combiner), n), is_sound
+        return normalized(total, as_record(ColumnAttrs, bag.column).combiner, n), is_sound
 
     return sum_of

@@ -12,7 +12,7 @@ from typing import Any
 from fusion.gpu_ops.kernels.gradients.bag_scales import put_scale
 from fusion.gpu_ops.kernels.gradients.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.tiles import quotient, remainder, shard_index
-from fusion.gpu_ops.language.device import cuda, load
+from fusion.gpu_ops.language.device import as_words, cuda, load
 from fusion.gpu_ops.layout.call import WARP
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -85,7 +85,7 @@ def scatter_bags_kernel(stored: str) -> Any:
         start, end, out, row_bytes = int64(0), int64(0), int64(0), dim * item
         if number < rows:
             start, end = load(starts, number), load(starts, number + 1)
-            shard, index = shard_index(firsts, shard_count, number)
+            shard, index = shard_index(as_words(firsts), shard_count, number)
             out = load(outs, shard) + index * row_bytes
             if working != 0:
                 out = working + number * dim * compute_item

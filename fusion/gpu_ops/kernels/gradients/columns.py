@@ -16,7 +16,7 @@ from fusion.gpu_ops.kernels.gradients.bag_scales import put_scale
 from fusion.gpu_ops.kernels.gradients.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.tiles import column_of, quotient, remainder
 from fusion.gpu_ops.language.arithmetic import SUM
-from fusion.gpu_ops.language.device import cuda, jit, load, load_as, store_as
+from fusion.gpu_ops.language.device import as_record, as_words, cuda, jit, load_as, store_as
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.runtime.native.jit import int64
@@ -24,44 +24,45 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 @jit
-def _split(call: int, index: int, row: int) -> int:
+def _split(call: GradientCall, index: int, row: int) -> int:
     """Where the entries of a row of a column start."""
-    at = index * (load(call, GradientCall.batch_size) + 1) + row
-    return int64(load_as(load(call, GradientCall.row_splits), at, np.int32))
+    at = index * (call.batch_size + 1) + row
+    return int64(load_as(call.row_splits, at, np.int32))
 
 
-def own_entries(call: int) -> None:
+def own_entries(call_address: int) -> None:
     """Kernel, a thread for each row of each column: writes the key and the row of its entries.
 
     And what its gradient is scaled by (`bag_scales`). Keys are the number of all distinct ids
     before, and stay so for entries that belong to none.
     """
+    call = as_record(GradientCall, call_address)
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    batch = load(call, GradientCall.batch_size)
-    if thread >= batch * load(call, GradientCall.column_count):
+    batch = call.batch_size
+    if thread >= batch * call.column_count:
         return
     index, row = thread // batch, thread % batch
     start, end = _split(call, index, row), _split(call, index, row + 1)
-    if start < 0 or end < start or end > load(call, GradientCall.entry_count):
-        report_error(load(call, GradientCall.errors), call_of.BAD_SPLIT, index, row, end)
+    if start < 0 or end < start or end > call.entry_count:
+        report_error(call.errors, call_of.BAD_SPLIT, index, row, end)
         return
     if start == end:
         return
-    combiner, weights = load(load(call, GradientCall.combiners), index), int64(0)
-    if load(load(call, GradientCall.weighted), index) != 0:
-        weights = load(call, GradientCall.entry_weights)
+    combiner, weights = call.combiners[index], int64(0)
+    if call.weighted[index] != 0:
+        weights = call.entry_weights
     if combiner != SUM:
-        scales, kind = load(call, GradientCall.scales), load(call, GradientCall.dtype_code)
+        scales, kind = call.scales, call.dtype_code
         put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
-    bases = load(call, GradientCall.key_offsets)
-    base, unique = load(bases, index), load(bases, index + 1) - load(bases, index)
+    bases = call.key_offsets
+    base, unique = bases[index], bases[index + 1] - bases[index]
     for k in range(start, end):
-        number = int64(load_as(load(call, GradientCall.unique_idxs), k, np.int32))
+        number = int64(load_as(call.unique_idxs, k, np.int32))
         if number < 0 or number >= unique:
-            report_error(load(call, GradientCall.errors), call_of.BAD_ID, index, k, number)
+            report_error(call.errors, call_of.BAD_ID, index, k, number)
         else:
-            store_as(load(call, GradientCall.keys), k, np.int32(base + number), np.int32)
-            store_as(load(call, GradientCall.owners), k, np.int32(row), np.int32)
+            store_as(call.keys, k, np.int32(base + number), np.int32)
+            store_as(call.owners, k, np.int32(row), np.int32)
 
 
 def _row(stored: str, lanes: int) -> Any:
@@ -73,32 +74,32 @@ def _row(stored: str, lanes: int) -> Any:
     item, scale_bytes = DTYPES[stored].item_bytes, DTYPES[stored].compute_bytes
 
     @jit
-    def bags_of(call: int, order: int, index: int) -> BagGradient:
-        batch, weights, no_mask = load(call, GradientCall.batch_size), int64(0), int64(0)
-        if load(load(call, GradientCall.weighted), index) != 0:
-            weights = load(call, GradientCall.entry_weights)
+    def bags_of(call: GradientCall, order: int, index: int) -> BagGradient:
+        batch, weights, no_mask = call.batch_size, int64(0), int64(0)
+        if call.weighted[index] != 0:
+            weights = call.entry_weights
         return BagGradient(
             order,
-            load(call, GradientCall.owners),
+            call.owners,
             batch,
-            load(call, GradientCall.scales) + index * batch * scale_bytes,
+            call.scales + index * batch * scale_bytes,
             weights,
-            load(load(call, GradientCall.combiners), index),
+            call.combiners[index],
             no_mask,
             no_mask,
-            load(load(call, GradientCall.top_grads), index),
-            load(load(call, GradientCall.top_grad_bytes), index),
+            call.top_grads[index],
+            call.top_grad_bytes[index],
         )
 
     @jit
-    def row(call: int, order: int, index: int, number: int, lane: int, group: int) -> None:
-        dim = load(load(call, GradientCall.dims), index)
-        bases = load(call, GradientCall.key_offsets)
-        key, start, end, out = load(bases, index) + number, int64(0), int64(0), int64(0)
-        if key < load(bases, index + 1):
-            starts = load(call, GradientCall.starts)
-            start, end = load(starts, key), load(starts, key + 1)
-            out = load(load(call, GradientCall.outs), index) + number * dim * item
+    def row(call: GradientCall, order: int, index: int, number: int, lane: int, group: int) -> None:
+        dim = call.dims[index]
+        bases = call.key_offsets
+        key, start, end, out = bases[index] + number, int64(0), int64(0), int64(0)
+        if key < bases[index + 1]:
+            starts = call.starts
+            start, end = starts[key], starts[key + 1]
+            out = call.outs[index] + number * dim * item
         write(bags_of(call, order, index), start, end, out, dim, lane, group)
 
     return row
@@ -113,14 +114,15 @@ def scatter_kernel(stored: str) -> Any:
     widest = 16 // DTYPES[stored].item_bytes
     wide, single = _row(stored, widest), _row(stored, 1)
 
-    def scatter(call: int, order: int) -> None:
+    def scatter(call_address: int, order: int) -> None:
+        call = as_record(GradientCall, call_address)
         tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
-        tiles, lane = load(call, GradientCall.tiles), remainder(thread, int64(call_of.WARP))
-        index = column_of(tiles, load(call, GradientCall.column_count), tile)
-        group = load(load(call, GradientCall.groups), index)
-        number = (tile - load(tiles, index)) * quotient(int64(call_of.THREADS), group)
+        tiles, lane = as_words(call.tiles), remainder(thread, int64(call_of.WARP))
+        index = column_of(tiles, call.column_count, tile)
+        group = call.groups[index]
+        number = (tile - tiles[index]) * quotient(int64(call_of.THREADS), group)
         number += quotient(thread, group)
-        if load(load(call, GradientCall.lanes), index) == widest:
+        if call.lanes[index] == widest:
             wide(call, order, index, number, lane, group)
         else:
             single(call, order, index, number, lane, group)

@@ -16,6 +16,7 @@ from fusion.gpu_ops.kernels.max_norm import limit_of, row_address, store_float, 
 from fusion.gpu_ops.language.arithmetic import SQRTN, SUM
 from fusion.gpu_ops.language.device import (
     added,
+    as_words,
     cuda,
     divided,
     jit,
@@ -89,7 +90,13 @@ def _total(dtype: type) -> Any:
             number = _number_of(rows.keys, entry)
             if number >= load(rows.firsts, rows.shard_count):
                 continue
-            row = row_address(rows.shards, rows.firsts, rows.shard_count, rows.row_bytes, number)
+            row = row_address(
+                as_words(rows.shards),
+                as_words(rows.firsts),
+                rows.shard_count,
+                rows.row_bytes,
+                number,
+            )
             weight = dtype(weight_at(weights, entry, rows.kind))
             values = multiplied((element(rows, number, row, d),), weight)
             result = added((result,), values)[0]
@@ -236,7 +243,7 @@ def weight_grads(
     counts = bag < batch and number < load(firsts, shard_count)
     if counts and not is_masked(masked, flags, bag):
         rows = _Rows(keys, shards, firsts, shard_count, row_bytes, kind, norms, limit)
-        row = row_address(shards, firsts, shard_count, row_bytes, number)
+        row = row_address(as_words(shards), as_words(firsts), shard_count, row_bytes, number)
         for d in range(dim):
             value = _scaled_at(top, bag * dim + d, kind, combiner, scales, bag)
             other = _element_at(rows, number, row, int64(d))

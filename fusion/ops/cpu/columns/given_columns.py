@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fusion.ops.cpu.columns.layout import ColumnsConstants, GivenColumn, Source
+from fusion.ops.cpu.columns.layout import GIVEN_ATTRS, ColumnsConstants, NodeColumn
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
-from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.native.memory import store
+from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 from fusion.runtime.registration.states import attr_count, attr_item, attr_word
-from fusion.runtime.tensorflow.attrs import AttrEntry
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: (code, number of TF_DataType).
@@ -16,34 +15,34 @@ _CODES = tuple((dtype.code, dtype.enum) for dtype in DTYPES.values() if dtype.co
 
 
 @jit
-def _attr_name(creation: int, attr: int) -> int:
+def _attr_name(creation: Creation, attr: int) -> int:
     """The address of the name of an attr."""
-    entries = load(load(creation, Creation.record), KernelsRecord.attrs)
-    return load(entries, AttrEntry.SIZE * attr + AttrEntry.name)
+    record = creation.record
+    return record.attrs[attr].name
 
 
 @jit
-def check_lists(creation: int, constants: int, count: int) -> None:
+def check_lists(creation: Creation, constants: ColumnsConstants, count: int) -> None:
     """Refuses lists that have another length than the number of columns."""
-    for field in range(GivenColumn.SIZE):
-        source = constants + 8 * (ColumnsConstants.sources + Source.SIZE * field)
-        attr = load(source, Source.attr)
-        if attr < 0 or load(source, Source.is_list) == 0:
+    for field in range(GIVEN_ATTRS):
+        source = constants.sources[field]
+        attr = source.attr
+        if attr < 0 or source.is_list == 0:
             continue
         _check_length(creation, attr, count)
-    counts = load(constants, ColumnsConstants.boundary_counts_attr)
+    counts = constants.boundary_counts_attr
     if counts >= 0:
         _check_length(creation, counts, count)
-        _check_counts(creation, counts, load(constants, ColumnsConstants.boundaries_attr))
+        _check_counts(creation, counts, constants.boundaries_attr)
     _check_outputs(creation, constants, count)
-    names = load(load(creation, Creation.record), KernelsRecord.names)
-    has_many = load(constants, ColumnsConstants.count_attr) >= 0
+    names = creation.record.names
+    has_many = constants.count_attr >= 0
     if names >= 0 and has_many and attr_count(creation, names) > 0:
         _check_length(creation, names, count)
 
 
 @jit
-def _check_length(creation: int, attr: int, count: int) -> None:
+def _check_length(creation: Creation, attr: int, count: int) -> None:
     found = attr_count(creation, attr)
     if found != count:
         name = _attr_name(creation, attr)
@@ -52,7 +51,7 @@ def _check_length(creation: int, attr: int, count: int) -> None:
 
 
 @jit
-def _check_counts(creation: int, counts: int, boundaries: int) -> None:
+def _check_counts(creation: Creation, counts: int, boundaries: int) -> None:
     """Refuses numbers of boundaries that do not go with these."""
     total, most = int64(0), attr_count(creation, boundaries)
     for k in range(attr_count(creation, counts)):
@@ -64,34 +63,32 @@ def _check_counts(creation: int, counts: int, boundaries: int) -> None:
         total += min(number, most + 1)
     if total != most:
         refuse(
-            creation,
-            INVALID_ARGUMENT,
-            "there are %lld boundaries, but counts of %lld",
-            most,
-            total,
+            creation, INVALID_ARGUMENT, "there are %lld boundaries, but counts of %lld", most, total
         )
 
 
 @jit
-def output_count(creation: int, constants: int) -> int:
+def output_count(creation: Creation, constants: ColumnsConstants) -> int:
     """The number of matrices that columns are in."""
-    attr = load(constants, ColumnsConstants.num_others_attr)
+    attr = constants.num_others_attr
     return attr_word(creation, attr) + 1 if attr >= 0 else int64(1)
 
 
 @jit
-def columns_of_output(creation: int, constants: int, output: int, count: int) -> int:
+def columns_of_output(
+    creation: Creation, constants: ColumnsConstants, output: int, count: int
+) -> int:
     """How many columns an output has, of `count` in all."""
-    attr = load(constants, ColumnsConstants.output_columns_attr)
+    attr = constants.output_columns_attr
     if attr < 0 or attr_count(creation, attr) == 0:
         return count
     return attr_item(creation, attr, output)
 
 
 @jit
-def _check_outputs(creation: int, constants: int, count: int) -> None:
+def _check_outputs(creation: Creation, constants: ColumnsConstants, count: int) -> None:
     """Refuses numbers of columns of outputs that do not go with these."""
-    attr = load(constants, ColumnsConstants.output_columns_attr)
+    attr = constants.output_columns_attr
     outputs = output_count(creation, constants)
     if attr < 0 or (outputs == 1 and attr_count(creation, attr) == 0):
         return
@@ -113,27 +110,29 @@ def _check_outputs(creation: int, constants: int, count: int) -> None:
 
 
 @jit
-def limit_count(creation: int, constants: int, column: int) -> int:
+def limit_count(creation: Creation, constants: ColumnsConstants, column: int) -> int:
     """The number of a column's boundaries."""
-    counts = load(constants, ColumnsConstants.boundary_counts_attr)
-    boundaries = load(constants, ColumnsConstants.boundaries_attr)
+    counts = constants.boundary_counts_attr
+    boundaries = constants.boundaries_attr
     if counts >= 0:
         return attr_item(creation, counts, column)
     return attr_count(creation, boundaries) if boundaries >= 0 else int64(0)
 
 
 @jit
-def read_column(creation: int, constants: int, index: int, given: int) -> None:
+def read_column(
+    creation: Creation, constants: ColumnsConstants, index: int, given: NodeColumn
+) -> None:
     """Writes a column as the attrs have it."""
-    for field in range(GivenColumn.SIZE):
-        source = constants + 8 * (ColumnsConstants.sources + Source.SIZE * field)
-        attr, value = load(source, Source.attr), load(source, Source.default)
+    for field in range(GIVEN_ATTRS):
+        source = constants.sources[field]
+        attr, value = source.attr, source.default
         if attr >= 0:
-            if load(source, Source.is_list) == 0:
+            if source.is_list == 0:
                 value = attr_word(creation, attr)
             else:
                 value = attr_item(creation, attr, index)
-            if load(source, Source.is_dtype) != 0:
+            if source.is_dtype != 0:
                 value = _code_of(value)
         store(given, field, value)
 

@@ -11,17 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.cpu_ops.elements import weight_at
 from fusion.cpu_ops.scatter import ScatterArgs
-from fusion.ops.cpu.columns.inputs import (
-    SharedInputs,
-    column_at,
-    input_tensor,
-    release_shared,
-    state_field,
-    take_shared,
-)
+from fusion.ops.cpu.columns.inputs import SharedInputs, input_tensor, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import call_by_tiles
 from fusion.runtime.layout import Address, Int64, Layout
@@ -37,7 +29,9 @@ from fusion.runtime.native.frame import (
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load_as
+from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
     tf_dim,
@@ -54,10 +48,10 @@ from fusion.runtime.threads.layout import Job, Pool
 class GradJob(Job):
     """What the tasks of a call share."""
 
-    state: Address  # of the op, see `ColumnsState`
-    shared: Address  # `SharedInputs`
+    state: ColumnsState  # of the op
+    shared: SharedInputs
     range_count: Int64  # ranges of ids that a column is done in
-    columns: Address  # `GradColumn` [columns]
+    columns: GradColumn  # [columns]
     weights: Address  # in the compute dtype
 
 
@@ -82,12 +76,12 @@ _COLUMN_NS, _ENTRY_NS = 300, 8
 
 
 @jit
-def _take_top(frame: int, number: int, batch: int) -> tuple[int, int]:
+def _take_top(frame: Frame, number: int, batch: int) -> tuple[int, int]:
     """The address of the gradient of a matrix of columns, and the elements of a row of it."""
     slot, index = stack_words(1), int64(0)
     if number > 0:  # they are the last inputs
         index = int64(tf_num_inputs(context(frame)))
-        index += number - state_field(kernel_state(frame), ColumnsState.output_count)
+        index += number - as_record(ColumnsState, kernel_state(frame)).output_count
     top = input_tensor(context(frame), index, slot, status_of(frame))
     if top == 0:
         check(frame)
@@ -105,17 +99,17 @@ def _take_top(frame: int, number: int, batch: int) -> tuple[int, int]:
 
 
 @jit
-def take_columns(frame: int, job: int, batch: int) -> int:
+def take_columns(frame: Frame, job: GradJob, batch: int) -> int:
     """Takes the gradients of columns, and makes the outputs; returns the number of their elements.
 
     Args:
       batch: the rows that gradients have to have.
     """
-    state, slot, total, end = load(job, GradJob.state), stack_words(1), int64(0), int64(0)
-    ctx, item = context(frame), state_field(state, ColumnsState.item_bytes)
+    state, slot, total, end = job.state, stack_words(1), int64(0), int64(0)
+    ctx, item = context(frame), state.item_bytes
     number, top, width = int64(-1), int64(0), int64(0)
-    for index in range(state_field(state, ColumnsState.column_count)):
-        if load(column_at(state, index), ColumnAttrs.output) != number:
+    for index in range(state.column_count):
+        if state.columns[index].output != number:
             number, end = number + 1, int64(0)
             top, width = _take_top(frame, number, batch)
             if failed(frame):
@@ -128,9 +122,9 @@ def take_columns(frame: int, job: int, batch: int) -> int:
         keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
         dim = tf_dim(rows, np.int32(1)) if rank == 2 else int64(0)
         tf_delete_tensor(rows)
-        first = load(column_at(state, index), ColumnAttrs.top_grad_offset)
+        first = state.columns[index].top_grad_offset
         first = end if first < 0 else first
-        known = load(column_at(state, index), ColumnAttrs.dim)
+        known = state.columns[index].dim
         if rank != 2:
             text = "emb_rows[%lld] has rank %lld, not 2"
             fail(frame, INVALID_ARGUMENT, text, int64(index), rank)
@@ -147,27 +141,24 @@ def take_columns(frame: int, job: int, batch: int) -> int:
         out = reused_output(frame, int64(index), int64(index + 1), keys, dim)
         if failed(frame):
             return total
-        column = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
-        store(column, GradColumn.unique_count, keys)
-        store(column, GradColumn.dim, dim)
-        store(column, GradColumn.top_grad, top + first * item)
-        store(column, GradColumn.top_grad_bytes, width * item)
-        store(column, GradColumn.out, out)
+        column = job.columns[index]
+        column.unique_count = keys
+        column.dim = dim
+        column.top_grad = top + first * item
+        column.top_grad_bytes = width * item
+        column.out = out
         total += keys * dim
     return total
 
 
 @jit
-def _first_wrong(job: int, index: int) -> int:
+def _first_wrong(job: GradJob, index: int) -> int:
     """What is wrong with a column's entries, see `GradColumn.error`."""
-    shared = load(job, GradJob.shared)
-    count, total = load(shared, SharedInputs.split_count), load(shared, SharedInputs.entry_count)
-    starts = load(shared, SharedInputs.row_splits) + 4 * index * count
-    row_indices = load(shared, SharedInputs.unique_idxs)
-    keys = load(
-        load(job, GradJob.columns),
-        GradColumn.SIZE * index + GradColumn.unique_count,
-    )
+    shared = job.shared
+    count, total = shared.split_count, shared.entry_count
+    starts = shared.row_splits + 4 * index * count
+    row_indices = shared.unique_idxs
+    keys = job.columns[index].unique_count
     last = int64(0)
     for row in range(count):
         split = int64(load_as(starts, row, np.int32))
@@ -187,173 +178,159 @@ def _first_wrong(job: int, index: int) -> int:
 
 
 @jit
-def _report_error(frame: int, job: int, index: int, error: int) -> None:
-    shared = load(job, GradJob.shared)
+def _report_error(frame: int, job: GradJob, index: int, error: int) -> None:
+    shared = job.shared
     if error >= 0:
-        starts = load(shared, SharedInputs.row_splits) + 4 * index * load(
-            shared, SharedInputs.split_count
-        )
+        starts = shared.row_splits + 4 * index * shared.split_count
         split = int64(load_as(starts, error, np.int32))
         text = (
             "column %lld: row split %lld is %lld, less than one before it or more than %lld entries"
         )
-        fail(
-            frame,
-            INVALID_ARGUMENT,
-            text,
-            index,
-            error,
-            split,
-            load(shared, SharedInputs.entry_count),
-        )
+        fail(frame, INVALID_ARGUMENT, text, index, error, split, shared.entry_count)
         return
     entry = -1 - error
-    number = int64(load_as(load(shared, SharedInputs.unique_idxs), entry, np.int32))
-    keys = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.unique_count)
+    number = int64(load_as(shared.unique_idxs, entry, np.int32))
+    keys = job.columns[index].unique_count
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
     fail(frame, INVALID_ARGUMENT, text, index, entry, number, keys)
 
 
 @jit
-def scatter_columns(job: int, helps: int) -> None:
+def scatter_columns(job: GradJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
-    state = load(job, GradJob.state)
-    shared = load(job, GradJob.shared)
-    range_count = load(job, GradJob.range_count)
-    splits = load(shared, SharedInputs.split_count)
-    args = stack_words(ScatterArgs.SIZE)
+    state = job.state
+    shared = job.shared
+    range_count = job.range_count
+    splits = shared.split_count
+    args = stack_record(ScatterArgs)
     task = jobs.next_task(job, helps)
     while task >= 0:
         index, range_index = task // range_count, task % range_count
-        column = column_at(state, index)
-        record = load(job, GradJob.columns) + 8 * GradColumn.SIZE * index
+        column = state.columns[index]
+        record = job.columns[index]
         error = _first_wrong(job, index)
         if range_index == 0:
-            store(record, GradColumn.error, error)
+            record.error = error
         if error == _NO_ERROR:
-            keys, dim = load(record, GradColumn.unique_count), load(record, GradColumn.dim)
-            sum_item = max(state_field(state, ColumnsState.item_bytes), int64(4))
-            store(args, ScatterArgs.bag_count, splits - 1)
-            store(args, ScatterArgs.top_grad, load(record, GradColumn.top_grad))
-            store(args, ScatterArgs.top_grad_bytes, load(record, GradColumn.top_grad_bytes))
-            store(
-                args,
-                ScatterArgs.bag_starts,
-                load(shared, SharedInputs.row_splits) + 4 * index * splits,
-            )
-            store(args, ScatterArgs.row_indices, load(shared, SharedInputs.unique_idxs))
-            store(args, ScatterArgs.sums, load(record, GradColumn.sums))
-            store(args, ScatterArgs.sum_bytes, dim * sum_item)
-            store(args, ScatterArgs.first_row, keys * range_index // range_count)
-            store(args, ScatterArgs.end_row, keys * (range_index + 1) // range_count)
-            store(args, ScatterArgs.combiner, load(column, ColumnAttrs.combiner))
-            store(args, ScatterArgs.weights, load(job, GradJob.weights))
-            store(args, ScatterArgs.rows, load(record, GradColumn.out))
-            store(args, ScatterArgs.sum_addresses, 0)
-            store(args, ScatterArgs.masks, 0)
+            keys, dim = record.unique_count, record.dim
+            sum_item = max(state.item_bytes, int64(4))
+            args.bag_count = splits - 1
+            args.top_grad = record.top_grad
+            args.top_grad_bytes = record.top_grad_bytes
+            args.bag_starts = shared.row_splits + 4 * index * splits
+            args.row_indices = shared.unique_idxs
+            args.sums = record.sums
+            args.sum_bytes = dim * sum_item
+            args.first_row = keys * range_index // range_count
+            args.end_row = keys * (range_index + 1) // range_count
+            args.combiner = column.combiner
+            args.weights = job.weights
+            args.rows = record.out
+            args.sum_addresses = as_words(int64(0))
+            args.masks = 0
             call_by_tiles(
-                column, dim, args, int64(ScatterArgs.first_element), int64(ScatterArgs.end_element)
+                column,
+                dim,
+                as_words(args),
+                int64(ScatterArgs.first_element),
+                int64(ScatterArgs.end_element),
             )
         task = jobs.next_task(job, helps)
 
 
 @jit
-def _allocate_sums(frame: int, job: int, total: int) -> None:
+def _allocate_sums(frame: Frame, job: GradJob, total: int) -> None:
     """Decides where sums go: to the result itself, or for half types to a workspace."""
-    state, columns = load(job, GradJob.state), load(job, GradJob.columns)
-    is_half = state_field(state, ColumnsState.item_bytes) == 2
+    state, columns = job.state, job.columns
+    is_half = state.item_bytes == 2
     sums = scratch(frame, total if is_half else int64(0), np.float32)
     if failed(frame):
         return
     address = sums.ctypes.data
-    for index in range(state_field(state, ColumnsState.column_count)):
-        column = columns + 8 * GradColumn.SIZE * index
-        store(column, GradColumn.sums, address if is_half else load(column, GradColumn.out))
-        address += 4 * load(column, GradColumn.unique_count) * load(column, GradColumn.dim)
+    for index in range(state.column_count):
+        column = columns[index]
+        column.sums = address if is_half else column.out
+        address += 4 * column.unique_count * column.dim
 
 
 @jit
-def _widen_weights(frame: int, job: int, shared: int) -> None:
+def _widen_weights(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
     """Brings the entries' weights to the compute dtype."""
-    state = load(job, GradJob.state)
-    store(job, GradJob.weights, load(shared, SharedInputs.entry_weights))
-    if (
-        state_field(state, ColumnsState.item_bytes) != 2
-        or state_field(state, ColumnsState.weighted_count) == 0
-    ):
+    state = job.state
+    job.weights = shared.entry_weights
+    if state.item_bytes != 2 or state.weighted_count == 0:
         return
-    weights = scratch(frame, load(shared, SharedInputs.entry_count), np.float32)
+    weights = scratch(frame, shared.entry_count, np.float32)
     if failed(frame):
         return
     for k in range(weights.shape[0]):
-        weights[k] = weight_at(
-            load(shared, SharedInputs.entry_weights), k, state_field(state, ColumnsState.dtype_code)
-        )
-    store(job, GradJob.weights, weights.ctypes.data)
+        weights[k] = weight_at(shared.entry_weights, k, state.dtype_code)
+    job.weights = weights.ctypes.data
 
 
 @jit
-def _row_elements(job: int, count: int) -> int:
+def _row_elements(job: GradJob, count: int) -> int:
     """The elements of a row of all columns side by side."""
     elements = int64(0)
     for index in range(count):
-        elements += load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.dim)
+        elements += job.columns[index].dim
     return elements
 
 
 @jit
-def _compute(frame: int, job: int, shared: int) -> None:
-    state = load(job, GradJob.state)
-    count = state_field(state, ColumnsState.column_count)
-    pool = state_field(state, ColumnsState.pool)
-    batch = load(shared, SharedInputs.split_count) - 1
+def _compute(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
+    state = as_record(State, job.state)
+    count = as_record(ColumnsState, state).column_count
+    pool = as_record(ColumnsState, state).pool
+    batch = shared.split_count - 1
     columns = scratch(frame, GradColumn.SIZE * count, np.int64)
     if failed(frame):
         return
-    store(job, GradJob.columns, columns.ctypes.data)
+    job.columns = columns.ctypes.data
     total = take_columns(frame, job, batch)
     _allocate_sums(frame, job, total)
     _widen_weights(frame, job, shared)
     if failed(frame):
         return
-    entries = load(shared, SharedInputs.entry_count)
+    entries = shared.entry_count
     cost = count * _COLUMN_NS + entries * (_ENTRY_NS + _row_elements(job, count) // (2 * count))
-    helpers = pool if cost > _PARALLEL_NS else int64(0)
+    helpers = as_record(Pool, pool if cost > _PARALLEL_NS else int64(0))
     range_count = int64(1)
     if helpers != 0:
-        threads = load(pool, Pool.thread_count) + 1
+        threads = pool.thread_count + 1
         range_count = max((2 * threads) // count, int64(1))
-    store(job, GradJob.range_count, range_count)
-    store(job, Job.kernel, load(state, State.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, count * range_count)
+    job.range_count = range_count
+    job.kernel = state.kernel
+    job.next_task = 0
+    job.task_count = count * range_count
     slot_of_job = jobs.open_job(helpers, job)
     scatter_columns(job, int64(0))
     jobs.close_job(helpers, slot_of_job)
     jobs.count_helpers(frame, job)
     count_rows(frame, entries)
     for index in range(count):
-        error = load(load(job, GradJob.columns), GradColumn.SIZE * index + GradColumn.error)
+        error = job.columns[index].error
         if error != _NO_ERROR:
             _report_error(frame, job, int64(index), error)
             return
 
 
-def scatter_grads(frame: int) -> None:
+def scatter_grads(frame: Frame) -> None:
     """The kernel body."""
-    state = kernel_state(frame)
-    count = state_field(state, ColumnsState.column_count)
-    shared, job = stack_words(SharedInputs.SIZE), stack_words(GradJob.SIZE)
-    store(job, GradJob.state, state)
-    store(job, GradJob.shared, shared)
-    weighted = state_field(state, ColumnsState.weighted_count) != 0
-    lookups = state_field(state, ColumnsState.lookup_count)
+    state = as_record(ColumnsState, kernel_state(frame))
+    count = state.column_count
+    shared = stack_record(SharedInputs)
+    job = stack_record(GradJob)
+    job.state = state
+    job.shared = shared
+    weighted = state.weighted_count != 0
+    lookups = state.lookup_count
     take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
     if not failed(frame):
         _compute(frame, job, shared)
     release_shared(shared)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return scatter_grads, scatter_columns
+    return scatter_grads, scatter_columns, GradJob

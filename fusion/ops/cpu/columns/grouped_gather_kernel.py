@@ -13,8 +13,8 @@ import numpy as np
 
 from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.ops.cpu.columns.grouped_gather_layout import GatherColumn, GatherState
-from fusion.ops.cpu.columns.inputs import input_tensor, state_field
+from fusion.ops.cpu.columns.grouped_gather_layout import GatherState
+from fusion.ops.cpu.columns.inputs import input_tensor
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_all, unshare_all
 from fusion.runtime.layout import Address, Flag, Int64, Layout
@@ -30,9 +30,10 @@ from fusion.runtime.native.frame import (
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy, c_memset, load, stack_words, store, store_as
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import c_memcpy, c_memset, store_as
+from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
@@ -42,7 +43,7 @@ class GatherJob(Job):
     """What the tasks of a call share."""
 
     column_count: Int64
-    columns: Address  # `GatherCall` [columns]
+    columns: GatherCall  # [columns]
     task_keys: Int64
 
 
@@ -69,21 +70,16 @@ _AHEAD, _MOST_LINES, _LINE_BYTES = 12, 4, 64
 
 
 @jit
-def _call_at(job: int, index: int) -> int:
-    return load(job, GatherJob.columns) + 8 * GatherCall.SIZE * index
-
-
-@jit
-def _row_address(call: int, k: int) -> int:
+def _row_address(call: GatherCall, k: int) -> int:
     """The address of the row of a key, 0 if it is not in the table."""
-    number = integer_at(load(call, GatherCall.keys), k, load(call, GatherCall.keys_dtype))
-    if number < 0 or number >= load(call, GatherCall.table_rows):
+    number = integer_at(call.keys, k, call.keys_dtype)
+    if number < 0 or number >= call.table_rows:
         return int64(0)
-    return load(call, GatherCall.table) + number * load(call, GatherCall.row_bytes)
+    return call.table + number * call.row_bytes
 
 
 @jit
-def _ask(call: int, k: int, lines: int) -> None:
+def _ask(call: GatherCall, k: int, lines: int) -> None:
     """Asks for the row of a key to be brought near."""
     address = _row_address(call, k)
     for line in range(lines):
@@ -91,9 +87,9 @@ def _ask(call: int, k: int, lines: int) -> None:
 
 
 @jit
-def _gather(call: int, first: int, end: int) -> None:
+def _gather(call: GatherCall, first: int, end: int) -> None:
     """Gathers the rows of some keys."""
-    size = load(call, GatherCall.row_bytes)
+    size = call.row_bytes
     lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
     for k in range(first, min(first + _AHEAD, end)):
         _ask(call, int64(k), lines)
@@ -102,78 +98,79 @@ def _gather(call: int, first: int, end: int) -> None:
             _ask(call, int64(k + _AHEAD), lines)
         address = _row_address(call, int64(k))
         if address == 0:
-            store(call, GatherCall.has_wrong, 1)
+            call.has_wrong = 1
         else:
-            c_memcpy(load(call, GatherCall.out) + k * size, address, size)
+            c_memcpy(call.out + k * size, address, size)
 
 
 @jit
-def work(job: int, helps: int) -> None:
+def work(job: GatherJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
-    size, count = load(job, GatherJob.task_keys), load(job, GatherJob.column_count)
+    size, count = job.task_keys, job.column_count
     task, index = jobs.next_task(job, helps), int64(0)
     while task >= 0:  # tasks come in order
-        while index + 1 < count and load(_call_at(job, index + 1), GatherCall.first_task) <= task:
+        while index + 1 < count and job.columns[index + 1].first_task <= task:
             index += 1
-        call = _call_at(job, index)
-        start = (task - load(call, GatherCall.first_task)) * size
-        _gather(call, start, min(start + size, load(call, GatherCall.key_count)))
+        call = job.columns[index]
+        start = (task - call.first_task) * size
+        _gather(call, start, min(start + size, call.key_count))
         task = jobs.next_task(job, helps)
 
 
 @jit
-def _take_keys(frame: int, call: int, index: int) -> None:
+def _take_keys(frame: Frame, call: GatherCall, index: int) -> None:
     """Takes the keys of a column."""
-    slot, count = stack_words(int64(1)), state_field(kernel_state(frame), GatherState.column_count)
+    slot, count = stack_words(int64(1)), as_record(GatherState, kernel_state(frame)).column_count
     keys = input_tensor(context(frame), count + index, slot, status_of(frame))
     if keys == 0:
         check(frame)
         return
     rank = int64(tf_num_dims(keys))
-    store(call, GatherCall.keys, tf_tensor_data(keys))
-    store(call, GatherCall.key_count, tf_dim(keys, np.int32(0)) if rank == 1 else int64(0))
+    call.keys = tf_tensor_data(keys)
+    call.key_count = tf_dim(keys, np.int32(0)) if rank == 1 else int64(0)
     tf_delete_tensor(keys)  # the context holds the input
     if rank != 1:
         fail_column(frame, INVALID_ARGUMENT, ": keys have rank %lld, not 1", index, rank)
 
 
 @jit
-def _open_column(frame: int, job: int, shared: int, index: int) -> int:
+def _open_column(frame: Frame, job: GatherJob, shared: SharedVariable, index: int) -> int:
     """Sets a column of a call; the number of its keys."""
-    state, call = kernel_state(frame), _call_at(job, index)
-    column = state + 8 * (GatherState.columns + GatherColumn.SIZE * index)
-    variable, size = shared + 8 * SharedVariable.SIZE * index, load(column, GatherColumn.row_bytes)
-    total = load(variable, SharedVariable.byte_count)
+    state = as_record(GatherState, kernel_state(frame))
+    call = job.columns[index]
+    column = state.columns[index]
+    variable, size = shared[index], column.row_bytes
+    total = variable.byte_count
     if total % size != 0:
         text = ": the variable has %lld bytes, which are no rows of %lld"
         fail_column(frame, INVALID_ARGUMENT, text, index, total, size)
         return int64(0)
-    store(call, GatherCall.table, load(variable, SharedVariable.data))
-    store(call, GatherCall.table_rows, total // size)
-    store(call, GatherCall.row_bytes, size)
-    store(call, GatherCall.keys_dtype, load(column, GatherColumn.keys_dtype))
+    call.table = variable.data
+    call.table_rows = total // size
+    call.row_bytes = size
+    call.keys_dtype = column.keys_dtype
     _take_keys(frame, call, index)
     if failed(frame):
         return int64(0)
-    keys, item = load(call, GatherCall.key_count), state_field(state, GatherState.item_bytes)
-    store(call, GatherCall.out, new_output(frame, index, int64(2), keys, size // item, item))
+    keys, item = call.key_count, state.item_bytes
+    call.out = new_output(frame, index, int64(2), keys, size // item, item)
     return keys
 
 
 @jit
-def _report(frame: int, call: int, index: int) -> None:
+def _report(frame: int, call: GatherCall, index: int) -> None:
     """Says which key of a column is not in its table."""
-    for k in range(load(call, GatherCall.key_count)):
+    for k in range(call.key_count):
         if _row_address(call, int64(k)) == 0:
-            keys, kind = load(call, GatherCall.keys), load(call, GatherCall.keys_dtype)
+            keys, kind = call.keys, call.keys_dtype
             text = ": indices[%lld] = %lld is not in [0, %lld), the rows of the table"
-            number, rows = integer_at(keys, int64(k), kind), load(call, GatherCall.table_rows)
+            number, rows = integer_at(keys, int64(k), kind), call.table_rows
             fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, rows)
             return
 
 
 @jit
-def _gather_all(frame: int, job: int, shared: int, count: int) -> None:
+def _gather_all(frame: Frame, job: GatherJob, shared: SharedVariable, count: int) -> None:
     """Gathers the rows of all columns, whose variables are shared."""
     total, tasks = int64(0), int64(0)
     for index in range(count):
@@ -181,49 +178,50 @@ def _gather_all(frame: int, job: int, shared: int, count: int) -> None:
         if failed(frame):
             return
     count_rows(frame, total)
-    pool = state_field(kernel_state(frame), GatherState.pool)
-    helpers = pool if total >= _PARALLEL_KEYS else int64(0)
-    threads = load(pool, Pool.thread_count) + 1 if helpers != 0 else int64(1)
+    pool = as_record(GatherState, kernel_state(frame)).pool
+    helpers = as_record(Pool, pool if total >= _PARALLEL_KEYS else int64(0))
+    threads = pool.thread_count + 1 if helpers != 0 else int64(1)
     size = max(total // (_TASKS_PER_THREAD * threads), int64(_TASK_KEYS))
     for index in range(count):
-        call = _call_at(job, int64(index))
-        store(call, GatherCall.first_task, tasks)
-        tasks += (load(call, GatherCall.key_count) + size - 1) // size
-    store(job, GatherJob.task_keys, size)
-    store(job, Job.kernel, load(kernel_state(frame), State.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, tasks)
+        call = job.columns[index]
+        call.first_task = tasks
+        tasks += (call.key_count + size - 1) // size
+    job.task_keys = size
+    job.kernel = kernel_state(frame).kernel
+    job.next_task = 0
+    job.task_count = tasks
     slot = jobs.open_job(helpers, job)
     work(job, int64(0))
     jobs.close_job(helpers, slot)
     jobs.count_helpers(frame, job)
     for index in range(count):
-        call = _call_at(job, int64(index))
-        if load(call, GatherCall.has_wrong) != 0:
+        call = job.columns[index]
+        if call.has_wrong != 0:
             _report(frame, call, int64(index))
             return
 
 
-def gather_rows(frame: int) -> None:
+def gather_rows(frame: Frame) -> None:
     """The kernel body."""
-    state, job = kernel_state(frame), stack_words(GatherJob.SIZE)
-    count = state_field(state, GatherState.column_count)
+    state = as_record(GatherState, kernel_state(frame))
+    job = stack_record(GatherJob)
+    count = state.column_count
     size = 8 * count * (SharedVariable.SIZE + GatherCall.SIZE + 1)
-    memory = scratch_bytes(frame, size)
+    memory = as_record(SharedVariable, scratch_bytes(frame, size))
     if failed(frame):
         return
     c_memset(memory, np.int32(0), size)
-    calls = memory + 8 * SharedVariable.SIZE * count
-    numbers = calls + 8 * GatherCall.SIZE * count
+    calls = as_record(GatherCall, memory[count])
+    numbers = calls[count]
     for index in range(count):
         store_as(numbers, index, np.int32(index), np.int32)
-    store(job, GatherJob.column_count, count)
-    store(job, GatherJob.columns, calls)
-    if share_all(frame, state + 8 * GatherState.access, numbers, count, memory):
+    job.column_count = count
+    job.columns = calls
+    if share_all(frame, state.access, numbers, count, memory):
         _gather_all(frame, job, memory, count)
     unshare_all(memory, count)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return gather_rows, work
+    return gather_rows, work, GatherJob

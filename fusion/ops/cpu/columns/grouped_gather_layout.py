@@ -6,20 +6,11 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.ops.cpu.tables.layout import AccessedDtype
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
-
-
-class GatherState(State):
-    """The state of a kernel; a `GatherColumn` for each column follows."""
-
-    column_count: Int64
-    item_bytes: Int64  # of an element
-    pool: Address  # of threads, 0 for none
-    access: Fields = fields(UpdateAccess.SIZE)
-    columns: Fields = fields(0)
+from fusion.runtime.threads.layout import Pool
 
 
 class GatherColumn(Layout):
@@ -29,6 +20,16 @@ class GatherColumn(Layout):
     keys_dtype: Int64  # its code
 
 
+class GatherState(State):
+    """The state of a kernel; a `GatherColumn` for each column follows."""
+
+    column_count: Int64
+    item_bytes: Int64  # of an element
+    pool: Pool  # of threads, 0 for none
+    access: UpdateAccess = record(UpdateAccess)
+    columns: GatherColumn = record(GatherColumn, 0)
+
+
 class GatherConstants(Layout):
     """What the builder of states needs to know: the indices of attrs, and dtypes."""
 
@@ -36,4 +37,4 @@ class GatherConstants(Layout):
     num_columns: Int64
     dims: Int64
     Tkeys: Int64
-    dtypes: Fields = fields(len(COMPUTED) * AccessedDtype.SIZE)
+    dtypes: AccessedDtype = record(AccessedDtype, len(COMPUTED))

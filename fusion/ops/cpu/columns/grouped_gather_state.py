@@ -7,7 +7,8 @@ from fusion.ops.cpu.tables.layout import AccessedDtype
 from fusion.ops.cpu.tables.states import accessed_dtype
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, store
-from fusion.runtime.registration.creation import Creation, KernelsRecord
+from fusion.runtime.native.pointers import as_record
+from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, UNIMPLEMENTED, refuse
 from fusion.runtime.registration.states import (
     attr_count,
@@ -23,42 +24,44 @@ from fusion.runtime.tensorflow.variable_access import UpdateAccess
 _INT32_ENUM = DTYPES["int32"].enum
 
 
-def build_grouped_gather_state(creation: int) -> None:
+def build_grouped_gather_state(creation: Creation) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
-    constants = constants_of(creation)
+    constants = as_record(GatherConstants, constants_of(creation))
     if constants == 0:
         return
-    number = attr_word(creation, load(constants, GatherConstants.T))
-    dtype = accessed_dtype(constants + 8 * GatherConstants.dtypes, number)
+    number = attr_word(creation, constants.T)
+    dtype = as_record(AccessedDtype, accessed_dtype(constants.dtypes, number))
     if dtype == 0:
         text = "TensorFlow does not export how variables of DataType %lld are shared here"
         refuse(creation, UNIMPLEMENTED, text, number)
         return
-    count = attr_word(creation, load(constants, GatherConstants.num_columns))
+    count = attr_word(creation, constants.num_columns)
     if not _check(creation, constants, count):
         return
-    state = begin_state(creation, GatherState.SIZE + count * GatherColumn.SIZE)
+    state = as_record(
+        GatherState, begin_state(creation, GatherState.SIZE + count * GatherColumn.SIZE)
+    )
     if state == 0:
         return
-    store(state, GatherState.column_count, count)
-    store(state, GatherState.item_bytes, load(dtype, AccessedDtype.item_bytes))
-    store(state, GatherState.pool, pool_of(creation))
+    state.column_count = count
+    state.item_bytes = dtype.item_bytes
+    state.pool = pool_of(creation)
     for field in range(UpdateAccess.SIZE):
-        value = load(load(dtype, AccessedDtype.access), field)
-        store(state, GatherState.access + field, value)
+        value = load(dtype.access, field)
+        store(state.access, field, value)
     for index in range(count):
-        column = state + 8 * (GatherState.columns + GatherColumn.SIZE * index)
-        dim = attr_item(creation, load(constants, GatherConstants.dims), index)
-        keys = attr_item(creation, load(constants, GatherConstants.Tkeys), index)
-        store(column, GatherColumn.row_bytes, dim * load(dtype, AccessedDtype.item_bytes))
-        store(column, GatherColumn.keys_dtype, int64(INT32 if keys == _INT32_ENUM else INT64))
+        column = state.columns[index]
+        dim = attr_item(creation, constants.dims, index)
+        keys = attr_item(creation, constants.Tkeys, index)
+        column.row_bytes = dim * dtype.item_bytes
+        column.keys_dtype = int64(INT32 if keys == _INT32_ENUM else INT64)
 
 
 @jit
-def _check(creation: int, constants: int, count: int) -> bool:
+def _check(creation: Creation, constants: GatherConstants, count: int) -> bool:
     """Whether lists have an item for each column, and dimensions are positive."""
-    dims = load(constants, GatherConstants.dims)
-    names = load(load(creation, Creation.record), KernelsRecord.names)
+    dims = constants.dims
+    names = creation.record.names
     found, named = attr_count(creation, dims), attr_count(creation, names)
     if found != count or named not in (0, count):
         text = "dims and column_names have %lld and %lld items for %lld columns"

@@ -5,12 +5,16 @@ This module needs no Numba.
 
 from __future__ import annotations
 
+from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.ops.cpu.columns.kernel_indices import DTYPE_COUNT, MOST_TILES
 from fusion.ops.cpu.tables.layout import AccessedDtype
-from fusion.runtime.layout import Address, Fields, Flag, Float64, Int64, Layout, fields
+from fusion.runtime.layout import Fields, Flag, Int64, Layout, LayoutOf, Words, fields, record
 from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
+from fusion.runtime.threads.layout import Pool
+from fusion.schema.column_rules import RULES
+from fusion.schema.columns import Column
 
 
 class ColumnsState(State):
@@ -23,7 +27,7 @@ class ColumnsState(State):
     column_count: Int64
     item_bytes: Int64  # of an element of the tables
     dtype_code: Int64  # of the same
-    pool: Address  # of threads, 0 for none
+    pool: Pool  # of threads, 0 for none
     boundaries_offset: Int64  # in fields of the state
     zeros_offset: Int64  # in fields of the state, 0 for none
     role: Int64  # see below
@@ -31,16 +35,7 @@ class ColumnsState(State):
     weighted_count: Int64  # columns with weights
     keyed_offset: Int64  # of `KeyedColumns`, in fields of the state; 0 for none
     output_count: Int64  # matrices that columns are in
-    columns: Fields = fields(0)
-
-
-class KeyedColumns(Layout):
-    """The columns whose tables are embedding variables; a `KeyedColumn` for each follows."""
-
-    table_access: Fields = fields(UpdateAccess.SIZE)
-    index_access: Fields = fields(UpdateAccess.SIZE)
-    count: Int64
-    columns: Fields = fields(0)
+    columns: ColumnAttrs = record(ColumnAttrs, 0)
 
 
 class KeyedColumn(Layout):
@@ -50,37 +45,26 @@ class KeyedColumn(Layout):
     is_training: Flag
 
 
+class KeyedColumns(Layout):
+    """The columns whose tables are embedding variables; a `KeyedColumn` for each follows."""
+
+    table_access: UpdateAccess = record(UpdateAccess)
+    index_access: UpdateAccess = record(UpdateAccess)
+    count: Int64
+    columns: KeyedColumn = record(KeyedColumn, 0)
+
+
+#: Of the text of a rule, in bytes with the zero behind it, and of its tests.
+MAX_RULE_TEXT, MAX_RULE_TESTS = 128, 5
+
 #: Roles: a whole lookup; what comes before and behind the gathers of one, and the gradient of that.
 FULL, PRE, POST, GRAD = range(4)
+ROLES = {"full": FULL, "pre": PRE, "post": POST, "grad": GRAD}
 
 
-class GivenColumn(Layout):
-    """A column as the node's attrs have it; strings are indices among those allowed."""
+class NodeColumn(LayoutOf, record=Column):
+    """A column as read from the attrs of a node; strings are indices into the allowed values."""
 
-    form: Int64
-    combiner: Int64
-    max_norm: Float64
-    prune: Flag
-    fill_empty_row: Flag
-    default_id: Int64
-    use_sparse_weights: Flag
-    prune_sparse_weights: Flag
-    default_weight: Float64
-    divide_no_nan: Flag
-    row_count: Int64
-    use_ignored_id: Flag
-    ignored_id: Int64
-    column_stride: Int64
-    num_buckets: Int64
-    bucket_default: Int64
-    dim: Int64
-    wrap_negative: Flag
-    sum_order: Int64
-    mask_product: Flag
-    mask_penalty: Float64
-    divisor_epsilon: Float64
-    epsilon_input: Flag
-    row_format: Int64
     Tids: Int64  # codes of dtypes, -1 for those without
     Trows: Int64
     Tkeys: Int64
@@ -88,10 +72,18 @@ class GivenColumn(Layout):
     sort_key: Flag
     copied: Flag
     offset: Int64
+    T: Int64  # no attr of a column alone, nor what follows
+    role: Int64  # see above
+    boundaries: Int64  # how many
+    on_gpu: Flag
+
+
+#: The fields that are read of attrs.
+GIVEN_ATTRS = NodeColumn.T
 
 
 class Source(Layout):
-    """Where a field of `GivenColumn` comes from."""
+    """Where a field of `NodeColumn` comes from."""
 
     attr: Int64  # its index, -1 for none
     is_list: Flag  # with an element for each column
@@ -106,6 +98,29 @@ class Tile(Layout):
     vectors: Int64
 
 
+#: Kinds of tests.
+ONE_OF, INT_RANGE, FLOAT_RANGE = range(3)
+
+
+class RuleTest(Layout):
+    """A `fusion.schema.column_rules.Test`."""
+
+    field: Int64  # of `NodeColumn`
+    kind: Int64
+    negated: Flag
+    low: Int64  # or the bits of a double, or a bit for each of some values
+    high: Int64  # or the bits of a double
+
+
+class ColumnRule(Layout):
+    """A `fusion.schema.column_rules.Rule`."""
+
+    text: Fields = fields(MAX_RULE_TEXT // 8)  # a C string, of snprintf
+    values: Words = fields(2)  # the fields of `NodeColumn` that it has, -1 for none
+    tests: RuleTest = record(RuleTest, MAX_RULE_TESTS)
+    test_count: Int64
+
+
 class ColumnsConstants(Layout):
     """What the builder of states for whole columns needs to know."""
 
@@ -116,9 +131,10 @@ class ColumnsConstants(Layout):
     boundary_counts_attr: Int64
     num_others_attr: Int64
     output_columns_attr: Int64
-    sources: Fields = fields(GivenColumn.SIZE * Source.SIZE)
-    tile_counts: Fields = fields(DTYPE_COUNT)
-    tiles: Fields = fields(DTYPE_COUNT * MOST_TILES * Tile.SIZE)
+    sources: Source = record(Source, GIVEN_ATTRS)
+    tile_counts: Words = fields(DTYPE_COUNT)
+    tiles: Tile = record(Tile, DTYPE_COUNT * MOST_TILES)
+    rules: ColumnRule = record(ColumnRule, len(RULES))
 
 
 class KeyedConstants(ColumnsConstants):
@@ -127,4 +143,4 @@ class KeyedConstants(ColumnsConstants):
     keyed: Int64  # the indices of attrs
     keyed_count: Int64
     is_training: Int64
-    dtypes: Fields = fields(len(COMPUTED) * AccessedDtype.SIZE)
+    dtypes: AccessedDtype = record(AccessedDtype, len(COMPUTED))

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnInputs
+from fusion.cpu_ops.keys.layout import KeyedGather
 from fusion.cpu_ops.row_tiles import LINE_BYTES
 from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import (
     SharedInputs,
-    column_at,
     release,
     release_shared,
-    state_field,
     take_shared,
     take_source,
 )
@@ -40,11 +39,12 @@ from fusion.runtime.native.frame import (
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads.layout import Job, Pool
+from fusion.runtime.threads.layout import Pool
 
 #: So many elements a task has at most, in the mean over the columns: rows are read fastest when
 #: many are listed before they are combined.
@@ -68,19 +68,21 @@ _SAMPLED = 16
 
 
 @jit
-def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple[int, int]:
+def _survey(
+    frame: Frame, ctx: int, state: ColumnsState, source: ColumnInputs, shared: SharedInputs
+) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-    count, status = state_field(state, ColumnsState.column_count), status_of(frame)
+    count, status = state.column_count, status_of(frame)
     if shared != 0:
-        batch = load(shared, SharedInputs.split_count) - 1
-        return batch, load(shared, SharedInputs.entry_count) + batch * count
+        batch = shared.split_count - 1
+        return batch, shared.entry_count + batch * count
     step = max((count + _SAMPLED - 1) // _SAMPLED, int64(1))
     batch, elements, looked = int64(-1), int64(0), int64(0)
     for index in range(0, count, step):
         sound = take_source(int64(0), ctx, state, index, source, status, shared)
         if sound:
-            batch = load(source, ColumnInputs.batch_size) if batch < 0 else batch
-            elements += load(source, ColumnInputs.id_count) + load(source, ColumnInputs.batch_size)
+            batch = source.batch_size if batch < 0 else batch
+            elements += source.id_count + source.batch_size
             looked += 1
         release(source)
     if batch < 0:  # then the first column is not sound
@@ -91,38 +93,46 @@ def _survey(frame: int, ctx: int, state: int, source: int, shared: int) -> tuple
 
 
 @jit
-def _dim_of(frame: int, state: int, index: int, source: int, shared: int) -> int:
+def _dim_of(
+    frame: Frame, state: ColumnsState, index: int, source: ColumnInputs, shared: SharedInputs
+) -> int:
     """The elements of a row of a column."""
-    dim = load(column_at(state, index), ColumnAttrs.dim)
+    dim = state.columns[index].dim
     if dim < 0:
         take_source(frame, context(frame), state, index, source, status_of(frame), shared)
-        dim = load(source, ColumnInputs.table_dim)
+        dim = source.table_dim
         release(source)
     return dim
 
 
 @jit
-def _allocate(frame: int, state: int, source: int, batch: int, results: int, shared: int) -> int:
+def _allocate(
+    frame: Frame,
+    state: ColumnsState,
+    source: ColumnInputs,
+    batch: int,
+    results: ColumnResult,
+    shared: SharedInputs,
+) -> int:
     """Allocates the outputs; returns the bytes of a row of all of them.
 
     Args:
-      results: out, the address of a `ColumnResult` for each column.
+      results: out, of each column.
     """
-    count = state_field(state, ColumnsState.column_count)
-    item = state_field(state, ColumnsState.item_bytes)
+    count = state.column_count
+    item = state.item_bytes
     first, total = int64(0), int64(0)
     while first < count and not failed(frame):
-        output, end, width = load(column_at(state, first), ColumnAttrs.output), first, int64(0)
-        while end < count and load(column_at(state, end), ColumnAttrs.output) == output:
-            result = results + 8 * ColumnResult.SIZE * end
-            store(result, ColumnResult.address, item * width)
+        output, end, width = state.columns[first].output, first, int64(0)
+        while end < count and state.columns[end].output == output:
+            results[end].address = item * width
             width += _dim_of(frame, state, end, source, shared)
             end += 1
         out = new_output(frame, output, int64(2), batch, width, item)
         for index in range(first, end):
-            result = results + 8 * ColumnResult.SIZE * index
-            store(result, ColumnResult.address, out + load(result, ColumnResult.address))
-            store(result, ColumnResult.row_bytes, item * width)
+            result = results[index]
+            result.address = out + result.address
+            result.row_bytes = item * width
         first, total = end, total + item * width
     return total
 
@@ -154,15 +164,16 @@ def _task_size(
     return rows, max(min(columns, count), int64(1))
 
 
-def lookup(frame: int) -> None:
+def lookup(frame: Frame) -> None:
     """The kernel body."""
-    shared, state = stack_words(SharedInputs.SIZE), kernel_state(frame)
-    if state_field(state, ColumnsState.role) != POST:
-        look_up(frame, int64(0), int64(0))
+    shared = stack_record(SharedInputs)
+    state = as_record(ColumnsState, kernel_state(frame))
+    if state.role != POST:
+        look_up(frame, as_record(SharedInputs, int64(0)), int64(0))
         return
-    first = state_field(state, ColumnsState.column_count)
-    weighted = state_field(state, ColumnsState.weighted_count) != 0
-    lookups = state_field(state, ColumnsState.lookup_count)
+    first = state.column_count
+    weighted = state.weighted_count != 0
+    lookups = state.lookup_count
     take_shared(frame, context(frame), first, shared, lookups, weighted)
     if not failed(frame):
         look_up(frame, shared, int64(0))
@@ -170,60 +181,60 @@ def lookup(frame: int) -> None:
 
 
 @jit
-def look_up(frame: int, shared: int, gathers: int) -> None:
+def look_up(frame: Frame, shared: SharedInputs, gathers: KeyedGather) -> None:
     """Does all tasks of a call; `shared` and `gathers` see `LookupJob`."""
-    ctx, state = context(frame), kernel_state(frame)
-    count = state_field(state, ColumnsState.column_count)
-    pool = state_field(state, ColumnsState.pool)
-    source = stack_words(ColumnInputs.SIZE)
-    job = stack_words(LookupJob.SIZE)
+    ctx, state = context(frame), as_record(ColumnsState, kernel_state(frame))
+    count = state.column_count
+    pool = state.pool
+    source = stack_record(ColumnInputs)
+    job = stack_record(LookupJob)
     batch, elements = _survey(frame, ctx, state, source, shared)
     lists = scratch(frame, (ColumnResult.SIZE + 1) * count, np.int64)
     if failed(frame):
         return
-    results = lists.ctypes.data
-    marks = results + 8 * ColumnResult.SIZE * count
+    results = as_record(ColumnResult, lists.ctypes.data)
+    marks = results[count]
     row_bytes = _allocate(frame, state, source, batch, results, shared)
     if failed(frame):
         return
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
-    threads = load(pool, Pool.thread_count) + 1 if parallel else int64(1)
-    apart = state_field(state, ColumnsState.output_count) == count
+    threads = pool.thread_count + 1 if parallel else int64(1)
+    apart = state.output_count == count
     block, span = _task_size(count, batch, elements, threads, row_bytes, apart)
     blocks, spans = max((batch + block - 1) // block, int64(1)), (count + span - 1) // span
     for index in range(count):
         store(marks, index, 0)
-    store(job, Job.kernel, load(state, State.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, blocks * spans)
-    store(job, LookupJob.context, ctx)
-    store(job, LookupJob.state, state)
-    store(job, LookupJob.batch_size, batch)
-    store(job, LookupJob.results, results)
-    store(job, LookupJob.is_streamed, int64(batch * row_bytes >= STREAMED_BYTES))
-    store(job, LookupJob.block_rows, block)
-    store(job, LookupJob.block_columns, span)
-    store(job, LookupJob.column_count, count)
-    store(job, LookupJob.marks, marks)
-    store(job, LookupJob.mark_count, 0)
-    store(job, LookupJob.id_count, 0)
-    store(job, LookupJob.shared, shared)
-    store(job, LookupJob.gathers, gathers)
-    helpers = pool if parallel else int64(0)
+    job.kernel = state.kernel
+    job.next_task = 0
+    job.task_count = blocks * spans
+    job.context = ctx
+    job.state = state
+    job.batch_size = batch
+    job.results = results
+    job.is_streamed = int64(batch * row_bytes >= STREAMED_BYTES)
+    job.block_rows = block
+    job.block_columns = span
+    job.column_count = count
+    job.marks = as_words(marks)
+    job.mark_count = 0
+    job.id_count = 0
+    job.shared = shared
+    job.gathers = gathers
+    helpers = as_record(Pool, pool if parallel else int64(0))
     slot = jobs.open_job(helpers, job)
     tasks.work(job, int64(0))
     jobs.close_job(helpers, slot)
     jobs.count_helpers(frame, job)
-    ids = load(job, LookupJob.id_count)
-    count_rows(frame, ids if shared == 0 else load(shared, SharedInputs.entry_count))
-    if load(job, LookupJob.mark_count) == 0:
+    ids = job.id_count
+    count_rows(frame, ids if shared == 0 else shared.entry_count)
+    if job.mark_count == 0:
         return
     for index in range(count):
         if load(marks, index) != 0 and not failed(frame):
             finish_column(frame, job, index, source)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return lookup, tasks.work
+    return lookup, tasks.work, LookupJob

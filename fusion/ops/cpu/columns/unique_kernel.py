@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.ascending import sort_keys
-from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
+from fusion.cpu_ops.column_layout import ColumnInputs
 from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.numbering import Numbering, number_entries
 from fusion.cpu_ops.unique import table_bits
-from fusion.ops.cpu.columns.inputs import column_at, release, state_field, take_source
+from fusion.ops.cpu.columns.inputs import SharedInputs, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.slow_path import is_by_row, report_error
 from fusion.ops.cpu.columns.tasks import (
@@ -32,7 +32,7 @@ from fusion.ops.cpu.columns.tasks import (
     reserve,
     slots_in,
 )
-from fusion.runtime.layout import Address, Flag, Int64
+from fusion.runtime.layout import Address, Flag, Int64, Words
 from fusion.runtime.native.atomic import atomic_add, atomic_store
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
 from fusion.runtime.native.frame import (
@@ -45,28 +45,29 @@ from fusion.runtime.native.frame import (
     status_of,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store, store_as
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import store_as
+from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
 from fusion.runtime.tensorflow.dtypes import INT64
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads.layout import Job
-from fusion.schema.attributes import MOST_ENTRIES
+from fusion.runtime.threads.layout import Job, Pool
+from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
 
 
 class UniqueJob(Job):
     """What the tasks of a call share."""
 
     context: Address  # TF_OpKernelContext*
-    state: Address  # of the op, see `ColumnsState`
+    state: ColumnsState  # of the op
     batch_size: Int64
-    entry_offsets: Address  # where each column's entries start, int64 [columns + 1]
-    marks: Address  # of columns that need the slow path; ids that are too large; int64 [columns]
+    entry_offsets: Words  # where each column's entries start, int64 [columns + 1]
+    marks: Words  # of columns that need the slow path; ids that are too large; int64 [columns]
     mark_count: Int64
-    keys: Address  # workspace for the distinct ids of all columns, int64
-    key_counts: Address  # distinct ids of each column, int64 [columns]
-    unique_keys: Address  # the elements of each column's output, int64 [columns]
+    keys: Words  # workspace for the distinct ids of all columns, int64
+    key_counts: Words  # distinct ids of each column, int64 [columns]
+    unique_keys: Words  # the elements of each column's output, int64 [columns]
     unique_idxs: Address  # the outputs of all columns
     row_splits: Address
     entry_weights: Address
@@ -82,21 +83,25 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 
 
 @jit
-def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
+def _survey(
+    frame: Frame, ctx: int, state: ColumnsState, source: ColumnInputs, firsts: Words
+) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
-    for index in range(state_field(state, ColumnsState.column_count)):
-        store(firsts, index, total)
-        sound = take_source(frame, ctx, state, index, source, status_of(frame), int64(0))
+    for index in range(state.column_count):
+        firsts[index] = total
+        sound = take_source(
+            frame, ctx, state, index, source, status_of(frame), as_record(SharedInputs, int64(0))
+        )
         if sound:
-            rows, ids = load(source, ColumnInputs.batch_size), load(source, ColumnInputs.id_count)
+            rows, ids = source.batch_size, source.id_count
             if max(rows, ids) >= int64(MOST_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
                 fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
             count_rows(frame, ids)
-            if load(column_at(state, index), ColumnAttrs.fill_empty_row) != 0:
+            if state.columns[index].fill_empty_row != 0:
                 total += rows
             if rows != batch:
                 text = " has %lld rows, but others have %lld"
@@ -104,48 +109,43 @@ def _survey(frame: int, ctx: int, state: int, source: int, firsts: int) -> int:
         release(source)
         if failed(frame):
             return batch
-    store(firsts, state_field(state, ColumnsState.column_count), total)
+    firsts[state.column_count] = total
     return batch
 
 
 @jit
-def _number(job: int, index: int, batch: Batch, workspace: int, entries: int) -> None:
+def _number(job: UniqueJob, index: int, batch: Batch, workspace: Workspace, entries: int) -> None:
     """Numbers a column's listed entries, and those that fill its rows."""
-    first = load(load(job, UniqueJob.entry_offsets), index)
+    first = job.entry_offsets[index]
     bits = table_bits(entries + 1)
     numbering = Numbering(
-        load(job, UniqueJob.keys) + 8 * first,
+        job.keys + 8 * first,
         first,
-        load(job, UniqueJob.unique_idxs),
-        load(job, UniqueJob.entry_weights),
-        load(job, UniqueJob.row_splits) + 4 * index * (load(job, UniqueJob.batch_size) + 1),
+        job.unique_idxs,
+        job.entry_weights,
+        job.row_splits + 4 * index * (job.batch_size + 1),
         slots_in(workspace, bits),
         bits,
     )
     key_count, end = number_entries(batch, numbering)
-    if load(batch.column, ColumnAttrs.sort_key) != 0:
+    if batch.column.sort_key != 0:
         sort_keys(numbering, key_count, end, lists_in(workspace))
-    store(load(job, UniqueJob.key_counts), index, key_count)
+    job.key_counts[index] = key_count
     # What belongs to nobody is 0, so that results are always the same.
-    behind = load(load(job, UniqueJob.entry_offsets), index + 1)
-    has_weights = load(batch.column, ColumnAttrs.use_sparse_weights) != 0
+    behind = job.entry_offsets[index + 1]
+    has_weights = batch.column.use_sparse_weights != 0
     for k in range(end, behind):
-        store_as(load(job, UniqueJob.unique_idxs), k, np.int32(0), np.int32)
-    if state_field(load(job, UniqueJob.state), ColumnsState.weighted_count) != 0:
+        store_as(job.unique_idxs, k, np.int32(0), np.int32)
+    if job.state.weighted_count != 0:
         for k in range(end if has_weights else first, behind):
-            put_weight(
-                load(job, UniqueJob.entry_weights),
-                k,
-                0.0,
-                load(batch.source, ColumnInputs.table_dtype),
-            )
+            put_weight(job.entry_weights, k, 0.0, batch.source.table_dtype)
 
 
 @jit
-def _do_column(job: int, index: int, source: int, workspace: int) -> bool:
+def _do_column(job: UniqueJob, index: int, source: ColumnInputs, workspace: Workspace) -> bool:
     """Does a column; returns False, having done anything or nothing, if it is not as it should."""
-    column = column_at(load(job, UniqueJob.state), index)
-    rows = load(job, UniqueJob.batch_size)
+    column = job.state.columns[index]
+    rows = job.batch_size
     start, end = element_range(column, source, int64(0), rows)
     if end < start or not reserve(workspace, end - start + rows, rows):
         return False
@@ -158,9 +158,9 @@ def _do_column(job: int, index: int, source: int, workspace: int) -> bool:
 
 
 @jit
-def do_columns(job: int, helps: int) -> None:
+def do_columns(job: UniqueJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
-    if load(job, UniqueJob.is_copying) == 0:
+    if job.is_copying == 0:
         _number_columns(job, helps)
         return
     index = jobs.next_task(job, helps)
@@ -170,18 +170,21 @@ def do_columns(job: int, helps: int) -> None:
 
 
 @jit
-def _number_columns(job: int, helps: int) -> None:
-    source, workspace = stack_words(ColumnInputs.SIZE), stack_words(Workspace.SIZE)
+def _number_columns(job: UniqueJob, helps: int) -> None:
+    source = stack_record(ColumnInputs)
+    workspace = stack_record(Workspace)
     open_workspace(workspace)
     status = tf_new_status()
-    ctx, state = load(job, UniqueJob.context), load(job, UniqueJob.state)
+    ctx, state = job.context, job.state
     index = jobs.next_task(job, helps)
     while index >= 0:
-        done = take_source(int64(0), ctx, state, index, source, status, int64(0))
+        done = take_source(
+            int64(0), ctx, state, index, source, status, as_record(SharedInputs, int64(0))
+        )
         done = done and _do_column(job, index, source, workspace)
         release(source)
         if not done:
-            atomic_store(load(job, UniqueJob.marks), index, int64(1))
+            atomic_store(job.marks, index, int64(1))
             atomic_add(job, UniqueJob.mark_count, int64(1))
         index = jobs.next_task(job, helps)
     free_workspace(workspace)
@@ -189,22 +192,30 @@ def _number_columns(job: int, helps: int) -> None:
 
 
 @jit
-def _finish_column(frame: int, job: int, index: int, source: int, workspace: int) -> None:
+def _finish_column(
+    frame: Frame, job: UniqueJob, index: int, source: ColumnInputs, workspace: Workspace
+) -> None:
     """Does a column in any order of its entries, or says what is wrong with it."""
-    state, rows = load(job, UniqueJob.state), load(job, UniqueJob.batch_size)
-    column = column_at(state, index)
+    state, rows = job.state, job.batch_size
+    column = state.columns[index]
     if not take_source(
-        frame, load(job, UniqueJob.context), state, index, source, status_of(frame), int64(0)
+        frame,
+        job.context,
+        state,
+        index,
+        source,
+        status_of(frame),
+        as_record(SharedInputs, int64(0)),
     ):
         return
-    if not reserve(workspace, load(source, ColumnInputs.id_count) + rows, rows + 1):
+    if not reserve(workspace, source.id_count + rows, rows + 1):
         fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
     batch = batch_in(workspace, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
     entries = list_kept(batch, start, end) if end >= start else int64(-1)
-    if entries < 0 and is_by_row(column) and load(column, ColumnAttrs.ends_at_last_row) == 0:
-        entries = list_kept_unsorted(batch, order_in(workspace))
+    if entries < 0 and is_by_row(column) and column.row_count != LAST_ROW:
+        entries = list_kept_unsorted(batch, as_words(order_in(workspace)))
     if entries < 0:
         report_error(frame, index, batch)
         return
@@ -212,131 +223,123 @@ def _finish_column(frame: int, job: int, index: int, source: int, workspace: int
 
 
 @jit
-def _finish(frame: int, job: int, source: int) -> None:
+def _finish(frame: Frame, job: UniqueJob, source: ColumnInputs) -> None:
     """Does the marked columns."""
-    workspace = stack_words(Workspace.SIZE)
+    workspace = stack_record(Workspace)
     open_workspace(workspace)
-    for index in range(load(job, Job.task_count)):
-        if load(load(job, UniqueJob.marks), index) != 0 and not failed(frame):
+    for index in range(job.task_count):
+        if job.marks[index] != 0 and not failed(frame):
             _finish_column(frame, job, int64(index), source, workspace)
             release(source)
     free_workspace(workspace)
 
 
 @jit
-def _copy_keys(job: int, index: int) -> None:
+def _copy_keys(job: UniqueJob, index: int) -> None:
     """Copies the distinct ids of a column to their tensor; marks the column if one does not fit."""
-    key_count = load(load(job, UniqueJob.key_counts), index)
-    out = load(load(job, UniqueJob.unique_keys), index)
-    keys = load(job, UniqueJob.keys) + 8 * load(load(job, UniqueJob.entry_offsets), index)
-    if load(column_at(load(job, UniqueJob.state), index), ColumnAttrs.keys_dtype) == INT64:
+    key_count = job.key_counts[index]
+    out = as_words(job.unique_keys[index])
+    keys = as_words(job.keys + 8 * job.entry_offsets[index])
+    if job.state.columns[index].keys_dtype == INT64:
         for k in range(key_count):
-            store(out, k, load(keys, k))
+            out[k] = keys[k]
         return
     for k in range(key_count):
-        key = load(keys, k)
+        key = keys[k]
         store_as(out, k, np.int32(key), np.int32)
         if key != int64(np.int32(key)):
-            store(load(job, UniqueJob.marks), index, key)
+            job.marks[index] = key
 
 
 @jit
-def _put_keys(frame: int, job: int, pool: int) -> None:
+def _put_keys(frame: Frame, job: UniqueJob, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
-    state, total = load(job, UniqueJob.state), int64(0)
-    count = load(job, Job.task_count)
+    state, total = job.state, int64(0)
+    count = job.task_count
     for index in range(count):
-        key_count = load(load(job, UniqueJob.key_counts), index)
-        is_wide = load(column_at(state, index), ColumnAttrs.keys_dtype) == INT64
+        key_count = job.key_counts[index]
+        is_wide = state.columns[index].keys_dtype == INT64
         item = int64(8) if is_wide else int64(4)
         out = new_output(frame, int64(index), int64(1), key_count, int64(1), item)
-        store(load(job, UniqueJob.unique_keys), index, out)
-        store(load(job, UniqueJob.marks), index, 0)
+        job.unique_keys[index] = out
+        job.marks[index] = 0
         total += key_count
     if failed(frame):
         return
-    store(job, Job.next_task, 0)
-    store(job, UniqueJob.is_copying, 1)
-    helpers = pool if total > int64(_PARALLEL_KEYS) else int64(0)
+    job.next_task = 0
+    job.is_copying = 1
+    helpers = as_record(Pool, pool if total > int64(_PARALLEL_KEYS) else int64(0))
     slot = jobs.open_job(helpers, job)
     do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
     jobs.count_helpers(frame, job)
     for index in range(count):
-        key = load(load(job, UniqueJob.marks), index)
+        key = job.marks[index]
         if key != 0:
             text = ": the id %lld does not fit int32, the dtype of unique_keys"
             fail_column(frame, INVALID_ARGUMENT, text, int64(index), key)
             return
 
 
-def prepare(frame: int) -> None:
+def prepare(frame: Frame) -> None:
     """The kernel body."""
-    find_keys(frame, stack_words(UniqueJob.SIZE))
+    find_keys(frame, stack_record(UniqueJob))
 
 
 @jit
-def find_keys(frame: int, job: int) -> None:
+def find_keys(frame: Frame, job: UniqueJob) -> None:
     """Makes the outputs, and fills the `UniqueJob`."""
-    ctx, state = context(frame), kernel_state(frame)
-    count = state_field(state, ColumnsState.column_count)
-    pool = state_field(state, ColumnsState.pool)
-    source = stack_words(ColumnInputs.SIZE)
+    ctx, state = context(frame), as_record(ColumnsState, kernel_state(frame))
+    count = state.column_count
+    pool = state.pool
+    source = stack_record(ColumnInputs)
     lists = scratch(frame, 4 * count + 1, np.int64)
     if failed(frame):
         return
-    firsts = lists.ctypes.data
+    firsts = as_words(lists.ctypes.data)
     batch = _survey(frame, ctx, state, source, firsts)
     if failed(frame):
         return
-    total = load(firsts, count)
+    total = firsts[count]
     if total > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
         fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
         return
     keys = scratch(frame, total, np.int64)
-    weights = total if state_field(state, ColumnsState.weighted_count) != 0 else int64(0)
-    store(job, UniqueJob.unique_idxs, new_output(frame, count, int64(1), total, int64(1), int64(4)))
-    store(
-        job,
-        UniqueJob.row_splits,
-        new_output(frame, count + 1, int64(2), count, batch + 1, int64(4)),
-    )
-    item = state_field(state, ColumnsState.item_bytes)
-    store(
-        job,
-        UniqueJob.entry_weights,
-        new_output(frame, count + 2, int64(1), weights, int64(1), item),
-    )
+    weights = total if state.weighted_count != 0 else int64(0)
+    job.unique_idxs = new_output(frame, count, int64(1), total, int64(1), int64(4))
+    job.row_splits = new_output(frame, count + 1, int64(2), count, batch + 1, int64(4))
+    item = state.item_bytes
+    job.entry_weights = new_output(frame, count + 2, int64(1), weights, int64(1), item)
     if failed(frame):
         return
-    store(job, Job.kernel, load(state, State.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, count)
-    store(job, UniqueJob.context, ctx)
-    store(job, UniqueJob.state, state)
-    store(job, UniqueJob.batch_size, batch)
-    store(job, UniqueJob.entry_offsets, firsts)
-    store(job, UniqueJob.marks, firsts + 8 * (count + 1))
-    store(job, UniqueJob.mark_count, 0)
-    store(job, UniqueJob.keys, keys.ctypes.data)
-    store(job, UniqueJob.key_counts, firsts + 8 * (2 * count + 1))
-    store(job, UniqueJob.unique_keys, firsts + 8 * (3 * count + 1))
-    store(job, UniqueJob.is_copying, 0)
+    job.kernel = state.kernel
+    job.next_task = 0
+    job.task_count = count
+    job.context = ctx
+    job.state = state
+    job.batch_size = batch
+    job.entry_offsets = firsts
+    job.marks = as_words(firsts + 8 * (count + 1))
+    job.mark_count = 0
+    job.keys = keys.ctypes.data
+    job.key_counts = as_words(firsts + 8 * (2 * count + 1))
+    job.unique_keys = as_words(firsts + 8 * (3 * count + 1))
+    job.is_copying = 0
     for index in range(count):
-        store(load(job, UniqueJob.marks), index, 0)
+        job.marks[index] = 0
     cost = count * _COLUMN_NS + total * _ELEMENT_NS
-    helpers = pool if cost > _PARALLEL_NS else int64(0)
+    helpers = as_record(Pool, pool if cost > _PARALLEL_NS else int64(0))
     slot = jobs.open_job(helpers, job)
     do_columns(job, int64(0))
     jobs.close_job(helpers, slot)
     jobs.count_helpers(frame, job)
-    if load(job, UniqueJob.mark_count) != 0:
+    if job.mark_count != 0:
         _finish(frame, job, source)
     if not failed(frame):
         _put_keys(frame, job, pool)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return prepare, do_columns
+    return prepare, do_columns, UniqueJob

@@ -11,11 +11,14 @@ from fusion.cpu_ops.keys.layout import Addition, KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_rows, share, share_index, unshare
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load_as
+from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -25,96 +28,95 @@ _TENSORS = 4
 
 
 @jit
-def _check(frame: int, tensors: int, dim: int) -> None:
+def _check(frame: int, tensors: Words, dim: int) -> None:
     """Checks that there are as many counts and steps as keys, and rows for those with a step."""
-    count = element_count(load(tensors, 0))
+    count = element_count(tensors[0])
     for number in range(1, _VALUES - _KEYS):
-        others = element_count(load(tensors, number))
+        others = element_count(tensors[number])
         if others != count:
             text = "counts and steps must be as many as the %lld keys, but %lld are there"
             fail(frame, INVALID_ARGUMENT, text, count, others)
             return
-    steps, rows = tf_tensor_data(load(tensors, _STEPS - _KEYS)), int64(0)
+    steps, rows = as_words(tf_tensor_data(tensors[_STEPS - _KEYS])), int64(0)
     for k in range(count):
-        rows += int64(load(steps, k) >= 0)
-    elements = element_count(load(tensors, _VALUES - _KEYS))
+        rows += int64(steps[k] >= 0)
+    elements = element_count(tensors[_VALUES - _KEYS])
     if elements != 0 and elements != rows * dim:
         text = "values has %lld elements, not %lld rows of %lld"
         fail(frame, INVALID_ARGUMENT, text, elements, rows, dim)
 
 
 @jit
-def _add(frame: int, table: int, index: int, tensors: int) -> None:
+def _add(frame: Frame, table: int, index: KeyIndex, tensors: Words) -> None:
     """What is done while table and index, at their addresses, are shared."""
-    state = kernel_state(frame)
-    dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
-    count = element_count(load(tensors, 0))
+    state = as_record(AccessState, kernel_state(frame))
+    dim, item = state.dim, state.item_bytes
+    count = element_count(tensors[0])
     count_rows(frame, count)
-    rows = new_output(frame, int64(0), int64(1), count, int64(1), int64(8))
+    rows = as_words(new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
     if failed(frame):
         return
-    addition = stack_words(Addition.SIZE)
-    for k in range(Addition.SIZE):
-        store(addition, k, 0)
-    store(addition, Addition.table, table)
-    store(addition, Addition.dim, dim)
-    store(addition, Addition.item_bytes, item)
-    keys = tf_tensor_data(load(tensors, 0))
-    counts = tf_tensor_data(load(tensors, _COUNTS - _KEYS))
-    steps = tf_tensor_data(load(tensors, _STEPS - _KEYS))
-    values = load(tensors, _VALUES - _KEYS)
+    addition = stack_record(Addition)
+    clear(addition)
+    addition.table = table
+    addition.dim = dim
+    addition.item_bytes = item
+    keys = as_words(tf_tensor_data(tensors[0]))
+    counts = tf_tensor_data(tensors[_COUNTS - _KEYS])
+    steps = as_words(tf_tensor_data(tensors[_STEPS - _KEYS]))
+    values = tensors[_VALUES - _KEYS]
     row = tf_tensor_data(values) if element_count(values) != 0 else int64(0)
     newest = int64(0)
     for k in range(count):
-        newest = max(newest, load(steps, k))
-        store(addition, Addition.first, row)
+        newest = max(newest, steps[k])
+        addition.first = row
         times = int64(load_as(counts, k, np.int32))
-        store(rows, k, put_key(index, load(keys, k), times, load(steps, k), addition))
-        if row != 0 and load(steps, k) >= 0:
+        rows[k] = put_key(index, keys[k], times, steps[k], addition)
+        if row != 0 and steps[k] >= 0:
             row += dim * item
     clock = atomic_load(index, KeyIndex.clock)
     if newest > clock:  # lookups in training go on counting from there
         atomic_add(index, KeyIndex.clock, newest - clock)
-    if load(addition, Addition.refused_count) > 0:
+    if addition.refused_count > 0:
         text = "there is no room for %lld keys more than the capacity of %lld rows"
-        refused = load(addition, Addition.refused_count)
-        fail(frame, RESOURCE_EXHAUSTED, text, refused, load(index, KeyIndex.capacity))
+        refused = addition.refused_count
+        fail(frame, RESOURCE_EXHAUSTED, text, refused, index.capacity)
 
 
 @jit
-def _add_shared(frame: int, tensors: int) -> None:
+def _add_shared(frame: Frame, tensors: Words) -> None:
     """Shares table and index, and adds the keys."""
-    state = kernel_state(frame)
-    table, shared = stack_words(SharedVariable.SIZE), stack_words(SharedVariable.SIZE)
-    for k in range(SharedVariable.SIZE):
-        store(table, k, 0)
-        store(shared, k, 0)
-    if share(frame, state + 8 * AccessState.table_access, int64(_TABLE), table):
-        index = share_index(frame, int64(_INDEX), shared)
+    state = as_record(AccessState, kernel_state(frame))
+    table = stack_record(SharedVariable)
+    shared = stack_record(SharedVariable)
+    clear(table)
+    clear(shared)
+    if share(frame, state.table_access, int64(_TABLE), table):
+        index = as_record(KeyIndex, share_index(frame, int64(_INDEX), shared))
         if index != 0:
-            dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
+            dim, item = state.dim, state.item_bytes
             check_rows(frame, table, index, dim * item, int64(-1))
             if not failed(frame):
-                _add(frame, load(table, SharedVariable.data), index, tensors)
+                _add(frame, table.data, index, tensors)
         unshare(shared)
     unshare(table)
 
 
-def add(frame: int) -> None:
+def add(frame: Frame) -> None:
     """The kernel body."""
     tensors = stack_words(int64(_TENSORS))
     for k in range(_TENSORS):
-        store(tensors, k, 0)
+        tensors[k] = 0
     for k in range(_TENSORS):
         if not failed(frame):
             take(frame, tensors, int64(_KEYS + k), int64(k))
     if not failed(frame):
-        _check(frame, tensors, load(kernel_state(frame), AccessState.dim))
+        _check(frame, tensors, as_record(AccessState, kernel_state(frame)).dim)
     if not failed(frame):
         _add_shared(frame, tensors)
     release(tensors, int64(_TENSORS))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return add

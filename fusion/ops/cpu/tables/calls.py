@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from fusion.cpu_ops.keys.gather import copy_missing
 from fusion.cpu_ops.keys.index import add_missing
-from fusion.cpu_ops.keys.layout import Addition, KeyedGather, KeyIndex
+from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_index, check_rows, failure
+from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 from fusion.runtime.native.frame import failed
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.pointers import as_record
 
 #: Keys that are worth another thread, and those of a task at least.
 PARALLEL_KEYS, TASK_KEYS = 4096, 512
@@ -31,20 +33,15 @@ _fail_full = failure(
 
 
 @jit
-def gather_of(call: int) -> int:
-    """The address of the `KeyedGather`."""
-    return call + 8 * KeyedCall.gather
-
-
-@jit
-def addition_of(call: int) -> int:
-    """The address of the `Addition`."""
-    return call + 8 * KeyedCall.addition
-
-
-@jit
 def set_variables(
-    frame: int, call: int, table: int, index: int, initial: int, dim: int, item: int, column: int
+    frame: Frame,
+    call: KeyedCall,
+    table: SharedVariable,
+    index: SharedVariable,
+    initial: SharedVariable,
+    dim: int,
+    item: int,
+    column: int,
 ) -> None:
     """Sets the variables of a call, or fails if they do not belong together.
 
@@ -55,76 +52,76 @@ def set_variables(
     check_index(frame, index, column)
     if failed(frame):
         return
-    words = load(index, SharedVariable.data)
+    words = as_record(KeyIndex, index.data)
     check_rows(frame, table, words, dim * item, column)
-    size = load(initial, SharedVariable.byte_count)
+    size = initial.byte_count
     if size < 2 * dim * item or size % (dim * item) != 0:
         _fail_initial(frame, column, size, dim * item, int64(0))
     if failed(frame):
         return
-    args, addition = gather_of(call), addition_of(call)
-    first = load(initial, SharedVariable.data)
-    store(args, KeyedGather.index, words)
-    store(args, KeyedGather.table, load(table, SharedVariable.data))
-    store(args, KeyedGather.row_bytes, dim * item)
-    store(args, KeyedGather.default, first)
-    store(addition, Addition.table, load(table, SharedVariable.data))
-    store(addition, Addition.samples, first + dim * item)
-    store(addition, Addition.sample_count, size // (dim * item) - 1)
-    store(addition, Addition.dim, dim)
-    store(addition, Addition.item_bytes, item)
+    args, addition = call.gather, call.addition
+    first = initial.data
+    args.index = words
+    args.table = table.data
+    args.row_bytes = dim * item
+    args.default = first
+    addition.table = table.data
+    addition.samples = first + dim * item
+    addition.sample_count = size // (dim * item) - 1
+    addition.dim = dim
+    addition.item_bytes = item
 
 
 @jit
-def begin_training(call: int) -> None:
+def begin_training(call: KeyedCall) -> None:
     """Has keys noted as seen, in a step that is there already, or else counted by the index."""
-    args, addition = gather_of(call), addition_of(call)
-    store(args, KeyedGather.addition, addition)
-    admission = load(load(args, KeyedGather.index), KeyIndex.admission)
-    store(addition, Addition.admission, admission)
-    clock = atomic_add(load(args, KeyedGather.index), KeyIndex.clock, int64(1)) + 1
-    if load(addition, Addition.step) < 0:
-        store(addition, Addition.step, clock)
-    store(addition, Addition.step, min(load(addition, Addition.step), int64(2**31 - 1)))
+    args, addition = call.gather, call.addition
+    args.addition = addition
+    admission = args.index.admission
+    addition.admission = admission
+    clock = atomic_add(args.index, KeyIndex.clock, int64(1)) + 1
+    if addition.step < 0:
+        addition.step = clock
+    addition.step = min(addition.step, int64(2**31 - 1))
 
 
 @jit
-def count_missing(call: int) -> int:
+def count_missing(call: KeyedCall) -> int:
     """Counts the keys that were not found."""
-    rows, missing_count = load(gather_of(call), KeyedGather.rows), int64(0)
-    for k in range(load(call, KeyedCall.key_count)):
-        missing_count += int64(load(rows, k) < 0)
-    store(call, KeyedCall.missing_count, missing_count)
+    rows, missing_count = call.gather.rows, int64(0)
+    for k in range(call.key_count):
+        missing_count += int64(rows[k] < 0)
+    call.missing_count = missing_count
     return missing_count
 
 
 @jit
-def list_missing(call: int, missing: int) -> None:
+def list_missing(call: KeyedCall, missing: Words) -> None:
     """Lists the keys that were not found, which are counted, at an address."""
-    rows, number = load(gather_of(call), KeyedGather.rows), int64(0)
-    for k in range(load(call, KeyedCall.key_count)):
-        if load(rows, k) < 0:
-            store(missing, number, int64(k))
+    rows, number = call.gather.rows, int64(0)
+    for k in range(call.key_count):
+        if rows[k] < 0:
+            missing[number] = int64(k)
             number += 1
-    store(call, KeyedCall.missing, missing)
+    call.missing = missing
 
 
 @jit
-def add_listed(call: int) -> None:
+def add_listed(call: KeyedCall) -> None:
     """Adds the keys that were not found, and gathers their rows."""
-    args, count = gather_of(call), load(call, KeyedCall.missing_count)
+    args, count = call.gather, call.missing_count
     if count == 0:
         return
-    keys, rows = load(args, KeyedGather.keys), load(args, KeyedGather.rows)
-    index = load(args, KeyedGather.index)
-    add_missing(index, keys, load(call, KeyedCall.key_count), rows, addition_of(call))
-    copy_missing(args, count, load(call, KeyedCall.missing))
+    keys, rows = args.keys, args.rows
+    index = args.index
+    add_missing(index, keys, call.key_count, rows, call.addition)
+    copy_missing(args, count, call.missing)
 
 
 @jit
-def check_room(frame: int, call: int, column: int) -> None:
+def check_room(frame: int, call: KeyedCall, column: int) -> None:
     """Fails if keys found no room that do not wait for it."""
-    index = load(gather_of(call), KeyedGather.index)
-    refused = load(addition_of(call), Addition.refused_count)
-    if refused > 0 and load(index, KeyIndex.waits) == 0:
-        _fail_full(frame, column, refused, load(index, KeyIndex.capacity), int64(0))
+    index = call.gather.index
+    refused = call.addition.refused_count
+    if refused > 0 and index.waits == 0:
+        _fail_full(frame, column, refused, index.capacity, int64(0))

@@ -9,41 +9,43 @@ from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.cpu_ops.keys.rows import pending_rows
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
+from fusion.runtime.layout import Words
 from fusion.runtime.native.frame import failed, new_output
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
 @jit
-def _new_vector(frame: int, number: int, count: int, item: int) -> int:
-    return new_output(frame, number, int64(1), count, int64(1), item)
+def _new_vector(frame: Frame, number: int, count: int, item: int) -> Words:
+    return as_words(new_output(frame, number, int64(1), count, int64(1), item))
 
 
 @jit
-def _write(frame: int, index: int) -> None:
+def _write(frame: Frame, index: KeyIndex) -> None:
     """Writes the entries of an index, which is held."""
-    count = load(index, KeyIndex.key_count)
+    count = index.key_count
     keys = _new_vector(frame, int64(0), count, int64(8))
     rows = _new_vector(frame, int64(1), count, int64(8))
     counts = _new_vector(frame, int64(2), count, int64(4))
     steps = _new_vector(frame, int64(3), count, int64(8))
-    pending_count = load(index, KeyIndex.pending_rows)
+    pending_count = index.pending_rows
     pending = _new_vector(frame, int64(4), pending_count, int64(8))
     aged = _new_vector(frame, int64(5), int64(1), int64(8))
     clock = _new_vector(frame, int64(6), int64(1), int64(8))
     if not failed(frame):
-        store(aged, 0, load(index, KeyIndex.aged_rows))
-        store(clock, 0, load(index, KeyIndex.clock))
+        aged[0] = index.aged_rows
+        clock[0] = index.clock
         write_entries(index, keys, rows, counts, steps)
         # They are released by one who has read them, and only become more.
         pending_rows(index, pending, pending_count)
 
 
-def entries(frame: int) -> None:
+def entries(frame: Frame) -> None:
     """The kernel body."""
-    shared = stack_words(SharedVariable.SIZE)
-    index = share_index(frame, int64(0), shared)
+    shared = stack_record(SharedVariable)
+    index = as_record(KeyIndex, share_index(frame, int64(0), shared))
     if index != 0:
         hold(index)
         _write(frame, index)
@@ -51,6 +53,6 @@ def entries(frame: int) -> None:
     unshare(shared)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return entries

@@ -17,8 +17,10 @@ from fusion.runtime.native.errors import (
 )
 from fusion.runtime.native.frame import attr, data, failed, output_matrix
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
 from fusion.runtime.native.memory_limit import fits_into_memory
+from fusion.runtime.native.pointers import as_words
 from fusion.runtime.native.system import (
     close_file,
     error_number,
@@ -80,13 +82,13 @@ def _content(frame: int, path: int, rows: int, width: int, size: int, in_memory:
     return address
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     dtype, slot = DTYPES[types["T"]], spec.slots
     stored, item = dtype.stored_type, dtype.item_bytes
 
     @jit
-    def read_table(frame: int, path: int) -> None:
+    def read_table(frame: Frame, path: int) -> None:
         rows, width = attr(frame, slot.rows), attr(frame, slot.width)
         in_memory, size = attr(frame, slot.in_memory) != 0, rows * width * item
         address = _content(frame, path, rows, width, size, in_memory)
@@ -100,13 +102,13 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]
         elif not failed(frame):
             output_matrix(frame, int64(0), int64(0), rows, width, stored)
 
-    def body(frame: int) -> None:
+    def body(frame: Frame) -> None:
         rows, width = attr(frame, slot.rows), attr(frame, slot.width)
         if rows > _MOST_BYTES // item // width:
             too_large = "a table of %lld rows of %lld elements is too large"
             fail(frame, INVALID_ARGUMENT, too_large, rows, width)
             return
-        text, size = string_at(data(frame, int64(0), int64(0)))
+        text, size = string_at(as_words(data(frame, int64(0), int64(0))))
         path = c_malloc(size + 1)
         if path == 0:
             fail(frame, RESOURCE_EXHAUSTED, "no memory for a path of %lld bytes", size)

@@ -8,32 +8,38 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.keys.gather import gather
-from fusion.cpu_ops.keys.layout import Addition, KeyedGather
 from fusion.ops.cpu.tables.calls import (
     PARALLEL_KEYS,
     TASK_KEYS,
     TASKS_PER_THREAD,
     add_listed,
-    addition_of,
     begin_training,
     check_room,
     count_missing,
-    gather_of,
     list_missing,
     set_variables,
 )
 from fusion.ops.cpu.tables.inputs import element_count, release, take
-from fusion.ops.cpu.tables.layout import AccessState, GatherJob, KeyedCall, SharedVariable
+from fusion.ops.cpu.tables.layout import AccessState, GatherJob, SharedVariable
 from fusion.ops.cpu.tables.sharing import share, share_all, unshare, unshare_all
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, stack_words, store, store_as
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load, load_as, store, store_as
+from fusion.runtime.native.pointers import (
+    as_record,
+    as_words,
+    clear,
+    stack_record,
+    stack_records,
+    stack_words,
+)
 from fusion.runtime.tensorflow.c_api import tf_num_dims, tf_tensor_data
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads.layout import Job, Pool
+from fusion.runtime.threads.layout import Pool
 
 #: Inputs.
 _TABLE, _INDEX, _INITIAL, _KEYS, _COUNTS, _STEP = range(6)
@@ -41,10 +47,10 @@ _VARIABLES, _OF_TABLES, _TENSORS = 3, 2, 3
 
 
 @jit
-def _take_keys(frame: int, job: int, tensors: int) -> None:
+def _take_keys(frame: Frame, job: GatherJob, tensors: Words) -> None:
     """Takes keys, counts and the step."""
-    call = job + 8 * GatherJob.call
-    args, addition = gather_of(call), addition_of(call)
+    call = job.call
+    args, addition = call.gather, call.addition
     keys = take(frame, tensors, int64(_KEYS), int64(_KEYS - _VARIABLES))
     if failed(frame):
         return
@@ -54,15 +60,15 @@ def _take_keys(frame: int, job: int, tensors: int) -> None:
         return
     count = element_count(keys)
     count_rows(frame, count)
-    store(call, KeyedCall.key_count, count)
-    store(args, KeyedGather.keys, tf_tensor_data(keys))
-    if load(kernel_state(frame), AccessState.has_int32_keys) != 0:
-        wide = scratch_bytes(frame, 8 * count)
+    call.key_count = count
+    args.keys = tf_tensor_data(keys)
+    if as_record(AccessState, kernel_state(frame)).has_int32_keys != 0:
+        wide = as_words(scratch_bytes(frame, 8 * count))
         if failed(frame):
             return
         for k in range(count):
-            store(wide, k, int64(load_as(tf_tensor_data(keys), k, np.int32)))
-        store(args, KeyedGather.keys, wide)
+            wide[k] = int64(load_as(tf_tensor_data(keys), k, np.int32))
+        args.keys = wide
     counts = take(frame, tensors, int64(_COUNTS), int64(_COUNTS - _VARIABLES))
     if failed(frame):
         return
@@ -71,7 +77,7 @@ def _take_keys(frame: int, job: int, tensors: int) -> None:
         fail(frame, INVALID_ARGUMENT, text, element_count(counts), count)
         return
     if element_count(counts) != 0:
-        store(addition, Addition.counts, tf_tensor_data(counts))
+        addition.counts = tf_tensor_data(counts)
     step = take(frame, tensors, int64(_STEP), int64(_STEP - _VARIABLES))
     if failed(frame):
         return
@@ -79,56 +85,55 @@ def _take_keys(frame: int, job: int, tensors: int) -> None:
         text = "step must have one element, but has %lld"
         fail(frame, INVALID_ARGUMENT, text, element_count(step))
         return
-    store(addition, Addition.step, load(tf_tensor_data(step), 0))
+    addition.step = load(tf_tensor_data(step), 0)
 
 
 @jit
-def _take_variables(frame: int, job: int, shared: int) -> bool:
+def _take_variables(frame: Frame, job: GatherJob, shared: SharedVariable) -> bool:
     """Shares the variables; whether they are there and belong together."""
-    state, numbers = kernel_state(frame), stack_words(int64(1))
-    of_tables = state + 8 * AccessState.table_access
-    of_indices = state + 8 * AccessState.index_access
+    state, numbers = as_record(AccessState, kernel_state(frame)), stack_words(int64(1))
+    of_tables = state.table_access
+    of_indices = state.index_access
     store_as(numbers, int64(0), np.int32(_TABLE), np.int32)
     store_as(numbers, int64(1), np.int32(_INITIAL), np.int32)
-    initial = shared + 8 * SharedVariable.SIZE
-    index = initial + 8 * SharedVariable.SIZE
+    initial, index = shared[1], shared[2]
     if not share_all(frame, of_tables, numbers, int64(_OF_TABLES), shared):
         return False
     if not share(frame, of_indices, int64(_INDEX), index):
         return False
-    dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
-    call = job + 8 * GatherJob.call
-    set_variables(frame, call, shared, index, initial, dim, item, int64(-1))
+    dim, item = state.dim, state.item_bytes
+    set_variables(frame, job.call, shared, index, initial, dim, item, int64(-1))
     return not failed(frame)
 
 
 @jit
-def work(job: int, helps: int) -> None:
+def work(job: GatherJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
-    call, size = job + 8 * GatherJob.call, load(job, GatherJob.task_keys)
-    count = load(call, KeyedCall.key_count)
+    call, size = job.call, job.task_keys
+    count = call.key_count
     while True:
         task = jobs.next_task(job, helps)
         if task < 0:
             return
-        gather(gather_of(call), task * size, min((task + 1) * size, count))
+        gather(call.gather, task * size, min((task + 1) * size, count))
 
 
 @jit
-def _gather_all(frame: int, job: int) -> None:
+def _gather_all(frame: Frame, job: GatherJob) -> None:
     """Gathers, by all threads that there are where that pays."""
-    state, count = kernel_state(frame), load(job + 8 * GatherJob.call, KeyedCall.key_count)
-    pool = load(state, AccessState.pool)
-    helpers = pool if count >= PARALLEL_KEYS else int64(0)
+    state = as_record(AccessState, kernel_state(frame))
+    count = job.call.key_count
+    pool = state.pool
+    helpers = as_record(Pool, pool if count >= PARALLEL_KEYS else int64(0))
     size = count
     if helpers != 0:
-        tasks = TASKS_PER_THREAD * (load(pool, Pool.thread_count) + 1)
+        tasks = TASKS_PER_THREAD * (pool.thread_count + 1)
         size = max((count + tasks - 1) // tasks, int64(TASK_KEYS))
     size = max(size, int64(1))
-    store(job, GatherJob.task_keys, size)
-    store(job, Job.kernel, load(state, State.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, (count + size - 1) // size)
+    job.task_keys = size
+    job.kernel = state.kernel
+    job.next_task = 0
+    job.task_count = (count + size - 1) // size
     slot = jobs.open_job(helpers, job)
     work(job, int64(0))
     jobs.close_job(helpers, slot)
@@ -136,46 +141,46 @@ def _gather_all(frame: int, job: int) -> None:
 
 
 @jit
-def _gather_shared(frame: int, job: int) -> None:
+def _gather_shared(frame: Frame, job: GatherJob) -> None:
     """What is done while the variables are shared."""
-    state, call = kernel_state(frame), job + 8 * GatherJob.call
-    args, count = gather_of(call), load(call, KeyedCall.key_count)
-    dim, item = load(state, AccessState.dim), load(state, AccessState.item_bytes)
-    is_training = load(state, AccessState.is_training) != 0
+    state = as_record(AccessState, kernel_state(frame))
+    call = job.call
+    args, count = call.gather, call.key_count
+    dim, item = state.dim, state.item_bytes
+    is_training = state.is_training != 0
     if is_training:
         begin_training(call)
-    store(args, KeyedGather.out, new_output(frame, int64(0), int64(2), count, dim, item))
-    store(args, KeyedGather.rows, new_output(frame, int64(1), int64(1), count, int64(1), int64(8)))
+    args.out = new_output(frame, int64(0), int64(2), count, dim, item)
+    args.rows = as_words(new_output(frame, int64(1), int64(1), count, int64(1), int64(8)))
     if failed(frame):
         return
     _gather_all(frame, job)
     if is_training and count_missing(call) > 0:
-        missing = scratch_bytes(frame, 8 * load(call, KeyedCall.missing_count))
+        missing = as_words(scratch_bytes(frame, 8 * call.missing_count))
         if not failed(frame):
             list_missing(call, missing)
             add_listed(call)
             check_room(frame, call, int64(-1))
 
 
-def gather_keys(frame: int) -> None:
+def gather_keys(frame: Frame) -> None:
     """The kernel body."""
-    job, tensors = stack_words(GatherJob.SIZE), stack_words(int64(_TENSORS))
-    shared = stack_words(_VARIABLES * SharedVariable.SIZE)
-    for k in range(GatherJob.SIZE):
-        store(job, k, 0)
+    job, tensors = as_record(GatherJob, stack_record(GatherJob)), stack_words(int64(_TENSORS))
+    shared = stack_records(SharedVariable, _VARIABLES)
+    clear(job)
     for k in range(_TENSORS):
-        store(tensors, k, 0)
+        tensors[k] = 0
     for k in range(_VARIABLES * SharedVariable.SIZE):
         store(shared, k, 0)
     _take_keys(frame, job, tensors)
     if not failed(frame):
         if _take_variables(frame, job, shared):
             _gather_shared(frame, job)
-        unshare(shared + 8 * SharedVariable.SIZE * _OF_TABLES)
+        unshare(shared[_OF_TABLES])
         unshare_all(shared, int64(_OF_TABLES))
     release(tensors, int64(_TENSORS))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return gather_keys, work
+    return gather_keys, work, GatherJob

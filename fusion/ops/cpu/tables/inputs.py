@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.frame import check, context, failed, status_of
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_get_input, tf_num_dims
 
 
 @jit
-def take(frame: int, tensors: int, index: int, number: int) -> int:
+def take(frame: Frame, tensors: Words, index: int, number: int) -> int:
     """The tensor of an input; 0 if it cannot be had.
 
     Args:
@@ -22,16 +23,16 @@ def take(frame: int, tensors: int, index: int, number: int) -> int:
     tf_get_input(context(frame), np.int32(index), tensors + 8 * number, status_of(frame))
     check(frame)
     if failed(frame):
-        store(tensors, number, 0)
-    return load(tensors, number)
+        tensors[number] = 0
+    return tensors[number]
 
 
 @jit
-def release(tensors: int, count: int) -> None:
+def release(tensors: Words, count: int) -> None:
     """Releases tensors; 0 is none."""
     for k in range(count):
-        if load(tensors, k) != 0:
-            tf_delete_tensor(load(tensors, k))
+        if tensors[k] != 0:
+            tf_delete_tensor(tensors[k])
 
 
 @jit

@@ -6,11 +6,11 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.cpu_ops.keys.layout import Addition, KeyedGather
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, Words, fields, record
 from fusion.runtime.tensorflow.dtypes import COMPUTED
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, UpdateAccess
-from fusion.runtime.threads.layout import Job
+from fusion.runtime.threads.layout import Job, Pool
 
 
 class AccessedDtype(Layout):
@@ -18,7 +18,7 @@ class AccessedDtype(Layout):
 
     dtype: Int64  # `TF_DataType`
     item_bytes: Int64
-    access: Address  # `UpdateAccess`, 0 where this TensorFlow does not let them be changed in place
+    access: UpdateAccess  # 0 where this TensorFlow does not let them be changed in place
 
 
 class AccessConstants(Layout):
@@ -29,15 +29,15 @@ class AccessConstants(Layout):
     dim: Int64
     is_training: Int64
     number: Int64
-    dtypes: Fields = fields(len(COMPUTED) * AccessedDtype.SIZE)
+    dtypes: AccessedDtype = record(AccessedDtype, len(COMPUTED))
 
 
 class AccessState(State):
     """The state of a node."""
 
-    table_access: Fields = fields(UpdateAccess.SIZE)  # for tables and slots
-    index_access: Fields = fields(UpdateAccess.SIZE)
-    pool: Address  # of threads, 0 for none
+    table_access: UpdateAccess = record(UpdateAccess)  # for tables and slots
+    index_access: UpdateAccess = record(UpdateAccess)
+    pool: Pool  # of threads, 0 for none
     item_bytes: Int64
     dim: Int64
     has_int32_keys: Flag
@@ -48,17 +48,17 @@ class AccessState(State):
 class KeyedCall(Layout):
     """Keys of one table, to be found and gathered, and added in training."""
 
-    gather: Fields = fields(KeyedGather.SIZE)
-    addition: Fields = fields(Addition.SIZE)
+    gather: KeyedGather = record(KeyedGather)
+    addition: Addition = record(Addition)
     key_count: Int64
-    missing: Address  # the numbers of keys that were not found, int64 [missing_count]
+    missing: Words  # the numbers of keys that were not found, int64 [missing_count]
     missing_count: Int64
 
 
 class GatherJob(Job):
     """What the tasks of a call share."""
 
-    call: Fields = fields(KeyedCall.SIZE)
+    call: KeyedCall = record(KeyedCall)
     task_keys: Int64
 
 
@@ -68,7 +68,7 @@ class SharedVariable(Layout):
     Of several that are shared at once the first has the lock of all.
     """
 
-    access: Address  # `UpdateAccess`
+    access: UpdateAccess
     variable: Address  # 0 if there is none
     is_locked: Flag
     has_tensor: Flag

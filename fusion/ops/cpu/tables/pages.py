@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Address, Fields, Int64, Layout, Words, fields
 from fusion.runtime.native.frame import check, new_output
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.layout import Frame
-from fusion.runtime.native.memory import c_memset, load, load_as, stack_words, store, store_as
+from fusion.runtime.native.memory import c_memset, load_as, store_as
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.native.system import (
     LARGE_PAGE,
     PAGE,
@@ -42,7 +43,7 @@ class _TensorInterface(Layout):
 
     functions: Address
     shape: Fields = fields(3)
-    buffer: Address  # `_ManagedBuffer`
+    buffer: _ManagedBuffer
 
 
 class _ManagedBuffer(Layout):
@@ -58,7 +59,7 @@ class _ManagedBuffer(Layout):
 
 
 @jit
-def zeros_output(frame: int, rank: int, rows: int, columns: int, item: int) -> int:
+def zeros_output(frame: Frame, rank: int, rows: int, columns: int, item: int) -> int:
     """The address of zeros [rows] or [rows, columns], of `item` bytes each, as the only output.
 
     0 if they cannot be had.
@@ -82,7 +83,7 @@ def _is_large(rows: int, columns: int, item: int) -> bool:
 
 
 @jit
-def _mapped_output(frame: int, rank: int, rows: int, columns: int, size: int) -> int:
+def _mapped_output(frame: Frame, rank: int, rows: int, columns: int, size: int) -> int:
     """The address of mapped memory as the output; 0 if the system or TensorFlow refuses it."""
     address = map_memory(size)
     if address == 0 or not give_mapped(frame, rank, rows, columns, address, size, False):
@@ -92,7 +93,7 @@ def _mapped_output(frame: int, rank: int, rows: int, columns: int, size: int) ->
 
 @jit
 def give_mapped(
-    frame: int, rank: int, rows: int, columns: int, address: int, size: int, even_shared: bool
+    frame: Frame, rank: int, rows: int, columns: int, address: int, size: int, even_shared: bool
 ) -> bool:
     """Makes mapped memory the only output, or gives it back to the system.
 
@@ -105,13 +106,13 @@ def give_mapped(
     Returns:
       Whether it is the output.
     """
-    context, status = load(frame, Frame.context), load(frame, Frame.status)
+    context, status = frame.context, frame.status
     dims = stack_words(2)
-    store(dims, 0, rows)
-    store(dims, 1, columns)
+    dims[0] = rows
+    dims[1] = columns
     datatype = tf_expected_output_datatype(context, np.int32(0))
     free = unmapper()
-    tensor = tf_new_tensor(datatype, dims, np.int32(rank), address, size, free, address)
+    tensor = as_words(tf_new_tensor(datatype, dims, np.int32(rank), address, size, free, address))
     if tensor == 0:
         unmap(address, size)
         return False
@@ -127,23 +128,23 @@ def give_mapped(
 
 
 @jit
-def _owner(tensor: int, data: int, size: int, deallocator: int) -> int:
+def _owner(tensor: Words, data: int, size: int, deallocator: int) -> int:
     """The tensor as the owner of its memory; 0, and the tensor as it was, if that is not possible.
 
     TF_NewTensor has no argument for it. The object is looked into, and believed if it has all that
     it was made of where it is looked for; TF_TensorMaybeMove tells whether it is the owner now.
     """
-    interface = load(tensor, 0)
+    interface = as_record(_TensorInterface, tensor[0])
     if not _is_readable(interface, 8 * _TensorInterface.SIZE):
         return int64(0)
-    buffer = load(interface, _TensorInterface.buffer)
+    buffer = interface.buffer
     if not _is_readable(buffer, 8 * _ManagedBuffer.SIZE):
         return int64(0)
     flag = buffer + 8 * _ManagedBuffer.owns_memory
-    known = load(buffer, _ManagedBuffer.data) == data
-    known = known and load(buffer, _ManagedBuffer.size) == size
-    known = known and load(buffer, _ManagedBuffer.deallocator) == deallocator
-    known = known and load(buffer, _ManagedBuffer.argument) == data
+    known = buffer.data == data
+    known = known and buffer.size == size
+    known = known and buffer.deallocator == deallocator
+    known = known and buffer.argument == data
     if not known or load_as(flag, 0, np.uint8) != 0:
         return int64(0)
     store_as(flag, 0, np.uint8(1), np.uint8)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fusion.cpu_ops.keys.index import remove
+from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.cpu_ops.keys.rows import age_rows, release_rows, retire_row
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import count_rows, failed, new_output
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load
+from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -22,44 +26,45 @@ _TENSORS = 2
 
 
 @jit
-def _remove(frame: int, index: int, tensors: int) -> None:
+def _remove(frame: Frame, index: KeyIndex, tensors: Words) -> None:
     """What is done while the index is shared."""
-    keys, count = tf_tensor_data(load(tensors, 0)), element_count(load(tensors, 0))
-    if element_count(load(tensors, 1)) != 1:
+    keys, count = as_words(tf_tensor_data(tensors[0])), element_count(tensors[0])
+    if element_count(tensors[1]) != 1:
         text = "release must have one element, but has %lld"
-        fail(frame, INVALID_ARGUMENT, text, element_count(load(tensors, 1)))
+        fail(frame, INVALID_ARGUMENT, text, element_count(tensors[1]))
         return
     count_rows(frame, count)
-    rows = new_output(frame, int64(0), int64(1), count, int64(1), int64(8))
+    rows = as_words(new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
     if failed(frame):
         return
-    released = load(tf_tensor_data(load(tensors, 1)), 0)
+    released = load(tf_tensor_data(tensors[1]), 0)
     release_rows(index, released)
     for k in range(count):
-        row = remove(index, load(keys, k))
+        row = remove(index, keys[k])
         if row > 0:
             retire_row(index, row)
-        store(rows, k, row - 1)
+        rows[k] = row - 1
     if released >= 0:
         age_rows(index)
 
 
-def remove_keys(frame: int) -> None:
+def remove_keys(frame: Frame) -> None:
     """The kernel body."""
-    tensors, shared = stack_words(int64(_TENSORS)), stack_words(SharedVariable.SIZE)
+    tensors = stack_words(int64(_TENSORS))
+    shared = stack_record(SharedVariable)
     for k in range(_TENSORS):
-        store(tensors, k, 0)
+        tensors[k] = 0
     for k in range(_TENSORS):
         if not failed(frame):
             take(frame, tensors, int64(_KEYS + k), int64(k))
     if not failed(frame):
-        index = share_index(frame, int64(_INDEX), shared)
+        index = as_record(KeyIndex, share_index(frame, int64(_INDEX), shared))
         if index != 0:
             _remove(frame, index, tensors)
         unshare(shared)
     release(tensors, int64(_TENSORS))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[int], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     """The kernel body."""
     return remove_keys

@@ -5,18 +5,9 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.cpu_ops.hot_rows.layout import StoreNames
+from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.tensorflow.layout import State
-
-
-class StoreGatherState(State):
-    """The state of a kernel; a `StoreColumn` for each table follows, and then texts."""
-
-    names: Address  # `StoreNames` of this process; 0 in a library of ops, which has no Python
-    store: Int64  # the name of the store: bytes from the state on, a C string
-    store_length: Int64
-    column_count: Int64
-    columns: Fields = fields(0)
 
 
 class StoreColumn(Layout):
@@ -28,6 +19,16 @@ class StoreColumn(Layout):
     dim: Int64
 
 
+class StoreGatherState(State):
+    """The state of a kernel; a `StoreColumn` for each table follows, and then texts."""
+
+    names: StoreNames  # of this process; 0 in a library of ops, which has no Python
+    store: Int64  # the name of the store: bytes from the state on, a C string
+    store_length: Int64
+    column_count: Int64
+    columns: StoreColumn = record(StoreColumn, 0)
+
+
 class StoreConstants(Layout):
     """What the builder of states needs to know: the indices of attrs, and the names of stores."""
 
@@ -35,4 +36,4 @@ class StoreConstants(Layout):
     num_tables: Int64
     tables: Int64
     dims: Int64
-    names: Address
+    names: StoreNames

@@ -31,9 +31,9 @@ from fusion.cpu_ops.updates.layout import (
     CodeWords,
     Instruction,
 )
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.runtime.layout import Flag, Int64, Layout, Words, fields
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as, store
+from fusion.runtime.native.memory import load_as
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 
@@ -46,7 +46,7 @@ _SHAPES = SCALAR_VECTOR + 1
 class CodeCheck(Layout):
     """What instructions are checked against, and how far that is."""
 
-    code: Address  # `CodeWords`
+    code: CodeWords
     variable_count: Int64
     value_count: Int64
     scalar_count: Int64
@@ -56,9 +56,9 @@ class CodeCheck(Layout):
     is_sweep: Flag
     needs_rows: Flag
     has_entries: Flag  # whether these are instructions for blocks with entries
-    first_buffers: Fields = fields(3)  # the register of the first buffer of each kind
-    buffer_counts: Fields = fields(3)  # how many buffers of each kind there are
-    written_counts: Fields = fields(3)  # how many have been written
+    first_buffers: Words = fields(3)  # the register of the first buffer of each kind
+    buffer_counts: Words = fields(3)  # how many buffers of each kind there are
+    written_counts: Words = fields(3)  # how many have been written
     results: Int64  # how many have been written
 
 
@@ -69,14 +69,14 @@ def word_of(code: int, index: int) -> int:
 
 
 @jit
-def check_code(creation: int, check: int, size: int) -> int:
+def check_code(creation: Creation, check: CodeCheck, size: int) -> int:
     """Refuses a node whose attr `code` may not be executed; the words of its instructions.
 
     Args:
       check: a `CodeCheck` with what comes from the node's attrs.
       size: the bytes of the attr.
     """
-    code = load(check, CodeCheck.code)
+    code = check.code
     if size % _WORD_BYTES != 0 or size < _WORD_BYTES * CodeWords.SIZE:
         refuse(creation, INVALID_ARGUMENT, "code has %lld bytes, which are no instructions", size)
         return int64(0)
@@ -93,11 +93,11 @@ def check_code(creation: int, check: int, size: int) -> int:
         refuse(creation, INVALID_ARGUMENT, text, words, first, second)
         return int64(0)
     _check_flags(creation, check, second)
-    store(check, CodeCheck.results, 0)
+    check.results = 0
     _check_block(creation, check, int64(CodeWords.with_entries), int64(0), first)
-    results = load(check, CodeCheck.results)
-    if results != load(check, CodeCheck.result_count):
-        text, count = "code has %lld results, not %lld", load(check, CodeCheck.result_count)
+    results = check.results
+    if results != check.result_count:
+        text, count = "code has %lld results, not %lld", check.result_count
         refuse(creation, INVALID_ARGUMENT, text, results, count)
     _check_block(creation, check, int64(CodeWords.without), first, second)
     return words
@@ -109,8 +109,8 @@ def _count_of(code: int, counts: int) -> int:
 
 
 @jit
-def _check_flags(creation: int, check: int, without: int) -> None:
-    code = load(check, CodeCheck.code)
+def _check_flags(creation: int, check: CodeCheck, without: int) -> None:
+    code = check.code
     is_sweep = word_of(code, int64(CodeWords.is_sweep))
     for field in (CodeWords.is_sweep, CodeWords.needs_rows, CodeWords.may_skip):
         flag = word_of(code, int64(field))
@@ -121,37 +121,37 @@ def _check_flags(creation: int, check: int, without: int) -> None:
     if without > 0 and is_sweep == 0:
         text = "code has %lld instructions for rows without entries, which do not change"
         refuse(creation, INVALID_ARGUMENT, text, without)
-    store(check, CodeCheck.is_sweep, is_sweep)
-    store(check, CodeCheck.needs_rows, word_of(code, int64(CodeWords.needs_rows)))
+    check.is_sweep = is_sweep
+    check.needs_rows = word_of(code, int64(CodeWords.needs_rows))
 
 
 @jit
-def _check_block(creation: int, check: int, counts: int, first: int, count: int) -> None:
+def _check_block(creation: Creation, check: CodeCheck, counts: int, first: int, count: int) -> None:
     """Checks the instructions from number `first` on."""
-    if load(creation, Creation.has_failed) != 0:
+    if creation.has_failed != 0:
         return
-    code, inputs = load(check, CodeCheck.code), load(check, CodeCheck.variable_count)
-    inputs += load(check, CodeCheck.scalar_count) + 1
-    store(check, CodeCheck.has_entries, int64(counts == CodeWords.with_entries))
+    code, inputs = check.code, check.variable_count
+    inputs += check.scalar_count + 1
+    check.has_entries = int64(counts == CodeWords.with_entries)
     for kind, field in (
         (OF_SCALAR, CodeCounts.scalars),
         (OF_ROWS, CodeCounts.rows),
         (OF_ENTRIES, CodeCounts.entries),
     ):
         buffers = word_of(code, counts + field)
-        store(check, CodeCheck.first_buffers + kind, inputs)
-        store(check, CodeCheck.buffer_counts + kind, buffers)
-        store(check, CodeCheck.written_counts + kind, 0)
+        check.first_buffers[kind] = inputs
+        check.buffer_counts[kind] = buffers
+        check.written_counts[kind] = 0
         inputs += buffers
     for index in range(first, first + count):
         if not _is_right(check, int64(CodeWords.SIZE + Instruction.SIZE * index)):
             refuse(creation, INVALID_ARGUMENT, "code: instruction %lld is not valid", index)
             return
     for kind in range(3):
-        buffers = load(check, CodeCheck.buffer_counts + kind)
-        if buffers != load(check, CodeCheck.written_counts + kind):
+        buffers = check.buffer_counts[kind]
+        if buffers != check.written_counts[kind]:
             text = "code says that there are %lld buffers, but %lld are written"
-            written = load(check, CodeCheck.written_counts + kind)
+            written = check.written_counts[kind]
             refuse(creation, INVALID_ARGUMENT, text, buffers, written)
 
 
@@ -159,20 +159,17 @@ def _check_block(creation: int, check: int, counts: int, first: int, count: int)
 
 
 @jit
-def _is_right(check: int, at: int) -> bool:
+def _is_right(check: CodeCheck, at: int) -> bool:
     """Whether the instruction at a word may be executed behind those before."""
-    code = load(check, CodeCheck.code)
-    opcode, count = (
-        word_of(code, at + Instruction.opcode),
-        word_of(code, at + Instruction.count),
-    )
+    code = check.code
+    opcode, count = word_of(code, at + Instruction.opcode), word_of(code, at + Instruction.count)
     out, left = word_of(code, at + Instruction.out), word_of(code, at + Instruction.left)
     right = word_of(code, at + Instruction.right)
     if opcode < 0 or opcode > RESULT:
         return False
     if opcode <= FILL:
         return _is_elementwise(check, opcode, count, out, left, right)
-    if load(check, CodeCheck.has_entries) == 0:
+    if check.has_entries == 0:
         return False
     if opcode == SUM:
         return _reads(check, left, OF_ENTRIES) and _writes(check, out, OF_ROWS)
@@ -184,7 +181,9 @@ def _is_right(check: int, at: int) -> bool:
 
 
 @jit
-def _is_elementwise(check: int, opcode: int, count: int, out: int, left: int, right: int) -> bool:
+def _is_elementwise(
+    check: CodeCheck, opcode: int, count: int, out: int, left: int, right: int
+) -> bool:
     """Whether all operands have the elements of the result, but for scalars."""
     if count < 0 or count > OF_SCALAR:
         return False
@@ -202,54 +201,54 @@ def _is_elementwise(check: int, opcode: int, count: int, out: int, left: int, ri
 
 
 @jit
-def _is_load(check: int, opcode: int, out: int, left: int) -> bool:
+def _is_load(check: CodeCheck, opcode: int, out: int, left: int) -> bool:
     """Whether there is what is loaded, where rows and entries are listed for that."""
     if opcode in (TAKE_VARIABLE, GATHER):
         # In a sweep rows are where they are.
-        is_there = 0 <= left < load(check, CodeCheck.variable_count)
+        is_there = 0 <= left < check.variable_count
         kind = OF_ROWS if opcode == GATHER else OF_ENTRIES
-        return is_there and load(check, CodeCheck.is_sweep) == 0 and _writes(check, out, kind)
-    wanted = SUM_VALUE if load(check, CodeCheck.deduplicates) != 0 else GATHER_VALUE
-    is_there = 0 <= left < load(check, CodeCheck.value_count)
+        return is_there and check.is_sweep == 0 and _writes(check, out, kind)
+    wanted = SUM_VALUE if check.deduplicates != 0 else GATHER_VALUE
+    is_there = 0 <= left < check.value_count
     return opcode == wanted and is_there and _writes(check, out, OF_ENTRIES)
 
 
 @jit
-def _is_change(check: int, opcode: int, out: int, left: int) -> bool:
+def _is_change(check: CodeCheck, opcode: int, out: int, left: int) -> bool:
     """Whether there is what is scattered to, or the result, which is the next."""
-    if load(check, CodeCheck.needs_rows) == 0:
+    if check.needs_rows == 0:
         return False
     if opcode == RESULT:
-        if out != load(check, CodeCheck.results) or load(check, CodeCheck.deduplicates) != 0:
+        if out != check.results or check.deduplicates != 0:
             return False
-        store(check, CodeCheck.results, out + 1)
-    elif out < 0 or out >= load(check, CodeCheck.variable_count):
+        check.results = out + 1
+    elif out < 0 or out >= check.variable_count:
         return False
     return _reads(check, left, OF_ENTRIES)
 
 
 @jit
-def _reads(check: int, register: int, kind: int) -> bool:
+def _reads(check: CodeCheck, register: int, kind: int) -> bool:
     """Whether a register is there, has elements of a kind, and has been written."""
-    buffer = register - load(check, CodeCheck.first_buffers + kind)
-    if 0 <= buffer < load(check, CodeCheck.written_counts + kind):
+    buffer = register - check.first_buffers[kind]
+    if 0 <= buffer < check.written_counts[kind]:
         return True
-    variables = load(check, CodeCheck.variable_count)
+    variables = check.variable_count
     if kind == OF_ROWS:
-        return load(check, CodeCheck.is_sweep) != 0 and 0 <= register < variables
+        return check.is_sweep != 0 and 0 <= register < variables
     # The last of the scalars is zero.
-    is_scalar = variables <= register <= variables + load(check, CodeCheck.scalar_count)
+    is_scalar = variables <= register <= variables + check.scalar_count
     return kind == OF_SCALAR and is_scalar
 
 
 @jit
-def _writes(check: int, register: int, kind: int) -> bool:
+def _writes(check: CodeCheck, register: int, kind: int) -> bool:
     """Whether a register is there and may be written, which is noted."""
-    if kind == OF_ROWS and 0 <= register < load(check, CodeCheck.variable_count):
-        return load(check, CodeCheck.is_sweep) != 0
-    buffer = register - load(check, CodeCheck.first_buffers + kind)
-    written = load(check, CodeCheck.written_counts + kind)
-    if buffer == written < load(check, CodeCheck.buffer_counts + kind):
-        store(check, CodeCheck.written_counts + kind, written + 1)
+    if kind == OF_ROWS and 0 <= register < check.variable_count:
+        return check.is_sweep != 0
+    buffer = register - check.first_buffers[kind]
+    written = check.written_counts[kind]
+    if buffer == written < check.buffer_counts[kind]:
+        check.written_counts[kind] = written + 1
         return True
     return 0 <= buffer < written

@@ -5,14 +5,13 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import COMPUTED, DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.runtime.tensorflow.variable_access import AccessRequest
+from fusion.runtime.tensorflow.variable_access import AccessRequest, UpdateAccess
 
 
 class UpdateAttrs(Layout):
@@ -37,19 +36,19 @@ class UpdateDtype(Layout):
 
     dtype: Int64  # `TF_DataType`
     item_bytes: Int64
-    access: Address  # `UpdateAccess`, 0 where TensorFlow does not let them be updated in place
+    access: UpdateAccess  # 0 where TensorFlow does not let them be updated in place
 
 
 class UpdateConstants(UpdateAttrs):
     """The indices of attrs, and what there is of each dtype."""
 
-    dtypes: Fields = fields(len(COMPUTED) * UpdateDtype.SIZE)
+    dtypes: UpdateDtype = record(UpdateDtype, len(COMPUTED))
 
 
 def constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
     """The words of `UpdateConstants`."""
     attrs = [attr.name for attr in spec.attrs]
-    words: list[Word] = [attrs.index(name) for name in inspect.get_annotations(UpdateAttrs)]
+    words: list[Word] = [attrs.index(name) for name in UpdateAttrs.FIELDS]
     for dtype in COMPUTED:
         request = AccessRequest(dtype, device, updates=True)
         words += [DTYPES[dtype].enum, DTYPES[dtype].item_bytes, access(request)]

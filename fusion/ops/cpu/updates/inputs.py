@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.updates.layout import ValueSource
 from fusion.ops.cpu.updates.layout import UpdateJob, UpdateState
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.frame import check, context, count_rows, failed, new_output, status_of
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import load
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
     tf_dim,
@@ -20,55 +21,55 @@ from fusion.runtime.tensorflow.c_api import (
 
 
 @jit
-def tensor_count(state: int) -> int:
+def tensor_count(state: UpdateState) -> int:
     """The number of inputs that are tensors: ids, values and scalars."""
-    return 1 + load(state, UpdateState.value_count) + load(state, UpdateState.scalar_count)
+    return 1 + state.value_count + state.scalar_count
 
 
 @jit
-def release_inputs(tensors: int, count: int) -> None:
+def release_inputs(tensors: Words, count: int) -> None:
     """Releases tensors; 0 is none."""
     for k in range(count):
-        if load(tensors, k) != 0:
-            tf_delete_tensor(load(tensors, k))
+        if tensors[k] != 0:
+            tf_delete_tensor(tensors[k])
 
 
 @jit
-def _take(frame: int, state: int, tensors: int, index: int) -> int:
+def _take(frame: Frame, state: UpdateState, tensors: Words, index: int) -> int:
     """The tensor number `index` behind the handles; 0 if it cannot be had."""
-    number = np.int32(load(state, UpdateState.variable_count) + index)
+    number = np.int32(state.variable_count + index)
     tf_get_input(context(frame), number, tensors + 8 * index, status_of(frame))
     check(frame)
     if failed(frame):
-        store(tensors, index, 0)
-    return load(tensors, index)
+        tensors[index] = 0
+    return tensors[index]
 
 
 @jit
-def take_inputs(frame: int, job: int, tensors: int) -> int:
+def take_inputs(frame: Frame, job: UpdateJob, tensors: Words) -> int:
     """Takes all tensors and makes the results; returns the address of ids.
 
     Args:
       tensors: out, to be released, [tensor_count], zeros.
     """
-    state = load(job, UpdateJob.state)
+    state = job.state
     ids = _take(frame, state, tensors, int64(0))
     if failed(frame):
         return int64(0)
     count = _elements(ids)
-    store(job, UpdateJob.id_count, count)
+    job.id_count = count
     count_rows(frame, count)
-    values = load(state, UpdateState.value_count)
+    values = state.value_count
     for index in range(values):
         if not failed(frame):
             _take_value(frame, job, tensors, int64(index))
-    for index in range(load(state, UpdateState.scalar_count)):
+    for index in range(state.scalar_count):
         if not failed(frame):
             _take_scalar(frame, job, tensors, int64(index))
-    dim, item = load(state, UpdateState.dim), load(state, UpdateState.item_bytes)
-    for index in range(load(state, UpdateState.result_count)):
+    dim, item = state.dim, state.item_bytes
+    for index in range(state.result_count):
         result = new_output(frame, int64(index), int64(2), count, dim, item)
-        store(load(job, UpdateJob.results), index, result)
+        job.results[index] = result
     return tf_tensor_data(ids)
 
 
@@ -81,20 +82,17 @@ def _elements(tensor: int) -> int:
 
 
 @jit
-def _take_value(frame: int, job: int, tensors: int, index: int) -> None:
-    state = load(job, UpdateJob.state)
+def _take_value(frame: Frame, job: UpdateJob, tensors: Words, index: int) -> None:
+    state = job.state
     tensor = _take(frame, state, tensors, 1 + index)
     if failed(frame):
         return
-    rank, count = int64(tf_num_dims(tensor)), load(job, UpdateJob.id_count)
+    rank, count = int64(tf_num_dims(tensor)), job.id_count
     if rank != 2:
         fail(frame, INVALID_ARGUMENT, "values[%lld] has rank %lld, not 2", index, rank)
         return
     rows, width = tf_dim(tensor, np.int32(0)), tf_dim(tensor, np.int32(1))
-    offset, dim = (
-        load(state, load(state, UpdateState.offsets) + index),
-        load(state, UpdateState.dim),
-    )
+    offset, dim = load(state, state.offsets + index), state.dim
     if offset < 0 and rows != count:
         text = "values[%lld] has %lld rows, but there are %lld ids"
         fail(frame, INVALID_ARGUMENT, text, index, rows, count)
@@ -107,16 +105,16 @@ def _take_value(frame: int, job: int, tensors: int, index: int) -> None:
     elif offset > width - dim:
         text = "values[%lld] has %lld columns, fewer than %lld from %lld on"
         fail(frame, INVALID_ARGUMENT, text, index, width, dim, offset)
-    item = load(state, UpdateState.item_bytes)
-    source = load(job, UpdateJob.values) + 8 * ValueSource.SIZE * index
-    store(source, ValueSource.first, tf_tensor_data(tensor) + max(offset, int64(0)) * item)
-    store(source, ValueSource.step, width * item)
+    item = state.item_bytes
+    source = job.values[index]
+    source.first = tf_tensor_data(tensor) + max(offset, int64(0)) * item
+    source.step = width * item
 
 
 @jit
-def _take_scalar(frame: int, job: int, tensors: int, index: int) -> None:
-    state = load(job, UpdateJob.state)
-    tensor = _take(frame, state, tensors, 1 + load(state, UpdateState.value_count) + index)
+def _take_scalar(frame: Frame, job: UpdateJob, tensors: Words, index: int) -> None:
+    state = job.state
+    tensor = _take(frame, state, tensors, 1 + state.value_count + index)
     if failed(frame):
         return
     elements = _elements(tensor)
@@ -124,4 +122,4 @@ def _take_scalar(frame: int, job: int, tensors: int, index: int) -> None:
         text = "scalars[%lld] has %lld elements, not 1"
         fail(frame, INVALID_ARGUMENT, text, index, elements)
         return
-    store(load(job, UpdateJob.scalars), index, tf_tensor_data(tensor))
+    job.scalars[index] = tf_tensor_data(tensor)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.updates.layout import Block
-from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, fields
+from fusion.cpu_ops.updates.layout import Block, ValueSource
+from fusion.runtime.layout import Address, Flag, Int64, Layout, Words, record
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
-from fusion.runtime.threads.layout import Job
+from fusion.runtime.threads.layout import Job, Pool
 
 
 class Code(Layout):
@@ -22,8 +22,8 @@ class Code(Layout):
 class UpdateState(State):
     """The state of a node. Instructions follow, then offsets of values and flags of variables."""
 
-    access: Fields = fields(UpdateAccess.SIZE)
-    pool: Address  # of threads, 0 for none
+    access: UpdateAccess = record(UpdateAccess)
+    pool: Pool  # of threads, 0 for none
     kernel_of_blocks: Address  # `fusion.cpu_ops.updates.blocks`
     item_bytes: Int64
     ids_dtype: Int64
@@ -40,18 +40,18 @@ class UpdateState(State):
     sparse_count: Int64  # of variables with the flag
     offsets: Int64  # where in the state the offsets of values are, in words
     sparse: Int64  # the flags of variables
-    with_entries: Fields = fields(Code.SIZE)  # `Code` of blocks with entries
-    without: Fields = fields(Code.SIZE)  # of blocks without
+    with_entries: Code = record(Code)  # of blocks with entries
+    without: Code = record(Code)  # of blocks without
 
 
 class UpdateJob(Job):
     """What the tasks of a call share."""
 
-    state: Address
-    variables: Address  # of the first row of each, int64
-    values: Address  # `ValueSource` of each
-    scalars: Address  # of each, int64
-    results: Address  # of each, int64
+    state: UpdateState
+    variables: Words  # of the first row of each, int64
+    values: ValueSource  # of each
+    scalars: Words  # of each, int64
+    results: Words  # of each, int64
     zero: Int64  # 0, the sum of no entries
     ids: Address
     id_count: Int64
@@ -59,14 +59,14 @@ class UpdateJob(Job):
     block_bits: Int64  # a block has 1 << block_bits rows
     block_count: Int64
     task_blocks: Int64  # blocks of a task
-    entries: Address  # sorted, see `grouping`; where values are summed first one for each row
+    entries: Words  # sorted, see `grouping`; where values are summed first one for each row
     entry_count: Int64
     shift: Int64
     ungrouped: Address  # where values are summed first: sorted, all of them
-    rows: Address  # distinct rows, and where their entries start; where they are needed
-    starts: Address
+    rows: Words  # distinct rows, and where their entries start; where they are needed
+    starts: Words
     marks: Address  # of all rows those that have ids, see `Block.marks`, or 0
-    sums: Address  # of each value those of all rows, where there are marks
+    sums: Words  # of each value those of all rows, where there are marks
     distinct_count: Int64
     most_entries: Int64  # of a block
     skips: Flag  # whether rows of zero slots stay
@@ -76,7 +76,7 @@ class Worker(Layout):
     """What a thread works with."""
 
     memory: Address  # from malloc
-    registers_with: Address  # of blocks with entries, int64
-    registers_without: Address
-    locals: Address  # of each entry its row among those of the block
-    block: Fields = fields(Block.SIZE)
+    registers_with: Words  # of blocks with entries, int64
+    registers_without: Words
+    locals: Words  # of each entry its row among those of the block
+    block: Block = record(Block)

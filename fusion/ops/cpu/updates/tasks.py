@@ -7,19 +7,14 @@ wherever they are.
 from __future__ import annotations
 
 from fusion.cpu_ops.updates.grouping import first_at
-from fusion.cpu_ops.updates.layout import MARK_BYTES, Block
+from fusion.cpu_ops.updates.layout import MARK_BYTES, Instruction
 from fusion.cpu_ops.updates.zeros import is_zero
 from fusion.cpu_ops.vectors import tile_ops
 from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import (
-    c_free,
-    c_malloc,
-    call_at,
-    load,
-    stack_words,
-    store,
-)
+from fusion.runtime.native.memory import c_free, c_malloc, call_at, load, store
+from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.threads.jobs import next_task
 
 _LINE = 64
@@ -40,182 +35,174 @@ def _buffer_bytes(elements: int, item: int) -> int:
 
 
 @jit
-def _register_count(state: int, code: int) -> int:
+def _register_count(state: UpdateState, code: Code) -> int:
     return (
-        load(state, UpdateState.variable_count)
-        + load(state, UpdateState.scalar_count)
+        state.variable_count
+        + state.scalar_count
         + 1
-        + load(code, Code.scalar_buffers)
-        + load(code, Code.row_buffers)
-        + load(code, Code.entry_buffers)
+        + code.scalar_buffers
+        + code.row_buffers
+        + code.entry_buffers
     )
 
 
 @jit
-def code_with(state: int) -> int:
-    """The address of the `Code` of blocks with entries."""
-    return state + 8 * UpdateState.with_entries
-
-
-@jit
-def code_without(state: int) -> int:
-    """The address of the `Code` of blocks without."""
-    return state + 8 * UpdateState.without
-
-
-@jit
-def open_worker(worker: int, job: int) -> bool:
+def open_worker(worker: Worker, job: UpdateJob) -> bool:
     """Begins with the memory that blocks need; whether there is it."""
-    state = load(job, UpdateJob.state)
-    dim, item = load(state, UpdateState.dim), load(state, UpdateState.item_bytes)
-    row_bytes = _buffer_bytes(dim << load(job, UpdateJob.block_bits), item)
-    entry_bytes = _buffer_bytes(dim * load(job, UpdateJob.most_entries), item)
-    first, second = code_with(state), code_without(state)
-    rows = max(load(first, Code.row_buffers), load(second, Code.row_buffers))
-    scalars = max(load(first, Code.scalar_buffers), load(second, Code.scalar_buffers))
+    state = job.state
+    dim, item = state.dim, state.item_bytes
+    row_bytes = _buffer_bytes(dim << job.block_bits, item)
+    entry_bytes = _buffer_bytes(dim * job.most_entries, item)
+    first, second = state.with_entries, state.without
+    rows = max(first.row_buffers, second.row_buffers)
+    scalars = max(first.scalar_buffers, second.scalar_buffers)
     words = _register_count(state, first) + _register_count(state, second)
-    words += scalars + load(job, UpdateJob.most_entries)
-    entries = load(first, Code.entry_buffers)
+    words += scalars + job.most_entries
+    entries = first.entry_buffers
     size = rows * row_bytes + entries * entry_bytes + _LINE + 8 * words
-    store(worker, Worker.memory, c_malloc(size))
-    if load(worker, Worker.memory) == 0:
+    worker.memory = c_malloc(size)
+    if worker.memory == 0:
         return False
-    row_buffers = (load(worker, Worker.memory) + _LINE - 1) // _LINE * _LINE
+    row_buffers = (worker.memory + _LINE - 1) // _LINE * _LINE
     entry_buffers = row_buffers + rows * row_bytes
-    store(worker, Worker.registers_with, entry_buffers + entries * entry_bytes)
-    end = load(worker, Worker.registers_with) + 8 * _register_count(state, first)
-    store(worker, Worker.registers_without, end)
+    worker.registers_with = as_words(entry_buffers + entries * entry_bytes)
+    end = worker.registers_with + 8 * _register_count(state, first)
+    worker.registers_without = as_words(end)
     scalar_buffers = end + 8 * _register_count(state, second)
-    store(worker, Worker.locals, scalar_buffers + 8 * scalars)
+    worker.locals = as_words(scalar_buffers + 8 * scalars)
     for which in range(2):
-        code = second if which else first
+        code = as_record(Code, second if which else first)
         field = Worker.registers_without if which else Worker.registers_with
         register = _put_inputs(job, load(worker, field))
-        count = load(code, Code.scalar_buffers)
+        count = code.scalar_buffers
         register = _put_buffers(register, scalar_buffers, count, int64(8))
-        register = _put_buffers(register, row_buffers, load(code, Code.row_buffers), row_bytes)
-        _put_buffers(register, entry_buffers, load(code, Code.entry_buffers), entry_bytes)
+        register = _put_buffers(register, row_buffers, code.row_buffers, row_bytes)
+        _put_buffers(register, entry_buffers, code.entry_buffers, entry_bytes)
     _begin_block(worker, job)
     return True
 
 
 @jit
-def _put_inputs(job: int, registers: int) -> int:
+def _put_inputs(job: UpdateJob, registers: int) -> Words:
     """Writes the registers of scalars and of zero; returns the address of the next."""
-    state = load(job, UpdateJob.state)
-    register = registers + 8 * load(state, UpdateState.variable_count)
-    for k in range(load(state, UpdateState.scalar_count)):
-        store(register, k, load(load(job, UpdateJob.scalars), k))
-    register += 8 * load(state, UpdateState.scalar_count)
+    state = job.state
+    register = registers + 8 * state.variable_count
+    for k in range(state.scalar_count):
+        store(register, k, job.scalars[k])
+    register += 8 * state.scalar_count
     store(register, 0, job + 8 * UpdateJob.zero)
-    return register + 8
+    return as_words(register + 8)
 
 
 @jit
-def _put_buffers(register: int, first: int, count: int, size: int) -> int:
+def _put_buffers(register: Words, first: int, count: int, size: int) -> Words:
     """Writes the registers of buffers side by side; returns the address of the next."""
     for k in range(count):
-        store(register, k, first + k * size)
-    return register + 8 * count
+        register[k] = first + k * size
+    return as_words(register + 8 * count)
 
 
 @jit
-def _begin_block(worker: int, job: int) -> None:
+def _begin_block(worker: Worker, job: UpdateJob) -> None:
     """Sets what is the same for all blocks."""
-    block = worker + 8 * Worker.block
-    state = load(job, UpdateJob.state)
-    store(block, Block.dim, load(state, UpdateState.dim))
-    store(block, Block.shift, load(job, UpdateJob.shift))
-    store(block, Block.starts, load(job, UpdateJob.starts))
-    store(block, Block.summands, load(job, UpdateJob.ungrouped))
-    has_one_each = load(state, UpdateState.deduplicates) != 0
-    is_listed = load(state, UpdateState.is_sweep) == 0
-    locals_of = int64(0) if has_one_each and is_listed else load(worker, Worker.locals)
-    store(block, Block.locals, locals_of)
-    store(block, Block.marks, 0)
-    store(block, Block.sums, load(job, UpdateJob.sums))
-    store(block, Block.variables, load(job, UpdateJob.variables))
-    store(block, Block.values, load(job, UpdateJob.values))
-    store(block, Block.results, load(job, UpdateJob.results))
+    block = worker.block
+    state = job.state
+    block.dim = state.dim
+    block.shift = job.shift
+    block.starts = job.starts
+    block.summands = as_words(job.ungrouped)
+    has_one_each = state.deduplicates != 0
+    is_listed = state.is_sweep == 0
+    locals_of = int64(0) if has_one_each and is_listed else worker.locals
+    block.locals = locals_of
+    block.marks = 0
+    block.sums = job.sums
+    block.variables = job.variables
+    block.values = job.values
+    block.results = job.results
 
 
 @jit
-def set_dim(worker: int, dim: int) -> None:
+def set_dim(worker: Worker, dim: int) -> None:
     """Sets the elements of a row."""
-    store(worker, Worker.block + Block.dim, dim)
+    worker.block.dim = dim
 
 
 @jit
-def close_worker(worker: int) -> None:
+def close_worker(worker: Worker) -> None:
     """Gives the memory back."""
-    if load(worker, Worker.memory) != 0:
-        c_free(load(worker, Worker.memory))
+    if worker.memory != 0:
+        c_free(worker.memory)
 
 
 @jit
-def _execute(worker: int, job: int, code: int, registers: int, first: int, count: int) -> None:
+def _execute(
+    worker: Worker, job: UpdateJob, code: Code, registers: Words, first: int, count: int
+) -> None:
     """Executes instructions for rows of the variables from `first` on; entries are in the block."""
-    state, block = load(job, UpdateJob.state), worker + 8 * Worker.block
-    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
-    for k in range(load(state, UpdateState.variable_count)):
-        store(registers, k, load(load(job, UpdateJob.variables), k) + first * size)
-    store(block, Block.instructions, state + 8 * load(code, Code.offset))
-    store(block, Block.instruction_count, load(code, Code.instruction_count))
-    store(block, Block.registers, registers)
-    store(block, Block.row_count, count)
-    call_at(load(state, UpdateState.kernel_of_blocks), block)
+    state, block = job.state, worker.block
+    size = state.dim * state.item_bytes
+    for k in range(state.variable_count):
+        registers[k] = job.variables[k] + first * size
+    block.instructions = as_record(Instruction, state + 8 * code.offset)
+    block.instruction_count = code.instruction_count
+    block.registers = registers
+    block.row_count = count
+    call_at(state.kernel_of_blocks, block)
 
 
 @jit
-def execute_with(worker: int, job: int, first: int, count: int, start: int, end: int) -> None:
+def execute_with(
+    worker: Worker, job: UpdateJob, first: int, count: int, start: int, end: int
+) -> None:
     """Executes the program for rows that have the entries [start, end)."""
-    state, block = load(job, UpdateJob.state), worker + 8 * Worker.block
-    store(block, Block.entries, load(job, UpdateJob.entries) + 8 * start)
-    store(block, Block.entry_count, end - start)
-    registers = load(worker, Worker.registers_with)
-    _execute(worker, job, code_with(state), registers, first, count)
+    state, block = job.state, worker.block
+    block.entries = as_words(job.entries + 8 * start)
+    block.entry_count = end - start
+    registers = worker.registers_with
+    _execute(worker, job, state.with_entries, registers, first, count)
 
 
 @jit
-def execute_without(worker: int, job: int, first: int, count: int) -> None:
+def execute_without(worker: Worker, job: UpdateJob, first: int, count: int) -> None:
     """Executes the program for rows side by side that have no entries."""
-    registers = load(worker, Worker.registers_without)
-    _execute(worker, job, code_without(load(job, UpdateJob.state)), registers, first, count)
+    registers = worker.registers_without
+    _execute(worker, job, job.state.without, registers, first, count)
 
 
 @jit
-def _has_zero_slots(job: int, first: int, count: int) -> bool:
+def _has_zero_slots(job: UpdateJob, first: int, count: int) -> bool:
     """Whether all slots of rows are zeros, of no sign."""
-    state = load(job, UpdateJob.state)
-    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
-    for k in range(1, load(state, UpdateState.variable_count)):
-        if not is_zero(load(load(job, UpdateJob.variables), k) + first * size, count * size):
+    state = job.state
+    size = state.dim * state.item_bytes
+    for k in range(1, state.variable_count):
+        if not is_zero(job.variables[k] + first * size, count * size):
             return False
     return True
 
 
 @jit
-def _sweep_without(worker: int, job: int, first: int, count: int) -> None:
+def _sweep_without(worker: Worker, job: UpdateJob, first: int, count: int) -> None:
     """Executes the program for a block without entries, unless it stays as it is.
 
     To skip single rows is slower than to go through all: each row that is left would cost a call of
     every instruction.
     """
-    if load(job, UpdateJob.skips) == 0 or not _has_zero_slots(job, first, count):
+    if job.skips == 0 or not _has_zero_slots(job, first, count):
         execute_without(worker, job, first, count)
 
 
 @jit
-def _sweep_blocks(worker: int, job: int, begin: int, end: int) -> None:
+def _sweep_blocks(worker: Worker, job: UpdateJob, begin: int, end: int) -> None:
     """Does the blocks [begin, end) of a sweep."""
-    bits, shift = load(job, UpdateJob.block_bits), load(job, UpdateJob.shift)
-    entries, total = load(job, UpdateJob.entries), load(job, UpdateJob.entry_count)
-    stop, locals_of = first_at(entries, total, shift, begin << bits), load(worker, Worker.locals)
+    bits, shift = job.block_bits, job.shift
+    entries, total = job.entries, job.entry_count
+    stop, locals_of = first_at(entries, total, shift, begin << bits), worker.locals
     for index in range(begin, end):
         first, start = index << bits, stop
-        count = min(int64(1) << bits, load(job, UpdateJob.row_count) - first)
-        while stop < total and load(entries, stop) >> shift < first + count:
-            store(locals_of, stop - start, (load(entries, stop) >> shift) - first)
+        count = min(int64(1) << bits, job.row_count - first)
+        while stop < total and entries[stop] >> shift < first + count:
+            locals_of[stop - start] = (entries[stop] >> shift) - first
             stop += 1
         if start < stop:
             execute_with(worker, job, first, count, start, stop)
@@ -224,65 +211,65 @@ def _sweep_blocks(worker: int, job: int, begin: int, end: int) -> None:
 
 
 @jit
-def _ask_for(job: int, index: int) -> None:
+def _ask_for(job: UpdateJob, index: int) -> None:
     """Asks for the rows of a block, which lie far from each other, if there is one."""
-    state, bits = load(job, UpdateJob.state), load(job, UpdateJob.block_bits)
-    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
-    if load(job, UpdateJob.row_count) * size * load(state, UpdateState.variable_count) <= _CACHED:
+    state, bits = job.state, job.block_bits
+    size = state.dim * state.item_bytes
+    if job.row_count * size * state.variable_count <= _CACHED:
         return
-    end = min((index + 1) << bits, load(job, UpdateJob.distinct_count))
+    end = min((index + 1) << bits, job.distinct_count)
     for k in range(index << bits, end):
-        offset = load(load(job, UpdateJob.rows), k) * size
-        for variable in range(load(state, UpdateState.variable_count)):
-            row = load(load(job, UpdateJob.variables), variable) + offset
+        offset = job.rows[k] * size
+        for variable in range(state.variable_count):
+            row = job.variables[variable] + offset
             for line in range(min((size + _LINE - 1) // _LINE, _LINES_AHEAD)):
                 _claim(row + line * _LINE)
 
 
 @jit
-def _listed_blocks(worker: int, job: int, begin: int, end: int) -> None:
+def _listed_blocks(worker: Worker, job: UpdateJob, begin: int, end: int) -> None:
     """Does the blocks [begin, end) of rows that have entries."""
-    bits, starts = load(job, UpdateJob.block_bits), load(job, UpdateJob.starts)
-    locals_of, block = load(worker, Worker.locals), worker + 8 * Worker.block
-    has_one_each = load(load(job, UpdateJob.state), UpdateState.deduplicates) != 0
+    bits, starts = job.block_bits, job.starts
+    locals_of, block = worker.locals, worker.block
+    has_one_each = job.state.deduplicates != 0
     _ask_for(job, begin)
     for index in range(begin, end):
         first = index << bits
         _ask_for(job, index + 1)
-        count = min(int64(1) << bits, load(job, UpdateJob.distinct_count) - first)
+        count = min(int64(1) << bits, job.distinct_count - first)
         start, stop = first, first + count
         if not has_one_each:
-            start, stop = load(starts, first), load(starts, first + count)
+            start, stop = starts[first], starts[first + count]
             for row in range(count):
-                for entry in range(load(starts, first + row), load(starts, first + row + 1)):
-                    store(locals_of, entry - start, row)
-        store(block, Block.rows, load(job, UpdateJob.rows) + 8 * first)
+                for entry in range(starts[first + row], starts[first + row + 1]):
+                    locals_of[entry - start] = row
+        block.rows = as_words(job.rows + 8 * first)
         execute_with(worker, job, int64(0), count, start, stop)
 
 
 @jit
-def _marked_blocks(worker: int, job: int, begin: int, end: int) -> None:
+def _marked_blocks(worker: Worker, job: UpdateJob, begin: int, end: int) -> None:
     """Does the blocks [begin, end) of all rows, of which those with marks change."""
-    bits, block = load(job, UpdateJob.block_bits), worker + 8 * Worker.block
+    bits, block = job.block_bits, worker.block
     for index in range(begin, end):
         first = index << bits
-        count = min(int64(1) << bits, load(job, UpdateJob.row_count) - first)
-        store(block, Block.marks, load(job, UpdateJob.marks) + MARK_BYTES * first)
-        store(block, Block.first_row, first)
+        count = min(int64(1) << bits, job.row_count - first)
+        block.marks = job.marks + MARK_BYTES * first
+        block.first_row = first
         execute_with(worker, job, first, count, int64(0), count)
 
 
 @jit
-def do_tasks(worker: int, job: int, helps: int) -> None:
+def do_tasks(worker: Worker, job: UpdateJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
-    is_sweep = load(load(job, UpdateJob.state), UpdateState.is_sweep) != 0
-    step = load(job, UpdateJob.task_blocks)
+    is_sweep = job.state.is_sweep != 0
+    step = job.task_blocks
     task = next_task(job, helps)
     while task >= 0:
-        begin, end = task * step, min((task + 1) * step, load(job, UpdateJob.block_count))
+        begin, end = task * step, min((task + 1) * step, job.block_count)
         if is_sweep:
             _sweep_blocks(worker, job, begin, end)
-        elif load(job, UpdateJob.marks) != 0:
+        elif job.marks != 0:
             _marked_blocks(worker, job, begin, end)
         else:
             _listed_blocks(worker, job, begin, end)
@@ -290,9 +277,9 @@ def do_tasks(worker: int, job: int, helps: int) -> None:
 
 
 @jit
-def work(job: int, helps: int) -> None:
+def work(job: UpdateJob, helps: int) -> None:
     """What a thread does that helps; without memory, nothing."""
-    worker = stack_words(Worker.SIZE)
+    worker = stack_record(Worker)
     if open_worker(worker, job):
         do_tasks(worker, job, helps)
     close_worker(worker)

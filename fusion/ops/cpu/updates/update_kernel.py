@@ -22,11 +22,9 @@ from fusion.cpu_ops.updates.grouping import (
 )
 from fusion.cpu_ops.updates.layout import SUM_BY_IDS, Block, Instruction, ValueSource
 from fusion.ops.cpu.updates.inputs import release_inputs, take_inputs, tensor_count
-from fusion.ops.cpu.updates.layout import Code, UpdateJob, UpdateState, Worker
+from fusion.ops.cpu.updates.layout import UpdateJob, UpdateState, Worker
 from fusion.ops.cpu.updates.tasks import (
     close_worker,
-    code_with,
-    code_without,
     do_tasks,
     execute_without,
     open_worker,
@@ -42,14 +40,24 @@ from fusion.ops.cpu.updates.variables import (
     take_all,
     unlock_all,
 )
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
 from fusion.runtime.native.frame import context, failed, kernel_state, scratch_bytes
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import call_at, load, stack_words, store
+from fusion.runtime.native.layout import Frame
+from fusion.runtime.native.memory import call_at
+from fusion.runtime.native.pointers import (
+    as_record,
+    as_words,
+    clear,
+    stack_record,
+    stack_records,
+    stack_words,
+)
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads.layout import Job, Pool
+from fusion.runtime.threads.layout import Pool
 
 #: Elements of a block's rows, and of its entries on average, at most.
 _BLOCK_ELEMENTS, _BLOCK_ENTRY_ELEMENTS = 1024, 4096
@@ -85,21 +93,21 @@ def _choose_block(dim: int, entries: int, rows: int) -> int:
 
 
 @jit
-def _most_entries(job: int) -> int:
+def _most_entries(job: UpdateJob) -> int:
     """The most entries of a block."""
-    state, bits, most = load(job, UpdateJob.state), load(job, UpdateJob.block_bits), int64(0)
-    if load(state, UpdateState.deduplicates) != 0:
-        return min(int64(1) << bits, load(job, UpdateJob.entry_count))
-    if load(state, UpdateState.is_sweep) == 0:
-        starts, end = load(job, UpdateJob.starts), load(job, UpdateJob.distinct_count)
-        for index in range(load(job, UpdateJob.block_count)):
-            first = load(starts, index << bits)
-            most = max(most, load(starts, min((index + 1) << bits, end)) - first)
+    state, bits, most = job.state, job.block_bits, int64(0)
+    if state.deduplicates != 0:
+        return min(int64(1) << bits, job.entry_count)
+    if state.is_sweep == 0:
+        starts, end = job.starts, job.distinct_count
+        for index in range(job.block_count):
+            first = starts[index << bits]
+            most = max(most, starts[min((index + 1) << bits, end)] - first)
         return most
-    entries, shift = load(job, UpdateJob.entries), load(job, UpdateJob.shift) + bits
+    entries, shift = job.entries, job.shift + bits
     count, last = int64(0), int64(-1)
-    for index in range(load(job, UpdateJob.entry_count)):
-        block = load(entries, index) >> shift
+    for index in range(job.entry_count):
+        block = entries[index] >> shift
         count = count + 1 if block == last else int64(1)
         last = block
         most = max(most, count)
@@ -107,21 +115,21 @@ def _most_entries(job: int) -> int:
 
 
 @jit
-def _fail_id(frame: int, job: int, ids: int, index: int) -> None:
-    state, rows = load(job, UpdateJob.state), load(job, UpdateJob.row_count)
-    number = integer_at(ids, index, load(state, UpdateState.ids_dtype))
-    least = -rows if load(state, UpdateState.wraps_negative) != 0 else int64(0)
+def _fail_id(frame: int, job: UpdateJob, ids: int, index: int) -> None:
+    state, rows = job.state, job.row_count
+    number = integer_at(ids, index, state.ids_dtype)
+    least = -rows if state.wraps_negative != 0 else int64(0)
     text = "ids[%lld] = %lld is not in [%lld, %lld), the rows"
     fail(frame, INVALID_ARGUMENT, text, index, number, least, rows)
 
 
 @jit
-def _group(frame: int, job: int, ids: int) -> None:
+def _group(frame: Frame, job: UpdateJob, ids: int) -> None:
     """Groups the entries by their rows, and decides on blocks."""
-    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
-    rows, dim = load(job, UpdateJob.row_count), load(state, UpdateState.dim)
-    is_sweep = load(state, UpdateState.is_sweep) != 0
-    sums_values = load(state, UpdateState.deduplicates) != 0
+    state, count = job.state, job.id_count
+    rows, dim = job.row_count, state.dim
+    is_sweep = state.is_sweep != 0
+    sums_values = state.deduplicates != 0
     shift, row_bits = bits_of(count), bits_of(rows)
     if shift + row_bits > 62:
         fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld entries of %lld rows", count, rows)
@@ -129,244 +137,245 @@ def _group(frame: int, job: int, ids: int) -> None:
     lists = int64(2)
     if sums_values or not is_sweep:
         lists += 3 if sums_values else 2
-    memory = scratch_bytes(frame, 8 * (lists * count + 1))
+    memory = as_words(scratch_bytes(frame, 8 * (lists * count + 1)))
     if failed(frame):
         return
-    buffer, kind = memory + 8 * count, load(state, UpdateState.ids_dtype)
-    drops = load(state, UpdateState.needs_rows) == 0
+    buffer, kind = memory + 8 * count, state.ids_dtype
+    drops = state.needs_rows == 0
     wraps = _wraps_of(job)
     kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, memory)
     if kept < 0:
         _fail_id(frame, job, ids, -1 - kept)
         return
-    store(job, UpdateJob.shift, shift)
-    store(job, UpdateJob.entry_count, kept)
-    store(job, UpdateJob.entries, sort_entries(memory, buffer, kept, shift, row_bits))
+    job.shift = shift
+    job.entry_count = kept
+    job.entries = as_words(sort_entries(memory, buffer, kept, shift, row_bits))
     if sums_values or not is_sweep:
-        _list_rows(job, memory + 16 * count)
+        _list_rows(job, as_words(memory + 16 * count))
     if not is_sweep:
-        rows = load(job, UpdateJob.distinct_count)
-    bits = _choose_block(dim, load(job, UpdateJob.entry_count), rows)
-    store(job, UpdateJob.block_bits, bits)
-    store(job, UpdateJob.block_count, (rows + (int64(1) << bits) - 1) >> bits)
-    store(job, UpdateJob.most_entries, _most_entries(job))
+        rows = job.distinct_count
+    bits = _choose_block(dim, job.entry_count, rows)
+    job.block_bits = bits
+    job.block_count = (rows + (int64(1) << bits) - 1) >> bits
+    job.most_entries = _most_entries(job)
 
 
 @jit
-def _list_rows(job: int, memory: int) -> None:
+def _list_rows(job: UpdateJob, memory: Words) -> None:
     """Lists the distinct rows of entries; where values are summed, lets each have one entry.
 
     Args:
       memory: the address of int64 [2 * id_count + 1], or [3 * id_count + 1] where they are.
     """
-    count, shift = load(job, UpdateJob.id_count), load(job, UpdateJob.shift)
-    entries, starts = load(job, UpdateJob.entries), memory + 8 * count
-    distinct = list_rows(entries, load(job, UpdateJob.entry_count), shift, memory, starts)
-    store(job, UpdateJob.rows, memory)
-    store(job, UpdateJob.starts, starts)
-    store(job, UpdateJob.distinct_count, distinct)
-    if load(load(job, UpdateJob.state), UpdateState.deduplicates) != 0:
-        store(job, UpdateJob.ungrouped, entries)
-        store(job, UpdateJob.entries, starts + 8 * (count + 1))
-        store(job, UpdateJob.entry_count, distinct)
-        pack_rows(memory, distinct, shift, load(job, UpdateJob.entries))
+    count, shift = job.id_count, job.shift
+    entries, starts = job.entries, as_words(memory + 8 * count)
+    distinct = list_rows(entries, job.entry_count, shift, memory, starts)
+    job.rows = memory
+    job.starts = starts
+    job.distinct_count = distinct
+    if job.state.deduplicates != 0:
+        job.ungrouped = entries
+        job.entries = as_words(starts + 8 * (count + 1))
+        job.entry_count = distinct
+        pack_rows(memory, distinct, shift, job.entries)
 
 
 @jit
-def _wraps_of(job: int) -> int:
+def _wraps_of(job: UpdateJob) -> int:
     """What is added to ids < 0."""
-    wraps = load(load(job, UpdateJob.state), UpdateState.wraps_negative) != 0
-    return load(job, UpdateJob.row_count) if wraps else int64(0)
+    wraps = job.state.wraps_negative != 0
+    return job.row_count if wraps else int64(0)
 
 
 @jit
-def _marks_rows(job: int) -> bool:
+def _marks_rows(job: UpdateJob) -> bool:
     """Whether all rows are computed, and those of ids kept."""
-    state, rows = load(job, UpdateJob.state), load(job, UpdateJob.row_count)
-    dim, most = load(state, UpdateState.dim), int64(_MARKED_ELEMENTS)
+    state, rows = job.state, job.row_count
+    dim, most = state.dim, int64(_MARKED_ELEMENTS)
     return (
-        load(state, UpdateState.is_sweep) == 0
-        and load(state, UpdateState.deduplicates) != 0
+        state.is_sweep == 0
+        and state.deduplicates != 0
         and rows * dim <= _MOST_MARKED
-        and rows * min(dim, most) <= load(job, UpdateJob.id_count) * most
+        and rows * min(dim, most) <= job.id_count * most
     )
 
 
 @jit
-def _mark(frame: int, job: int, ids: int, memory: int) -> None:
+def _mark(frame: int, job: UpdateJob, ids: int, memory: int) -> None:
     """Marks the rows that ids have, and sums their values; blocks are of all rows."""
-    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
-    rows, kind = load(job, UpdateJob.row_count), load(state, UpdateState.ids_dtype)
-    wraps, drops = _wraps_of(job), load(state, UpdateState.needs_rows) == 0
+    state, count = job.state, job.id_count
+    rows, kind = job.row_count, state.ids_dtype
+    wraps, drops = _wraps_of(job), state.needs_rows == 0
     kept = mark_rows(ids, kind, count, rows, wraps, drops, memory)
     if kept < 0:
         _fail_id(frame, job, ids, -1 - kept)
         return
-    store(job, UpdateJob.marks, memory)
-    store(job, UpdateJob.sums, memory + 8 * _mark_words(job))
+    job.marks = memory
+    job.sums = as_words(memory + 8 * _mark_words(job))
     if kept > 0:
         _sum_by_ids(job, ids)
     rows = rows if kept > 0 else int64(0)
-    bits = _choose_block(load(state, UpdateState.dim), rows, rows)
+    bits = _choose_block(state.dim, rows, rows)
     _put_blocks(job, rows, bits)
 
 
 @jit
-def _sum_by_ids(job: int, ids: int) -> None:
+def _sum_by_ids(job: UpdateJob, ids: int) -> None:
     """Sums the values of each row into those of `UpdateJob.sums`."""
-    state = load(job, UpdateJob.state)
-    values = load(state, UpdateState.value_count)
-    block, instruction = stack_words(Block.SIZE), stack_words(Instruction.SIZE)
-    first = load(job, UpdateJob.sums) + 8 * values
+    state = job.state
+    values = state.value_count
+    block = stack_record(Block)
+    instruction = stack_record(Instruction)
+    first = job.sums + 8 * values
     for k in range(values):
-        store(load(job, UpdateJob.sums), k, first + 8 * k * _sum_words(job))
-    store(instruction, Instruction.opcode, SUM_BY_IDS)
-    store(block, Block.instructions, instruction)
-    store(block, Block.instruction_count, 1)
-    store(block, Block.registers, load(job, UpdateJob.sums))
-    store(block, Block.dim, load(state, UpdateState.dim))
-    store(block, Block.row_count, load(job, UpdateJob.row_count))
-    store(block, Block.values, load(job, UpdateJob.values))
-    store(block, Block.ids, ids)
-    store(block, Block.ids_dtype, load(state, UpdateState.ids_dtype))
-    store(block, Block.id_count, load(job, UpdateJob.id_count))
-    store(block, Block.wraps, _wraps_of(job))
+        job.sums[k] = first + 8 * k * _sum_words(job)
+    instruction.opcode = SUM_BY_IDS
+    block.instructions = instruction
+    block.instruction_count = 1
+    block.registers = job.sums
+    block.dim = state.dim
+    block.row_count = job.row_count
+    block.values = job.values
+    block.ids = ids
+    block.ids_dtype = state.ids_dtype
+    block.id_count = job.id_count
+    block.wraps = _wraps_of(job)
     for k in range(values):
-        store(instruction, Instruction.out, k)
-        store(instruction, Instruction.left, k)
-        call_at(load(state, UpdateState.kernel_of_blocks), block)
+        instruction.out = k
+        instruction.left = k
+        call_at(state.kernel_of_blocks, block)
 
 
 @jit
-def _numbers_rows(job: int) -> bool:
+def _numbers_rows(job: UpdateJob) -> bool:
     """Whether rows are numbered rather than sorted."""
-    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
+    state, count = job.state, job.id_count
     return (
-        load(state, UpdateState.is_sweep) == 0
-        and load(state, UpdateState.deduplicates) != 0
-        and count * load(state, UpdateState.dim) <= _NUMBERED_ELEMENTS
-        and load(job, UpdateJob.row_count) <= count * _NUMBERED_ROWS
+        state.is_sweep == 0
+        and state.deduplicates != 0
+        and count * state.dim <= _NUMBERED_ELEMENTS
+        and job.row_count <= count * _NUMBERED_ROWS
     )
 
 
 @jit
-def _number(frame: int, job: int, ids: int, memory: int) -> None:
+def _number(frame: int, job: UpdateJob, ids: int, memory: Words) -> None:
     """Numbers the rows that ids have; all that have ids are one block."""
-    state, count = load(job, UpdateJob.state), load(job, UpdateJob.id_count)
-    rows, kind = load(job, UpdateJob.row_count), load(state, UpdateState.ids_dtype)
-    drops, shift = load(state, UpdateState.needs_rows) == 0, bits_of(count)
-    entries, listed = memory + 8 * (count + 1), memory + 8 * (2 * count + 2)
+    state, count = job.state, job.id_count
+    rows, kind = job.row_count, state.ids_dtype
+    drops, shift = state.needs_rows == 0, bits_of(count)
+    entries, listed = as_words(memory + 8 * (count + 1)), memory + 8 * (2 * count + 2)
     numbers, wraps = listed + 8 * count, _wraps_of(job)
     distinct = number_rows(ids, kind, count, rows, shift, wraps, drops, memory, numbers, entries)
     if distinct < 0:
         _fail_id(frame, job, ids, -1 - distinct)
         return
     unpack_rows(entries, distinct, shift, listed)
-    store(job, UpdateJob.shift, shift)
-    store(job, UpdateJob.ungrouped, memory)
-    store(job, UpdateJob.rows, listed)
-    store(job, UpdateJob.entries, entries)
+    job.shift = shift
+    job.ungrouped = memory
+    job.rows = as_words(listed)
+    job.entries = entries
     _put_blocks(job, distinct, bits_of(distinct))
 
 
 @jit
-def _mark_words(job: int) -> int:
-    return (load(job, UpdateJob.row_count) + 1) // 2
+def _mark_words(job: UpdateJob) -> int:
+    return (job.row_count + 1) // 2
 
 
 @jit
-def _sum_words(job: int) -> int:
+def _sum_words(job: UpdateJob) -> int:
     """The words of the sums of a value."""
-    state = load(job, UpdateJob.state)
-    size = load(state, UpdateState.dim) * load(state, UpdateState.item_bytes)
-    return (load(job, UpdateJob.row_count) * size + 7) // 8
+    state = job.state
+    size = state.dim * state.item_bytes
+    return (job.row_count * size + 7) // 8
 
 
 @jit
-def _listed_words(job: int) -> int:
+def _listed_words(job: UpdateJob) -> int:
     """The words that `_mark` or `_number` needs; 0 if rows are neither marked nor numbered."""
     if _marks_rows(job):
-        values = load(load(job, UpdateJob.state), UpdateState.value_count)
+        values = job.state.value_count
         return _mark_words(job) + values * (1 + _sum_words(job))
     if _numbers_rows(job):
-        return _mark_words(job) + 3 * load(job, UpdateJob.id_count) + 2
+        return _mark_words(job) + 3 * job.id_count + 2
     return int64(0)
 
 
 @jit
-def _put_blocks(job: int, rows: int, bits: int) -> None:
+def _put_blocks(job: UpdateJob, rows: int, bits: int) -> None:
     """Lets blocks have 1 << bits of so many rows, each with an entry."""
-    store(job, UpdateJob.distinct_count, rows)
-    store(job, UpdateJob.entry_count, rows)
-    store(job, UpdateJob.most_entries, min(rows, int64(1) << bits))
-    store(job, UpdateJob.block_bits, bits)
-    store(job, UpdateJob.block_count, (rows + (int64(1) << bits) - 1) >> bits)
+    job.distinct_count = rows
+    job.entry_count = rows
+    job.most_entries = min(rows, int64(1) << bits)
+    job.block_bits = bits
+    job.block_count = (rows + (int64(1) << bits) - 1) >> bits
 
 
 @jit
-def _try_with_zeros(job: int, worker: int) -> bool:
+def _try_with_zeros(job: UpdateJob, worker: Worker) -> bool:
     """Whether a row of the table stays where slots are zero and nothing has entries.
 
     The trial is a row of one element, -0, which nothing else than what leaves all alone leaves so.
     """
-    state = load(job, UpdateJob.state)
-    count, item = load(state, UpdateState.variable_count), load(state, UpdateState.item_bytes)
+    state = job.state
+    count, item = state.variable_count, state.item_bytes
     trial, addresses = stack_words(count), stack_words(count)
     for k in range(count):
-        store(trial, k, 0)
-        store(addresses, k, trial + 8 * k)
+        trial[k] = 0
+        addresses[k] = trial + 8 * k
     minus_zero = int64(-(2**63)) if item == 8 else int64(2**31)
-    store(trial, 0, minus_zero)
-    variables, dim = load(job, UpdateJob.variables), load(state, UpdateState.dim)
-    store(job, UpdateJob.variables, addresses)
+    trial[0] = minus_zero
+    variables, dim = job.variables, state.dim
+    job.variables = addresses
     set_dim(worker, int64(1))
     execute_without(worker, job, int64(0), int64(1))
     set_dim(worker, dim)
-    store(job, UpdateJob.variables, variables)
-    changed = load(trial, 0) ^ minus_zero
+    job.variables = as_words(variables)
+    changed = trial[0] ^ minus_zero
     for k in range(1, count):
-        changed |= load(trial, k)
+        changed |= trial[k]
     return changed == 0
 
 
 @jit
-def _cost(job: int) -> int:
+def _cost(job: UpdateJob) -> int:
     """Nanoseconds that one thread takes, roughly."""
-    state = load(job, UpdateJob.state)
-    with_entries = load(code_with(state), Code.instruction_count)
-    without = load(code_without(state), Code.instruction_count)
-    dim = load(state, UpdateState.dim)
-    if load(job, UpdateJob.marks) != 0:
-        return load(job, UpdateJob.row_count) * dim * with_entries // 8
-    elements = load(job, UpdateJob.entry_count) * (dim + 16) * with_entries
-    if load(state, UpdateState.deduplicates) != 0:
-        elements += load(job, UpdateJob.id_count) * (dim + 16)
-    if load(state, UpdateState.is_sweep) != 0:
-        elements += load(job, UpdateJob.row_count) * dim * without
+    state = job.state
+    with_entries = state.with_entries.instruction_count
+    without = state.without.instruction_count
+    dim = state.dim
+    if job.marks != 0:
+        return job.row_count * dim * with_entries // 8
+    elements = job.entry_count * (dim + 16) * with_entries
+    if state.deduplicates != 0:
+        elements += job.id_count * (dim + 16)
+    if state.is_sweep != 0:
+        elements += job.row_count * dim * without
     return elements // 8
 
 
 @jit
-def _run(frame: int, job: int) -> None:
+def _run(frame: Frame, job: UpdateJob) -> None:
     """Executes the program in all blocks."""
-    state, worker = load(job, UpdateJob.state), stack_words(Worker.SIZE)
-    if load(job, UpdateJob.block_count) == 0:
+    state, worker = job.state, stack_record(Worker)
+    if job.block_count == 0:
         return
     if not open_worker(worker, job):
         fail(frame, RESOURCE_EXHAUSTED, "no memory for blocks of rows")
         return
-    if load(state, UpdateState.may_skip) != 0:
-        store(job, UpdateJob.skips, int64(_try_with_zeros(job, worker)))
-    pool, blocks = load(state, UpdateState.pool), load(job, UpdateJob.block_count)
-    helpers = pool if blocks > 1 and _cost(job) > _PARALLEL_NS else int64(0)
+    if state.may_skip != 0:
+        job.skips = int64(_try_with_zeros(job, worker))
+    pool, blocks = state.pool, job.block_count
+    helpers = as_record(Pool, pool if blocks > 1 and _cost(job) > _PARALLEL_NS else int64(0))
     tasks = int64(1)
     if helpers != 0:
-        tasks = min(_TASKS_PER_THREAD * (load(pool, Pool.thread_count) + 1), blocks)
+        tasks = min(_TASKS_PER_THREAD * (pool.thread_count + 1), blocks)
     step = (blocks + tasks - 1) // tasks
-    store(job, UpdateJob.task_blocks, step)
-    store(job, Job.kernel, load(state, UpdateState.kernel))
-    store(job, Job.next_task, 0)
-    store(job, Job.task_count, (blocks + step - 1) // step)
+    job.task_blocks = step
+    job.kernel = state.kernel
+    job.next_task = 0
+    job.task_count = (blocks + step - 1) // step
     slot = jobs.open_job(helpers, job)
     do_tasks(worker, job, int64(0))
     jobs.close_job(helpers, slot)
@@ -375,17 +384,17 @@ def _run(frame: int, job: int) -> None:
 
 
 @jit
-def _update_locked(frame: int, job: int, ids: int, tensors: int) -> None:
-    state = load(job, UpdateJob.state)
-    rows = take_all(frame, state, tensors, load(job, UpdateJob.variables))
+def _update_locked(frame: Frame, job: UpdateJob, ids: int, tensors: int) -> None:
+    state = job.state
+    rows = take_all(frame, state, tensors, job.variables)
     if rows < 0:
         return
-    store(job, UpdateJob.row_count, rows)
-    store(job, UpdateJob.ids, ids)
+    job.row_count = rows
+    job.ids = ids
     words = _listed_words(job)
     memory = stack_words(words if words <= _STACK_WORDS else int64(0))
     if words > _STACK_WORDS:
-        memory = scratch_bytes(frame, 8 * words)
+        memory = as_words(scratch_bytes(frame, 8 * words))
     if failed(frame):
         return
     if _marks_rows(job):
@@ -399,10 +408,10 @@ def _update_locked(frame: int, job: int, ids: int, tensors: int) -> None:
 
 
 @jit
-def _update(frame: int, job: int, ids: int) -> None:
+def _update(frame: Frame, job: UpdateJob, ids: int) -> None:
     """Finds and locks the variables, and updates them."""
-    state = load(job, UpdateJob.state)
-    access, count = state + 8 * UpdateState.access, load(state, UpdateState.variable_count)
+    state = job.state
+    access, count = state.access, state.variable_count
     variables, tensors = stack_words(count), stack_words(OBJECT_WORDS * count)
     holder = stack_words(int64(OBJECT_WORDS))
     if find_all(frame, access, count, variables):
@@ -414,27 +423,27 @@ def _update(frame: int, job: int, ids: int) -> None:
     let_go_of_all(access, variables, count)
 
 
-def update(frame: int) -> None:
+def update(frame: Frame) -> None:
     """The kernel body."""
-    state, job = kernel_state(frame), stack_words(UpdateJob.SIZE)
-    for k in range(UpdateJob.SIZE):
-        store(job, k, 0)
+    state = as_record(UpdateState, kernel_state(frame))
+    job = stack_record(UpdateJob)
+    clear(job)
     count = tensor_count(state)
     tensors = stack_words(count)
     for k in range(count):
-        store(tensors, k, 0)
-    store(job, UpdateJob.state, state)
-    store(job, UpdateJob.variables, stack_words(load(state, UpdateState.variable_count)))
-    values = load(state, UpdateState.value_count)
-    store(job, UpdateJob.values, stack_words(ValueSource.SIZE * values))
-    store(job, UpdateJob.scalars, stack_words(load(state, UpdateState.scalar_count)))
-    store(job, UpdateJob.results, stack_words(load(state, UpdateState.result_count)))
+        tensors[k] = 0
+    job.state = state
+    job.variables = stack_words(state.variable_count)
+    values = state.value_count
+    job.values = stack_records(ValueSource, values)
+    job.scalars = stack_words(state.scalar_count)
+    job.results = stack_words(state.result_count)
     ids = take_inputs(frame, job, tensors)
     if not failed(frame):
         _update(frame, job, ids)
     release_inputs(tensors, count)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and what threads do that help with it."""
-    return update, work
+    return update, work, UpdateJob

@@ -6,7 +6,8 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import call_at, load, stack_words, store, store_as
+from fusion.runtime.native.memory import call_at, store, store_as
+from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.native.text import byte, literal
 from fusion.runtime.registration.library.record import AccessEntry
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, VariableAccess
@@ -41,36 +42,36 @@ def find_function(name: int) -> int:
 
 
 @jit
-def find_accesses(entries: int, count: int) -> None:
+def find_accesses(entries: AccessEntry, count: int) -> None:
     """Fills the records of `AccessEntry`; those that lack a function stay as they are."""
     for k in range(count):
-        entry = entries + 8 * AccessEntry.SIZE * k
-        offset = _dtype_offset(find_function(load(entry, AccessEntry.describe_variable)))
+        entry = entries[k]
+        offset = _dtype_offset(find_function(entry.describe_variable))
         if offset < 0:
             continue
         _find(entry, offset)
 
 
 @jit
-def _find(entry: int, offset: int) -> None:
-    found, count = stack_words(OBJECT_WORDS), load(entry, AccessEntry.name_count)
+def _find(entry: AccessEntry, offset: int) -> None:
+    found, count = stack_words(OBJECT_WORDS), entry.name_count
     for k in range(count):
-        address = _find_versioned(entry, load(load(entry, AccessEntry.names), k))
+        address = _find_versioned(entry, entry.names[k])
         if address == 0:
             return
-        store(found, k, address)
-    record = load(entry, AccessEntry.record)
-    store(record, VariableAccess.dtype_offset, offset)
+        found[k] = address
+    record = as_record(VariableAccess, entry.record)
+    record.dtype_offset = offset
     for k in range(VariableAccess.SIZE - VariableAccess.dtype):
-        store(record, VariableAccess.dtype + k, load(entry, AccessEntry.dtype + k))
+        store(record, VariableAccess.dtype + k, entry.dtype[k])
     for k in range(count - 1, -1, -1):
         behind = VariableAccess.SIZE + k - VariableAccess.dtype_offset
         place = k if k < VariableAccess.dtype_offset else behind
-        store(record, place, load(found, k))
+        store(record, place, found[k])
 
 
 @jit
-def _find_versioned(entry: int, name: int) -> int:
+def _find_versioned(entry: AccessEntry, name: int) -> int:
     """The address of a function whose name may have one of several versions of absl in it."""
     text, length, place = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
     while length < _NAME_BYTES - 1 and byte(name + length) != 0:
@@ -80,9 +81,9 @@ def _find_versioned(entry: int, name: int) -> int:
         length += 1
     store_as(text, length, np.uint8(0), np.uint8)
     address = find_function(text)
-    for k in range(load(entry, AccessEntry.version_count) if place >= 0 else 0):
+    for k in range(entry.version_count if place >= 0 else 0):
         if address == 0:
-            version = load(load(entry, AccessEntry.versions), k)
+            version = entry.versions[k]
             for digit in range(_DIGITS):
                 store_as(text, place + digit, np.uint8(byte(version + digit)), np.uint8)
             address = find_function(text)
@@ -117,10 +118,10 @@ def _describes(describe: int, offset: int, number: int, expected: int) -> bool:
     """Whether the text of a variable of zeros but for one byte begins as is expected."""
     variable, text = stack_words(2 * OBJECT_WORDS), stack_words(OBJECT_WORDS)
     for k in range(2 * OBJECT_WORDS):
-        store(variable, k, 0)
+        variable[k] = 0
     store_as(variable, offset, np.uint8(number), np.uint8)
     call_at(describe, text, variable)
-    start, k = load(text, 0), int64(0)
+    start, k = text[0], int64(0)
     while byte(expected + k) != 0:
         if byte(start + k) != byte(expected + k):
             return False

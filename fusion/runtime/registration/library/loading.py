@@ -9,11 +9,12 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcmp, call_at, load, stack_words, store, store_as
+from fusion.runtime.native.memory import c_memcmp, call_at, store_as
+from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.native.text import Message, append_literal, begin, byte, literal
 from fusion.runtime.native.wire import varint
 from fusion.runtime.registration.library.access import find_function
-from fusion.runtime.registration.library.record import Fixup, LevelRecord, LibraryRecord
+from fusion.runtime.registration.library.record import LibraryRecord
 from fusion.runtime.registration.native_registry import register_all
 from fusion.runtime.registration.registry import OpRecord, Registry
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer
@@ -34,33 +35,33 @@ _ABSENT, _SAME, _DIFFERENT = range(3)
 _FIRST_FIELD = 0x0A
 
 
-def load_library(library: int, level: int) -> None:
+def load_library(library: LibraryRecord, level: int) -> None:
     """Takes the kernels for this processor and tells TensorFlow of them, unless others are there.
 
     Args:
       library: the address of the `LibraryRecord`.
       level: of the processor, see `LEVELS`.
     """
-    message = stack_words(Message.SIZE)
+    message = stack_record(Message)
     text = stack_words(_MESSAGE_BYTES // 8)
     begin(message, text, _MESSAGE_BYTES)
     append_literal(message, literal("fusion ops "))
-    append_literal(message, load(library, LibraryRecord.version))
+    append_literal(message, library.version)
     append_literal(message, literal(": "))
-    length = load(message, Message.length)
-    registry = load(library, LibraryRecord.registry)
+    length = message.length
+    registry = library.registry
     setting = native_start.threads_setting()
     if setting != 0 and native_start.positive_number(setting) == 0:
         append_literal(message, literal("FUSION_NUM_THREADS is not a positive number, and ignored"))
         _say(message)
-        store(message, Message.length, length)
+        message.length = length
     if not _take_level(library, level):
         append_literal(message, literal("not registered, for this processor has less than all of "))
-        append_literal(message, load(library, LibraryRecord.level_names))
+        append_literal(message, library.level_names)
         _say(message)
         return
     # Before there are threads, so that no child of a fork can miss it.
-    forget = load(library, LibraryRecord.forget_threads)
+    forget = library.forget_threads
     _c_register_atfork(int64(0), int64(0), forget, library)
     state = _state_of_registry(registry)
     if state == _SAME:
@@ -71,46 +72,46 @@ def load_library(library: int, level: int) -> None:
         _say(message)
     else:
         register_all(registry)
-        if load(registry, Registry.code) != 0:
+        if registry.code != 0:
             append_literal(message, literal("not registered: "))
-            append_literal(message, registry + 8 * Registry.message)
+            append_literal(message, registry.message)
             _say(message)
 
 
 @jit
-def _say(message: int) -> None:
+def _say(message: Message) -> None:
     """Writes a line on the standard error."""
-    length = load(message, Message.length)
-    start = load(message, Message.start)
+    length = message.length
+    start = message.start
     store_as(start, length, np.uint8(10), np.uint8)
     _c_write(_i32(_STANDARD_ERROR), start, length + 1)
 
 
 @jit
-def _take_level(library: int, level: int) -> bool:
+def _take_level(library: LibraryRecord, level: int) -> bool:
     """Sets what depends on the processor; returns whether there is anything for it."""
-    for k in range(load(library, LibraryRecord.level_count)):
-        record = load(library, LibraryRecord.levels) + 8 * LevelRecord.SIZE * k
-        if load(record, LevelRecord.level) <= level:
-            for index in range(load(record, LevelRecord.fixup_count)):
-                fixup = load(record, LevelRecord.fixups) + 8 * Fixup.SIZE * index
-                store(load(fixup, Fixup.place), 0, load(fixup, Fixup.word))
+    for k in range(library.level_count):
+        record = library.levels[k]
+        if record.level <= level:
+            for index in range(record.fixup_count):
+                fixup = record.fixups[index]
+                fixup.place[0] = fixup.word
             return True
     return False
 
 
 @jit
-def _state_of_registry(registry: int) -> int:
+def _state_of_registry(registry: Registry) -> int:
     """Whether ops are registered that have the names of the library's, and are the same."""
     get_list = find_function(literal("TF_GetAllOpList"))
     if get_list == 0:  # a program that can run no graph, or one that will have the library first
         return int64(_ABSENT)
-    buffer = call_at(get_list)
-    found, count = int64(0), load(registry, Registry.op_count)
+    buffer = as_record(Buffer, call_at(get_list))
+    found, count = int64(0), registry.op_count
     is_different = False
     for k in range(count):
-        op = load(registry, Registry.ops) + 8 * OpRecord.SIZE * k
-        state = _state_of_op(op, load(buffer, Buffer.data), load(buffer, Buffer.length))
+        op = registry.ops[k]
+        state = _state_of_op(op, buffer.data, buffer.length)
         found += int64(state != _ABSENT)
         is_different = is_different or state == _DIFFERENT
     tf_delete_buffer(buffer)
@@ -120,22 +121,20 @@ def _state_of_registry(registry: int) -> int:
 
 
 @jit
-def _state_of_op(op: int, ops: int, length: int) -> int:
+def _state_of_op(op: OpRecord, ops: int, length: int) -> int:
     """What a serialized `OpList` has of the name of an op."""
-    at, wanted = stack_words(1), load(op, OpRecord.name)
-    store(at, 0, 0)
-    while load(at, 0) < length:
-        if byte(ops + load(at, 0)) != _FIRST_FIELD:
+    at, wanted = stack_words(1), op.name
+    at[0] = 0
+    while at[0] < length:
+        if byte(ops + at[0]) != _FIRST_FIELD:
             return int64(_ABSENT)
-        store(at, 0, load(at, 0) + 1)
+        at[0] = at[0] + 1
         size = varint(ops, at)
-        start = load(at, 0)
-        store(at, 0, start + size)
+        start = at[0]
+        at[0] = start + size
         if _is_named(ops + start, size, wanted):
-            expected = load(op, OpRecord.content_bytes)
-            is_same = size == expected and (
-                c_memcmp(ops + start, load(op, OpRecord.content), size) == 0
-            )
+            expected = op.content_bytes
+            is_same = size == expected and (c_memcmp(ops + start, op.content, size) == 0)
             return int64(_SAME if is_same else _DIFFERENT)
     return int64(_ABSENT)
 
@@ -146,9 +145,9 @@ def _is_named(content: int, size: int, name: int) -> bool:
     if size < 2 or byte(content) != _FIRST_FIELD:
         return False
     at = stack_words(1)
-    store(at, 0, 1)
+    at[0] = 1
     length = varint(content, at)
-    start = load(at, 0)
+    start = at[0]
     if start + length > size:
         return False
     for k in range(length):

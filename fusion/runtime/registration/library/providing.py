@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusion.runtime.native.atomic import atomic_store
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.memory import load
+from fusion.runtime.native.pointers import as_record
 from fusion.runtime.registration.creation import (
     CONSTANTS,
     FIRST_ROW_KERNEL,
@@ -13,26 +14,25 @@ from fusion.runtime.registration.creation import (
     KernelsRecord,
 )
 from fusion.runtime.registration.library.access import find_accesses
+from fusion.runtime.registration.library.record import AccessEntry
 from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
 from fusion.runtime.threads import native_start
 
 
-def provide(creation: int) -> None:
+def provide(creation: Creation) -> None:
     """Provides what can be: the threads, and the functions of TensorFlow that share variables.
 
     Nobody can make a kernel that the library was built without.
     """
-    record = load(creation, Creation.record)
-    for k in range(load(creation, Creation.missing_count)):
-        what = load(creation, Creation.missing + k)
+    record = creation.record
+    for k in range(creation.missing_count):
+        what = creation.missing[k]
         if what == POOL:
-            native_start.start(
-                load(record, KernelsRecord.pool), native_start.thread_count(int64(0))
-            )
+            native_start.start(record.pool, native_start.thread_count(int64(0)))
         elif what == CONSTANTS:
             entries, count = KernelsRecord.accesses, KernelsRecord.access_count
-            find_accesses(load(record, entries), load(record, count))
-            atomic_store(record, KernelsRecord.constants, load(record, KernelsRecord.pending))
+            find_accesses(as_record(AccessEntry, load(record, entries)), load(record, count))
+            atomic_store(record, KernelsRecord.constants, record.pending)
         elif what >= FIRST_ROW_KERNEL:
             text = "the library of ops was built without row kernel %lld, which this node needs"
             refuse(creation, UNIMPLEMENTED, text, what - FIRST_ROW_KERNEL)

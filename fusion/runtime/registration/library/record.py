@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
+from fusion.runtime.layout import Address, Int64, Layout, Words, fields
+from fusion.runtime.registration.registry import Registry
 
 #: The levels of the x86-64 psABI, and what a processor is called that has none of a library's.
 LEVELS = {1: "x86-64", 2: "x86-64-v2", 3: "x86-64-v3", 4: "x86-64-v4"}
@@ -17,20 +18,20 @@ class LibraryRecord(Layout):
     version: Address  # of fusion, a C string
     forget_threads: Address  # void (*)(), lets the pool be as new in a child of a fork
     level_names: Address  # for messages, as "x86-64-v3 or x86-64-v4", a C string
-    levels: Address  # `LevelRecord` [level_count], the highest first
+    levels: LevelRecord  # [level_count], the highest first
     level_count: Int64
-    registry: Address  # `Registry`
+    registry: Registry
 
 
 class AccessEntry(Layout):
     """Functions of TensorFlow that are found when the first variable is shared."""
 
     record: Address  # out: `VariableAccess` or `UpdateAccess`, zeros where one is not there
-    names: Address  # C strings [name_count], in the order of the record's fields
+    names: Words  # C strings [name_count], in the order of the record's fields
     name_count: Int64
-    dtype: Fields = fields(3)  # the number of the dtype and its name, as in the record
+    dtype: Words = fields(3)  # the number of the dtype and its name, as in the record
     describe_variable: Address  # the name of Var::DebugString
-    versions: Address  # C strings [version_count]: versions of absl that may be in names, the
+    versions: Words  # C strings [version_count]: versions of absl that may be in names, the
     # digits behind "lts_"
     version_count: Int64
 
@@ -39,12 +40,12 @@ class LevelRecord(Layout):
     """What a library has for a level of processors."""
 
     level: Int64
-    fixups: Address  # `Fixup` [fixup_count]
+    fixups: Fixup  # [fixup_count]
     fixup_count: Int64
 
 
 class Fixup(Layout):
     """A word that depends on the processor."""
 
-    place: Address
+    place: Words
     word: Int64
