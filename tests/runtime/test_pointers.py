@@ -137,7 +137,7 @@ def test_a_layout_that_there_is_not_is_an_error():
 def test_words_are_indexed(words):
     from fusion.runtime.native.pointers import as_words, clear, stack_words
 
-    as_record, stack_record, _ = words
+    _, stack_record, _ = words
 
     def change(address):
         numbers, some = as_words(address), stack_words(3)

@@ -39,7 +39,7 @@ def test_import_loads_neither_kernels_nor_heavy_packages():
 before = set(sys.modules)
 import fusion
 from fusion.runtime.native import objects
-heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native.frame"}
+heavy = {"numba", "networkx", "click", "rich", "fusion.passes", "fusion.runtime.native.op"}
 print(sorted(heavy & (set(sys.modules) - before)), look_up())
 print("numba" in sys.modules)
 """

@@ -31,9 +31,9 @@ _GIVE_UNINITIALISED, _WRITE_INPUT, _LEAK = 7, 8, 9
 
 
 def _misreader() -> Any:
-    from fusion.runtime.native.frame import data, scratch, size
     from fusion.runtime.native.jit import int64, jit
     from fusion.runtime.native.memory import load, store
+    from fusion.runtime.native.op import data, scratch, size
     from fusion.runtime.native.pointers import stack_words
     from fusion.runtime.tensorflow.c_api import (
         datatype,
@@ -71,8 +71,8 @@ def _misreader() -> Any:
 
 def _cpu(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
     from fusion.runtime.native.errors import INTERNAL, fail
-    from fusion.runtime.native.frame import attr, data, failed, output_vector, vector
     from fusion.runtime.native.memory import load, store
+    from fusion.runtime.native.op import attr, data, failed, output_vector, vector
     from fusion.runtime.tensorflow.c_api import tf_new_status
 
     misread = _misreader()

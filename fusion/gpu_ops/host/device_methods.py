@@ -1,7 +1,7 @@
 """The host side of kernels for GPUs: `steps`, compiled into the bodies of TensorFlow's ops.
 
 In compiled code a `steps.device.Device` is the address of a few words on the stack of the op's
-call. Errors of the driver end the call (`fusion.runtime.native.frame.fail`); after one, nothing is
+call. Errors of the driver end the call (`fusion.runtime.native.op.fail`); after one, nothing is
 launched and no memory had.
 """
 
@@ -35,13 +35,11 @@ from fusion.runtime.cuda.layout import (
     LauncherRecord,
 )
 from fusion.runtime.layout import Address, Int64, Layout
+from fusion.runtime.native import op
 from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_if
 from fusion.runtime.native.code_generation import OPTIONS
-from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import context, failed, host_bytes, kernel_state, scratch_bytes
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load, pointer, store
 from fusion.runtime.native.pointers import POINTERS, as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
@@ -51,7 +49,7 @@ from fusion.runtime.threads.jobs import sched_yield
 class DeviceRecord(Layout):
     """The device of a call."""
 
-    frame: Frame
+    frame: op.Frame
     launcher: LauncherRecord
     stream: Address  # 0 where the call ended before there was any
     gpu: Int64  # its number
@@ -124,7 +122,7 @@ def _call(record: DeviceRecord, function: int, *arguments: int) -> int:
     code = driver_call(_of_launcher(record, function), *arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld (function %lld of fusion.runtime.cuda.launcher)"
-        fail(record.frame, INTERNAL, text, code, function)
+        op.fail(record.frame, op.INTERNAL, text, code, function)
     return code
 
 
@@ -141,7 +139,7 @@ def _ask(record: DeviceRecord, function: int, argument: int) -> int:
 def _fail_for_launcher(record: DeviceRecord) -> None:
     """Ends the call with the reason why a function of the launcher gave 0."""
     reason = _of_launcher(record, LauncherRecord.reason)
-    fail(record.frame, INTERNAL, "%s", reason)
+    op.fail(record.frame, op.INTERNAL, "%s", reason)
 
 
 _report_error = error_reporter("")
@@ -151,14 +149,14 @@ _report_earlier_error = error_reporter(
 
 
 @jit
-def _open(frame: Frame, record: DeviceRecord) -> None:
+def _open(frame: op.Frame, record: DeviceRecord) -> None:
     """Finds the stream of a call and makes its context the thread's; reports earlier errors."""
     record.error_slot = as_record(ErrorSlot, 0)
-    state = kernel_state(frame)
+    state = frame.state
     launcher = as_record(LauncherRecord, state.launcher)
     record.frame = frame
     record.launcher = launcher
-    stream = _ask(record, LauncherRecord.find_stream, context(frame))
+    stream = _ask(record, LauncherRecord.find_stream, frame.context)
     record.stream = stream
     if stream == 0:
         return
@@ -166,13 +164,13 @@ def _open(frame: Frame, record: DeviceRecord) -> None:
     store(found, 0, 0)
     store(found, 1, 0)
     _call(record, LauncherRecord.stream_context, stream, found)
-    if not failed(frame):  # TensorFlow's threads have some context or none
+    if not op.failed(frame):  # TensorFlow's threads have some context or none
         _call(record, LauncherRecord.push, load(found, 0))
-    if failed(frame):
+    if op.failed(frame):
         record.stream = 0  # there is nothing to pop
         return
     _call(record, LauncherRecord.context_device, found + 8)
-    if failed(frame):
+    if op.failed(frame):
         return
     gpu = load(found, 1) & 0xFFFFFFFF
     record.gpu = gpu
@@ -180,9 +178,9 @@ def _open(frame: Frame, record: DeviceRecord) -> None:
     if record.gpu_record == 0:
         opened = _ask(record, LauncherRecord.open_gpu, gpu)
         record.gpu_record = as_record(GpuRecord, opened)
-    if state.error_slots == 0 and not failed(frame):
+    if state.error_slots == 0 and not op.failed(frame):
         _ask(record, LauncherRecord.open_node, state)
-    if not failed(frame):
+    if not op.failed(frame):
         slots = as_record(ErrorSlot, state.error_slots)
         record.error_slot = _take_error_slot(slots)
         _report_earlier_errors(frame, slots, record.error_slot)
@@ -199,11 +197,11 @@ def _take_error_slot(node: ErrorSlot) -> ErrorSlot:
 
 
 @jit
-def _report_earlier_errors(frame: Frame, node: ErrorSlot, own: ErrorSlot) -> None:
+def _report_earlier_errors(frame: op.Frame, node: ErrorSlot, own: ErrorSlot) -> None:
     """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
         slot, taken = node[number], int64(ErrorSlot.is_taken)
-        if failed(frame):
+        if op.failed(frame):
             return
         if own == slot or node == slot:
             _report_earlier_error(frame, slot)
@@ -228,23 +226,23 @@ def _close(record: DeviceRecord) -> None:
     if record.stream == 0:
         return
     waits = _of_launcher(record, LauncherRecord.waits) != 0
-    if waits and not failed(record.frame):
+    if waits and not op.failed(record.frame):
         _wait(record)
         _report(record)
     driver_call(_of_launcher(record, LauncherRecord.pop), stack_words(1))
     own = record.error_slot
-    if own != 0 and own != kernel_state(record.frame).error_slots:
+    if own != 0 and own != record.frame.state.error_slots:
         atomic_store(own, int64(ErrorSlot.is_taken), int64(0))
 
 
-def with_device(body: Callable[[int, Any], None]) -> Callable[[Frame], None]:
+def with_device(body: Callable[[int, Any], None]) -> Callable[[op.Frame], None]:
     """A kernel body (frame) of one that is given the device, too: (frame, device)."""
     inner = jit(body)
 
-    def outer(frame: Frame) -> None:
+    def outer(frame: op.Frame) -> None:
         record = stack_record(DeviceRecord)
         _open(frame, record)
-        if not failed(frame):
+        if not op.failed(frame):
             inner(frame, _device_at(record))
         _close(record)
 
@@ -271,7 +269,7 @@ def copy_in(device: Any, target: int, source: int, size: int) -> None:
     """Copies bytes of the host, whole words, to the GPU; they may change afterwards."""
     record = _record_of(device)
     for first in range(0, size, SLOT_BYTES):
-        if not failed(record.frame):
+        if not op.failed(record.frame):
             part = min(size - first, int64(SLOT_BYTES))
             _copy_part(record, target + first, source + first, part)
 
@@ -300,12 +298,12 @@ def _copy_part(record: DeviceRecord, target: int, source: int, size: int) -> Non
 
 @jit
 def _reserve(record: DeviceRecord, size: int) -> int:
-    return scratch_bytes(record.frame, max(size, int64(16)))
+    return op.scratch_bytes(record.frame, max(size, int64(16)))
 
 
 @jit
 def _fill(record: DeviceRecord, address: int, size: int, byte: int) -> None:
-    if size > 0 and not failed(record.frame):
+    if size > 0 and not op.failed(record.frame):
         stream = record.stream
         _call(record, LauncherRecord.fill, address, byte, size, stream)
 
@@ -321,15 +319,15 @@ def _filled(record: DeviceRecord, size: int, byte: int) -> int:
 def _read(record: DeviceRecord, address: int, count: int) -> int:
     """The address of words of the GPU, copied to the host; all zeros after an error."""
     frame = record.frame
-    target = host_bytes(frame, 8 * count)
+    target = op.host_bytes(frame, 8 * count)
     if target == 0:
         return _of_launcher(record, LauncherRecord.zeros)
     stream = record.stream
     _call(record, LauncherRecord.copy_out, target, address, 8 * count, stream)
-    if not failed(frame):
+    if not op.failed(frame):
         _wait(record)
         _report(record)
-    if failed(frame):
+    if op.failed(frame):
         return _of_launcher(record, LauncherRecord.zeros)
     return target
 
@@ -383,10 +381,10 @@ def _launch_kernel(
 ) -> None:
     number, name = kernel
     frame = record.frame
-    if blocks <= 0 or failed(frame):
+    if blocks <= 0 or op.failed(frame):
         return
     if blocks > _MOST_BLOCKS:
-        fail(frame, INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
+        op.fail(frame, op.INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
         return
     handle = _handle(record, number)
     if handle == 0:
@@ -396,7 +394,7 @@ def _launch_kernel(
     code = launch_call(function, handle, blocks, threads, stream, arguments)
     if code != 0:
         text = "CUDA's driver returned error %lld for the launch of %s"
-        fail(frame, INTERNAL, text, code, name)
+        op.fail(frame, op.INTERNAL, text, code, name)
 
 
 def _literal(kernel: Any) -> str:

@@ -14,7 +14,7 @@ from fusion.gpu_ops.layout.call import (
     UNSORTED_ROW,
 )
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail, fail_column
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import jit
 
 
@@ -39,18 +39,18 @@ def error_reporter(when: str) -> Any:
         if code > 0:  # else it is still being written
             record.error_code = 0
         if code == BAD_ID:
-            fail_column(frame, INVALID_ARGUMENT, bad_id, column, element, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, bad_id, column, element, value)
         elif code == BAD_DEFAULT:
-            fail_column(frame, INVALID_ARGUMENT, bad_default, column, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, bad_default, column, value)
         elif code == BAD_ROW:
-            fail_column(frame, INVALID_ARGUMENT, bad_row, column, element, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, bad_row, column, element, value)
         elif code == UNSORTED_ROW:
-            fail_column(frame, INVALID_ARGUMENT, unsorted, column, element, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, unsorted, column, element, value)
         elif code == BAD_KEY:
-            fail_column(frame, INVALID_ARGUMENT, bad_key, column, element, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, bad_key, column, element, value)
         elif code == REPEATED:
-            fail(frame, INVALID_ARGUMENT, repeated, column, element, value)
+            op.fail(frame, op.INVALID_ARGUMENT, repeated, column, element, value)
         elif code == BAD_SPLIT:
-            fail_column(frame, INVALID_ARGUMENT, bad_split, column, element, value)
+            op.fail_column(frame, op.INVALID_ARGUMENT, bad_split, column, element, value)
 
     return report

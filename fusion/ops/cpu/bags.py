@@ -16,19 +16,8 @@ from fusion.cpu_ops.row_tiles import AHEAD, GatherArgs
 from fusion.cpu_ops.scatter import ScatterArgs
 from fusion.ops.cpu.bag_layout import BagWords
 from fusion.ops.cpu.float_access import Access, access
-from fusion.runtime.native.frame import (
-    attr,
-    attr_float,
-    failed,
-    matrix,
-    output_matrix,
-    output_vector,
-    scratch,
-    scratch_matrix,
-    size,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at
 from fusion.runtime.native.pointers import as_words, stack_record
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -76,14 +65,14 @@ def _row_clipper(spec: OpSpec, types: Mapping[str, str]) -> Any:
     arg = spec.input_indices
 
     @jit
-    def clip(frame: Frame, addresses: Any, limit: float) -> Any:
+    def clip(frame: op.Frame, addresses: Any, limit: float) -> Any:
         """Replaces rows by their clipped copies; nothing if `limit` < 0."""
         if limit < 0:
             return addresses
-        dim = size(frame, arg.emb_shards, 0, 1)
-        copies = scratch_matrix(frame, addresses.shape[0], dim, dtype)
-        clipped = scratch(frame, addresses.shape[0], np.int64)
-        if failed(frame):
+        dim = op.size(frame, arg.emb_shards, 0, 1)
+        copies = op.scratch_matrix(frame, addresses.shape[0], dim, dtype)
+        clipped = op.scratch(frame, addresses.shape[0], np.int64)
+        if op.failed(frame):
             return addresses
         combine.clip_rows(addresses, limit, dtype, copies)
         for k in range(addresses.shape[0]):
@@ -105,8 +94,8 @@ def _division(spec: OpSpec) -> Any:
         return always
 
     @jit
-    def by_attr(frame: Frame) -> bool:
-        return attr(frame, slot) != 0
+    def by_attr(frame: op.Frame) -> bool:
+        return op.attr(frame, slot) != 0
 
     return by_attr
 
@@ -116,10 +105,10 @@ def _weight_lister(spec: OpSpec) -> Any:
     slot = spec.slots
 
     @jit
-    def list_weights(frame: Frame, weights: Array, order: Array, dtype: type) -> int:
-        if attr(frame, slot.use_sparse_weights) == 0:
+    def list_weights(frame: op.Frame, weights: Array, order: Array, dtype: type) -> int:
+        if op.attr(frame, slot.use_sparse_weights) == 0:
             return int64(0)
-        listed = scratch(frame, order.shape[0], dtype)
+        listed = op.scratch(frame, order.shape[0], dtype)
         combine.list_weights(weights, order, dtype, listed)
         return listed.ctypes.data
 
@@ -128,7 +117,7 @@ def _weight_lister(spec: OpSpec) -> Any:
 
 def forward_kernel(
     spec: OpSpec, types: Mapping[str, str], count_rows: Any, read_bags: Any
-) -> Callable[[Frame], None]:
+) -> Callable[[op.Frame], None]:
     """The kernel body that combines rows.
 
     Args:
@@ -141,20 +130,20 @@ def forward_kernel(
     slot, arg, words = spec.slots, spec.input_indices, len(spec.value_attrs)
     clip, no_nan, list_weights = _row_clipper(spec, types), _division(spec), _weight_lister(spec)
 
-    def body(frame: Frame) -> None:
+    def body(frame: op.Frame) -> None:
         n_rows = count_rows(frame)
-        if failed(frame):
+        if op.failed(frame):
             return
         bags = read_bags(frame, n_rows)
-        rows = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
-        addresses = scratch(frame, bags.order.shape[0] + AHEAD, np.int64)
-        dim = size(frame, arg.emb_shards, 0, 1)
-        if failed(frame):
+        rows = clip(frame, bags.rows, op.attr_float(frame, slot.max_norm))
+        addresses = op.scratch(frame, bags.order.shape[0] + AHEAD, np.int64)
+        dim = op.size(frame, arg.emb_shards, 0, 1)
+        if op.failed(frame):
             return
-        output = output_matrix(frame, 0, 0, n_rows, dim, stored)
+        output = op.output_matrix(frame, 0, 0, n_rows, dim, stored)
         out = working(frame, output)
-        counts = output_vector(frame, 1, 0, n_rows, np.int32)
-        if failed(frame):
+        counts = op.output_vector(frame, 1, 0, n_rows, np.int32)
+        if op.failed(frame):
             return
         listed = combine.list_rows(
             rows,
@@ -167,7 +156,7 @@ def forward_kernel(
             counts,
         )
         weights = list_weights(frame, bags.weights, bags.order[:listed], dtype)
-        if failed(frame):
+        if op.failed(frame):
             return
         has_one_each = listed == n_rows and combine.has_one_each(bags.starts)
         args = stack_record(GatherArgs)
@@ -176,14 +165,14 @@ def forward_kernel(
         args.bag_starts = as_words(bags.starts.ctypes.data)
         args.out = out.ctypes.data
         args.out_bytes = dim * out.itemsize
-        args.combiner = attr(frame, slot.combiner)
+        args.combiner = op.attr(frame, slot.combiner)
         args.weights = weights
         args.divide_no_nan = int64(no_nan(frame))
         args.has_one_each = int64(has_one_each)
         args.is_streamed = 0
         args.first_element = 0
         args.end_element = dim
-        call_at(attr(frame, words + BagWords.row_kernel), args)
+        call_at(op.attr(frame, words + BagWords.row_kernel), args)
         write(out, output)
 
     return body
@@ -191,7 +180,7 @@ def forward_kernel(
 
 def gradient_kernel(
     spec: OpSpec, types: Mapping[str, str], read_bags: Any, outputs: GradOutputs
-) -> Callable[[Frame], None]:
+) -> Callable[[op.Frame], None]:
     """The kernel body of the gradient; see `forward_kernel`."""
     table, weight = access(types["T"]), access(types["Tw"])
     stored, dtype, read = table.stored, table.compute, table.read
@@ -200,28 +189,28 @@ def gradient_kernel(
     scatter, grad_of_weights = _scatter(spec, dtype), _grad_of_weights(spec, types, weight)
     allocate_rows, allocate_weights, put_weights = outputs
 
-    def body(frame: Frame) -> None:
-        top_grad = read(frame, matrix(frame, arg.top_grad, 0, stored))
+    def body(frame: op.Frame) -> None:
+        top_grad = read(frame, op.matrix(frame, arg.top_grad, 0, stored))
         bags = read_bags(frame, top_grad.shape[0])
-        if failed(frame):
+        if op.failed(frame):
             return
         dim = top_grad.shape[1]
-        limit = attr_float(frame, slot.max_norm)
+        limit = op.attr_float(frame, slot.max_norm)
         addresses = allocate_rows(frame, bags.rows.shape[0])
         grad_rows = working_rows(frame, addresses, dim)
-        if failed(frame):
+        if op.failed(frame):
             return
         scatter(frame, top_grad, bags, grad_rows)
-        if failed(frame):
+        if op.failed(frame):
             return
         if limit >= 0:
             combine_grad.unclip_rows(bags.rows, grad_rows, dim, limit, dtype)
         write_rows(grad_rows, addresses, dim)
-        weighted = attr(frame, slot.use_sparse_weights) != 0
+        weighted = op.attr(frame, slot.use_sparse_weights) != 0
         grad_weights = allocate_weights(frame, bags.row_indices.shape[0] if weighted else int64(0))
-        if weighted and not failed(frame):
+        if weighted and not op.failed(frame):
             grad_of_weights(frame, top_grad, bags, grad_weights)
-        if not failed(frame):
+        if not op.failed(frame):
             put_weights(frame, grad_weights)
 
     return body
@@ -232,15 +221,15 @@ def _scatter(spec: OpSpec, dtype: type) -> Any:
     slot, words, list_weights = spec.slots, len(spec.value_attrs), _weight_lister(spec)
 
     @jit
-    def scatter(frame: Frame, top_grad: Array, bags: Any, addresses: Array) -> None:
+    def scatter(frame: op.Frame, top_grad: Array, bags: Any, addresses: Array) -> None:
         n_rows, dim, m = top_grad.shape[0], top_grad.shape[1], bags.order.shape[0]
-        ranks = scratch(frame, addresses.shape[0], np.int32)
-        sums = scratch(frame, addresses.shape[0], np.int64)
-        splits = scratch(frame, n_rows + 1, np.int32)
-        listed = scratch(frame, m, np.int32)
-        masks = scratch(frame, n_rows if bags.mask_empty else int64(0), np.uint8)
+        ranks = op.scratch(frame, addresses.shape[0], np.int32)
+        sums = op.scratch(frame, addresses.shape[0], np.int64)
+        splits = op.scratch(frame, n_rows + 1, np.int32)
+        listed = op.scratch(frame, m, np.int32)
+        masks = op.scratch(frame, n_rows if bags.mask_empty else int64(0), np.uint8)
         weights = list_weights(frame, bags.weights, bags.order, dtype)
-        if failed(frame):
+        if op.failed(frame):
             return
         combine_grad.list_sums(
             addresses, bags.row_indices, bags.starts, bags.order, ranks, sums, splits, listed
@@ -259,11 +248,11 @@ def _scatter(spec: OpSpec, dtype: type) -> Any:
         args.masks = masks.ctypes.data if bags.mask_empty else int64(0)
         args.first_row = 0
         args.end_row = addresses.shape[0]
-        args.combiner = attr(frame, slot.combiner)
+        args.combiner = op.attr(frame, slot.combiner)
         args.weights = weights
         args.first_element = 0
         args.end_element = dim
-        call_at(attr(frame, words + BagWords.row_kernel), args)
+        call_at(op.attr(frame, words + BagWords.row_kernel), args)
 
     return scatter
 
@@ -274,12 +263,12 @@ def _grad_of_weights(spec: OpSpec, types: Mapping[str, str], weight: Access) -> 
     working, write = weight.working, weight.write
 
     @jit
-    def gradients(frame: Frame, top_grad: Array, bags: Any, result: Array) -> None:
-        clipped = clip(frame, bags.rows, attr_float(frame, slot.max_norm))
+    def gradients(frame: op.Frame, top_grad: Array, bags: Any, result: Array) -> None:
+        clipped = clip(frame, bags.rows, op.attr_float(frame, slot.max_norm))
         grads = working(frame, result)
-        scaled = scratch(frame, top_grad.shape[1], dtype)
-        total = scratch(frame, top_grad.shape[1], dtype)
-        if failed(frame):
+        scaled = op.scratch(frame, top_grad.shape[1], dtype)
+        total = op.scratch(frame, top_grad.shape[1], dtype)
+        if op.failed(frame):
             return
         combine_grad.weight_grads(
             top_grad,
@@ -290,7 +279,7 @@ def _grad_of_weights(spec: OpSpec, types: Mapping[str, str], weight: Access) -> 
             bags.is_row_empty,
             bags.mask_empty,
             bags.weights,
-            attr(frame, slot.combiner),
+            op.attr(frame, slot.combiner),
             dtype,
             scaled,
             total,

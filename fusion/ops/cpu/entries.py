@@ -14,10 +14,8 @@ import numpy as np
 from fusion.cpu_ops import prune as kernels
 from fusion.cpu_ops.elements import overflows
 from fusion.cpu_ops.half import narrower
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, attr_float, failed, matrix, scratch, vector
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -52,23 +50,23 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     check_shape, prunes = shape_checker(spec), pruner(spec, prune_attr)
 
     @jit
-    def mark(frame: Frame, weights: Array, is_row_empty: Array) -> int:
-        values = vector(frame, arg.sp_values, tid)
-        rows = matrix(frame, arg.sp_indices, 0, np.int64)
+    def mark(frame: op.Frame, weights: Array, is_row_empty: Array) -> int:
+        values = op.vector(frame, arg.sp_values, tid)
+        rows = op.matrix(frame, arg.sp_indices, 0, np.int64)
         least, prune_weights = prunes(frame)
         kept_count = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
         if kept_count < 0:
             bad, batch = -1 - kept_count, int64(is_row_empty.shape[0])
             text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
-            fail(frame, INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
+            op.fail(frame, op.INVALID_ARGUMENT, text, bad, rows[bad, 0], batch)
         return kept_count
 
     @jit
-    def entries(frame: Frame, weights: Array, is_row_empty: Array, count: int) -> Array:
-        values = vector(frame, arg.sp_values, tid)
+    def entries(frame: op.Frame, weights: Array, is_row_empty: Array, count: int) -> Array:
+        values = op.vector(frame, arg.sp_values, tid)
         least, prune_weights = prunes(frame)
-        result = scratch(frame, count, np.int64)
-        if not failed(frame):
+        result = op.scratch(frame, count, np.int64)
+        if not op.failed(frame):
             kernels.list_entries(values, weights, least, prune_weights, is_row_empty, result)
         return result
 
@@ -81,14 +79,14 @@ def shape_checker(spec: OpSpec) -> Any:
     shape_index = spec.input_indices.sp_dense_shape
 
     @jit
-    def check_shape(frame: Frame) -> None:
-        shape = vector(frame, shape_index, np.int64)
+    def check_shape(frame: op.Frame) -> None:
+        shape = op.vector(frame, shape_index, np.int64)
         if shape[0] < 0 or shape[1] < 0:
             text = "sp_dense_shape must not be negative, but is [%lld, %lld]"
-            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+            op.fail(frame, op.INVALID_ARGUMENT, text, shape[0], shape[1])
         elif overflows(shape[0], shape[1]):
             text = "sp_dense_shape has 2**63 elements or more: it is [%lld, %lld]"
-            fail(frame, INVALID_ARGUMENT, text, shape[0], shape[1])
+            op.fail(frame, op.INVALID_ARGUMENT, text, shape[0], shape[1])
 
     return check_shape
 
@@ -102,11 +100,11 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
     has_buckets = bucket_slot != prune_slot
 
     @jit
-    def prunes(frame: Frame) -> Any:
-        prune = attr(frame, prune_slot) != 0
-        use_weights = attr(frame, slot.use_sparse_weights) != 0
-        by_weight = prune and use_weights and attr(frame, slot.prune_sparse_weights) != 0
-        in_buckets = has_buckets and attr(frame, bucket_slot) > 0
+    def prunes(frame: op.Frame) -> Any:
+        prune = op.attr(frame, prune_slot) != 0
+        use_weights = op.attr(frame, slot.use_sparse_weights) != 0
+        by_weight = prune and use_weights and op.attr(frame, slot.prune_sparse_weights) != 0
+        in_buckets = has_buckets and op.attr(frame, bucket_slot) > 0
         return int64(0) if prune and not in_buckets else least_id, by_weight
 
     return prunes
@@ -119,16 +117,16 @@ def weight_of_filler(spec: OpSpec, types: Mapping[str, str]) -> Any:
     if not DTYPES[name].is_widened:
 
         @jit
-        def direct(frame: Frame) -> Any:
-            return stored(attr_float(frame, slot))
+        def direct(frame: op.Frame) -> Any:
+            return stored(op.attr_float(frame, slot))
 
         return direct
 
     narrow = narrower(name)
 
     @jit
-    def narrowed(frame: Frame) -> Any:
-        return stored(narrow(np.float32(attr_float(frame, slot))))
+    def narrowed(frame: op.Frame) -> Any:
+        return stored(narrow(np.float32(op.attr_float(frame, slot))))
 
     return narrowed
 
@@ -139,10 +137,10 @@ def check_fill_id(spec: OpSpec, types: Mapping[str, str]) -> Any:
     largest_id = np.iinfo(tid).max
 
     @jit
-    def fill_id(frame: Frame) -> Any:
-        if attr(frame, slot.default_id) > largest_id:
+    def fill_id(frame: op.Frame) -> Any:
+        if op.attr(frame, slot.default_id) > largest_id:
             text = "default_id = %lld does not fit the type of sp_values"
-            fail(frame, INVALID_ARGUMENT, text, attr(frame, slot.default_id))
-        return tid(max(attr(frame, slot.default_id), 0))
+            op.fail(frame, op.INVALID_ARGUMENT, text, op.attr(frame, slot.default_id))
+        return tid(max(op.attr(frame, slot.default_id), 0))
 
     return fill_id

@@ -14,9 +14,8 @@ import numpy as np
 
 from fusion.cpu_ops.combine import row_at
 from fusion.cpu_ops.half import converters
-from fusion.runtime.native.frame import scratch, scratch_matrix
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
@@ -79,27 +78,27 @@ def _converted(name: str) -> Access:
     stored, compute = DTYPES[name].stored_type, DTYPES[name].compute_type
 
     @jit
-    def working(frame: Frame, tensor: Array) -> Array:
+    def working(frame: op.Frame, tensor: Array) -> Array:
         if tensor.ndim == 1:
-            return scratch(frame, tensor.shape[0], compute)
-        return scratch_matrix(frame, tensor.shape[0], tensor.shape[1], compute)
+            return op.scratch(frame, tensor.shape[0], compute)
+        return op.scratch_matrix(frame, tensor.shape[0], tensor.shape[1], compute)
 
     @jit
-    def working_rows(frame: Frame, addresses: Array, dim: int) -> Array:
-        rows = scratch_matrix(frame, addresses.shape[0], dim, compute)
-        result = scratch(frame, addresses.shape[0], np.int64)
+    def working_rows(frame: op.Frame, addresses: Array, dim: int) -> Array:
+        rows = op.scratch_matrix(frame, addresses.shape[0], dim, compute)
+        result = op.scratch(frame, addresses.shape[0], np.int64)
         for k in range(result.shape[0]):
             result[k] = rows.ctypes.data + k * dim * rows.itemsize
         return result
 
     @jit
-    def read(frame: Frame, tensor: Array) -> Array:
+    def read(frame: op.Frame, tensor: Array) -> Array:
         values = working(frame, tensor)
         widen(tensor, values)
         return values
 
     @jit
-    def read_rows(frame: Frame, addresses: Array, dim: int) -> Array:
+    def read_rows(frame: op.Frame, addresses: Array, dim: int) -> Array:
         rows = working_rows(frame, addresses, dim)
         for k in range(rows.shape[0]):
             widen(row_at(addresses[k], dim, stored), row_at(rows[k], dim, compute))

@@ -6,23 +6,21 @@ from collections.abc import Callable, Mapping
 
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
 from fusion.runtime.layout import Words
-from fusion.runtime.native.frame import context, kernel_state
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.c_api import tf_num_inputs
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, VariableAccess
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
 
-    def body(frame: Frame) -> None:
-        ctx = context(frame)
-        access = as_record(VariableAccess, kernel_state(frame) + 8 * State.SIZE)
+    def body(frame: op.Frame) -> None:
+        ctx = frame.context
+        access = as_record(VariableAccess, frame.state + 8 * op.State.SIZE)
         words = stack_words(6 + 2 * OBJECT_WORDS)
         for index in range(int64(tf_num_inputs(ctx))):
             if not _share(frame, access, int64(index), words):
@@ -32,11 +30,11 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], Non
 
 
 @jit
-def _share(frame: Frame, access: VariableAccess, index: int, words: Words) -> bool:
+def _share(frame: op.Frame, access: VariableAccess, index: int, words: Words) -> bool:
     """Makes the tensor of a variable an output; returns whether there is one."""
     is_shared = find_variable(frame, access, index, as_words(words + 8))
     if is_shared:
-        is_shared = _share_found(context(frame), access, index, words)
+        is_shared = _share_found(frame.context, access, index, words)
     if words[1] != 0:
         let_go(access, as_words(words + 8), int64(1))
     return is_shared

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import context
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, call_at, load_as
 from fusion.runtime.native.pointers import as_words, stack_words
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
@@ -28,12 +26,14 @@ def failure(code: int, message: str) -> Any:
     """
 
     @jit
-    def report(frame: Frame, access: VariableAccess, index: int, first: int, second: int) -> None:
+    def report(
+        frame: op.Frame, access: VariableAccess, index: int, first: int, second: int
+    ) -> None:
         # A std::string, which has 16 bytes of its own behind its first 16.
         text = stack_words(int64(OBJECT_WORDS))
-        handle = call_at(access.handle_from_input, context(frame), index)
+        handle = call_at(access.handle_from_input, frame.context, index)
         call_at(access.describe, text, handle)
-        fail(frame, code, message, text[0], first, second)
+        op.fail(frame, code, message, text[0], first, second)
         if text[0] != text + 16:
             c_free(text[0])
 
@@ -41,9 +41,9 @@ def failure(code: int, message: str) -> Any:
 
 
 _fail_missing = failure(
-    FAILED_PRECONDITION, "there is no variable behind %s: it is not initialized, or was deleted"
+    op.FAILED_PRECONDITION, "there is no variable behind %s: it is not initialized, or was deleted"
 )
-_fail_dtype = failure(INVALID_ARGUMENT, "the variable behind %s is not of dtype %s")
+_fail_dtype = failure(op.INVALID_ARGUMENT, "the variable behind %s is not of dtype %s")
 
 
 @jit
@@ -61,13 +61,13 @@ def end_status(status: Words) -> None:
 
 
 @jit
-def find_variable(frame: Frame, access: VariableAccess, index: int, variable: Words) -> bool:
+def find_variable(frame: op.Frame, access: VariableAccess, index: int, variable: Words) -> bool:
     """Finds the variable of an input, of the right dtype; whether there is one. It is held then.
 
     Args:
       variable: out, its address, to be let go of; 0 for none.
     """
-    status, ctx = stack_words(int64(1)), context(frame)
+    status, ctx = stack_words(int64(1)), frame.context
     handle = call_at(access.handle_from_input, ctx, index)
     variable[0] = 0
     call_at(access.find, status, ctx, handle, variable)

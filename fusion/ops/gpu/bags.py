@@ -16,10 +16,8 @@ from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.steps import combine
 from fusion.gpu_ops.steps.bags import last_row
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, attr_float, data, list_length, size
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import pointer, store
 from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
@@ -46,24 +44,26 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     weight_kind = DTYPES[types["Tw"]].code
 
     @jit
-    def describe(frame: Frame, call: Array, base: int, bags: Any, number: int, batch: int) -> None:
+    def describe(
+        frame: op.Frame, call: Array, base: int, bags: Any, number: int, batch: int
+    ) -> None:
         column = as_record(
             ColumnAttrs, call.ctypes.data + 8 * _array_index(call, base, CombineCall.columns)
         )
         column.id_format = column_layout.ROW_SPLITS
-        column.combiner = attr(frame, slot.combiner)
-        column.max_norm = attr_float(frame, slot.max_norm)
+        column.combiner = op.attr(frame, slot.combiner)
+        column.max_norm = op.attr_float(frame, slot.max_norm)
         column.prune = 1
         column.default_id = -1
         column.use_sparse_weights = int64(bags.weights != 0)
-        column.divide_no_nan = attr(frame, slot.divide_no_nan)
+        column.divide_no_nan = op.attr(frame, slot.divide_no_nan)
         column.ids_dtype = INT64
         column.rows_dtype = INT64
         source = as_record(
             ColumnInputs, call.ctypes.data + 8 * _array_index(call, base, CombineCall.inputs)
         )
         source.table_rows = _ALL_MEMORY
-        source.table_dim = size(frame, arg.emb_shards, 0, 1)
+        source.table_dim = op.size(frame, arg.emb_shards, 0, 1)
         source.table_dtype = weight_kind
         source.row_bytes = 1
         source.ids = bags.addresses
@@ -76,7 +76,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
 
     @jit
     def combine_bags(
-        frame: Frame, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
+        frame: op.Frame, device: Any, bags: Any, number: int, batch: int, skew: int, out: int
     ) -> None:
         base = device.reserve(8 * _WORDS)
         call = carray(pointer(stack_words(_WORDS), np.int64), (_WORDS,))
@@ -101,12 +101,15 @@ def shard_lister(spec: OpSpec) -> Any:
     shards_index = spec.input_indices.emb_shards
 
     @jit
-    def list_shards(frame: Frame, device: Any) -> Any:
-        count, total, skew = list_length(frame), int64(0), int64(0)
+    def list_shards(frame: op.Frame, device: Any) -> Any:
+        count, total, skew = op.list_length(frame), int64(0), int64(0)
         words = 3 * count + 1
         host = stack_words(words)
         for shard in range(count):
-            address, rows = data(frame, shards_index, shard), size(frame, shards_index, shard, 0)
+            address, rows = (
+                op.data(frame, shards_index, shard),
+                op.size(frame, shards_index, shard, 0),
+            )
             store(host, 2 * shard, address)
             store(host, 2 * shard + 1, rows)
             store(host, 2 * count + shard, total)
@@ -127,5 +130,5 @@ def rows_to_last(frame: int, device: Any, indices: int, number: int) -> int:
     rows = device.words(_last_row(device, indices, number, error_record(device)), 1)[0]
     if rows > int64(MOST_ENTRIES):
         text = "there are %lld rows, but at most %lld can be ordered"
-        fail(frame, INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))
     return rows

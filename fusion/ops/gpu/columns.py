@@ -10,10 +10,8 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.cpu_ops.elements import rows_until
 from fusion.ops.cpu.columns.inputs import SharedInputs, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
-from fusion.runtime.native.frame import context, count_rows, failed, kernel_state, status_of
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.tensorflow.dtypes import INT64
@@ -44,7 +42,7 @@ def put_columns(state: ColumnsState, target: int, limits_target: int) -> None:
 
 
 @jit
-def put_sources(frame: Frame, target: int, limits: int, shared: SharedInputs) -> int:
+def put_sources(frame: op.Frame, target: int, limits: int, shared: SharedInputs) -> int:
     """Writes what the columns are given; gives the rows of the batch, unless the call failed.
 
     Or -1: they are those up to the last entry's row of each column.
@@ -53,11 +51,11 @@ def put_sources(frame: Frame, target: int, limits: int, shared: SharedInputs) ->
       target: the address of the first source.
       limits: where the boundaries are for the GPU.
     """
-    ctx = context(frame)
-    state = as_record(ColumnsState, kernel_state(frame))
-    status = status_of(frame)
+    ctx = frame.context
+    state = as_record(ColumnsState, frame.state)
+    status = frame.status
     if shared != 0:
-        count_rows(frame, shared.entry_count)
+        op.count_rows(frame, shared.entry_count)
     batch, source, count = int64(-1), target, state.column_count
     for index in range(count):
         sound = take_source(
@@ -65,17 +63,17 @@ def put_sources(frame: Frame, target: int, limits: int, shared: SharedInputs) ->
         )
         release(source)  # the context holds the inputs
         if not sound:
-            if not failed(frame):
-                fail_column(frame, INVALID_ARGUMENT, ": an input cannot be had", int64(index))
+            if not op.failed(frame):
+                op.fail_column(frame, op.INVALID_ARGUMENT, ": an input cannot be had", int64(index))
             return batch
         if shared == 0:
-            count_rows(frame, as_record(ColumnInputs, source).id_count)
+            op.count_rows(frame, as_record(ColumnInputs, source).id_count)
         rows = as_record(ColumnInputs, source).batch_size
         if batch < 0:
             batch = rows
         elif rows >= 0 and rows != batch:
             text = " has %lld rows, but others have %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, batch)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, int64(index), rows, batch)
             return batch
         as_record(ColumnInputs, source).boundaries = limits
         limits += 4 * state.columns[index].boundary_count

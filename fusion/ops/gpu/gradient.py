@@ -7,18 +7,8 @@ from typing import Any, NamedTuple
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
 from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import (
-    attr,
-    attr_float,
-    data,
-    failed,
-    list_length,
-    output_matrix,
-    size,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import store
 from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -47,26 +37,26 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit
-    def of_call(frame: Frame) -> Any:
-        if attr(frame, slot.use_sparse_weights) != 0 and not alike:
+    def of_call(frame: op.Frame) -> Any:
+        if op.attr(frame, slot.use_sparse_weights) != 0 and not alike:
             text = "on a GPU, weights must be of the dtype of emb_shards"
-            fail(frame, INVALID_ARGUMENT, text)
-        clips = int64(attr_float(frame, slot.max_norm) >= 0)
-        top, dim = data(frame, arg.top_grad, 0), size(frame, arg.top_grad, 0, 1)
-        limit, combiner = attr(frame, slot.max_norm), attr(frame, slot.combiner)
+            op.fail(frame, op.INVALID_ARGUMENT, text)
+        clips = int64(op.attr_float(frame, slot.max_norm) >= 0)
+        top, dim = op.data(frame, arg.top_grad, 0), op.size(frame, arg.top_grad, 0, 1)
+        limit, combiner = op.attr(frame, slot.max_norm), op.attr(frame, slot.combiner)
         return Gradient(top, kind, dim, combiner, clips, limit)
 
     @jit
-    def add_up_outputs(frame: Frame, device: Any, call: Any, bags: Any, rows: Any) -> Any:
-        count = list_length(frame)
+    def add_up_outputs(frame: op.Frame, device: Any, call: Any, bags: Any, rows: Any) -> Any:
+        count = op.list_length(frame)
         host = stack_words(count)
         for shard in range(count):
-            number = size(frame, arg.emb_shards, shard, 0)
-            out = output_matrix(frame, 0, shard, number, call.dim, stored)
+            number = op.size(frame, arg.emb_shards, shard, 0)
+            out = op.output_matrix(frame, 0, shard, number, call.dim, stored)
             store(host, shard, out.ctypes.data)
         outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
-        if failed(frame):
+        if op.failed(frame):
             return Scaled(int64(0), int64(0))
         return add_up_rows(device, call, bags, rows, outs)
 

@@ -28,10 +28,8 @@ from fusion.ops.gpu.columns import (
     put_sources,
     rows_to_last,
 )
-from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import context, failed, kernel_state, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, pointer
 from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -48,22 +46,22 @@ _combine_columns = on_host(combine.combine_columns)
 
 
 @jit
-def _allocate(frame: Frame, call: Array, base: int, batch: int, item: int) -> None:
+def _allocate(frame: op.Frame, call: Array, base: int, batch: int, item: int) -> None:
     """Allocates the outputs, and writes where the results of columns are."""
     output, first = int64(0), int64(0)
-    while first < call[CombineCall.column_count] and not failed(frame):
+    while first < call[CombineCall.column_count] and not op.failed(frame):
         end = _output_end(call, base, first)
         width = _width_of(call, base, first, end)
-        out = new_output(frame, output, int64(2), batch, width, item)
+        out = op.new_output(frame, output, int64(2), batch, width, item)
         _put_output(call, base, first, end, item, out)
         output, first = output + 1, end
 
 
 @jit
 def _compute(
-    frame: Frame, device: Any, call: Array, base: int, limits_at: int, shared: SharedInputs
+    frame: op.Frame, device: Any, call: Array, base: int, limits_at: int, shared: SharedInputs
 ) -> None:
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     _open_call(call, base, state.column_count)
     host = call.ctypes.data
     put_columns(
@@ -71,14 +69,14 @@ def _compute(
     )
     sources = as_record(ColumnInputs, host + 8 * _array_index(call, base, CombineCall.inputs))
     batch = put_sources(frame, sources, base + 8 * limits_at, shared)
-    if failed(frame):
+    if op.failed(frame):
         return
     if batch < 0:
         batch = rows_to_last(device, state, sources)
     put_batch(state, sources, batch)
     item = state.item_bytes
     _allocate(frame, call, base, batch, item)
-    if failed(frame):
+    if op.failed(frame):
         return
     _lay_out(call, base, batch, item, int64(0))
     call[CombineCall.errors] = error_record(device)
@@ -90,34 +88,34 @@ def _compute(
 
 
 @jit
-def _look_up(frame: Frame, device: Any, shared: SharedInputs) -> None:
-    state = as_record(ColumnsState, kernel_state(frame))
+def _look_up(frame: op.Frame, device: Any, shared: SharedInputs) -> None:
+    state = as_record(ColumnsState, frame.state)
     boundaries = count_boundaries(state)
     size = _words_of_call(state.column_count, boundaries)
     base, memory = device.reserve(8 * size), c_malloc(8 * size)
     if memory == 0:
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
-    if not failed(frame):
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for %lld words", size)
+    if not op.failed(frame):
         limits_at = size - (boundaries + 1) // 2
         call = carray(pointer(memory, np.int64), (size,))
         _compute(frame, device, call, base, limits_at, shared)
     c_free(memory)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def lookup(frame: Frame, device: Any) -> None:
+    def lookup(frame: op.Frame, device: Any) -> None:
         shared = stack_record(SharedInputs)
-        state = as_record(ColumnsState, kernel_state(frame))
+        state = as_record(ColumnsState, frame.state)
         if state.role != POST:
             _look_up(frame, device, as_record(SharedInputs, int64(0)))
             return
         first = state.column_count
         weighted = state.weighted_count != 0
         lookups = state.lookup_count
-        take_shared(frame, context(frame), first, shared, lookups, weighted)
-        if not failed(frame):
+        take_shared(frame, frame.context, first, shared, lookups, weighted)
+        if not op.failed(frame):
             _look_up(frame, device, shared)
         release_shared(shared)
 

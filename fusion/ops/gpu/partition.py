@@ -9,19 +9,8 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.steps.partition import Shards, put_ids, split
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import (
-    attr,
-    data,
-    failed,
-    list_length,
-    output_matrix,
-    output_vector,
-    shard_vector,
-    size,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import store
 from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -34,44 +23,44 @@ def shard_reader(spec: OpSpec) -> Any:
     slot, arg = spec.slots, spec.input_indices
 
     @jit
-    def shards(frame: Frame, device: Any) -> Any:
-        count, total = list_length(frame), int64(0)
+    def shards(frame: op.Frame, device: Any) -> Any:
+        count, total = op.list_length(frame), int64(0)
         host = stack_words(2 * count)
         for shard in range(count):
-            rows = shard_vector(frame, arg.partition_shapes, shard, np.int64)[0]
+            rows = op.shard_vector(frame, arg.partition_shapes, shard, np.int64)[0]
             if rows < 0:
                 text = "partition_shapes[%lld] has %lld rows"
-                fail(frame, INVALID_ARGUMENT, text, int64(shard), rows)
+                op.fail(frame, op.INVALID_ARGUMENT, text, int64(shard), rows)
             total += rows
             store(host, shard, rows)
             store(host, count + shard, total)
         rows_at = device.reserve(16 * count)
         copy_in(device, rows_at, host, 16 * count)
-        strategy = attr(frame, slot.partition_strategy)
+        strategy = op.attr(frame, slot.partition_strategy)
         return Shards(rows_at, rows_at + 8 * count, count, strategy)
 
     return shards
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     arg, tid, kind = spec.input_indices, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
-    def partition(frame: Frame, device: Any) -> None:
-        ids, count = data(frame, arg.input, 0), size(frame, arg.input, 0, 0)
+    def partition(frame: op.Frame, device: Any) -> None:
+        ids, count = op.data(frame, arg.input, 0), op.size(frame, arg.input, 0, 0)
         if count > int64(MOST_ENTRIES):
             text = "input has %lld ids, but at most %lld can be ordered"
-            fail(frame, INVALID_ARGUMENT, text, count, int64(MOST_ENTRIES))
-        permutation = output_matrix(frame, 1, 0, count, 2, np.int32).ctypes.data
+            op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(MOST_ENTRIES))
+        permutation = op.output_matrix(frame, 1, 0, count, 2, np.int32).ctypes.data
         shards = read_shards(frame, device)
-        if failed(frame):
+        if op.failed(frame):
             return
         partitioned = find(device, ids, kind, count, shards, error_record(device))
         starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(shards.number)
         for shard in range(shards.number):
-            ids_of_shard = output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
+            ids_of_shard = op.output_vector(frame, 0, shard, starts[shard + 1] - starts[shard], tid)
             store(host, shard, ids_of_shard.ctypes.data)
         outs = device.reserve(8 * shards.number)
         copy_in(device, outs, host, 8 * shards.number)

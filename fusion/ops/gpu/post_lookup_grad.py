@@ -11,14 +11,13 @@ from fusion.gpu_ops.steps.bags import Gathered, by_row
 from fusion.ops.gpu.bags import shard_lister
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
-from fusion.runtime.native.frame import attr, data, failed, list_length, output_vector, size
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tw = spec.slots, spec.input_indices, DTYPES[types["Tw"]].stored_type
     item, functions = DTYPES[types["T"]].item_bytes, gradient_body(spec, types)
@@ -27,23 +26,23 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any]
     in_bags, find_rows = on_host(by_row), on_host(rows_of_ids)
 
     @jit
-    def masks_of(frame: Frame) -> Any:
+    def masks_of(frame: op.Frame) -> Any:
         """The flags of rows that have no gradient; 0: there are none."""
-        if attr(frame, slot.fill_empty_row) == 0 or attr(frame, slot.default_id) >= 0:
+        if op.attr(frame, slot.fill_empty_row) == 0 or op.attr(frame, slot.default_id) >= 0:
             return int64(0), int64(0)
-        return data(frame, arg.is_row_empty, 0), size(frame, arg.is_row_empty, 0, 0)
+        return op.data(frame, arg.is_row_empty, 0), op.size(frame, arg.is_row_empty, 0, 0)
 
-    def gradient(frame: Frame, device: Any) -> None:
-        call, batch = of_call(frame), size(frame, arg.top_grad, 0, 0)
+    def gradient(frame: op.Frame, device: Any) -> None:
+        call, batch = of_call(frame), op.size(frame, arg.top_grad, 0, 0)
         listed = entries(frame, batch)
         shards, firsts, total, _ = list_shards(frame, device)
-        if failed(frame):
+        if op.failed(frame):
             return
         errors, number = error_record(device), listed.number
-        permutation = data(frame, arg.partition_permutation, 0)
-        gathered = Gathered(shards, list_length(frame), call.dim * item, total, permutation)
+        permutation = op.data(frame, arg.partition_permutation, 0)
+        gathered = Gathered(shards, op.list_length(frame), call.dim * item, total, permutation)
         ordered = in_bags(device, listed, errors)
-        unique_idxs = data(frame, arg.unique_idxs, 0)
+        unique_idxs = op.data(frame, arg.unique_idxs, 0)
         rows = find_rows(device, number, unique_idxs, gathered, firsts, ordered, batch, errors)
         masked, flags = masks_of(frame)
         bags = GradBags(
@@ -52,8 +51,8 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any]
         )  # fmt: skip
         scaled = add_up(frame, device, call, bags, rows)
         weighted = listed.weights != 0
-        grads = output_vector(frame, 1, 0, number if weighted else int64(0), tw)
-        if weighted and not failed(frame):
+        grads = op.output_vector(frame, 1, 0, number if weighted else int64(0), tw)
+        if weighted and not op.failed(frame):
             add_up_weights(device, call, bags, rows, scaled, grads.ctypes.data)
 
     return gradient

@@ -23,10 +23,8 @@ from fusion.ops.gpu.columns import (
     rows_to_last,
 )
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
-from fusion.runtime.native.frame import failed, kernel_state, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, pointer
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.tensorflow.dtypes import INT64
@@ -59,9 +57,9 @@ def _fills_rows(state: ColumnsState) -> bool:
 
 
 @jit
-def _described(frame: Frame, device: Any, call: Array, boundaries: int) -> Any:
+def _described(frame: op.Frame, device: Any, call: Array, boundaries: int) -> Any:
     """The call of all columns, in memory of the GPU."""
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     count, size = state.column_count, int64(call.shape[0])
     base, host = device.reserve(8 * size), call.ctypes.data
     columns = int64(PreLookupCall.SIZE)
@@ -75,12 +73,12 @@ def _described(frame: Frame, device: Any, call: Array, boundaries: int) -> Any:
         frame, host + 8 * sources, base + 8 * limits, as_record(SharedInputs, int64(0))
     )
     results = device.filled(8 * _result_words(count), 0)
-    if batch < 0 and not failed(frame):
+    if batch < 0 and not op.failed(frame):
         if _fills_rows(state):  # what there is to list depends on it
             batch = rows_to_last(device, state, as_record(ColumnInputs, host + 8 * sources))
         else:
             call[PreLookupCall.is_batch_open], batch = 1, int64(1)
-    if not failed(frame):
+    if not op.failed(frame):
         put_batch(state, as_record(ColumnInputs, host + 8 * sources), batch)
         _put_firsts(state, call, sources, elements, batch)
     call[PreLookupCall.column_count], call[PreLookupCall.batch_size] = count, batch
@@ -93,83 +91,85 @@ def _described(frame: Frame, device: Any, call: Array, boundaries: int) -> Any:
 
 
 @jit
-def _new_keys(frame: Frame, device: Any, results: Array, count: int, host: Array) -> int:
+def _new_keys(frame: op.Frame, device: Any, results: Array, count: int, host: Array) -> int:
     """Allocates the distinct ids of each column; gives where their addresses are for the GPU."""
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     for index in range(count):
         number = results[ErrorRecord.SIZE + count + index]
         is_wide = state.columns[index].keys_dtype == INT64
         item = int64(8) if is_wide else int64(4)
-        host[index] = new_output(frame, index, int64(1), number, int64(1), item)
+        host[index] = op.new_output(frame, index, int64(1), number, int64(1), item)
     keys = device.reserve(8 * count)
     copy_in(device, keys, host.ctypes.data, 8 * count)
     return keys
 
 
 @jit
-def _check_rows(frame: Frame, columns: int, batch: int) -> None:
+def _check_rows(frame: op.Frame, columns: int, batch: int) -> None:
     """Rows of all columns have numbers that are int32."""
-    if columns * (batch + 1) > int64(MOST_ENTRIES) and not failed(frame):
+    if columns * (batch + 1) > int64(MOST_ENTRIES) and not op.failed(frame):
         text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
-        fail(frame, INVALID_ARGUMENT, text, columns, batch, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, columns, batch, int64(MOST_ENTRIES))
 
 
 @jit
-def _told_batch(frame: Frame, call: Any, is_open: bool, results: Array) -> int:
+def _told_batch(frame: op.Frame, call: Any, is_open: bool, results: Array) -> int:
     """The rows of the batch, which all columns that end with their last entries must have."""
     first = ErrorRecord.SIZE + 3 * call.columns
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     batch = results[first] if is_open else call.batch
     for index in range(call.columns):
         to_last = state.columns[index].row_count == LAST_ROW
-        if to_last and results[first + index] != batch and not failed(frame):
+        if to_last and results[first + index] != batch and not op.failed(frame):
             text = " has %lld rows, but others have %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(index), results[first + index], batch)
+            op.fail_column(
+                frame, op.INVALID_ARGUMENT, text, int64(index), results[first + index], batch
+            )
     return batch
 
 
 @jit
-def _split_open(frame: Frame, device: Any, call: Any, listed: Any, batch: int) -> None:
+def _split_open(frame: op.Frame, device: Any, call: Any, listed: Any, batch: int) -> None:
     """Allocates and writes the row splits of a call of which it is told how many rows it has."""
     _check_rows(frame, call.columns, batch)
-    if failed(frame):
+    if op.failed(frame):
         return
-    splits = new_output(frame, call.columns + 1, int64(2), call.columns, batch + 1, int64(4))
-    if not failed(frame):
+    splits = op.new_output(frame, call.columns + 1, int64(2), call.columns, batch + 1, int64(4))
+    if not op.failed(frame):
         _split_rows(device, call, listed, batch, splits)
 
 
 @jit
-def _prepare(frame: Frame, device: Any, host: Array, boundaries: int) -> None:
-    state = as_record(ColumnsState, kernel_state(frame))
+def _prepare(frame: op.Frame, device: Any, host: Array, boundaries: int) -> None:
+    state = as_record(ColumnsState, frame.state)
     count = state.column_count
     call = _described(frame, device, host, boundaries)
     if call.entries > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
-        fail(frame, INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
     _check_rows(frame, call.columns, call.batch)
-    if failed(frame):
+    if op.failed(frame):
         return
     one, four, is_open = int64(1), int64(4), host[PreLookupCall.is_batch_open] != 0
-    entries = new_output(frame, count, one, call.entries, one, four)
+    entries = op.new_output(frame, count, one, call.entries, one, four)
     if is_open:
         splits = device.reserve(8 * count)
     else:
-        splits = new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
+        splits = op.new_output(frame, count + 1, int64(2), count, call.batch + 1, four)
     weighted = state.weighted_count != 0
     heavy = call.entries if weighted else int64(0)
-    weights = new_output(frame, count + 2, one, heavy, one, state.item_bytes)
-    if failed(frame):
+    weights = op.new_output(frame, count + 2, one, heavy, one, state.item_bytes)
+    if op.failed(frame):
         return
     listed, paired = _list_entries(device, call, splits)
     results = device.words(call.results, _result_words(count))
-    if results[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not failed(frame):
+    if results[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not op.failed(frame):
         batch = _told_batch(frame, call, is_open, results)
-        if is_open and results[ErrorRecord.error_code] == 0 and not failed(frame):
+        if is_open and results[ErrorRecord.error_code] == 0 and not op.failed(frame):
             _split_open(frame, device, call, listed, batch)
-    if not failed(frame):
+    if not op.failed(frame):
         report_error(device, as_record(ErrorRecord, results.ctypes.data))
-    if failed(frame):
+    if op.failed(frame):
         return
     keys = _new_keys(frame, device, results, count, host)
     if not weighted:
@@ -177,17 +177,17 @@ def _prepare(frame: Frame, device: Any, host: Array, boundaries: int) -> None:
     _number_entries(device, call, listed, paired, results, splits, keys, entries, weights)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def pre_lookup(frame: Frame, device: Any) -> None:
-        state = as_record(ColumnsState, kernel_state(frame))
+    def pre_lookup(frame: op.Frame, device: Any) -> None:
+        state = as_record(ColumnsState, frame.state)
         boundaries, count = count_boundaries(state), state.column_count
         described = count * (ColumnAttrs.SIZE + ColumnInputs.SIZE)
         size = PreLookupCall.SIZE + described + 2 * (count + 1) + (boundaries + 1) // 2
         memory = c_malloc(8 * size)
         if memory == 0:
-            fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
+            op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for %lld words", size)
             return
         _prepare(frame, device, carray(pointer(memory, np.int64), (size,)), boundaries)
         c_free(memory)

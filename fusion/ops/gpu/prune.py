@@ -11,22 +11,13 @@ from fusion.gpu_ops.host.device_methods import error_record, on_host
 from fusion.gpu_ops.steps import prune as steps
 from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.gpu.bits import bits_of
-from fusion.runtime.native.frame import (
-    attr,
-    data,
-    failed,
-    output_matrix,
-    output_vector,
-    size,
-    vector,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.input_indices
     tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
@@ -38,38 +29,41 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any]
     put_flags, put_in_buckets = on_host(steps.put_flags), on_host(steps.put_in_buckets)
     fill_elements, entries_of = on_host(steps.fill_elements), steps.Entries
 
-    def prune(frame: Frame, device: Any) -> None:
+    def prune(frame: op.Frame, device: Any) -> None:
         check_shape(frame)
         filler, weight = int64(fill_id(frame)), bits(fill_weight(frame))
-        if failed(frame):
+        if op.failed(frame):
             return
-        batch = vector(frame, arg.sp_dense_shape, np.int64)[0]
-        is_row_empty = output_vector(frame, 3, 0, batch, np.bool_)
-        if failed(frame):
+        batch = op.vector(frame, arg.sp_dense_shape, np.int64)[0]
+        is_row_empty = op.output_vector(frame, 3, 0, batch, np.bool_)
+        if op.failed(frame):
             return
-        count, weights = size(frame, arg.sp_values, 0, 0), data(frame, arg.sp_weights_values, 0)
-        weighted = attr(frame, slot.use_sparse_weights) != 0
+        count, weights = (
+            op.size(frame, arg.sp_values, 0, 0),
+            op.data(frame, arg.sp_weights_values, 0),
+        )
+        weighted = op.attr(frame, slot.use_sparse_weights) != 0
         entries = entries_of(
-            data(frame, arg.sp_values, 0), kind, count, data(frame, arg.sp_indices, 0), batch,
+            op.data(frame, arg.sp_values, 0), kind, count, op.data(frame, arg.sp_indices, 0), batch,
             weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
         )  # fmt: skip
         least, by_weight = prunes(frame)
         marked = mark(device, entries, least, int64(by_weight), error_record(device))
         totals = device.words(marked.totals, 2)
-        kept_count, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        kept_count, fills = totals[0], op.attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (totals[1] if fills else int64(0))
-        ids = output_vector(frame, 0, 0, total, tid).ctypes.data
-        indices = output_matrix(frame, 1, 0, total, 2, np.int64).ctypes.data
-        out_weights = output_vector(frame, 2, 0, total, stored).ctypes.data
-        if failed(frame):
+        ids = op.output_vector(frame, 0, 0, total, tid).ctypes.data
+        indices = op.output_matrix(frame, 1, 0, total, 2, np.int64).ctypes.data
+        out_weights = op.output_vector(frame, 2, 0, total, stored).ctypes.data
+        if op.failed(frame):
             return
         put_flags(device, marked.empty, batch, is_row_empty.ctypes.data)
         put(device, entries, marked, ids, indices, out_weights)
         if fills:
             fill(device, entries, marked, kept_count, filler, weight, ids, indices, out_weights)
-        if attr(frame, slot.num_buckets) > 0:
+        if op.attr(frame, slot.num_buckets) > 0:
             # Entries that were filled in stand behind, and are ids already.
-            buckets, default = attr(frame, slot.num_buckets), attr(frame, slot.bucket_default)
+            buckets, default = op.attr(frame, slot.num_buckets), op.attr(frame, slot.bucket_default)
             put_in_buckets(device, ids, kind, kept_count, buckets, default)
         if not weighted:
             fill_elements(device, out_weights, total, weight, item)

@@ -11,14 +11,13 @@ from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps import prune_dense as steps
 from fusion.ops.cpu.entries import check_fill_id
-from fusion.runtime.native.frame import attr, data, failed, output_matrix, output_vector, size
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tid = spec.slots, spec.input_indices, DTYPES[types["Tid"]].stored_type
     kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
@@ -26,30 +25,30 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any]
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)
     fill, dense_ids = on_host(steps.fill_dense), steps.DenseIds
 
-    def prune(frame: Frame, device: Any) -> None:
+    def prune(frame: op.Frame, device: Any) -> None:
         filler = int64(fill_id(frame))
-        batch, width = size(frame, arg.dense_ids, 0, 0), size(frame, arg.dense_ids, 0, 1)
-        flags = output_vector(frame, 2, 0, batch, np.bool_).ctypes.data
-        shape = output_vector(frame, 3, 0, int64(2), np.int64)
-        if failed(frame):
+        batch, width = op.size(frame, arg.dense_ids, 0, 0), op.size(frame, arg.dense_ids, 0, 1)
+        flags = op.output_vector(frame, 2, 0, batch, np.bool_).ctypes.data
+        shape = op.output_vector(frame, 3, 0, int64(2), np.int64)
+        if op.failed(frame):
             return
         shape[0], shape[1] = batch, width
-        inputs = dense_ids(data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
+        inputs = dense_ids(op.data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
         rules = DenseRules(
-            attr(frame, slot.use_ignored_id),
-            attr(frame, slot.ignored_id),
-            attr(frame, slot.column_stride),
-            attr(frame, slot.num_buckets),
-            attr(frame, slot.bucket_default),
-            int64(0) if attr(frame, slot.prune) != 0 else least_id,
+            op.attr(frame, slot.use_ignored_id),
+            op.attr(frame, slot.ignored_id),
+            op.attr(frame, slot.column_stride),
+            op.attr(frame, slot.num_buckets),
+            op.attr(frame, slot.bucket_default),
+            int64(0) if op.attr(frame, slot.prune) != 0 else least_id,
         )
         marked, ids_of = mark(device, inputs, rules, flags, int64(0))
         totals = device.words(marked.totals, 2)
-        kept_count, fills = totals[0], attr(frame, slot.fill_empty_row) != 0
+        kept_count, fills = totals[0], op.attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (totals[1] if fills else int64(0))
-        ids = output_vector(frame, 0, 0, total, tid).ctypes.data
-        indices = output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
-        if failed(frame):
+        ids = op.output_vector(frame, 0, 0, total, tid).ctypes.data
+        indices = op.output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
+        if op.failed(frame):
             return
         put(device, inputs, marked, ids_of, ids, indices)
         if fills:

@@ -18,10 +18,8 @@ from fusion.ops.cpu.columns import gradient_kernel as job_of
 from fusion.ops.cpu.columns.gradient_kernel import GradColumn, GradJob
 from fusion.ops.cpu.columns.inputs import SharedInputs, release_shared, take_shared
 from fusion.ops.cpu.columns.layout import ColumnsState
-from fusion.runtime.native.errors import RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import context, count_rows, failed, kernel_state
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, pointer
 from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.tensorflow.dtypes import FLOAT64
@@ -68,14 +66,14 @@ def _scale_bytes(state: ColumnsState, batch: int) -> int:
 
 
 @jit
-def _add_up(frame: Frame, device: Any, job: GradJob, shared: SharedInputs, call: Array) -> None:
-    state, size = as_record(ColumnsState, kernel_state(frame)), int64(call.shape[0])
+def _add_up(frame: op.Frame, device: Any, job: GradJob, shared: SharedInputs, call: Array) -> None:
+    state, size = as_record(ColumnsState, frame.state), int64(call.shape[0])
     base, batch = device.reserve(8 * size), shared.split_count - 1
     _open_gradient(call, base, state.column_count)
     unique, number = _put_columns(state, job, call, base), shared.entry_count
     keys, starts = _numbers(device, number, unique), device.reserve(8 * (unique + 1))
     call[GradientCall.entry_count] = number
-    count_rows(frame, number)
+    op.count_rows(frame, number)
     unique_idxs = shared.unique_idxs
     row_splits = shared.row_splits
     call[GradientCall.unique_idxs], call[GradientCall.row_splits] = unique_idxs, row_splits
@@ -93,34 +91,34 @@ def _add_up(frame: Frame, device: Any, job: GradJob, shared: SharedInputs, call:
 
 
 @jit
-def _compute(frame: Frame, device: Any, job: GradJob, shared: SharedInputs) -> None:
-    state = as_record(ColumnsState, kernel_state(frame))
+def _compute(frame: op.Frame, device: Any, job: GradJob, shared: SharedInputs) -> None:
+    state = as_record(ColumnsState, frame.state)
     count = state.column_count
     size = _words_of_gradient(count)
     memory = c_malloc(8 * (size + GradColumn.SIZE * count))
     if memory == 0:
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld words", size)
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for %lld words", size)
         return
     job.columns = memory + 8 * size
     job_of.take_columns(frame, job, shared.split_count - 1)
-    if not failed(frame):
+    if not op.failed(frame):
         call = carray(pointer(memory, np.int64), (size,))
         _add_up(frame, device, job, shared, call)
     c_free(memory)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
 
-    def scatter(frame: Frame, device: Any) -> None:
-        state = as_record(ColumnsState, kernel_state(frame))
+    def scatter(frame: op.Frame, device: Any) -> None:
+        state = as_record(ColumnsState, frame.state)
         shared = stack_record(SharedInputs)
         job, count = stack_record(GradJob), state.column_count
         job.state = state
         weighted = state.weighted_count != 0
         lookups = state.lookup_count
-        take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
-        if not failed(frame):
+        take_shared(frame, frame.context, count + 1, shared, lookups, weighted)
+        if not op.failed(frame):
             _compute(frame, device, job, shared)
         release_shared(shared)
 

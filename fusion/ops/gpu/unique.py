@@ -9,10 +9,8 @@ import numpy as np
 
 from fusion.gpu_ops.host.device_methods import on_host
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import data, failed, output_vector, size
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -20,24 +18,24 @@ from fusion.runtime.tensorflow.spec import OpSpec
 _MOST_IDS = 2**30
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame, Any], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     tid = DTYPES[types["Tid"]].stored_type
     kind = DTYPES[types["Tid"]].code
     find, number = on_host(find_firsts), on_host(number_ids)
 
-    def unique(frame: Frame, device: Any) -> None:
-        ids, count = data(frame, 0, 0), size(frame, 0, 0, 0)
+    def unique(frame: op.Frame, device: Any) -> None:
+        ids, count = op.data(frame, 0, 0), op.size(frame, 0, 0, 0)
         if count > _MOST_IDS:
             text = "input has %lld ids, but at most %lld can be numbered"
-            fail(frame, INVALID_ARGUMENT, text, count, int64(_MOST_IDS))
+            op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(_MOST_IDS))
             return
-        unique_idxs = output_vector(frame, 1, 0, count, np.int32)
+        unique_idxs = op.output_vector(frame, 1, 0, count, np.int32)
         firsts = find(device, ids, kind, count)
         key_count = device.words(firsts.total, 1)[0]
-        keys = output_vector(frame, 0, 0, key_count, tid)
-        counts = output_vector(frame, 2, 0, key_count, np.int32)
-        if failed(frame):
+        keys = op.output_vector(frame, 0, 0, key_count, tid)
+        counts = op.output_vector(frame, 2, 0, key_count, np.int32)
+        if op.failed(frame):
             return
         number(
             device, ids, kind, count, firsts, key_count,

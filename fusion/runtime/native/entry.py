@@ -13,7 +13,10 @@ from fusion.runtime.layout import Layout
 from fusion.runtime.native.atomic import atomic_add
 from fusion.runtime.native.clock import now
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import (
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import MAX_GPU_TEMPS, MAX_TEMPS, Frame
+from fusion.runtime.native.memory import load, store
+from fusion.runtime.native.op import (
     attr,
     check,
     count_rows,
@@ -21,11 +24,7 @@ from fusion.runtime.native.frame import (
     first_tensor,
     list_length,
     size,
-    table_of,
 )
-from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import MAX_GPU_TEMPS, MAX_TEMPS, Frame
-from fusion.runtime.native.memory import load, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
@@ -57,7 +56,7 @@ _SHORT_FRAME = 64
 @jit
 def _bind(frame: Frame, entry: InputEntry, arg: int, axis: int, symbol: int, actual: int) -> None:
     """Checks one size against what an earlier input says of the same symbol."""
-    table = table_of(frame)
+    table = frame.state.op_table
     slot = Frame.starts + table.input_count + table.output_count + 2 * symbol
     if load(frame, slot) < 0:
         store(frame, slot, actual)
@@ -86,7 +85,7 @@ def _check_peer(
     arg = peer // MAX_RANK
     expected = size(frame, arg, position, peer % MAX_RANK)
     if actual != expected:
-        other = load(table_of(frame), OpTable.entries + arg * InputEntry.SIZE + InputEntry.name)
+        other = frame.state.op_table.entries[arg].name
         fail(
             frame,
             INVALID_ARGUMENT,
@@ -103,7 +102,7 @@ def _check_peer(
 
 @jit
 def _check_shape(frame: Frame, arg: int, position: int, tensor: int) -> None:
-    entry = table_of(frame).entries[arg]
+    entry = frame.state.op_table.entries[arg]
     rank = entry.rank
     if rank < 0:
         return
@@ -129,7 +128,7 @@ def _check_shape(frame: Frame, arg: int, position: int, tensor: int) -> None:
 @jit
 def _take_inputs(frame: Frame) -> None:
     """Holds every input, checked against the declared shapes."""
-    table = table_of(frame)
+    table = frame.state.op_table
     n_args = table.input_count
     first = first_tensor(frame)
     index = 0
@@ -196,7 +195,7 @@ def _close(frame: Frame) -> None:
 @jit
 def _count(frame: Frame) -> None:
     """Counts the call."""
-    counters = table_of(frame).counters
+    counters = frame.state.op_table.counters
     atomic_add(counters, Counters.calls, int64(1))
     atomic_add(counters, Counters.nanoseconds, now() - frame.started)
     if frame.row_count != 0:
@@ -208,7 +207,7 @@ def _count(frame: Frame) -> None:
 @jit
 def _count_rows(frame: Frame) -> None:
     """Counts the rows of the call by its input `OpSpec.rows`."""
-    table = table_of(frame)
+    table = frame.state.op_table
     arg = table.rows_input
     if arg < 0:
         return

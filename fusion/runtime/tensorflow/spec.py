@@ -181,7 +181,7 @@ class Arg:
 
 
 #: Makes a kernel body for one choice of type attrs: a Numba function of a call's frame
-#: (see fusion.runtime.native.frame). Called when a node of the op is first created.
+#: (see fusion.runtime.native.op). Called when a node of the op is first created.
 KernelFactory = Callable[["OpSpec", Mapping[str, str]], Any]
 
 

@@ -17,19 +17,8 @@ from fusion.ops.cpu.columns.inputs import SharedInputs, input_tensor, release_sh
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import call_by_tiles
 from fusion.runtime.layout import Address, Int64, Layout
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import (
-    check,
-    context,
-    count_rows,
-    failed,
-    kernel_state,
-    reused_output,
-    scratch,
-    status_of,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import (
@@ -39,7 +28,6 @@ from fusion.runtime.tensorflow.c_api import (
     tf_num_inputs,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
@@ -76,47 +64,47 @@ _COLUMN_NS, _ENTRY_NS = 300, 8
 
 
 @jit
-def _take_top(frame: Frame, number: int, batch: int) -> tuple[int, int]:
+def _take_top(frame: op.Frame, number: int, batch: int) -> tuple[int, int]:
     """The address of the gradient of a matrix of columns, and the elements of a row of it."""
     slot, index = stack_words(1), int64(0)
     if number > 0:  # they are the last inputs
-        index = int64(tf_num_inputs(context(frame)))
-        index += number - as_record(ColumnsState, kernel_state(frame)).output_count
-    top = input_tensor(context(frame), index, slot, status_of(frame))
+        index = int64(tf_num_inputs(frame.context))
+        index += number - as_record(ColumnsState, frame.state).output_count
+    top = input_tensor(frame.context, index, slot, frame.status)
     if top == 0:
-        check(frame)
+        op.check(frame)
         return int64(0), int64(0)
     address, rank = tf_tensor_data(top), int64(tf_num_dims(top))
     rows = tf_dim(top, np.int32(0)) if rank == 2 else int64(0)
     width = tf_dim(top, np.int32(1)) if rank == 2 else int64(0)
     tf_delete_tensor(top)  # the context holds the input
     if rank != 2:
-        fail(frame, INVALID_ARGUMENT, "top_grad[%lld] has rank %lld, not 2", number, rank)
+        op.fail(frame, op.INVALID_ARGUMENT, "top_grad[%lld] has rank %lld, not 2", number, rank)
     elif rows < batch:
         text = "top_grad[%lld] has %lld rows, but row_splits say %lld"
-        fail(frame, INVALID_ARGUMENT, text, number, rows, batch)
+        op.fail(frame, op.INVALID_ARGUMENT, text, number, rows, batch)
     return address, width
 
 
 @jit
-def take_columns(frame: Frame, job: GradJob, batch: int) -> int:
+def take_columns(frame: op.Frame, job: GradJob, batch: int) -> int:
     """Takes the gradients of columns, and makes the outputs; returns the number of their elements.
 
     Args:
       batch: the rows that gradients have to have.
     """
     state, slot, total, end = job.state, stack_words(1), int64(0), int64(0)
-    ctx, item = context(frame), state.item_bytes
+    ctx, item = frame.context, state.item_bytes
     number, top, width = int64(-1), int64(0), int64(0)
     for index in range(state.column_count):
         if state.columns[index].output != number:
             number, end = number + 1, int64(0)
             top, width = _take_top(frame, number, batch)
-            if failed(frame):
+            if op.failed(frame):
                 return total
-        rows = input_tensor(ctx, index + 1, slot, status_of(frame))
+        rows = input_tensor(ctx, index + 1, slot, frame.status)
         if rows == 0:
-            check(frame)
+            op.check(frame)
             return total
         rank = int64(tf_num_dims(rows))
         keys = tf_dim(rows, np.int32(0)) if rank == 2 else int64(0)
@@ -127,19 +115,19 @@ def take_columns(frame: Frame, job: GradJob, batch: int) -> int:
         known = state.columns[index].dim
         if rank != 2:
             text = "emb_rows[%lld] has rank %lld, not 2"
-            fail(frame, INVALID_ARGUMENT, text, int64(index), rank)
+            op.fail(frame, op.INVALID_ARGUMENT, text, int64(index), rank)
         elif first > width - dim:
             text = (
                 "column %lld has %lld elements from %lld on, but a row of top_grad[%lld] only %lld"
             )
-            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, first, number, width)
+            op.fail(frame, op.INVALID_ARGUMENT, text, int64(index), dim, first, number, width)
         elif known >= 0 and known != dim:
             text = "column %lld has rows of %lld elements, but dim is %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(index), dim, known)
+            op.fail(frame, op.INVALID_ARGUMENT, text, int64(index), dim, known)
         end = first + dim
         # The rows themselves are not read.
-        out = reused_output(frame, int64(index), int64(index + 1), keys, dim)
-        if failed(frame):
+        out = op.reused_output(frame, int64(index), int64(index + 1), keys, dim)
+        if op.failed(frame):
             return total
         column = job.columns[index]
         column.unique_count = keys
@@ -186,13 +174,13 @@ def _report_error(frame: int, job: GradJob, index: int, error: int) -> None:
         text = (
             "column %lld: row split %lld is %lld, less than one before it or more than %lld entries"
         )
-        fail(frame, INVALID_ARGUMENT, text, index, error, split, shared.entry_count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, error, split, shared.entry_count)
         return
     entry = -1 - error
     number = int64(load_as(shared.unique_idxs, entry, np.int32))
     keys = job.columns[index].unique_count
     text = "column %lld: unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
-    fail(frame, INVALID_ARGUMENT, text, index, entry, number, keys)
+    op.fail(frame, op.INVALID_ARGUMENT, text, index, entry, number, keys)
 
 
 @jit
@@ -239,12 +227,12 @@ def scatter_columns(job: GradJob, helps: int) -> None:
 
 
 @jit
-def _allocate_sums(frame: Frame, job: GradJob, total: int) -> None:
+def _allocate_sums(frame: op.Frame, job: GradJob, total: int) -> None:
     """Decides where sums go: to the result itself, or for half types to a workspace."""
     state, columns = job.state, job.columns
     is_half = state.item_bytes == 2
-    sums = scratch(frame, total if is_half else int64(0), np.float32)
-    if failed(frame):
+    sums = op.scratch(frame, total if is_half else int64(0), np.float32)
+    if op.failed(frame):
         return
     address = sums.ctypes.data
     for index in range(state.column_count):
@@ -254,14 +242,14 @@ def _allocate_sums(frame: Frame, job: GradJob, total: int) -> None:
 
 
 @jit
-def _widen_weights(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
+def _widen_weights(frame: op.Frame, job: GradJob, shared: SharedInputs) -> None:
     """Brings the entries' weights to the compute dtype."""
     state = job.state
     job.weights = shared.entry_weights
     if state.item_bytes != 2 or state.weighted_count == 0:
         return
-    weights = scratch(frame, shared.entry_count, np.float32)
-    if failed(frame):
+    weights = op.scratch(frame, shared.entry_count, np.float32)
+    if op.failed(frame):
         return
     for k in range(weights.shape[0]):
         weights[k] = weight_at(shared.entry_weights, k, state.dtype_code)
@@ -278,19 +266,19 @@ def _row_elements(job: GradJob, count: int) -> int:
 
 
 @jit
-def _compute(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
-    state = as_record(State, job.state)
+def _compute(frame: op.Frame, job: GradJob, shared: SharedInputs) -> None:
+    state = as_record(op.State, job.state)
     count = as_record(ColumnsState, state).column_count
     pool = as_record(ColumnsState, state).pool
     batch = shared.split_count - 1
-    columns = scratch(frame, GradColumn.SIZE * count, np.int64)
-    if failed(frame):
+    columns = op.scratch(frame, GradColumn.SIZE * count, np.int64)
+    if op.failed(frame):
         return
     job.columns = columns.ctypes.data
     total = take_columns(frame, job, batch)
     _allocate_sums(frame, job, total)
     _widen_weights(frame, job, shared)
-    if failed(frame):
+    if op.failed(frame):
         return
     entries = shared.entry_count
     cost = count * _COLUMN_NS + entries * (_ENTRY_NS + _row_elements(job, count) // (2 * count))
@@ -307,7 +295,7 @@ def _compute(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
     scatter_columns(job, int64(0))
     jobs.close_job(helpers, slot_of_job)
     jobs.count_helpers(frame, job)
-    count_rows(frame, entries)
+    op.count_rows(frame, entries)
     for index in range(count):
         error = job.columns[index].error
         if error != _NO_ERROR:
@@ -315,9 +303,9 @@ def _compute(frame: Frame, job: GradJob, shared: SharedInputs) -> None:
             return
 
 
-def scatter_grads(frame: Frame) -> None:
+def scatter_grads(frame: op.Frame) -> None:
     """The kernel body."""
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     count = state.column_count
     shared = stack_record(SharedInputs)
     job = stack_record(GradJob)
@@ -325,8 +313,8 @@ def scatter_grads(frame: Frame) -> None:
     job.shared = shared
     weighted = state.weighted_count != 0
     lookups = state.lookup_count
-    take_shared(frame, context(frame), count + 1, shared, lookups, weighted)
-    if not failed(frame):
+    take_shared(frame, frame.context, count + 1, shared, lookups, weighted)
+    if not op.failed(frame):
         _compute(frame, job, shared)
     release_shared(shared)
 

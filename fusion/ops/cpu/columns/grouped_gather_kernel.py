@@ -18,19 +18,8 @@ from fusion.ops.cpu.columns.inputs import input_tensor
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_all, unshare_all
 from fusion.runtime.layout import Address, Flag, Int64, Layout
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail_column
-from fusion.runtime.native.frame import (
-    check,
-    context,
-    count_rows,
-    failed,
-    kernel_state,
-    new_output,
-    scratch_bytes,
-    status_of,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memcpy, c_memset, store_as
 from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_num_dims, tf_tensor_data
@@ -118,42 +107,42 @@ def work(job: GatherJob, helps: int) -> None:
 
 
 @jit
-def _take_keys(frame: Frame, call: GatherCall, index: int) -> None:
+def _take_keys(frame: op.Frame, call: GatherCall, index: int) -> None:
     """Takes the keys of a column."""
-    slot, count = stack_words(int64(1)), as_record(GatherState, kernel_state(frame)).column_count
-    keys = input_tensor(context(frame), count + index, slot, status_of(frame))
+    slot, count = stack_words(int64(1)), as_record(GatherState, frame.state).column_count
+    keys = input_tensor(frame.context, count + index, slot, frame.status)
     if keys == 0:
-        check(frame)
+        op.check(frame)
         return
     rank = int64(tf_num_dims(keys))
     call.keys = tf_tensor_data(keys)
     call.key_count = tf_dim(keys, np.int32(0)) if rank == 1 else int64(0)
     tf_delete_tensor(keys)  # the context holds the input
     if rank != 1:
-        fail_column(frame, INVALID_ARGUMENT, ": keys have rank %lld, not 1", index, rank)
+        op.fail_column(frame, op.INVALID_ARGUMENT, ": keys have rank %lld, not 1", index, rank)
 
 
 @jit
-def _open_column(frame: Frame, job: GatherJob, shared: SharedVariable, index: int) -> int:
+def _open_column(frame: op.Frame, job: GatherJob, shared: SharedVariable, index: int) -> int:
     """Sets a column of a call; the number of its keys."""
-    state = as_record(GatherState, kernel_state(frame))
+    state = as_record(GatherState, frame.state)
     call = job.columns[index]
     column = state.columns[index]
     variable, size = shared[index], column.row_bytes
     total = variable.byte_count
     if total % size != 0:
         text = ": the variable has %lld bytes, which are no rows of %lld"
-        fail_column(frame, INVALID_ARGUMENT, text, index, total, size)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, total, size)
         return int64(0)
     call.table = variable.data
     call.table_rows = total // size
     call.row_bytes = size
     call.keys_dtype = column.keys_dtype
     _take_keys(frame, call, index)
-    if failed(frame):
+    if op.failed(frame):
         return int64(0)
     keys, item = call.key_count, state.item_bytes
-    call.out = new_output(frame, index, int64(2), keys, size // item, item)
+    call.out = op.new_output(frame, index, int64(2), keys, size // item, item)
     return keys
 
 
@@ -165,20 +154,20 @@ def _report(frame: int, call: GatherCall, index: int) -> None:
             keys, kind = call.keys, call.keys_dtype
             text = ": indices[%lld] = %lld is not in [0, %lld), the rows of the table"
             number, rows = integer_at(keys, int64(k), kind), call.table_rows
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, rows)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(k), number, rows)
             return
 
 
 @jit
-def _gather_all(frame: Frame, job: GatherJob, shared: SharedVariable, count: int) -> None:
+def _gather_all(frame: op.Frame, job: GatherJob, shared: SharedVariable, count: int) -> None:
     """Gathers the rows of all columns, whose variables are shared."""
     total, tasks = int64(0), int64(0)
     for index in range(count):
         total += _open_column(frame, job, shared, int64(index))
-        if failed(frame):
+        if op.failed(frame):
             return
-    count_rows(frame, total)
-    pool = as_record(GatherState, kernel_state(frame)).pool
+    op.count_rows(frame, total)
+    pool = as_record(GatherState, frame.state).pool
     helpers = as_record(Pool, pool if total >= _PARALLEL_KEYS else int64(0))
     threads = pool.thread_count + 1 if helpers != 0 else int64(1)
     size = max(total // (_TASKS_PER_THREAD * threads), int64(_TASK_KEYS))
@@ -187,7 +176,7 @@ def _gather_all(frame: Frame, job: GatherJob, shared: SharedVariable, count: int
         call.first_task = tasks
         tasks += (call.key_count + size - 1) // size
     job.task_keys = size
-    job.kernel = kernel_state(frame).kernel
+    job.kernel = frame.state.kernel
     job.next_task = 0
     job.task_count = tasks
     slot = jobs.open_job(helpers, job)
@@ -201,14 +190,14 @@ def _gather_all(frame: Frame, job: GatherJob, shared: SharedVariable, count: int
             return
 
 
-def gather_rows(frame: Frame) -> None:
+def gather_rows(frame: op.Frame) -> None:
     """The kernel body."""
-    state = as_record(GatherState, kernel_state(frame))
+    state = as_record(GatherState, frame.state)
     job = stack_record(GatherJob)
     count = state.column_count
     size = 8 * count * (SharedVariable.SIZE + GatherCall.SIZE + 1)
-    memory = as_record(SharedVariable, scratch_bytes(frame, size))
-    if failed(frame):
+    memory = as_record(SharedVariable, op.scratch_bytes(frame, size))
+    if op.failed(frame):
         return
     c_memset(memory, np.int32(0), size)
     calls = as_record(GatherCall, memory[count])

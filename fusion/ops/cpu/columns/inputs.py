@@ -12,10 +12,8 @@ from fusion.cpu_ops.column_layout import COPY, DENSE, INDICES, ROW_SPLITS, Colum
 from fusion.cpu_ops.elements import integer_at, overflows, rows_until
 from fusion.ops.cpu.columns.layout import POST, PRE, ColumnsState
 from fusion.runtime.layout import Address, Int64, Layout, Words, fields
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail, fail_column
-from fusion.runtime.native.frame import check, failed, status_of
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record, as_words, clear
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
@@ -25,7 +23,6 @@ from fusion.runtime.tensorflow.c_api import (
     tf_num_dims,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import State
 from fusion.schema.attributes import LAST_ROW
 from fusion.schema.columns import MOST_ZEROS
 
@@ -91,7 +88,7 @@ def release(source: int) -> None:
 
 @jit
 def take_shared(
-    frame: Frame, ctx: int, first: int, shared: SharedInputs, lookups: int, weighted: bool
+    frame: op.Frame, ctx: int, first: int, shared: SharedInputs, lookups: int, weighted: bool
 ) -> None:
     """Fills `SharedInputs`; to be released whatever the result is.
 
@@ -100,30 +97,30 @@ def take_shared(
       lookups: how many columns have row splits.
       weighted: whether any has weights.
     """
-    status = status_of(frame)
+    status = frame.status
     clear(shared)
     slots = shared.tensors
     unique_idxs = input_tensor(ctx, first, slots, status)
-    check(frame)
+    op.check(frame)
     splits = input_tensor(ctx, first + 1, as_words(slots + 8), status)
-    check(frame)
+    op.check(frame)
     weights = input_tensor(ctx, first + 2, as_words(slots + 16), status)
-    check(frame)
-    if failed(frame):
+    op.check(frame)
+    if op.failed(frame):
         return
     if tf_num_dims(unique_idxs) != 1 or tf_num_dims(splits) != 2 or tf_num_dims(weights) != 1:
         text = "unique_idxs, row_splits, entry_weights have ranks %lld, %lld, %lld, not 1, 2, 1"
         ranks = tf_num_dims(unique_idxs), tf_num_dims(splits), tf_num_dims(weights)
-        fail(frame, INVALID_ARGUMENT, text, int64(ranks[0]), int64(ranks[1]), int64(ranks[2]))
+        op.fail(frame, op.INVALID_ARGUMENT, text, int64(ranks[0]), int64(ranks[1]), int64(ranks[2]))
         return
     rows, count = tf_dim(splits, np.int32(0)), tf_dim(unique_idxs, np.int32(0))
     if rows != lookups or tf_dim(splits, np.int32(1)) < 1:
         text = "row_splits are [%lld, %lld], but there are %lld lookups, of at least one split"
-        fail(frame, INVALID_ARGUMENT, text, rows, tf_dim(splits, np.int32(1)), lookups)
+        op.fail(frame, op.INVALID_ARGUMENT, text, rows, tf_dim(splits, np.int32(1)), lookups)
         return
     if weighted and tf_dim(weights, np.int32(0)) != count:
         text = "there are %lld entry_weights for %lld unique_idxs"
-        fail(frame, INVALID_ARGUMENT, text, tf_dim(weights, np.int32(0)), count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, tf_dim(weights, np.int32(0)), count)
         return
     shared.unique_idxs = tf_tensor_data(unique_idxs)
     shared.entry_count = count
@@ -144,7 +141,7 @@ def _has_rank(frame: int, index: int, tensor: int, rank: int) -> bool:
         return True
     if frame != 0 and tensor != 0:
         text = ": an input has rank %lld where %lld is needed"
-        fail_column(frame, INVALID_ARGUMENT, text, index, int64(tf_num_dims(tensor)), rank)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(tf_num_dims(tensor)), rank)
     return False
 
 
@@ -162,12 +159,12 @@ def _take_table(
         if width != words:
             if frame != 0:
                 text = ": the table has rows of %lld words, but packed ones of dim %lld have %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, index, width, dim, words)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, index, width, dim, words)
             return False
     elif dim >= 0 and dim != width:
         if frame != 0:
             text = ": the table has rows of %lld elements, but dim is %lld"
-            fail_column(frame, INVALID_ARGUMENT, text, index, width, dim)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, width, dim)
         return False
     source.table = tf_tensor_data(table)
     source.table_rows = tf_dim(table, np.int32(0))
@@ -220,7 +217,7 @@ def _take_dense_weights(
     if count not in (rows * width, width):
         if frame != 0:
             text = ": there are %lld weights for %lld rows of %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, index, count, rows, width)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, count, rows, width)
         return False
     source.weight_step = width if count == rows * width else int64(0)
     source.weights = tf_tensor_data(weights)
@@ -238,7 +235,7 @@ def _take_epsilon(frame: int, index: int, epsilon: int, source: ColumnInputs) ->
     if count != 1:
         if frame != 0:
             text = ": weights have %lld elements, not the one that is added to divisors"
-            fail_column(frame, INVALID_ARGUMENT, text, index, count)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, count)
         return False
     source.weights = tf_tensor_data(epsilon)
     return True
@@ -259,7 +256,7 @@ def _take_lengths(
         if frame != 0:
             text = ": there are %lld lengths for %lld rows"
             rows = source.batch_size
-            fail_column(frame, INVALID_ARGUMENT, text, index, count, rows)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, count, rows)
         return False
     source.entry_rows = tf_tensor_data(lengths)
     return True
@@ -299,7 +296,9 @@ def _take_ids(
     if tf_dim(weights, np.int32(0)) != count:
         if frame != 0:
             text = ": there are %lld weights for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, index, tf_dim(weights, np.int32(0)), count)
+            op.fail_column(
+                frame, op.INVALID_ARGUMENT, text, index, tf_dim(weights, np.int32(0)), count
+            )
         return False
     source.weights = tf_tensor_data(weights)
     return True
@@ -320,20 +319,20 @@ def _take_rows(
         if step < 1:
             if frame != 0:
                 text = ": entry_rows have no column"
-                fail_column(frame, INVALID_ARGUMENT, text, index)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, index)
             return False
     source.entry_rows = tf_tensor_data(rows)
     source.entry_row_stride = step
     if form == ROW_SPLITS:
         if count < 1:
             if frame != 0:
-                fail_column(frame, INVALID_ARGUMENT, ": there are no row splits", index)
+                op.fail_column(frame, op.INVALID_ARGUMENT, ": there are no row splits", index)
             return False
         source.batch_size = count - 1
     elif count != source.id_count:
         if frame != 0:
             text = ": there are %lld entry_rows for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, index, count, source.id_count)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, count, source.id_count)
         return False
     return True
 
@@ -361,7 +360,7 @@ def _take_batch(
     if rank > 1 or (rank == 1 and tf_dim(shape, np.int32(0)) < 1):
         if frame != 0:
             text = ": dense_shape must be a number or a vector of one and more"
-            fail_column(frame, INVALID_ARGUMENT, text, index)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index)
         return False
     sizes, count = (
         as_words(tf_tensor_data(shape)),
@@ -370,7 +369,7 @@ def _take_batch(
     if column.id_format == INDICES and count > 1 and count != source.entry_row_stride:
         if frame != 0:
             text = ": dense_shape has %lld sizes, but entry_rows have %lld columns"
-            fail_column(frame, INVALID_ARGUMENT, text, index, count, source.entry_row_stride)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, count, source.entry_row_stride)
         return False
     if not _is_shape(frame, index, sizes, count):
         return False
@@ -387,12 +386,12 @@ def _is_shape(frame: int, index: int, sizes: Words, count: int) -> bool:
         if size < 0:
             if frame != 0:
                 text = ": dense_shape must not be negative, but dense_shape[%lld] = %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, index, k, size)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, index, k, size)
             return False
         if overflows(elements, size):
             if frame != 0:
                 text = ": dense_shape has 2**63 elements or more: %lld times %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, index, elements, size)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, index, elements, size)
             return False
         elements *= size
     return True
@@ -457,5 +456,5 @@ def take_source(
     if form == ROW_SPLITS:
         return True
     return _take_batch(
-        frame, ctx, as_record(ColumnsState, as_record(State, state)), index, source, status
+        frame, ctx, as_record(ColumnsState, as_record(op.State, state)), index, source, status
     )

@@ -34,9 +34,8 @@ from fusion.ops.cpu.tables.calls import begin_training, check_room
 from fusion.ops.cpu.tables.inputs import release
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.runtime.layout import Words
-from fusion.runtime.native.frame import failed, kernel_state, scratch_bytes
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memcpy, c_memset
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -47,7 +46,7 @@ _COLUMN_INPUTS = 5
 
 @jit
 def _train(
-    frame: Frame, call: KeyedCall, column: int, source: ColumnInputs, workspace: Workspace
+    frame: op.Frame, call: KeyedCall, column: int, source: ColumnInputs, workspace: Workspace
 ) -> None:
     """Adds the keys of a column."""
     gather = call.gather
@@ -55,7 +54,7 @@ def _train(
     batch, count = list_column(
         frame, column, source, gather, workspace, as_record(SharedInputs, int64(0)), int64(-1)
     )
-    if failed(frame):
+    if op.failed(frame):
         return
     begin_training(call)
     index = gather.index
@@ -64,7 +63,9 @@ def _train(
 
 
 @jit
-def _set_columns(frame: Frame, shared: SharedVariable, gathers: KeyedGather, steps: Words) -> None:
+def _set_columns(
+    frame: op.Frame, shared: SharedVariable, gathers: KeyedGather, steps: Words
+) -> None:
     """Sets the `KeyedGather` of each column, and adds the keys of those in training."""
     keyed, call = keyed_columns(frame), stack_record(KeyedCall)
     source = stack_record(ColumnInputs)
@@ -76,30 +77,30 @@ def _set_columns(frame: Frame, shared: SharedVariable, gathers: KeyedGather, ste
         column = keyed.columns[k].index
         c_memcpy(gathers[column], call.gather, int64(8 * KeyedGather.SIZE))
         is_training = keyed.columns[k].is_training != 0
-        if is_training and not failed(frame):
+        if is_training and not op.failed(frame):
             call.addition.step = steps[k]
             _train(frame, call, column, source, workspace)
             release_source(source)
     tasks.free_workspace(workspace)
 
 
-def lookup(frame: Frame) -> None:
+def lookup(frame: op.Frame) -> None:
     """The kernel body."""
     tensors = stack_words(int64(1))
     tensors[0] = 0
     count = keyed_columns(frame).count
-    columns = as_record(ColumnsState, kernel_state(frame)).column_count
+    columns = as_record(ColumnsState, frame.state).column_count
     size = 8 * (VARIABLES * SharedVariable.SIZE * count + KeyedGather.SIZE * columns)
     steps = take_steps(frame, int64(_COLUMN_INPUTS), tensors)
     memory = as_record(
-        SharedVariable, scratch_bytes(frame, size) if not failed(frame) else int64(0)
+        SharedVariable, op.scratch_bytes(frame, size) if not op.failed(frame) else int64(0)
     )
     if memory != 0:
         c_memset(memory, np.int32(0), size)
         if share_columns(frame, int64(_COLUMN_INPUTS), memory):
             gathers = as_record(KeyedGather, memory[VARIABLES * count])
             _set_columns(frame, memory, gathers, steps)
-            if not failed(frame):
+            if not op.failed(frame):
                 look_up(frame, as_record(SharedInputs, int64(0)), gathers)
         unshare_columns(frame, memory)
     release(tensors, int64(1))

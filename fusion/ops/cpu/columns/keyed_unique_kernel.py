@@ -36,9 +36,8 @@ from fusion.ops.cpu.tables.calls import (
 from fusion.ops.cpu.tables.inputs import release
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.runtime.layout import Int64, Words
-from fusion.runtime.native.frame import failed, kernel_state, new_output, scratch_bytes
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memset, load_as, store_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -93,7 +92,7 @@ def work(job: KeyedJob, helps: int) -> None:
 
 
 @jit
-def _do_all(frame: Frame, job: KeyedJob, phase: int, tasks: int, helpers: Pool) -> None:
+def _do_all(frame: op.Frame, job: KeyedJob, phase: int, tasks: int, helpers: Pool) -> None:
     """Does the tasks of a phase."""
     job.phase = phase
     job.next_task = 0
@@ -105,20 +104,22 @@ def _do_all(frame: Frame, job: KeyedJob, phase: int, tasks: int, helpers: Pool) 
 
 
 @jit
-def _set_up(frame: Frame, job: KeyedJob, shared: SharedVariable, count: int, steps: Words) -> None:
+def _set_up(
+    frame: op.Frame, job: KeyedJob, shared: SharedVariable, count: int, steps: Words
+) -> None:
     """Sets the variables of all calls, and their steps if they are in training."""
     for k in range(count):
         call = job.calls[k]
         set_column(frame, call, shared, k)
-        if failed(frame):
+        if op.failed(frame):
             return
         call.addition.step = steps[k]
 
 
 @jit
-def _open_calls(frame: Frame, job: KeyedJob, count: int) -> int:
+def _open_calls(frame: op.Frame, job: KeyedJob, count: int) -> int:
     """Gives each column's keys their outputs; returns how many keys there are."""
-    state, total = as_record(ColumnsState, kernel_state(frame)), int64(0)
+    state, total = as_record(ColumnsState, frame.state), int64(0)
     outputs = _OUTPUTS + state.column_count
     item = state.item_bytes
     for k in range(count):
@@ -130,16 +131,16 @@ def _open_calls(frame: Frame, job: KeyedJob, count: int) -> int:
         first = job.entry_offsets[column]
         call.key_count = keys
         args.keys = as_words(job.keys + 8 * first)
-        out = new_output(frame, outputs + k, int64(2), keys, dim, item)
+        out = op.new_output(frame, outputs + k, int64(2), keys, dim, item)
         args.out = out
-        rows = new_output(frame, outputs + count + k, int64(1), keys, int64(1), int64(8))
+        rows = op.new_output(frame, outputs + count + k, int64(1), keys, int64(1), int64(8))
         args.rows = as_words(rows)
         total += keys
     return total
 
 
 @jit
-def _begin_training(frame: Frame, job: KeyedJob, count: int) -> None:
+def _begin_training(frame: op.Frame, job: KeyedJob, count: int) -> None:
     """Begins training of the columns that are, with how often each key was there.
 
     That matters where keys are to be seen several times.
@@ -150,7 +151,7 @@ def _begin_training(frame: Frame, job: KeyedJob, count: int) -> None:
             begin_training(job.calls[k])
             if job.calls[k].addition.admission > 1:
                 total += job.calls[k].key_count
-    counts = scratch_bytes(frame, 4 * total) if total > 0 else int64(0)
+    counts = op.scratch_bytes(frame, 4 * total) if total > 0 else int64(0)
     if counts == 0:
         return
     c_memset(counts, np.int32(0), 4 * total)
@@ -174,7 +175,7 @@ def _count_entries(job: UniqueJob, column: int, counts: int) -> None:
 
 
 @jit
-def _gather_all(frame: Frame, job: KeyedJob, count: int, total: int, pool: Pool) -> None:
+def _gather_all(frame: op.Frame, job: KeyedJob, count: int, total: int, pool: Pool) -> None:
     """Gathers the rows of all keys, by all threads that there are where that pays."""
     helpers = as_record(Pool, pool if total >= PARALLEL_KEYS else int64(0))
     size, tasks = total, int64(0)
@@ -192,13 +193,13 @@ def _gather_all(frame: Frame, job: KeyedJob, count: int, total: int, pool: Pool)
 
 
 @jit
-def _add_all(frame: Frame, job: KeyedJob, count: int, pool: int) -> None:
+def _add_all(frame: op.Frame, job: KeyedJob, count: int, pool: int) -> None:
     """Adds the keys without a row of columns in training."""
     total = int64(0)
     for k in range(count):
         if job.keyed.columns[k].is_training != 0:
             total += count_missing(job.calls[k])
-    missing = scratch_bytes(frame, 8 * total) if total > 0 else int64(0)
+    missing = op.scratch_bytes(frame, 8 * total) if total > 0 else int64(0)
     if missing == 0:
         return
     for k in range(count):
@@ -214,25 +215,25 @@ def _add_all(frame: Frame, job: KeyedJob, count: int, pool: int) -> None:
 
 @jit
 def _prepare_shared(
-    frame: Frame, job: KeyedJob, shared: SharedVariable, count: int, steps: Words
+    frame: op.Frame, job: KeyedJob, shared: SharedVariable, count: int, steps: Words
 ) -> None:
     """What is done while all variables are shared."""
     _set_up(frame, job, shared, count, steps)
-    if not failed(frame):
+    if not op.failed(frame):
         find_keys(frame, job)
-    if failed(frame):
+    if op.failed(frame):
         return
     total = _open_calls(frame, job, count)
-    if not failed(frame):
+    if not op.failed(frame):
         _begin_training(frame, job, count)
-    if failed(frame):
+    if op.failed(frame):
         return
-    pool = as_record(ColumnsState, kernel_state(frame)).pool
+    pool = as_record(ColumnsState, frame.state).pool
     _gather_all(frame, job, count, total, pool)
     _add_all(frame, job, count, pool)
 
 
-def prepare(frame: Frame) -> None:
+def prepare(frame: op.Frame) -> None:
     """The kernel body."""
     job, tensors = stack_record(KeyedJob), stack_words(int64(1))
     keyed = keyed_columns(frame)
@@ -242,7 +243,7 @@ def prepare(frame: Frame) -> None:
     size = VARIABLES * SharedVariable.SIZE + KeyedCall.SIZE + 1
     memory = as_record(
         SharedVariable,
-        scratch_bytes(frame, 8 * (size * count + 1)) if not failed(frame) else int64(0),
+        op.scratch_bytes(frame, 8 * (size * count + 1)) if not op.failed(frame) else int64(0),
     )
     if memory != 0:
         c_memset(memory, np.int32(0), 8 * (size * count + 1))

@@ -13,10 +13,8 @@ from fusion.ops.cpu.tables.inputs import element_count, take
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.ops.cpu.tables.sharing import share_all, unshare_all
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import failed, kernel_state
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import store_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
@@ -26,14 +24,14 @@ VARIABLES = 3
 
 
 @jit
-def keyed_columns(frame: Frame) -> KeyedColumns:
+def keyed_columns(frame: op.Frame) -> KeyedColumns:
     """The columns whose tables are embedding variables."""
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     return as_record(KeyedColumns, state + 8 * state.keyed_offset)
 
 
 @jit
-def share_columns(frame: Frame, column_inputs: int, shared: SharedVariable) -> bool:
+def share_columns(frame: op.Frame, column_inputs: int, shared: SharedVariable) -> bool:
     """Shares all variables; whether there are such. Then or not, `unshare_columns`.
 
     Args:
@@ -43,7 +41,7 @@ def share_columns(frame: Frame, column_inputs: int, shared: SharedVariable) -> b
     keyed = keyed_columns(frame)
     count = keyed.count
     numbers = stack_words(2 * count)
-    first = column_inputs * as_record(ColumnsState, kernel_state(frame)).column_count
+    first = column_inputs * as_record(ColumnsState, frame.state).column_count
     for k in range(VARIABLES * count):
         store_as(numbers, k, np.int32(first + k), np.int32)
     of_tables = keyed.table_access
@@ -55,7 +53,7 @@ def share_columns(frame: Frame, column_inputs: int, shared: SharedVariable) -> b
 
 
 @jit
-def unshare_columns(frame: Frame, shared: SharedVariable) -> None:
+def unshare_columns(frame: op.Frame, shared: SharedVariable) -> None:
     """Ends what `share_columns` has begun."""
     count = keyed_columns(frame).count
     unshare_all(shared[2 * count], count)
@@ -63,9 +61,9 @@ def unshare_columns(frame: Frame, shared: SharedVariable) -> None:
 
 
 @jit
-def set_column(frame: Frame, call: KeyedCall, shared: SharedVariable, number: int) -> None:
+def set_column(frame: op.Frame, call: KeyedCall, shared: SharedVariable, number: int) -> None:
     """Sets the variables of a `KeyedCall`, or fails if they do not belong together."""
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     keyed = keyed_columns(frame)
     count = keyed.count
     column = keyed.columns[number].index
@@ -76,7 +74,7 @@ def set_column(frame: Frame, call: KeyedCall, shared: SharedVariable, number: in
 
 
 @jit
-def take_steps(frame: Frame, column_inputs: int, tensors: Words) -> Words:
+def take_steps(frame: op.Frame, column_inputs: int, tensors: Words) -> Words:
     """The address of the steps, behind the variables; 0, having failed, if they cannot be had.
 
     Args:
@@ -84,12 +82,12 @@ def take_steps(frame: Frame, column_inputs: int, tensors: Words) -> Words:
       tensors: where the tensor is noted, as of `take`.
     """
     count = keyed_columns(frame).count
-    columns = as_record(ColumnsState, kernel_state(frame)).column_count
+    columns = as_record(ColumnsState, frame.state).column_count
     steps = take(frame, tensors, column_inputs * columns + VARIABLES * count, int64(0))
-    if failed(frame):
+    if op.failed(frame):
         return as_words(int64(0))
     if element_count(steps) != count:
         text = "steps has %lld elements for %lld embedding variables"
-        fail(frame, INVALID_ARGUMENT, text, element_count(steps), count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, element_count(steps), count)
         return as_words(int64(0))
     return as_words(tf_tensor_data(steps))

@@ -29,17 +29,8 @@ from fusion.ops.cpu.columns.inputs import (
 from fusion.ops.cpu.columns.layout import POST, ColumnsState
 from fusion.ops.cpu.columns.slow_path import finish_column
 from fusion.ops.cpu.columns.tasks import ColumnResult, LookupJob
-from fusion.runtime.native.frame import (
-    context,
-    count_rows,
-    failed,
-    kernel_state,
-    new_output,
-    scratch,
-    status_of,
-)
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -69,10 +60,10 @@ _SAMPLED = 16
 
 @jit
 def _survey(
-    frame: Frame, ctx: int, state: ColumnsState, source: ColumnInputs, shared: SharedInputs
+    frame: op.Frame, ctx: int, state: ColumnsState, source: ColumnInputs, shared: SharedInputs
 ) -> tuple[int, int]:
     """The rows of the batch, and a guess at the elements of all columns, by some of them."""
-    count, status = state.column_count, status_of(frame)
+    count, status = state.column_count, frame.status
     if shared != 0:
         batch = shared.split_count - 1
         return batch, shared.entry_count + batch * count
@@ -94,12 +85,12 @@ def _survey(
 
 @jit
 def _dim_of(
-    frame: Frame, state: ColumnsState, index: int, source: ColumnInputs, shared: SharedInputs
+    frame: op.Frame, state: ColumnsState, index: int, source: ColumnInputs, shared: SharedInputs
 ) -> int:
     """The elements of a row of a column."""
     dim = state.columns[index].dim
     if dim < 0:
-        take_source(frame, context(frame), state, index, source, status_of(frame), shared)
+        take_source(frame, frame.context, state, index, source, frame.status, shared)
         dim = source.table_dim
         release(source)
     return dim
@@ -107,7 +98,7 @@ def _dim_of(
 
 @jit
 def _allocate(
-    frame: Frame,
+    frame: op.Frame,
     state: ColumnsState,
     source: ColumnInputs,
     batch: int,
@@ -122,13 +113,13 @@ def _allocate(
     count = state.column_count
     item = state.item_bytes
     first, total = int64(0), int64(0)
-    while first < count and not failed(frame):
+    while first < count and not op.failed(frame):
         output, end, width = state.columns[first].output, first, int64(0)
         while end < count and state.columns[end].output == output:
             results[end].address = item * width
             width += _dim_of(frame, state, end, source, shared)
             end += 1
-        out = new_output(frame, output, int64(2), batch, width, item)
+        out = op.new_output(frame, output, int64(2), batch, width, item)
         for index in range(first, end):
             result = results[index]
             result.address = out + result.address
@@ -164,38 +155,38 @@ def _task_size(
     return rows, max(min(columns, count), int64(1))
 
 
-def lookup(frame: Frame) -> None:
+def lookup(frame: op.Frame) -> None:
     """The kernel body."""
     shared = stack_record(SharedInputs)
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     if state.role != POST:
         look_up(frame, as_record(SharedInputs, int64(0)), int64(0))
         return
     first = state.column_count
     weighted = state.weighted_count != 0
     lookups = state.lookup_count
-    take_shared(frame, context(frame), first, shared, lookups, weighted)
-    if not failed(frame):
+    take_shared(frame, frame.context, first, shared, lookups, weighted)
+    if not op.failed(frame):
         look_up(frame, shared, int64(0))
     release_shared(shared)
 
 
 @jit
-def look_up(frame: Frame, shared: SharedInputs, gathers: KeyedGather) -> None:
+def look_up(frame: op.Frame, shared: SharedInputs, gathers: KeyedGather) -> None:
     """Does all tasks of a call; `shared` and `gathers` see `LookupJob`."""
-    ctx, state = context(frame), as_record(ColumnsState, kernel_state(frame))
+    ctx, state = frame.context, as_record(ColumnsState, frame.state)
     count = state.column_count
     pool = state.pool
     source = stack_record(ColumnInputs)
     job = stack_record(LookupJob)
     batch, elements = _survey(frame, ctx, state, source, shared)
-    lists = scratch(frame, (ColumnResult.SIZE + 1) * count, np.int64)
-    if failed(frame):
+    lists = op.scratch(frame, (ColumnResult.SIZE + 1) * count, np.int64)
+    if op.failed(frame):
         return
     results = as_record(ColumnResult, lists.ctypes.data)
     marks = results[count]
     row_bytes = _allocate(frame, state, source, batch, results, shared)
-    if failed(frame):
+    if op.failed(frame):
         return
     cost = count * _TASK_NS + elements * (_ELEMENT_NS + row_bytes // (count * _BYTES_PER_NS))
     parallel = pool != 0 and cost > _PARALLEL_NS
@@ -227,11 +218,11 @@ def look_up(frame: Frame, shared: SharedInputs, gathers: KeyedGather) -> None:
     jobs.close_job(helpers, slot)
     jobs.count_helpers(frame, job)
     ids = job.id_count
-    count_rows(frame, ids if shared == 0 else shared.entry_count)
+    op.count_rows(frame, ids if shared == 0 else shared.entry_count)
     if job.mark_count == 0:
         return
     for index in range(count):
-        if load(marks, index) != 0 and not failed(frame):
+        if load(marks, index) != 0 and not op.failed(frame):
             finish_column(frame, job, index, source)
 
 

@@ -15,10 +15,8 @@ from fusion.ops.cpu.columns import tasks
 from fusion.ops.cpu.columns.inputs import SharedInputs, release, take_source
 from fusion.ops.cpu.columns.layout import ColumnsState
 from fusion.ops.cpu.columns.tasks import LookupJob, Workspace
-from fusion.runtime.native.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail_column
-from fusion.runtime.native.frame import context, failed, kernel_state, status_of
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.schema.attributes import LAST_ROW
 
@@ -39,12 +37,12 @@ def _check_splits(frame: int, index: int, column: ColumnAttrs, source: ColumnInp
         split = integer_at(rows, row, kind)
         if split < last or split > total or (row == 0 and split != 0):
             text = ": row split %lld is %lld, after %lld, for %lld ids"
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(row), split, last, total)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(row), split, last, total)
             return
         last = split
     if last != total:
         text = ": the last row split is %lld, but there are %lld ids"
-        fail_column(frame, INVALID_ARGUMENT, text, index, last, total)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, last, total)
 
 
 @jit
@@ -57,14 +55,14 @@ def _check_listed(frame: int, index: int, column: ColumnAttrs, source: ColumnInp
         split = integer_at(rows, row, kind)
         if split < last or split > total:
             text = ": row split %lld is %lld, after %lld, for %lld entries"
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(row), split, last, total)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(row), split, last, total)
             return
         last = split
     for k in range(integer_at(rows, int64(0), kind), last):
         number = id_at(column, source, int64(k), int64(0))
         if number < 0 or number >= table_rows:
             text = ": unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, table_rows)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(k), number, table_rows)
             return
 
 
@@ -96,7 +94,7 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
             row = integer_at(rows, k * source.entry_row_stride, kind)
             if sorted_rows and row < before:
                 text = ": row %lld of entry %lld is less than %lld before it"
-                fail_column(frame, INVALID_ARGUMENT, text, index, row, int64(k), before)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, index, row, int64(k), before)
                 return
             before = max(before, row)
         if is_ignored(column, source, k) and not is_axis:
@@ -110,12 +108,14 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
                 ": row %lld of entry %lld is not in [0, %lld), the rows of the batch; "
                 "its id is %lld"
             )
-            fail_column(frame, INVALID_ARGUMENT, text, index, row, int64(k), batch.count, number)
+            op.fail_column(
+                frame, op.INVALID_ARGUMENT, text, index, row, int64(k), batch.count, number
+            )
             return
         if number < 0 and source.table == 0:
             text = ": indices[%lld] = %lld is negative, in row %lld of the batch"
             row = _row_of(batch, int64(k))
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, row)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(k), number, row)
             return
         if number < 0 or number >= source.table_rows:
             text = (
@@ -123,12 +123,12 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
                 "in row %lld of the batch"
             )
             end, row = source.table_rows, _row_of(batch, int64(k))
-            fail_column(frame, INVALID_ARGUMENT, text, index, int64(k), number, end, row)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(k), number, end, row)
             return
 
 
 @jit
-def report_error(frame: Frame, index: int, batch: Any) -> None:
+def report_error(frame: op.Frame, index: int, batch: Any) -> None:
     """Says what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
     form = column.id_format
@@ -136,21 +136,21 @@ def report_error(frame: Frame, index: int, batch: Any) -> None:
         _check_listed(frame, index, column, source)
     elif form == column_layout.ROW_SPLITS:
         _check_splits(frame, index, column, source)
-    if not failed(frame) and form != column_layout.LISTED:
+    if not op.failed(frame) and form != column_layout.LISTED:
         _check_elements(frame, index, batch)
-    if failed(frame):
+    if op.failed(frame):
         return
     number = max(column.default_id, int64(0))
     if column.fill_empty_row != 0 and number >= source.table_rows:
         text = ": the id %lld of empty rows is not in [0, %lld), the rows of the table"
-        fail_column(frame, INVALID_ARGUMENT, text, index, number, source.table_rows)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, number, source.table_rows)
         return
-    fail_column(frame, INTERNAL, " cannot be computed; was it changed meanwhile?", index)
+    op.fail_column(frame, op.INTERNAL, " cannot be computed; was it changed meanwhile?", index)
 
 
 @jit
 def list_column(
-    frame: Frame,
+    frame: op.Frame,
     index: int,
     source: ColumnInputs,
     gather: int,
@@ -169,19 +169,19 @@ def list_column(
     Returns:
       The listed rows, and the number of entries, negative if that has failed.
     """
-    state = as_record(ColumnsState, kernel_state(frame))
+    state = as_record(ColumnsState, frame.state)
     column = state.columns[index]
-    is_sound = take_source(frame, context(frame), state, index, source, status_of(frame), shared)
+    is_sound = take_source(frame, frame.context, state, index, source, frame.status, shared)
     found = source.batch_size if is_sound else int64(0)
     if is_sound and rows >= 0 and found != rows:
         text = " has %lld rows, but others have %lld"
-        fail_column(frame, INVALID_ARGUMENT, text, index, found, rows)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, found, rows)
     rows = found
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
-    if failed(frame):
+    if op.failed(frame):
         return batch, int64(-1)
     if not tasks.reserve(workspace, source.id_count + rows, rows + 1):
-        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
+        op.fail_column(frame, op.RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return batch, int64(-1)
     tasks.list_keys(gather, source)
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
@@ -204,13 +204,13 @@ def list_column(
 
 @jit
 def _finish(
-    frame: Frame, job: LookupJob, index: int, source: ColumnInputs, workspace: Workspace
+    frame: op.Frame, job: LookupJob, index: int, source: ColumnInputs, workspace: Workspace
 ) -> None:
     gather = as_record(KeyedGather, tasks.gather_of(job, index))
     shared = job.shared
     rows = job.batch_size
     batch, count = list_column(frame, index, source, gather, workspace, shared, rows)
-    if failed(frame):
+    if op.failed(frame):
         return
     tasks.find_listed(gather, batch, count, workspace)
     arguments = stack_record(GatherArgs)
@@ -218,7 +218,7 @@ def _finish(
 
 
 @jit
-def finish_column(frame: Frame, job: LookupJob, index: int, source: ColumnInputs) -> None:
+def finish_column(frame: op.Frame, job: LookupJob, index: int, source: ColumnInputs) -> None:
     """Does a whole column, in any order of its entries, or says what is wrong with it."""
     workspace = stack_record(Workspace)
     tasks.open_workspace(workspace)

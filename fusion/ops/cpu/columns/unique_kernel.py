@@ -33,19 +33,9 @@ from fusion.ops.cpu.columns.tasks import (
     slots_in,
 )
 from fusion.runtime.layout import Address, Flag, Int64, Words
+from fusion.runtime.native import op
 from fusion.runtime.native.atomic import atomic_add, atomic_store
-from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail, fail_column
-from fusion.runtime.native.frame import (
-    context,
-    count_rows,
-    failed,
-    kernel_state,
-    new_output,
-    scratch,
-    status_of,
-)
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import store_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.c_api import tf_delete_status, tf_new_status
@@ -84,30 +74,30 @@ _COLUMN_NS, _ELEMENT_NS = 800, 8
 
 @jit
 def _survey(
-    frame: Frame, ctx: int, state: ColumnsState, source: ColumnInputs, firsts: Words
+    frame: op.Frame, ctx: int, state: ColumnsState, source: ColumnInputs, firsts: Words
 ) -> int:
     """Notes where each column's entries start; returns the number of rows, -1 without columns."""
     batch, total = int64(-1), int64(0)
     for index in range(state.column_count):
         firsts[index] = total
         sound = take_source(
-            frame, ctx, state, index, source, status_of(frame), as_record(SharedInputs, int64(0))
+            frame, ctx, state, index, source, frame.status, as_record(SharedInputs, int64(0))
         )
         if sound:
             rows, ids = source.batch_size, source.id_count
             if max(rows, ids) >= int64(MOST_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, ids)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
             total += ids
-            count_rows(frame, ids)
+            op.count_rows(frame, ids)
             if state.columns[index].fill_empty_row != 0:
                 total += rows
             if rows != batch:
                 text = " has %lld rows, but others have %lld"
-                fail_column(frame, INVALID_ARGUMENT, text, int64(index), rows, batch)
+                op.fail_column(frame, op.INVALID_ARGUMENT, text, int64(index), rows, batch)
         release(source)
-        if failed(frame):
+        if op.failed(frame):
             return batch
     firsts[state.column_count] = total
     return batch
@@ -193,7 +183,7 @@ def _number_columns(job: UniqueJob, helps: int) -> None:
 
 @jit
 def _finish_column(
-    frame: Frame, job: UniqueJob, index: int, source: ColumnInputs, workspace: Workspace
+    frame: op.Frame, job: UniqueJob, index: int, source: ColumnInputs, workspace: Workspace
 ) -> None:
     """Does a column in any order of its entries, or says what is wrong with it."""
     state, rows = job.state, job.batch_size
@@ -204,12 +194,12 @@ def _finish_column(
         state,
         index,
         source,
-        status_of(frame),
+        frame.status,
         as_record(SharedInputs, int64(0)),
     ):
         return
     if not reserve(workspace, source.id_count + rows, rows + 1):
-        fail_column(frame, RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
+        op.fail_column(frame, op.RESOURCE_EXHAUSTED, ": no memory for %lld rows", index, rows)
         return
     batch = batch_in(workspace, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
@@ -223,12 +213,12 @@ def _finish_column(
 
 
 @jit
-def _finish(frame: Frame, job: UniqueJob, source: ColumnInputs) -> None:
+def _finish(frame: op.Frame, job: UniqueJob, source: ColumnInputs) -> None:
     """Does the marked columns."""
     workspace = stack_record(Workspace)
     open_workspace(workspace)
     for index in range(job.task_count):
-        if job.marks[index] != 0 and not failed(frame):
+        if job.marks[index] != 0 and not op.failed(frame):
             _finish_column(frame, job, int64(index), source, workspace)
             release(source)
     free_workspace(workspace)
@@ -252,7 +242,7 @@ def _copy_keys(job: UniqueJob, index: int) -> None:
 
 
 @jit
-def _put_keys(frame: Frame, job: UniqueJob, pool: int) -> None:
+def _put_keys(frame: op.Frame, job: UniqueJob, pool: int) -> None:
     """Gives the distinct ids of each column a tensor of their own."""
     state, total = job.state, int64(0)
     count = job.task_count
@@ -260,11 +250,11 @@ def _put_keys(frame: Frame, job: UniqueJob, pool: int) -> None:
         key_count = job.key_counts[index]
         is_wide = state.columns[index].keys_dtype == INT64
         item = int64(8) if is_wide else int64(4)
-        out = new_output(frame, int64(index), int64(1), key_count, int64(1), item)
+        out = op.new_output(frame, int64(index), int64(1), key_count, int64(1), item)
         job.unique_keys[index] = out
         job.marks[index] = 0
         total += key_count
-    if failed(frame):
+    if op.failed(frame):
         return
     job.next_task = 0
     job.is_copying = 1
@@ -277,41 +267,41 @@ def _put_keys(frame: Frame, job: UniqueJob, pool: int) -> None:
         key = job.marks[index]
         if key != 0:
             text = ": the id %lld does not fit int32, the dtype of unique_keys"
-            fail_column(frame, INVALID_ARGUMENT, text, int64(index), key)
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, int64(index), key)
             return
 
 
-def prepare(frame: Frame) -> None:
+def prepare(frame: op.Frame) -> None:
     """The kernel body."""
     find_keys(frame, stack_record(UniqueJob))
 
 
 @jit
-def find_keys(frame: Frame, job: UniqueJob) -> None:
+def find_keys(frame: op.Frame, job: UniqueJob) -> None:
     """Makes the outputs, and fills the `UniqueJob`."""
-    ctx, state = context(frame), as_record(ColumnsState, kernel_state(frame))
+    ctx, state = frame.context, as_record(ColumnsState, frame.state)
     count = state.column_count
     pool = state.pool
     source = stack_record(ColumnInputs)
-    lists = scratch(frame, 4 * count + 1, np.int64)
-    if failed(frame):
+    lists = op.scratch(frame, 4 * count + 1, np.int64)
+    if op.failed(frame):
         return
     firsts = as_words(lists.ctypes.data)
     batch = _survey(frame, ctx, state, source, firsts)
-    if failed(frame):
+    if op.failed(frame):
         return
     total = firsts[count]
     if total > int64(MOST_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
-        fail(frame, INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
         return
-    keys = scratch(frame, total, np.int64)
+    keys = op.scratch(frame, total, np.int64)
     weights = total if state.weighted_count != 0 else int64(0)
-    job.unique_idxs = new_output(frame, count, int64(1), total, int64(1), int64(4))
-    job.row_splits = new_output(frame, count + 1, int64(2), count, batch + 1, int64(4))
+    job.unique_idxs = op.new_output(frame, count, int64(1), total, int64(1), int64(4))
+    job.row_splits = op.new_output(frame, count + 1, int64(2), count, batch + 1, int64(4))
     item = state.item_bytes
-    job.entry_weights = new_output(frame, count + 2, int64(1), weights, int64(1), item)
-    if failed(frame):
+    job.entry_weights = op.new_output(frame, count + 2, int64(1), weights, int64(1), item)
+    if op.failed(frame):
         return
     job.kernel = state.kernel
     job.next_task = 0
@@ -336,7 +326,7 @@ def find_keys(frame: Frame, job: UniqueJob) -> None:
     jobs.count_helpers(frame, job)
     if job.mark_count != 0:
         _finish(frame, job, source)
-    if not failed(frame):
+    if not op.failed(frame):
         _put_keys(frame, job, pool)
 
 

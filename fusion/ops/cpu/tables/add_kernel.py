@@ -12,11 +12,9 @@ from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_rows, share, share_index, unshare
 from fusion.runtime.layout import Words
+from fusion.runtime.native import op
 from fusion.runtime.native.atomic import atomic_add, atomic_load
-from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load_as
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
@@ -35,7 +33,7 @@ def _check(frame: int, tensors: Words, dim: int) -> None:
         others = element_count(tensors[number])
         if others != count:
             text = "counts and steps must be as many as the %lld keys, but %lld are there"
-            fail(frame, INVALID_ARGUMENT, text, count, others)
+            op.fail(frame, op.INVALID_ARGUMENT, text, count, others)
             return
     steps, rows = as_words(tf_tensor_data(tensors[_STEPS - _KEYS])), int64(0)
     for k in range(count):
@@ -43,18 +41,18 @@ def _check(frame: int, tensors: Words, dim: int) -> None:
     elements = element_count(tensors[_VALUES - _KEYS])
     if elements != 0 and elements != rows * dim:
         text = "values has %lld elements, not %lld rows of %lld"
-        fail(frame, INVALID_ARGUMENT, text, elements, rows, dim)
+        op.fail(frame, op.INVALID_ARGUMENT, text, elements, rows, dim)
 
 
 @jit
-def _add(frame: Frame, table: int, index: KeyIndex, tensors: Words) -> None:
+def _add(frame: op.Frame, table: int, index: KeyIndex, tensors: Words) -> None:
     """What is done while table and index, at their addresses, are shared."""
-    state = as_record(AccessState, kernel_state(frame))
+    state = as_record(AccessState, frame.state)
     dim, item = state.dim, state.item_bytes
     count = element_count(tensors[0])
-    count_rows(frame, count)
-    rows = as_words(new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
-    if failed(frame):
+    op.count_rows(frame, count)
+    rows = as_words(op.new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
+    if op.failed(frame):
         return
     addition = stack_record(Addition)
     clear(addition)
@@ -80,13 +78,13 @@ def _add(frame: Frame, table: int, index: KeyIndex, tensors: Words) -> None:
     if addition.refused_count > 0:
         text = "there is no room for %lld keys more than the capacity of %lld rows"
         refused = addition.refused_count
-        fail(frame, RESOURCE_EXHAUSTED, text, refused, index.capacity)
+        op.fail(frame, op.RESOURCE_EXHAUSTED, text, refused, index.capacity)
 
 
 @jit
-def _add_shared(frame: Frame, tensors: Words) -> None:
+def _add_shared(frame: op.Frame, tensors: Words) -> None:
     """Shares table and index, and adds the keys."""
-    state = as_record(AccessState, kernel_state(frame))
+    state = as_record(AccessState, frame.state)
     table = stack_record(SharedVariable)
     shared = stack_record(SharedVariable)
     clear(table)
@@ -96,27 +94,27 @@ def _add_shared(frame: Frame, tensors: Words) -> None:
         if index != 0:
             dim, item = state.dim, state.item_bytes
             check_rows(frame, table, index, dim * item, int64(-1))
-            if not failed(frame):
+            if not op.failed(frame):
                 _add(frame, table.data, index, tensors)
         unshare(shared)
     unshare(table)
 
 
-def add(frame: Frame) -> None:
+def add(frame: op.Frame) -> None:
     """The kernel body."""
     tensors = stack_words(int64(_TENSORS))
     for k in range(_TENSORS):
         tensors[k] = 0
     for k in range(_TENSORS):
-        if not failed(frame):
+        if not op.failed(frame):
             take(frame, tensors, int64(_KEYS + k), int64(k))
-    if not failed(frame):
-        _check(frame, tensors, as_record(AccessState, kernel_state(frame)).dim)
-    if not failed(frame):
+    if not op.failed(frame):
+        _check(frame, tensors, as_record(AccessState, frame.state).dim)
+    if not op.failed(frame):
         _add_shared(frame, tensors)
     release(tensors, int64(_TENSORS))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     return add

@@ -11,11 +11,9 @@ from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.ops.cpu.tables.layout import KeyedCall, SharedVariable
 from fusion.ops.cpu.tables.sharing import check_index, check_rows, failure
 from fusion.runtime.layout import Words
+from fusion.runtime.native import op
 from fusion.runtime.native.atomic import atomic_add
-from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED
-from fusion.runtime.native.frame import failed
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record
 
 #: Keys that are worth another thread, and those of a task at least.
@@ -25,16 +23,16 @@ PARALLEL_KEYS, TASK_KEYS = 4096, 512
 TASKS_PER_THREAD = 4
 
 _fail_initial = failure(
-    INVALID_ARGUMENT, "initial has %lld bytes, which are no two or more rows of %lld"
+    op.INVALID_ARGUMENT, "initial has %lld bytes, which are no two or more rows of %lld"
 )
 _fail_full = failure(
-    RESOURCE_EXHAUSTED, "there is no room for %lld keys more than the capacity of %lld rows"
+    op.RESOURCE_EXHAUSTED, "there is no room for %lld keys more than the capacity of %lld rows"
 )
 
 
 @jit
 def set_variables(
-    frame: Frame,
+    frame: op.Frame,
     call: KeyedCall,
     table: SharedVariable,
     index: SharedVariable,
@@ -50,14 +48,14 @@ def set_variables(
       dim, item: elements of a row, and bytes of an element.
     """
     check_index(frame, index, column)
-    if failed(frame):
+    if op.failed(frame):
         return
     words = as_record(KeyIndex, index.data)
     check_rows(frame, table, words, dim * item, column)
     size = initial.byte_count
     if size < 2 * dim * item or size % (dim * item) != 0:
         _fail_initial(frame, column, size, dim * item, int64(0))
-    if failed(frame):
+    if op.failed(frame):
         return
     args, addition = call.gather, call.addition
     first = initial.data

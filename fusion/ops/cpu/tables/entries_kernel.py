@@ -10,20 +10,19 @@ from fusion.cpu_ops.keys.rows import pending_rows
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.layout import Words
-from fusion.runtime.native.frame import failed, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record, as_words, stack_record
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
 @jit
-def _new_vector(frame: Frame, number: int, count: int, item: int) -> Words:
-    return as_words(new_output(frame, number, int64(1), count, int64(1), item))
+def _new_vector(frame: op.Frame, number: int, count: int, item: int) -> Words:
+    return as_words(op.new_output(frame, number, int64(1), count, int64(1), item))
 
 
 @jit
-def _write(frame: Frame, index: KeyIndex) -> None:
+def _write(frame: op.Frame, index: KeyIndex) -> None:
     """Writes the entries of an index, which is held."""
     count = index.key_count
     keys = _new_vector(frame, int64(0), count, int64(8))
@@ -34,7 +33,7 @@ def _write(frame: Frame, index: KeyIndex) -> None:
     pending = _new_vector(frame, int64(4), pending_count, int64(8))
     aged = _new_vector(frame, int64(5), int64(1), int64(8))
     clock = _new_vector(frame, int64(6), int64(1), int64(8))
-    if not failed(frame):
+    if not op.failed(frame):
         aged[0] = index.aged_rows
         clock[0] = index.clock
         write_entries(index, keys, rows, counts, steps)
@@ -42,7 +41,7 @@ def _write(frame: Frame, index: KeyIndex) -> None:
         pending_rows(index, pending, pending_count)
 
 
-def entries(frame: Frame) -> None:
+def entries(frame: op.Frame) -> None:
     """The kernel body."""
     shared = stack_record(SharedVariable)
     index = as_record(KeyIndex, share_index(frame, int64(0), shared))
@@ -53,6 +52,6 @@ def entries(frame: Frame) -> None:
     unshare(shared)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     return entries

@@ -7,17 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fusion.ops.cpu.tables.pages import give_mapped
-from fusion.runtime.native.errors import (
-    DATA_LOSS,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    RESOURCE_EXHAUSTED,
-    UNKNOWN,
-    fail,
-)
-from fusion.runtime.native.frame import attr, data, failed, output_matrix
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
 from fusion.runtime.native.memory_limit import fits_into_memory
 from fusion.runtime.native.pointers import as_words
@@ -47,11 +38,11 @@ def _fail_system(frame: int, path: int) -> None:
     """Says what the system says of a file."""
     number = error_number()
     if number == _NO_FILE:
-        fail(frame, NOT_FOUND, "file %s: %s", path, error_text())
+        op.fail(frame, op.NOT_FOUND, "file %s: %s", path, error_text())
     elif number == _NO_MEMORY:
-        fail(frame, RESOURCE_EXHAUSTED, "file %s: %s", path, error_text())
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "file %s: %s", path, error_text())
     else:
-        fail(frame, UNKNOWN, "file %s: %s", path, error_text())
+        op.fail(frame, op.UNKNOWN, "file %s: %s", path, error_text())
 
 
 @jit
@@ -62,7 +53,7 @@ def _has_size(frame: int, path: int, file: int, rows: int, width: int, size: int
         _fail_system(frame, path)
     elif found != size:
         text = "file %s has %lld bytes, but a table of %lld rows of %lld elements has %lld"
-        fail(frame, DATA_LOSS, text, path, found, rows, width, size)
+        op.fail(frame, op.DATA_LOSS, text, path, found, rows, width, size)
     return found == size
 
 
@@ -82,36 +73,36 @@ def _content(frame: int, path: int, rows: int, width: int, size: int, in_memory:
     return address
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     dtype, slot = DTYPES[types["T"]], spec.slots
     stored, item = dtype.stored_type, dtype.item_bytes
 
     @jit
-    def read_table(frame: Frame, path: int) -> None:
-        rows, width = attr(frame, slot.rows), attr(frame, slot.width)
-        in_memory, size = attr(frame, slot.in_memory) != 0, rows * width * item
+    def read_table(frame: op.Frame, path: int) -> None:
+        rows, width = op.attr(frame, slot.rows), op.attr(frame, slot.width)
+        in_memory, size = op.attr(frame, slot.in_memory) != 0, rows * width * item
         address = _content(frame, path, rows, width, size, in_memory)
         if address != 0:
             # Reading ahead fills memory with many rows for one, sooner where there is room for
             # all, and in place of others where there is not.
-            if not in_memory and not fits_into_memory(max(size, attr(frame, slot.mapped_bytes))):
+            if not in_memory and not fits_into_memory(max(size, op.attr(frame, slot.mapped_bytes))):
                 read_no_further(address, size)
             if not give_mapped(frame, int64(2), rows, width, address, size, True):
-                fail(frame, RESOURCE_EXHAUSTED, "no memory for a tensor")
-        elif not failed(frame):
-            output_matrix(frame, int64(0), int64(0), rows, width, stored)
+                op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for a tensor")
+        elif not op.failed(frame):
+            op.output_matrix(frame, int64(0), int64(0), rows, width, stored)
 
-    def body(frame: Frame) -> None:
-        rows, width = attr(frame, slot.rows), attr(frame, slot.width)
+    def body(frame: op.Frame) -> None:
+        rows, width = op.attr(frame, slot.rows), op.attr(frame, slot.width)
         if rows > _MOST_BYTES // item // width:
             too_large = "a table of %lld rows of %lld elements is too large"
-            fail(frame, INVALID_ARGUMENT, too_large, rows, width)
+            op.fail(frame, op.INVALID_ARGUMENT, too_large, rows, width)
             return
-        text, size = string_at(as_words(data(frame, int64(0), int64(0))))
+        text, size = string_at(as_words(op.data(frame, int64(0), int64(0))))
         path = c_malloc(size + 1)
         if path == 0:
-            fail(frame, RESOURCE_EXHAUSTED, "no memory for a path of %lld bytes", size)
+            op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for a path of %lld bytes", size)
             return
         c_memcpy(path, text, size)
         store_as(path, size, np.uint8(0), np.uint8)

@@ -9,9 +9,8 @@ from fusion.cpu_ops.keys.layout import KeyIndex
 from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
-from fusion.runtime.native.frame import count_rows, failed, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -21,22 +20,22 @@ _INDEX, _KEYS = range(2)
 
 
 @jit
-def _find(frame: Frame, index: KeyIndex, keys: int) -> None:
+def _find(frame: op.Frame, index: KeyIndex, keys: int) -> None:
     """What is done while the index is shared."""
     count = element_count(keys)
-    count_rows(frame, count)
-    rows = as_words(new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
-    if not failed(frame):
+    op.count_rows(frame, count)
+    rows = as_words(op.new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
+    if not op.failed(frame):
         find_rows(index, as_words(tf_tensor_data(keys)), count, rows)
 
 
-def find_keys(frame: Frame) -> None:
+def find_keys(frame: op.Frame) -> None:
     """The kernel body."""
     tensors = stack_words(int64(1))
     shared = stack_record(SharedVariable)
     tensors[0] = 0
     keys = take(frame, tensors, int64(_KEYS), int64(0))
-    if not failed(frame):
+    if not op.failed(frame):
         index = as_record(KeyIndex, share_index(frame, int64(_INDEX), shared))
         if index != 0:
             _find(frame, index, keys)
@@ -44,6 +43,6 @@ def find_keys(frame: Frame) -> None:
     release(tensors, int64(1))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     return find_keys

@@ -23,10 +23,8 @@ from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import AccessState, GatherJob, SharedVariable
 from fusion.ops.cpu.tables.sharing import share, share_all, unshare, unshare_all
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import count_rows, failed, kernel_state, new_output, scratch_bytes
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load, load_as, store, store_as
 from fusion.runtime.native.pointers import (
     as_record,
@@ -47,51 +45,51 @@ _VARIABLES, _OF_TABLES, _TENSORS = 3, 2, 3
 
 
 @jit
-def _take_keys(frame: Frame, job: GatherJob, tensors: Words) -> None:
+def _take_keys(frame: op.Frame, job: GatherJob, tensors: Words) -> None:
     """Takes keys, counts and the step."""
     call = job.call
     args, addition = call.gather, call.addition
     keys = take(frame, tensors, int64(_KEYS), int64(_KEYS - _VARIABLES))
-    if failed(frame):
+    if op.failed(frame):
         return
     if tf_num_dims(keys) != 1:
         text = "keys must have rank 1, but have rank %lld"
-        fail(frame, INVALID_ARGUMENT, text, int64(tf_num_dims(keys)))
+        op.fail(frame, op.INVALID_ARGUMENT, text, int64(tf_num_dims(keys)))
         return
     count = element_count(keys)
-    count_rows(frame, count)
+    op.count_rows(frame, count)
     call.key_count = count
     args.keys = tf_tensor_data(keys)
-    if as_record(AccessState, kernel_state(frame)).has_int32_keys != 0:
-        wide = as_words(scratch_bytes(frame, 8 * count))
-        if failed(frame):
+    if as_record(AccessState, frame.state).has_int32_keys != 0:
+        wide = as_words(op.scratch_bytes(frame, 8 * count))
+        if op.failed(frame):
             return
         for k in range(count):
             wide[k] = int64(load_as(tf_tensor_data(keys), k, np.int32))
         args.keys = wide
     counts = take(frame, tensors, int64(_COUNTS), int64(_COUNTS - _VARIABLES))
-    if failed(frame):
+    if op.failed(frame):
         return
     if element_count(counts) != 0 and element_count(counts) != count:
         text = "counts has %lld elements, but there are %lld keys"
-        fail(frame, INVALID_ARGUMENT, text, element_count(counts), count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, element_count(counts), count)
         return
     if element_count(counts) != 0:
         addition.counts = tf_tensor_data(counts)
     step = take(frame, tensors, int64(_STEP), int64(_STEP - _VARIABLES))
-    if failed(frame):
+    if op.failed(frame):
         return
     if element_count(step) != 1:
         text = "step must have one element, but has %lld"
-        fail(frame, INVALID_ARGUMENT, text, element_count(step))
+        op.fail(frame, op.INVALID_ARGUMENT, text, element_count(step))
         return
     addition.step = load(tf_tensor_data(step), 0)
 
 
 @jit
-def _take_variables(frame: Frame, job: GatherJob, shared: SharedVariable) -> bool:
+def _take_variables(frame: op.Frame, job: GatherJob, shared: SharedVariable) -> bool:
     """Shares the variables; whether they are there and belong together."""
-    state, numbers = as_record(AccessState, kernel_state(frame)), stack_words(int64(1))
+    state, numbers = as_record(AccessState, frame.state), stack_words(int64(1))
     of_tables = state.table_access
     of_indices = state.index_access
     store_as(numbers, int64(0), np.int32(_TABLE), np.int32)
@@ -103,7 +101,7 @@ def _take_variables(frame: Frame, job: GatherJob, shared: SharedVariable) -> boo
         return False
     dim, item = state.dim, state.item_bytes
     set_variables(frame, job.call, shared, index, initial, dim, item, int64(-1))
-    return not failed(frame)
+    return not op.failed(frame)
 
 
 @jit
@@ -119,9 +117,9 @@ def work(job: GatherJob, helps: int) -> None:
 
 
 @jit
-def _gather_all(frame: Frame, job: GatherJob) -> None:
+def _gather_all(frame: op.Frame, job: GatherJob) -> None:
     """Gathers, by all threads that there are where that pays."""
-    state = as_record(AccessState, kernel_state(frame))
+    state = as_record(AccessState, frame.state)
     count = job.call.key_count
     pool = state.pool
     helpers = as_record(Pool, pool if count >= PARALLEL_KEYS else int64(0))
@@ -141,29 +139,29 @@ def _gather_all(frame: Frame, job: GatherJob) -> None:
 
 
 @jit
-def _gather_shared(frame: Frame, job: GatherJob) -> None:
+def _gather_shared(frame: op.Frame, job: GatherJob) -> None:
     """What is done while the variables are shared."""
-    state = as_record(AccessState, kernel_state(frame))
+    state = as_record(AccessState, frame.state)
     call = job.call
     args, count = call.gather, call.key_count
     dim, item = state.dim, state.item_bytes
     is_training = state.is_training != 0
     if is_training:
         begin_training(call)
-    args.out = new_output(frame, int64(0), int64(2), count, dim, item)
-    args.rows = as_words(new_output(frame, int64(1), int64(1), count, int64(1), int64(8)))
-    if failed(frame):
+    args.out = op.new_output(frame, int64(0), int64(2), count, dim, item)
+    args.rows = as_words(op.new_output(frame, int64(1), int64(1), count, int64(1), int64(8)))
+    if op.failed(frame):
         return
     _gather_all(frame, job)
     if is_training and count_missing(call) > 0:
-        missing = as_words(scratch_bytes(frame, 8 * call.missing_count))
-        if not failed(frame):
+        missing = as_words(op.scratch_bytes(frame, 8 * call.missing_count))
+        if not op.failed(frame):
             list_missing(call, missing)
             add_listed(call)
             check_room(frame, call, int64(-1))
 
 
-def gather_keys(frame: Frame) -> None:
+def gather_keys(frame: op.Frame) -> None:
     """The kernel body."""
     job, tensors = as_record(GatherJob, stack_record(GatherJob)), stack_words(int64(_TENSORS))
     shared = stack_records(SharedVariable, _VARIABLES)
@@ -173,7 +171,7 @@ def gather_keys(frame: Frame) -> None:
     for k in range(_VARIABLES * SharedVariable.SIZE):
         store(shared, k, 0)
     _take_keys(frame, job, tensors)
-    if not failed(frame):
+    if not op.failed(frame):
         if _take_variables(frame, job, shared):
             _gather_shared(frame, job)
         unshare(shared[_OF_TABLES])

@@ -9,31 +9,29 @@ import numpy as np
 from fusion.cpu_ops.keys.index import begin_index
 from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex, index_bytes
 from fusion.ops.cpu.tables.pages import zeros_output
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import attr, failed, vector
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.tensorflow.spec import OpSpec
 
 _index_bytes = jit(index_bytes)
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     slot = spec.slots
 
-    def body(frame: Frame) -> None:
-        capacity = vector(frame, 0, np.int64)[0]
+    def body(frame: op.Frame) -> None:
+        capacity = op.vector(frame, 0, np.int64)[0]
         if capacity < 1 or capacity > MOST_ROWS:
             text = "capacity must be from 1 to %lld, but is %lld"
-            fail(frame, INVALID_ARGUMENT, text, int64(MOST_ROWS), capacity)
+            op.fail(frame, op.INVALID_ARGUMENT, text, int64(MOST_ROWS), capacity)
             return
         size = _index_bytes(capacity)
         words = as_record(KeyIndex, zeros_output(frame, int64(1), size // 8, int64(1), int64(8)))
-        if failed(frame):
+        if op.failed(frame):
             return
-        admission, seed = attr(frame, slot.admission), attr(frame, slot.seed)
-        begin_index(words, capacity, admission, seed, attr(frame, slot.waits))
+        admission, seed = op.attr(frame, slot.admission), op.attr(frame, slot.seed)
+        begin_index(words, capacity, admission, seed, op.attr(frame, slot.waits))
 
     return body

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.runtime.layout import Words
-from fusion.runtime.native.frame import check, context, failed, status_of
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_dim, tf_get_input, tf_num_dims
 
 
 @jit
-def take(frame: Frame, tensors: Words, index: int, number: int) -> int:
+def take(frame: op.Frame, tensors: Words, index: int, number: int) -> int:
     """The tensor of an input; 0 if it cannot be had.
 
     Args:
@@ -20,9 +19,9 @@ def take(frame: Frame, tensors: Words, index: int, number: int) -> int:
       index: of the input.
       number: of the tensor among these.
     """
-    tf_get_input(context(frame), np.int32(index), tensors + 8 * number, status_of(frame))
-    check(frame)
-    if failed(frame):
+    tf_get_input(frame.context, np.int32(index), tensors + 8 * number, frame.status)
+    op.check(frame)
+    if op.failed(frame):
         tensors[number] = 0
     return tensors[number]
 

@@ -11,9 +11,8 @@ import numpy as np
 from numba import types
 
 from fusion.runtime.layout import Address, Fields, Int64, Layout, Words, fields
-from fusion.runtime.native.frame import check, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memset, load_as, store_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.native.system import (
@@ -59,7 +58,7 @@ class _ManagedBuffer(Layout):
 
 
 @jit
-def zeros_output(frame: Frame, rank: int, rows: int, columns: int, item: int) -> int:
+def zeros_output(frame: op.Frame, rank: int, rows: int, columns: int, item: int) -> int:
     """The address of zeros [rows] or [rows, columns], of `item` bytes each, as the only output.
 
     0 if they cannot be had.
@@ -68,7 +67,7 @@ def zeros_output(frame: Frame, rank: int, rows: int, columns: int, item: int) ->
         address = _mapped_output(frame, rank, rows, columns, rows * columns * item)
         if address != 0:
             return address
-    address = new_output(frame, int64(0), rank, rows, columns, item)
+    address = op.new_output(frame, int64(0), rank, rows, columns, item)
     if address != 0:
         _make_zeros(address, rows * columns * item)
     return address
@@ -83,7 +82,7 @@ def _is_large(rows: int, columns: int, item: int) -> bool:
 
 
 @jit
-def _mapped_output(frame: Frame, rank: int, rows: int, columns: int, size: int) -> int:
+def _mapped_output(frame: op.Frame, rank: int, rows: int, columns: int, size: int) -> int:
     """The address of mapped memory as the output; 0 if the system or TensorFlow refuses it."""
     address = map_memory(size)
     if address == 0 or not give_mapped(frame, rank, rows, columns, address, size, False):
@@ -93,7 +92,7 @@ def _mapped_output(frame: Frame, rank: int, rows: int, columns: int, size: int) 
 
 @jit
 def give_mapped(
-    frame: Frame, rank: int, rows: int, columns: int, address: int, size: int, even_shared: bool
+    frame: op.Frame, rank: int, rows: int, columns: int, address: int, size: int, even_shared: bool
 ) -> bool:
     """Makes mapped memory the only output, or gives it back to the system.
 
@@ -123,7 +122,7 @@ def give_mapped(
     owner = tensor if owner == 0 else owner
     tf_set_output(context, np.int32(0), owner, status)
     tf_delete_tensor(owner)  # the context holds the output
-    check(frame)
+    op.check(frame)
     return True
 
 

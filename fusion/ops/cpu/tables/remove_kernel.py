@@ -11,10 +11,8 @@ from fusion.ops.cpu.tables.inputs import element_count, release, take
 from fusion.ops.cpu.tables.layout import SharedVariable
 from fusion.ops.cpu.tables.sharing import share_index, unshare
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import count_rows, failed, new_output
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
@@ -26,16 +24,16 @@ _TENSORS = 2
 
 
 @jit
-def _remove(frame: Frame, index: KeyIndex, tensors: Words) -> None:
+def _remove(frame: op.Frame, index: KeyIndex, tensors: Words) -> None:
     """What is done while the index is shared."""
     keys, count = as_words(tf_tensor_data(tensors[0])), element_count(tensors[0])
     if element_count(tensors[1]) != 1:
         text = "release must have one element, but has %lld"
-        fail(frame, INVALID_ARGUMENT, text, element_count(tensors[1]))
+        op.fail(frame, op.INVALID_ARGUMENT, text, element_count(tensors[1]))
         return
-    count_rows(frame, count)
-    rows = as_words(new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
-    if failed(frame):
+    op.count_rows(frame, count)
+    rows = as_words(op.new_output(frame, int64(0), int64(1), count, int64(1), int64(8)))
+    if op.failed(frame):
         return
     released = load(tf_tensor_data(tensors[1]), 0)
     release_rows(index, released)
@@ -48,16 +46,16 @@ def _remove(frame: Frame, index: KeyIndex, tensors: Words) -> None:
         age_rows(index)
 
 
-def remove_keys(frame: Frame) -> None:
+def remove_keys(frame: op.Frame) -> None:
     """The kernel body."""
     tensors = stack_words(int64(_TENSORS))
     shared = stack_record(SharedVariable)
     for k in range(_TENSORS):
         tensors[k] = 0
     for k in range(_TENSORS):
-        if not failed(frame):
+        if not op.failed(frame):
             take(frame, tensors, int64(_KEYS + k), int64(k))
-    if not failed(frame):
+    if not op.failed(frame):
         index = as_record(KeyIndex, share_index(frame, int64(_INDEX), shared))
         if index != 0:
             _remove(frame, index, tensors)
@@ -65,6 +63,6 @@ def remove_keys(frame: Frame) -> None:
     release(tensors, int64(_TENSORS))
 
 
-def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[Frame], None]:
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], None]:
     """The kernel body."""
     return remove_keys

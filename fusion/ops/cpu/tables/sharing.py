@@ -9,10 +9,8 @@ import numpy as np
 from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex, index_bytes
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
-from fusion.runtime.native.errors import FAILED_PRECONDITION, INVALID_ARGUMENT, fail, fail_column
-from fusion.runtime.native.frame import context, failed, kernel_state
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load_as, store, store_as
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
@@ -28,15 +26,15 @@ def failure(code: int, text: str) -> Any:
     @jit
     def report(frame: int, column: int, first: int, second: int, third: int) -> None:
         if column < 0:
-            fail(frame, code, text, first, second, third)
+            op.fail(frame, code, text, first, second, third)
         else:
-            fail_column(frame, code, column_text, column, first, second, third)
+            op.fail_column(frame, code, column_text, column, first, second, third)
 
     return report
 
 
 @jit
-def share(frame: Frame, access: UpdateAccess, index: int, shared: SharedVariable) -> bool:
+def share(frame: op.Frame, access: UpdateAccess, index: int, shared: SharedVariable) -> bool:
     """Shares the variable of an input; whether there is one. Then or not, `unshare` it.
 
     All that a kernel shares it shares in the same order: tables and what is of their dtype, then
@@ -54,7 +52,7 @@ def share(frame: Frame, access: UpdateAccess, index: int, shared: SharedVariable
 
 @jit
 def share_all(
-    frame: Frame, access: UpdateAccess, numbers: int, count: int, shared: SharedVariable
+    frame: op.Frame, access: UpdateAccess, numbers: int, count: int, shared: SharedVariable
 ) -> bool:
     """Shares the variables of inputs, at once; whether there are such. Then or not, `unshare_all`.
 
@@ -81,7 +79,7 @@ def share_all(
     vector[0] = numbers
     vector[1] = numbers + 4 * count
     vector[2] = numbers + 4 * count
-    ctx, holder = context(frame), shared.holder
+    ctx, holder = frame.context, shared.holder
     exclusive, sparse = int64(0), int64(1)
     call_at(access.lock, holder, ctx, exclusive, sparse, vector)
     shared.is_locked = 1
@@ -126,7 +124,7 @@ def unshare_all(shared: SharedVariable, count: int) -> None:
 
 
 @jit
-def share_index(frame: Frame, index: int, shared: SharedVariable) -> int:
+def share_index(frame: op.Frame, index: int, shared: SharedVariable) -> int:
     """Shares the variable of an input that is an index; its address, 0 if it is none.
 
     Then or not, `unshare` it.
@@ -135,18 +133,20 @@ def share_index(frame: Frame, index: int, shared: SharedVariable) -> int:
       index: the number of the input.
       shared: out, the address of a `SharedVariable`.
     """
-    access = as_record(AccessState, kernel_state(frame)).index_access
+    access = as_record(AccessState, frame.state).index_access
     if not share(frame, access, index, shared):
         return int64(0)
     check_index(frame, shared, int64(-1))
-    return int64(0) if failed(frame) else shared.data
+    return int64(0) if op.failed(frame) else shared.data
 
 
 _index_bytes = jit(index_bytes)
 
-_fail_index = failure(FAILED_PRECONDITION, "index has no EmbeddingKeyIndex, but %lld other words")
+_fail_index = failure(
+    op.FAILED_PRECONDITION, "index has no EmbeddingKeyIndex, but %lld other words"
+)
 _fail_rows = failure(
-    INVALID_ARGUMENT, "the variable has %lld bytes, but the index is of %lld rows of %lld bytes"
+    op.INVALID_ARGUMENT, "the variable has %lld bytes, but the index is of %lld rows of %lld bytes"
 )
 
 

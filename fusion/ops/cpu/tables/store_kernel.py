@@ -24,28 +24,9 @@ from fusion.cpu_ops.hot_rows.store import find_store, find_table
 from fusion.ops.cpu.columns.inputs import input_tensor
 from fusion.ops.cpu.tables.inputs import element_count
 from fusion.ops.cpu.tables.store_layout import StoreGatherState
+from fusion.runtime.native import op
 from fusion.runtime.native.clock import now
-from fusion.runtime.native.errors import (
-    DEADLINE_EXCEEDED,
-    FAILED_PRECONDITION,
-    INTERNAL,
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    fail,
-    fail_column,
-)
-from fusion.runtime.native.frame import (
-    check,
-    context,
-    count_rows,
-    extended_output,
-    failed,
-    kernel_state,
-    scratch_bytes,
-    status_of,
-)
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import c_memcpy, c_memset, call_at, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_tensor_data
@@ -59,9 +40,11 @@ _ITEM_BYTES = 4
 
 
 @jit
-def _open_column(frame: Frame, record: StoreRecord, job: StoreCall, index: int, first: int) -> int:
+def _open_column(
+    frame: op.Frame, record: StoreRecord, job: StoreCall, index: int, first: int
+) -> int:
     """Sets the table, the keys and the output of a column; returns the number of its table."""
-    state = as_record(StoreGatherState, kernel_state(frame))
+    state = as_record(StoreGatherState, frame.state)
     call = job.calls[index]
     column = state.columns[index]
     name, length = state + column.name, column.name_length
@@ -69,39 +52,39 @@ def _open_column(frame: Frame, record: StoreRecord, job: StoreCall, index: int, 
     if number < 0:
         text = ": the table store %s has no such table"
         store_name = state + state.store
-        fail_column(frame, FAILED_PRECONDITION, text, index, store_name)
+        op.fail_column(frame, op.FAILED_PRECONDITION, text, index, store_name)
         return number
     table = record.tables[number]
     dim, width = column.dim, table.row_bytes // _ITEM_BYTES
     if dim != width:
         text = ": rows of the table have %lld elements, but dims says %lld"
-        fail_column(frame, INVALID_ARGUMENT, text, index, width, dim)
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, width, dim)
         return number
     slot = stack_words(int64(1))
-    keys = input_tensor(context(frame), index, slot, status_of(frame))
+    keys = input_tensor(frame.context, index, slot, frame.status)
     if keys == 0:
-        check(frame)
+        op.check(frame)
         return number
     call.table = table
     call.keys = as_words(tf_tensor_data(keys))
     call.key_count = element_count(keys)
-    out = extended_output(frame, index, keys, dim, int64(_ITEM_BYTES))
+    out = op.extended_output(frame, index, keys, dim, int64(_ITEM_BYTES))
     call.out = out
     tf_delete_tensor(keys)  # the context holds the input
     return number
 
 
 @jit
-def _open_columns(frame: Frame, record: StoreRecord, job: StoreCall) -> None:
+def _open_columns(frame: op.Frame, record: StoreRecord, job: StoreCall) -> None:
     """Sets all columns, and where the numbers of keys are written that are not there."""
     total, number = int64(0), int64(-1)
     for index in range(job.call_count):
         number = _open_column(frame, record, job, int64(index), number + 1)
-        if failed(frame):
+        if op.failed(frame):
             return
         total += job.calls[index].key_count
-    count_rows(frame, total)
-    missing = scratch_bytes(frame, 8 * total)
+    op.count_rows(frame, total)
+    missing = op.scratch_bytes(frame, 8 * total)
     for index in range(job.call_count):
         call = job.calls[index]
         call.missing = as_words(missing)
@@ -146,7 +129,7 @@ def _copy_fetched(job: StoreCall, rows: int) -> None:
 
 
 @jit
-def _fetch(frame: Frame, job: StoreCall) -> None:
+def _fetch(frame: op.Frame, job: StoreCall) -> None:
     """Has Python fetch the rows that are waited for."""
     tables, row_bytes, record = int64(0), int64(0), job.store
     for index in range(job.call_count):
@@ -156,13 +139,13 @@ def _fetch(frame: Frame, job: StoreCall) -> None:
             row_bytes += size * call.missing_count
             tables += 1
     words = Waiting.SIZE + WaitingTable.SIZE * tables + job.waiting_count
-    head = as_record(Waiting, scratch_bytes(frame, 8 * words))
-    if failed(frame):
+    head = as_record(Waiting, op.scratch_bytes(frame, 8 * words))
+    if op.failed(frame):
         return
     _write_waiting(job, head, tables)
     request = as_record(RequestRecord, new_request(record.server, head, 8 * words))
     if request == 0:
-        fail(frame, RESOURCE_EXHAUSTED, "no memory to ask for rows of %lld bytes", row_bytes)
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory to ask for rows of %lld bytes", row_bytes)
         return
     upcalls, patience = as_record(UpcallsRecord, record.upcalls), record.patience_ns
     if not upcall(upcalls, request, patience):
@@ -170,35 +153,35 @@ def _fetch(frame: Frame, job: StoreCall) -> None:
             "rows that are not in the cache were not fetched, because Python's lock (the GIL) was "
             "not to be had in time: another thread kept it"
         )
-        fail(frame, DEADLINE_EXCEEDED, text)
+        op.fail(frame, op.DEADLINE_EXCEEDED, text)
         return
     code, result = request.code, request.result
     if result == 0:
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for rows of %lld bytes", row_bytes)
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for rows of %lld bytes", row_bytes)
     elif code != 0:
-        fail(frame, code, "%s", result)
+        op.fail(frame, code, "%s", result)
     elif request.result_length != row_bytes:
         length = request.result_length
-        fail(frame, INTERNAL, "%lld bytes were fetched for rows of %lld", length, row_bytes)
+        op.fail(frame, op.INTERNAL, "%lld bytes were fetched for rows of %lld", length, row_bytes)
     else:
         _copy_fetched(job, result)
     free_request(as_words(request))
 
 
 @jit
-def _gather(frame: Frame, record: StoreRecord) -> None:
+def _gather(frame: op.Frame, record: StoreRecord) -> None:
     """Gathers from a store that stays open meanwhile."""
-    begun, count = now(), as_record(StoreGatherState, kernel_state(frame)).column_count
+    begun, count = now(), as_record(StoreGatherState, frame.state).column_count
     size = 8 * (StoreCall.SIZE + TableCall.SIZE * count)
-    job = as_record(StoreCall, scratch_bytes(frame, size))
-    if failed(frame):
+    job = as_record(StoreCall, op.scratch_bytes(frame, size))
+    if op.failed(frame):
         return
     c_memset(job, np.int32(0), size)
     job.store = record
     job.calls = as_record(TableCall, job[1])
     job.call_count = count
     _open_columns(frame, record, job)
-    if failed(frame):
+    if op.failed(frame):
         return
     call_at(record.lookup, job)
     count_helpers(frame, job)
@@ -207,13 +190,13 @@ def _gather(frame: Frame, record: StoreRecord) -> None:
     count_latency(record, now() - begun)
 
 
-def gather_from_store(frame: Frame) -> None:
+def gather_from_store(frame: op.Frame) -> None:
     """The kernel body."""
-    state = as_record(StoreGatherState, kernel_state(frame))
+    state = as_record(StoreGatherState, frame.state)
     names, name = state.names, state + state.store
     if names == 0:
         text = "a library of ops has no table stores: they need fusion's own kernels, in Python"
-        fail(frame, FAILED_PRECONDITION, text)
+        op.fail(frame, op.FAILED_PRECONDITION, text)
         return
     record = as_record(StoreRecord, find_store(names, name, state.store_length))
     if record == 0 or not enter(record):
@@ -221,7 +204,7 @@ def gather_from_store(frame: Frame) -> None:
             "no table store %s is open in this process: open one "
             "(fusion.tables.TableStore) and give it this name by its register()"
         )
-        fail(frame, FAILED_PRECONDITION, text, name)
+        op.fail(frame, op.FAILED_PRECONDITION, text, name)
         return
     _gather(frame, record)
     leave(record)

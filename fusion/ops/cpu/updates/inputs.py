@@ -6,10 +6,8 @@ import numpy as np
 
 from fusion.ops.cpu.updates.layout import UpdateJob, UpdateState
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
-from fusion.runtime.native.frame import check, context, count_rows, failed, new_output, status_of
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import load
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_tensor,
@@ -35,18 +33,18 @@ def release_inputs(tensors: Words, count: int) -> None:
 
 
 @jit
-def _take(frame: Frame, state: UpdateState, tensors: Words, index: int) -> int:
+def _take(frame: op.Frame, state: UpdateState, tensors: Words, index: int) -> int:
     """The tensor number `index` behind the handles; 0 if it cannot be had."""
     number = np.int32(state.variable_count + index)
-    tf_get_input(context(frame), number, tensors + 8 * index, status_of(frame))
-    check(frame)
-    if failed(frame):
+    tf_get_input(frame.context, number, tensors + 8 * index, frame.status)
+    op.check(frame)
+    if op.failed(frame):
         tensors[index] = 0
     return tensors[index]
 
 
 @jit
-def take_inputs(frame: Frame, job: UpdateJob, tensors: Words) -> int:
+def take_inputs(frame: op.Frame, job: UpdateJob, tensors: Words) -> int:
     """Takes all tensors and makes the results; returns the address of ids.
 
     Args:
@@ -54,21 +52,21 @@ def take_inputs(frame: Frame, job: UpdateJob, tensors: Words) -> int:
     """
     state = job.state
     ids = _take(frame, state, tensors, int64(0))
-    if failed(frame):
+    if op.failed(frame):
         return int64(0)
     count = _elements(ids)
     job.id_count = count
-    count_rows(frame, count)
+    op.count_rows(frame, count)
     values = state.value_count
     for index in range(values):
-        if not failed(frame):
+        if not op.failed(frame):
             _take_value(frame, job, tensors, int64(index))
     for index in range(state.scalar_count):
-        if not failed(frame):
+        if not op.failed(frame):
             _take_scalar(frame, job, tensors, int64(index))
     dim, item = state.dim, state.item_bytes
     for index in range(state.result_count):
-        result = new_output(frame, int64(index), int64(2), count, dim, item)
+        result = op.new_output(frame, int64(index), int64(2), count, dim, item)
         job.results[index] = result
     return tf_tensor_data(ids)
 
@@ -82,29 +80,29 @@ def _elements(tensor: int) -> int:
 
 
 @jit
-def _take_value(frame: Frame, job: UpdateJob, tensors: Words, index: int) -> None:
+def _take_value(frame: op.Frame, job: UpdateJob, tensors: Words, index: int) -> None:
     state = job.state
     tensor = _take(frame, state, tensors, 1 + index)
-    if failed(frame):
+    if op.failed(frame):
         return
     rank, count = int64(tf_num_dims(tensor)), job.id_count
     if rank != 2:
-        fail(frame, INVALID_ARGUMENT, "values[%lld] has rank %lld, not 2", index, rank)
+        op.fail(frame, op.INVALID_ARGUMENT, "values[%lld] has rank %lld, not 2", index, rank)
         return
     rows, width = tf_dim(tensor, np.int32(0)), tf_dim(tensor, np.int32(1))
     offset, dim = load(state, state.offsets + index), state.dim
     if offset < 0 and rows != count:
         text = "values[%lld] has %lld rows, but there are %lld ids"
-        fail(frame, INVALID_ARGUMENT, text, index, rows, count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, rows, count)
     elif offset < 0 and width != dim:
         text = "values[%lld] has %lld columns, not %lld"
-        fail(frame, INVALID_ARGUMENT, text, index, width, dim)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, width, dim)
     elif rows < count:
         text = "values[%lld] has %lld rows, fewer than the %lld ids"
-        fail(frame, INVALID_ARGUMENT, text, index, rows, count)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, rows, count)
     elif offset > width - dim:
         text = "values[%lld] has %lld columns, fewer than %lld from %lld on"
-        fail(frame, INVALID_ARGUMENT, text, index, width, dim, offset)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, width, dim, offset)
     item = state.item_bytes
     source = job.values[index]
     source.first = tf_tensor_data(tensor) + max(offset, int64(0)) * item
@@ -112,14 +110,14 @@ def _take_value(frame: Frame, job: UpdateJob, tensors: Words, index: int) -> Non
 
 
 @jit
-def _take_scalar(frame: Frame, job: UpdateJob, tensors: Words, index: int) -> None:
+def _take_scalar(frame: op.Frame, job: UpdateJob, tensors: Words, index: int) -> None:
     state = job.state
     tensor = _take(frame, state, tensors, 1 + state.value_count + index)
-    if failed(frame):
+    if op.failed(frame):
         return
     elements = _elements(tensor)
     if elements != 1:
         text = "scalars[%lld] has %lld elements, not 1"
-        fail(frame, INVALID_ARGUMENT, text, index, elements)
+        op.fail(frame, op.INVALID_ARGUMENT, text, index, elements)
         return
     job.scalars[index] = tf_tensor_data(tensor)

@@ -41,10 +41,8 @@ from fusion.ops.cpu.updates.variables import (
     unlock_all,
 )
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, fail
-from fusion.runtime.native.frame import context, failed, kernel_state, scratch_bytes
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at
 from fusion.runtime.native.pointers import (
     as_record,
@@ -120,11 +118,11 @@ def _fail_id(frame: int, job: UpdateJob, ids: int, index: int) -> None:
     number = integer_at(ids, index, state.ids_dtype)
     least = -rows if state.wraps_negative != 0 else int64(0)
     text = "ids[%lld] = %lld is not in [%lld, %lld), the rows"
-    fail(frame, INVALID_ARGUMENT, text, index, number, least, rows)
+    op.fail(frame, op.INVALID_ARGUMENT, text, index, number, least, rows)
 
 
 @jit
-def _group(frame: Frame, job: UpdateJob, ids: int) -> None:
+def _group(frame: op.Frame, job: UpdateJob, ids: int) -> None:
     """Groups the entries by their rows, and decides on blocks."""
     state, count = job.state, job.id_count
     rows, dim = job.row_count, state.dim
@@ -132,13 +130,15 @@ def _group(frame: Frame, job: UpdateJob, ids: int) -> None:
     sums_values = state.deduplicates != 0
     shift, row_bits = bits_of(count), bits_of(rows)
     if shift + row_bits > 62:
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for %lld entries of %lld rows", count, rows)
+        op.fail(
+            frame, op.RESOURCE_EXHAUSTED, "no memory for %lld entries of %lld rows", count, rows
+        )
         return
     lists = int64(2)
     if sums_values or not is_sweep:
         lists += 3 if sums_values else 2
-    memory = as_words(scratch_bytes(frame, 8 * (lists * count + 1)))
-    if failed(frame):
+    memory = as_words(op.scratch_bytes(frame, 8 * (lists * count + 1)))
+    if op.failed(frame):
         return
     buffer, kind = memory + 8 * count, state.ids_dtype
     drops = state.needs_rows == 0
@@ -356,13 +356,13 @@ def _cost(job: UpdateJob) -> int:
 
 
 @jit
-def _run(frame: Frame, job: UpdateJob) -> None:
+def _run(frame: op.Frame, job: UpdateJob) -> None:
     """Executes the program in all blocks."""
     state, worker = job.state, stack_record(Worker)
     if job.block_count == 0:
         return
     if not open_worker(worker, job):
-        fail(frame, RESOURCE_EXHAUSTED, "no memory for blocks of rows")
+        op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for blocks of rows")
         return
     if state.may_skip != 0:
         job.skips = int64(_try_with_zeros(job, worker))
@@ -384,7 +384,7 @@ def _run(frame: Frame, job: UpdateJob) -> None:
 
 
 @jit
-def _update_locked(frame: Frame, job: UpdateJob, ids: int, tensors: int) -> None:
+def _update_locked(frame: op.Frame, job: UpdateJob, ids: int, tensors: int) -> None:
     state = job.state
     rows = take_all(frame, state, tensors, job.variables)
     if rows < 0:
@@ -394,8 +394,8 @@ def _update_locked(frame: Frame, job: UpdateJob, ids: int, tensors: int) -> None
     words = _listed_words(job)
     memory = stack_words(words if words <= _STACK_WORDS else int64(0))
     if words > _STACK_WORDS:
-        memory = as_words(scratch_bytes(frame, 8 * words))
-    if failed(frame):
+        memory = as_words(op.scratch_bytes(frame, 8 * words))
+    if op.failed(frame):
         return
     if _marks_rows(job):
         _mark(frame, job, ids, memory)
@@ -403,19 +403,19 @@ def _update_locked(frame: Frame, job: UpdateJob, ids: int, tensors: int) -> None
         _number(frame, job, ids, memory)
     else:
         _group(frame, job, ids)
-    if not failed(frame):
+    if not op.failed(frame):
         _run(frame, job)
 
 
 @jit
-def _update(frame: Frame, job: UpdateJob, ids: int) -> None:
+def _update(frame: op.Frame, job: UpdateJob, ids: int) -> None:
     """Finds and locks the variables, and updates them."""
     state = job.state
     access, count = state.access, state.variable_count
     variables, tensors = stack_words(count), stack_words(OBJECT_WORDS * count)
     holder = stack_words(int64(OBJECT_WORDS))
     if find_all(frame, access, count, variables):
-        lock_all(context(frame), state, holder)
+        lock_all(frame.context, state, holder)
         begin_tensors(access, tensors, count)
         _update_locked(frame, job, ids, tensors)
         end_tensors(access, tensors, count)
@@ -423,9 +423,9 @@ def _update(frame: Frame, job: UpdateJob, ids: int) -> None:
     let_go_of_all(access, variables, count)
 
 
-def update(frame: Frame) -> None:
+def update(frame: op.Frame) -> None:
     """The kernel body."""
-    state = as_record(UpdateState, kernel_state(frame))
+    state = as_record(UpdateState, frame.state)
     job = stack_record(UpdateJob)
     clear(job)
     count = tensor_count(state)
@@ -439,7 +439,7 @@ def update(frame: Frame) -> None:
     job.scalars = stack_words(state.scalar_count)
     job.results = stack_words(state.result_count)
     ids = take_inputs(frame, job, tensors)
-    if not failed(frame):
+    if not op.failed(frame):
         _update(frame, job, ids)
     release_inputs(tensors, count)
 

@@ -7,25 +7,23 @@ import numpy as np
 from fusion.ops.cpu.updates.layout import UpdateState
 from fusion.ops.cpu.variables import end_status, failure, find_variable, is_ok, let_go
 from fusion.runtime.layout import Words
-from fusion.runtime.native.errors import INVALID_ARGUMENT
-from fusion.runtime.native.frame import context
+from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load, store_as
 from fusion.runtime.native.pointers import as_words, stack_words
 from fusion.runtime.tensorflow.variable_access import OBJECT_WORDS, UpdateAccess, VariableAccess
 
-_fail_twice = failure(INVALID_ARGUMENT, "the variable behind %s is there twice")
+_fail_twice = failure(op.INVALID_ARGUMENT, "the variable behind %s is there twice")
 _fail_rows = failure(
-    INVALID_ARGUMENT, "the variable behind %s has %lld elements, which are no rows of %lld"
+    op.INVALID_ARGUMENT, "the variable behind %s has %lld elements, which are no rows of %lld"
 )
 _fail_size = failure(
-    INVALID_ARGUMENT, "the variable behind %s has %lld elements, but the table %lld"
+    op.INVALID_ARGUMENT, "the variable behind %s has %lld elements, but the table %lld"
 )
 
 
 @jit
-def find_all(frame: Frame, access: VariableAccess, count: int, variables: Words) -> bool:
+def find_all(frame: op.Frame, access: VariableAccess, count: int, variables: Words) -> bool:
     """Finds the variables of the first inputs, all different; whether there are such.
 
     Args:
@@ -109,7 +107,7 @@ def end_tensors(access: UpdateAccess, tensors: int, count: int) -> None:
 
 
 @jit
-def take_all(frame: Frame, state: UpdateState, tensors: int, addresses: Words) -> int:
+def take_all(frame: op.Frame, state: UpdateState, tensors: int, addresses: Words) -> int:
     """Makes locked variables ready to be changed; returns the number of their rows, or -1.
 
     Args:
@@ -121,7 +119,7 @@ def take_all(frame: Frame, state: UpdateState, tensors: int, addresses: Words) -
     for index in range(state.variable_count):
         tensor = tensors + 8 * OBJECT_WORDS * index
         sparse = load(state, state.sparse + index)
-        ctx, is_locked = context(frame), int64(1)
+        ctx, is_locked = frame.context, int64(1)
         call_at(access.read, status, ctx, index, is_locked, sparse, tensor)
         if not is_ok(status):
             call_at(access.fail, ctx, status)

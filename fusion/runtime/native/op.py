@@ -1,12 +1,10 @@
-"""What kernel bodies are written in: typed views of a call's tensors.
+"""What bodies of ops' kernels are written in: a call's frame, its tensors, and errors.
 
-This module is imported only when something is compiled. Nothing here allocates through Numba's
-runtime or raises: a body gets a *frame*, the address of 64-bit words on the stack that describe
-one call, takes its inputs from it as arrays, allocates outputs and scratch in it, and reports
-errors with `errors.fail`. The frame owns every tensor, so that all of them are released on every
-path.
-
-What a frame holds: see `layout.Frame`. Kernel state: see `fusion.runtime.tensorflow.layout`.
+Bodies name it with a prefix: `op.vector(frame, ...)`, `op.fail(frame, op.INTERNAL, ...)`. It is
+imported only when something is compiled. Nothing here allocates through Numba's runtime or raises:
+a body gets a `Frame`, a record on the stack of one call, takes its inputs from it as arrays,
+allocates outputs and scratch in it, and reports errors with `fail`. The frame owns every tensor, so
+that all of them are released on every path.
 """
 
 from __future__ import annotations
@@ -14,7 +12,18 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from fusion.runtime.native.errors import INTERNAL, RESOURCE_EXHAUSTED, fail
+from fusion.runtime.native.errors import (
+    DATA_LOSS,
+    DEADLINE_EXCEEDED,
+    FAILED_PRECONDITION,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    UNKNOWN,
+    fail,
+    fail_column,
+)
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import as_float, load, pointer, store, store_as
@@ -34,7 +43,10 @@ from fusion.runtime.tensorflow.c_api import (
     tf_set_output,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import OpTable, State
+from fusion.runtime.tensorflow.layout import State
+
+__all__ = ["DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT"]
+__all__ += ["NOT_FOUND", "RESOURCE_EXHAUSTED", "UNKNOWN", "Frame", "State", "fail", "fail_column"]
 
 #: The bytes of a TF_AllocatorAttributes: a size and whether memory is to be the host's.
 _ALLOCATOR_ATTRIBUTES_BYTES = 9
@@ -75,50 +87,20 @@ def count_rows(frame: Frame, count: int) -> None:
     frame.row_count = frame.row_count + count
 
 
-@jit
-def context(frame: Frame) -> int:
-    """The op's context."""
-    return frame.context
-
-
-@jit
-def kernel_state(frame: Frame) -> State:
-    """The address of the kernel's state."""
-    return frame.state
-
-
-@jit
-def status_of(frame: Frame) -> int:
-    """The status that C API calls of the call's own thread may set."""
-    return frame.status
-
-
 # --- inputs ---------------------------------------------------------------------------------
-
-
-@jit
-def table_of(frame: Frame) -> OpTable:
-    """The address of the op's table, see `layout`."""
-    return frame.state.op_table
 
 
 @jit
 def first_tensor(frame: Frame) -> int:
     """Index of the first tensor slot."""
-    table = table_of(frame)
+    table = frame.state.op_table
     return Frame.starts + table.input_count + table.output_count + 2 * table.symbol_count
-
-
-@jit
-def input_start(frame: Frame, arg: int) -> int:
-    """Index of the first tensor of input `arg` among all tensors."""
-    return frame.starts[arg]
 
 
 @jit
 def list_length(frame: Frame) -> int:
     """The length of the op's list inputs, 0 if it has none."""
-    table = table_of(frame)
+    table = frame.state.op_table
     lists = table.list_counts[0]
     if lists == 0:
         return 0
@@ -133,13 +115,13 @@ def _tensor(frame: Frame, index: int) -> int:
 @jit
 def size(frame: Frame, arg: int, position: int, axis: int) -> int:
     """Elements of tensor `position` of input `arg` along `axis`."""
-    return tf_dim(_tensor(frame, input_start(frame, arg) + position), np.int32(axis))
+    return tf_dim(_tensor(frame, frame.starts[arg] + position), np.int32(axis))
 
 
 @jit
 def data(frame: Frame, arg: int, position: int) -> int:
     """Address of the elements of tensor `position` of input `arg`."""
-    return tf_tensor_data(_tensor(frame, input_start(frame, arg) + position))
+    return tf_tensor_data(_tensor(frame, frame.starts[arg] + position))
 
 
 @jit
@@ -186,7 +168,7 @@ def _hold(frame: Frame, tensor: int) -> int:
 @jit
 def _output_start(frame: Frame, arg: int) -> int:
     """Index of the first tensor of output `arg` among all outputs."""
-    return load(frame, Frame.starts + table_of(frame).input_count + arg)
+    return load(frame, Frame.starts + frame.state.op_table.input_count + arg)
 
 
 @jit
@@ -257,9 +239,9 @@ def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int
         count *= dims[axis]
     dims[rank] = width
     number, status = np.int32(index), frame.status
-    dtype = tf_expected_output_datatype(context(frame), number)
+    dtype = tf_expected_output_datatype(frame.context, number)
     made = tf_allocate_output(
-        context(frame), number, dtype, dims, np.int32(rank + 1), count * item, status
+        frame.context, number, dtype, dims, np.int32(rank + 1), count * item, status
     )
     check(frame)
     if made == 0:
@@ -318,7 +300,7 @@ def forward_input(frame: Frame, output: int, arg: int) -> None:
     """Makes input `arg` itself output number `output`; nothing is copied."""
     if failed(frame):
         return
-    tensor = _tensor(frame, input_start(frame, arg))
+    tensor = _tensor(frame, frame.starts[arg])
     status = frame.status
     tf_set_output(frame.context, np.int32(_output_start(frame, output)), tensor, status)
     check(frame)
