@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.eager.polymorphic_function import transform
-from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from fusion.functions import Library
 from fusion.ops import DEVICES
@@ -20,6 +18,7 @@ from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lookup_pass import COMPILED
 from fusion.printable import printable
 from fusion.runtime import process
+from fusion.runtime.tensorflow.private import ConcreteFunction, transform
 
 _logger = logging.getLogger("fusion")
 

@@ -18,15 +18,6 @@ from tensorflow.core.function.polymorphism.function_type import (
     FunctionType,
     from_structured_signature,
 )
-from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
-from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
-from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.eager.wrap_function import WrappedFunction
-from tensorflow.python.framework import ops
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops import custom_gradient
-from tensorflow.python.saved_model.load import _WrapperFunction
-from tensorflow.python.util import nest
 
 from fusion.arguments import wrong_type
 from fusion.imported import imported_function
@@ -35,6 +26,18 @@ from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
 from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
+from fusion.runtime.tensorflow.private import (
+    AtomicFunction,
+    ConcreteFunction,
+    ControlStatusCtx,
+    FuncGraph,
+    Status,
+    WrappedFunction,
+    _WrapperFunction,
+    custom_gradient,
+    nest,
+    ops,
+)
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Written anew, from what the rebuilt graph says, when a function is made of it.

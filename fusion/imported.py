@@ -12,10 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from fusion.passes.graph.signatures import OpSignatures
+from fusion.runtime.tensorflow.private import FuncGraph, function_def_to_graph
 
 _SHAPES = "_output_shapes"
 

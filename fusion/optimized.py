@@ -15,9 +15,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.ops import handle_data_util
 
 from fusion.functions import Library, explain_function
 from fusion.graphs import checked_outputs, final_nodes
@@ -34,6 +31,7 @@ from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
+from fusion.runtime.tensorflow.private import ConcreteFunction, context, handle_data_util
 
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.values import PerReplica
-from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
+
+from fusion.runtime.tensorflow.private import PerReplica, get_current_replica_id_as_int
 
 #: Keys of groups of two, far from those of TensorFlow's own groups, which count from 1.
 _FIRST_GROUP = 1 << 24

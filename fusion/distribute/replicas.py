@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 
 from fusion.distribute.exchange import Peers, Threads
+from fusion.runtime.tensorflow.private import MirroredExtended
 from fusion.tables.replicas import cpu_beside, variables_on
 
 _ONE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.trackable.base import Trackable
 
 from fusion.distribute.exchange import COUNTS, WHOLE, Peers
 from fusion.distribute.layout import BLOCK_ROWS, Layout, positions
 from fusion.distribute.replicas import Replicas
+from fusion.runtime.tensorflow.private import Trackable
 from fusion.tables.checkpoint import copy_saved, when_written
 from fusion.tables.keyed_rows import gather_rows
 from fusion.tables.replicas import beside

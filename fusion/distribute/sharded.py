@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion.distribute.replicas import Replicas
+from fusion.runtime.tensorflow.private import variable_accessed
 from fusion.tables.registry import register_shard
 from fusion.tables.replicas import beside
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from fusion import ops
 from fusion.distribute.layout import by_owner
@@ -16,6 +15,7 @@ from fusion.distribute.replicas import Replicas
 from fusion.distribute.rows import fetch
 from fusion.distribute.saving import rows_in_first
 from fusion.distribute.sharded import Request, Shard, Sharded, gather_from
+from fusion.runtime.tensorflow.private import record
 from fusion.tables.frozen import FrozenEmbedding
 from fusion.tables.partitioned import PartitionedEmbeddingVariable
 from fusion.tables.v1_slots import refuse_shards

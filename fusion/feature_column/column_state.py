@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.inputs import walk
 from fusion.feature_column.single_ids import VOCABULARIES
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 
 def create_vocabularies(column: Any, state: stock.StateManager) -> None:

@@ -13,13 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
-from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
-from tensorflow.python.ops import init_ops, init_ops_v2
 
 from fusion.feature_column.keyed import KeyedTableCreator, TableOfKeys
 from fusion.feature_column.keys import key_column
+from fusion.runtime.tensorflow.private import FeatureColumn, init_ops, init_ops_v2, serialization
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 #: TensorFlow 2's initializers, by their names in configurations.
 _INITIALIZERS = {

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.column_state import scope_name, without_checkpoint
 from fusion.feature_column.config import from_configs, to_configs
@@ -26,6 +25,7 @@ from fusion.feature_column.layer_state import LayerState, in_symbolic_scope
 from fusion.feature_column.shared import FusedSharedEmbeddingColumn
 from fusion.feature_column.single_ids import embed, matrix_of_ids, single_ids
 from fusion.lookup import VERSIONS, Lookup, grouped_lookup, trained_lookup
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 from fusion.tables.keras_store import KeyedWeights
 
 _AGGREGATIONS = ("concat", "stack")

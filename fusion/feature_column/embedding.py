@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.fused import FusedColumn, restore
 from fusion.feature_column.keyed import KeyedEmbeddingColumn
 from fusion.feature_column.keys import key_column
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
+from fusion.runtime.tensorflow.private import serialization
 
 
 @serialization.register_feature_column

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.variables import PartitionedVariable
 
 from fusion.feature_column.keys import key_column
 from fusion.lookup import VERSIONS, LookupOptions, lookup, stock_lookup
 from fusion.lookup.ids import rank_of
+from fusion.runtime.tensorflow.private import PartitionedVariable
 
 
 class FusedColumn(tuple[Any, ...]):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column.feature_column_v2_types import FeatureColumn
-from tensorflow.python.ops import control_flow_util
+
+from fusion.runtime.tensorflow.private import FeatureColumn, control_flow_util
 
 #: Suffixes of the two tensors that a list feature may be given as.
 VALUES, OFFSETS = "__values", "__offsets"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.fused import FusedColumn
 from fusion.feature_column.keys import KeyColumn, key_column
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
+from fusion.runtime.tensorflow.private import serialization
 from fusion.tables.deeprec import get_tables, table_of
 from fusion.tables.initial_rows import ZerosOnDemand, most_rows
 from fusion.tables.partitioned import KeyedTable

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column as stock_v1
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
 
+from fusion.runtime.tensorflow.private import feature_column as stock_v1
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
+from fusion.runtime.tensorflow.private import serialization
 from fusion.tables import EmbeddingVariableOption
 from fusion.tables.arguments import fingerprints, is_key_dtype
 from fusion.tables.partitions import checked_count

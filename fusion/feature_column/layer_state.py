@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.column_state import (
     create_vocabularies,
@@ -17,9 +16,10 @@ from fusion.feature_column.column_state import (
 )
 from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn, KeyedTableCreator
 from fusion.feature_column.keys import key_column
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 try:
-    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from fusion.runtime.tensorflow.private import in_symbolic_scope
 except ImportError:  # no public name, so it may move
 
     def in_symbolic_scope() -> bool:

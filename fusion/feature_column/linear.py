@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion.feature_column.column_state import scope_name, without_checkpoint
 from fusion.feature_column.inputs import as_stock, as_tensors, feature_names
@@ -15,6 +14,7 @@ from fusion.feature_column.keyed import RESOURCE, TableOfKeys
 from fusion.feature_column.keys import key_column
 from fusion.feature_column.single_ids import matrix_of_ids
 from fusion.lookup import VERSIONS, Lookup, LookupOptions, lookup, lookups_beside, stock_lookup
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 #: The names of variables, which are `linear_model`'s.
 WEIGHTS, BIAS = "weights", "bias_weights"

@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.column_state import create_vocabularies, scope_name
 from fusion.feature_column.inputs import batch_size, check_names, check_not_compiled
 from fusion.feature_column.linear import BIAS, LinearColumns
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
+from fusion.runtime.tensorflow.private import serialization
 
 
 class _State(stock._StateManagerImpl):

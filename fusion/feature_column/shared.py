@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column as stock_v1
-from tensorflow.python.feature_column import feature_column_v2 as stock
-from tensorflow.python.feature_column import serialization
 
 from fusion.feature_column.fused import FusedColumn, check_no_checkpoint, restore
 from fusion.feature_column.keyed import TABLE, KeyedTableCreator, TableOfKeys
 from fusion.feature_column.keys import KeyColumn, check_same_table, key_column, shared_keys
+from fusion.runtime.tensorflow.private import feature_column as stock_v1
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
+from fusion.runtime.tensorflow.private import serialization
 from fusion.tables.partitioned import KeyedTable
 
 v1 = tf.compat.v1

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.feature_column import feature_column_v2 as stock
 
 from fusion import ops
+from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 #: Columns that find their ids in a table of words.
 VOCABULARIES = (stock.VocabularyListCategoricalColumn, stock.VocabularyFileCategoricalColumn)

@@ -7,11 +7,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from fusion.keras.bags import COMBINERS, Bags, combine
 from fusion.keras.embedding import Embedding
 from fusion.keras.tables import table_of
+from fusion.runtime.tensorflow.private import control_flow_util
 
 
 @keras.saving.register_keras_serializable("fusion")

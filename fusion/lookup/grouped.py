@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.keyed_columns import beside_keyed, is_here, is_keyed, keyed_inputs, read_keyed
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
+from fusion.runtime.tensorflow.private import variable_accessed
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
 from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, Column, column_name

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from fusion.distribute.sharded import Sharded
 from fusion.lookup.build import lookup
@@ -14,6 +13,7 @@ from fusion.lookup.grouped import Lookup, grouped_lookups, trained_lookups
 from fusion.lookup.ids import Ids, Weights, check_ids
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.sharded import rows_here
+from fusion.runtime.tensorflow.private import record
 
 
 @tf.autograph.experimental.do_not_convert  # nothing here depends on the values of tensors

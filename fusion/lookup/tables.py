@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.sharded_variable import ShardedVariable
-from tensorflow.python.distribute.values import MirroredVariable
-from tensorflow.python.ops.variables import PartitionedVariable
 
+from fusion.runtime.tensorflow.private import MirroredVariable, PartitionedVariable, ShardedVariable
 from fusion.schema.attributes import FLOATS
 from fusion.tables.partitioned import KeyedTable
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import DEVICES, fused_embedding_update
 from fusion.optimizers.programs import PROGRAMS
+from fusion.runtime.tensorflow.private import control_flow_util
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.registry import embedding_variable_of

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.order import Order
 from fusion.passes.analysis.variables import has_other_handles, writers
@@ -32,6 +31,7 @@ from fusion.passes.recognise.updates.table_update import (
 )
 from fusion.passes.recognise.updates.writes import ASSIGNS, BY_ROWS, WRITERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
 from fusion.schema.names import UPDATE
 

@@ -8,7 +8,6 @@ from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 
 import tensorflow as tf
-from tensorflow.python.framework import kernels
 
 from fusion.printable import counted
 from fusion.runtime.cache import kernel_cache, processor
@@ -18,6 +17,7 @@ from fusion.runtime.native.compiling import packaged
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.registration.library.chosen import chosen_library
 from fusion.runtime.tensorflow import library, variable_access
+from fusion.runtime.tensorflow.private import kernels
 from fusion.runtime.tensorflow.spec import OpSpec
 
 #: (what, its value, whether it is as it should be)

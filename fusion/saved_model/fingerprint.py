@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 from tensorflow.core.protobuf import fingerprint_pb2
-from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
+from fusion.runtime.tensorflow.private import fingerprinting
 from fusion.saved_model.errors import ModelError, reason_of
 
 

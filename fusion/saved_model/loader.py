@@ -15,12 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
-from tensorflow.python.saved_model import load, load_v1_in_v2
 
 from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import checked_target
+from fusion.runtime.tensorflow.private import ControlStatusCtx, Status, load, load_v1_in_v2
 from fusion.saved_model.networks import Reported
 from fusion.saved_model.rewrite import rewrite_meta_graph
 from fusion.saved_model.source import MANIFEST_FILE

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.message import DecodeError, Message
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import meta_graph as tf_meta_graph
-from tensorflow.python.framework import op_def_registry, ops
-from tensorflow.python.saved_model import constants
 
 from fusion.ops import DEVICES
 from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
+from fusion.runtime.tensorflow.private import constants, op_def_registry, ops
+from fusion.runtime.tensorflow.private import meta_graph as tf_meta_graph
 from fusion.saved_model.variables import variable_search
 from fusion.schema.op_history import Release
 

@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.checkpoint.tensor_callable import Callable as CallableTensor
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
-from tensorflow.python.trackable import data_structures
-from tensorflow.python.trackable.base import Trackable
-from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
+from fusion.runtime.tensorflow.private import Callable as CallableTensor
+from fusion.runtime.tensorflow.private import (
+    ResourceVariable,
+    Trackable,
+    data_structures,
+    saveable_object,
+    saveable_object_util,
+)
 from fusion.tables.saved_models import (
     OWNER,
     is_of_model,

@@ -12,13 +12,11 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
-from tensorflow.python.saved_model import save_context
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.tensorflow.private import record, save_context, variable_accessed
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.arguments import (
     KEY_DTYPES,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import FuncGraph
 
 from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.tensorflow.private import FuncGraph
 
 _GATES = "table_gates"
 

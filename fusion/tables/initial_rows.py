@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework.ops import colocate_with
 
 from fusion import ops
+from fusion.runtime.tensorflow.private import colocate_with
 
 #: Rows that an initializer makes, from which the elements of new rows are taken.
 SAMPLE_COUNT = 4096

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from fusion import ops
 from fusion.runtime.process import single
+from fusion.runtime.tensorflow.private import BaseResourceVariable, EagerTensor
 from fusion.tables.initial_rows import takes_too_much
 from fusion.tables.keyed_rows import gather_rows
 from fusion.tables.registry import embedding_variables

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.ops import colocate_with
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import EV_BUCKETS
+from fusion.runtime.tensorflow.private import colocate_with
 from fusion.tables import exchange
 from fusion.tables.arguments import as_ids, check_eager, key_tensor, module_name
 from fusion.tables.checkpoint import (

@@ -8,15 +8,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import device_util
-from tensorflow.python.distribute.distribute_utils import create_mirrored_variable
-from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
-from tensorflow.python.distribute.numpy_dataset import SingleDevice
-from tensorflow.python.distribute.values import MirroredVariable
-from tensorflow.python.distribute.values_util import get_current_replica_id_as_int
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.framework.ops import colocate_with
 
+from fusion.runtime.tensorflow.private import (
+    FuncGraph,
+    MirroredExtended,
+    MirroredVariable,
+    SingleDevice,
+    colocate_with,
+    create_mirrored_variable,
+    device_util,
+    get_current_replica_id_as_int,
+)
 from fusion.tables.registry import shard_of
 
 _ONE_DEVICE = (tf.distribute.OneDeviceStrategy, tf.compat.v1.distribute.OneDeviceStrategy)

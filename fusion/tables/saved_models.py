@@ -11,10 +11,9 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow.python.saved_model import load as saved_model_loader
-from tensorflow.python.saved_model import save as saved_model
-
 from fusion.runtime.process import single
+from fusion.runtime.tensorflow.private import load as saved_model_loader
+from fusion.runtime.tensorflow.private import save as saved_model
 from fusion.tables.replicas import on_cpu
 
 #: The child of variables that is saved in their place.

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from fusion import ops
 from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.runtime.tensorflow.private import ResourceVariable
 from fusion.tables.graph_order import is_of_session
 from fusion.tables.initial_rows import takes_too_much
 

@@ -10,10 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.training import optimizer, slot_creator
-
 from fusion.ops.tables.slots import note_slot
+from fusion.runtime.tensorflow.private import EagerTensor, optimizer, slot_creator
 from fusion.tables.initial_rows import ZerosOnDemand
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.slots import (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import variable_shape
 
 from fusion.ops import cpu
 from fusion.ops.cpu.columns.grouped_gather_layout import GatherConstants
 from fusion.ops.tables.access import accessed_dtypes
 from fusion.runtime.records import Word
+from fusion.runtime.tensorflow.private import variable_shape
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from fusion.ops import cpu
 from fusion.ops.columns.builders import columns_constants
@@ -33,6 +32,7 @@ from fusion.ops.tables.access import accessed_dtypes
 from fusion.ops.tables.gather import DOC as GATHER_DOC
 from fusion.ops.tables.gather import row_slices
 from fusion.runtime.records import Word
+from fusion.runtime.tensorflow.private import ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, Constants, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names

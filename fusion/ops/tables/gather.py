@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops.resource_variable_ops import variable_shape
 
 from fusion.ops import cpu
 from fusion.ops.tables.access import BUILDER
 from fusion.ops.tables.slots import note_gradient
+from fusion.runtime.tensorflow.private import FuncGraph, ops, variable_shape
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS_ATTR, UPDATE_DTYPES

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework.ops import colocate_with
 
 from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.tensorflow.private import colocate_with
 
 _GRADIENTS, _SLOTS = "keyed_gradients", "filled_slots"
 

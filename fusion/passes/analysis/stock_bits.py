@@ -13,11 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.client import session
-from tensorflow.python.framework import dtypes, errors, op_def_library, op_def_registry, ops
-from tensorflow.python.ops import gen_math_ops, gen_resource_variable_ops, gen_training_ops
 
 from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.runtime.tensorflow.private import (
+    dtypes,
+    errors,
+    gen_math_ops,
+    gen_resource_variable_ops,
+    gen_training_ops,
+    op_def_library,
+    op_def_registry,
+    ops,
+    session,
+)
 from fusion.schema.names import UPDATE
 
 _ROWS, _SEED = 512, 0

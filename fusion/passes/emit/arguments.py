@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.tensor import Shape, Tensor
@@ -23,6 +22,7 @@ from fusion.passes.recognise.spec import (
     RowIds,
     SparseIds,
 )
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.attributes import PACKED_ATTR
 from fusion.schema.columns import Column, column_name

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.emit.arguments import each_weight, unused
 from fusion.passes.emit.node_builder import NodeBuilder
@@ -22,6 +21,7 @@ from fusion.passes.plan.plan import Group
 from fusion.passes.recognise.backward.forward_only import Forward
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.runtime.tensorflow.private import dtypes
 
 
 @dataclass

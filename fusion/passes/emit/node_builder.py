@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy.typing as npt
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.runtime.tensorflow.private import tensor_util
 
 AttrValue = bool | int | float | str | bytes
 

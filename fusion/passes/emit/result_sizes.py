@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
@@ -30,6 +29,7 @@ from fusion.passes.plan.training_step import (
 from fusion.passes.recognise.backward.concat_slices import InputGradient, slices_of, splits_of
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.runtime.tensorflow.private import dtypes
 
 _INT32 = types_pb2.DT_INT32
 _LIKE = {"ZerosLike": 0, "OnesLike": 1}

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.emit.arguments import dense_values
 from fusion.passes.emit.concat import ConcatEmitter
@@ -27,6 +26,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import lookup_range, needs_prune
 from fusion.passes.plan.plan import Group
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.runtime.tensorflow.private import tensor_util
 
 _BOOL, _INT32, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT32, types_pb2.DT_INT64
 

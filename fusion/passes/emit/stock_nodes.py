@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
 
 from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.runtime.tensorflow.private import dtypes
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.tensor import ARG_OP, BRANCH_OPS, Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.runtime.tensorflow.private import tensor_util
 
 Symbolic = tuple[int, ...]
 """Sizes of a shape; those below 0 stand for unknown ones, and equal ones are equal."""
@@ -160,7 +160,7 @@ def _has_function(attr: attr_value_pb2.AttrValue) -> bool:
 
 def _grappler_shapes(graph: graph_pb2.GraphDef) -> dict[str, list[Any]]:
     """The properties of the outputs of each node."""
-    from tensorflow.python.grappler import item
+    from fusion.runtime.tensorflow.private import item
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     # An item has to fetch something, which changes no shape.

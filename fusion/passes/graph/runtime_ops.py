@@ -7,8 +7,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
-from tensorflow.python.framework import op_def_registry, versions
 
+from fusion.runtime.tensorflow.private import op_def_registry, versions
 from fusion.schema.op_history import NEWEST, OLDEST, PRODUCERS, Release, first_release, history
 
 TOO_OLD = (

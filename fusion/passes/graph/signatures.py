@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, op_def_pb2
-from tensorflow.python.framework import op_def_registry
+
+from fusion.runtime.tensorflow.private import op_def_registry
 
 _MOST_OUTPUTS = 1 << 20
 """A node that says that it has more is damaged, and its outputs are better not counted."""

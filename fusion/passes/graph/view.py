@@ -22,7 +22,6 @@ from tensorflow.core.framework import (
     tensor_pb2,
     types_pb2,
 )
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.shapes import Shapes
 from fusion.passes.graph.signatures import OpSignatures
@@ -37,6 +36,7 @@ from fusion.passes.graph.tensor import (
     Use,
     dims,
 )
+from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import GROUPED_GATHER
 
 #: How far handles are followed into loops and branches.

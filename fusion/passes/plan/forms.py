@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tensorflow.python.framework import dtypes
-from tensorflow.python.framework.device_spec import DeviceSpecV2 as DeviceSpec
 
 from fusion.passes.analysis.value_ranges import Range, range_of, wrapped
 from fusion.passes.analysis.variables import SparseWriters
@@ -22,6 +20,8 @@ from fusion.passes.recognise.spec import (
 )
 from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.rows import Rows, Shaped
+from fusion.runtime.tensorflow.private import DeviceSpecV2 as DeviceSpec
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.runtime.tensorflow.variable_access import is_shared
 from fusion.schema.attributes import HALF_TYPES
 from fusion.schema.op_history import Release

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorflow.python.framework import dtypes
-
 from fusion.passes.analysis.rearrangements import rearranged
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
 from fusion.passes.graph.tensor import Tensor
@@ -27,6 +25,7 @@ from fusion.passes.plan.sizes import known_shape, measured_by, numbers, result_s
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.rows import JOINS
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.schema.names import SINGLE
 
 FEWEST = 2

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorflow.python.framework import dtypes
-
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -17,6 +15,7 @@ from fusion.passes.plan.joins import FEWEST, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.plan.sizes import result_shape
 from fusion.passes.recognise.lookup import LookupMatch
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.schema.op_history import Release
 
 

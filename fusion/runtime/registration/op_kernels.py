@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework.device_spec import DeviceSpecV2
 
 from fusion.runtime.cuda import launcher
 from fusion.runtime.native import objects
@@ -24,6 +23,7 @@ from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, Creation, Ker
 from fusion.runtime.registration.kernel_objects import kernel_recipe
 from fusion.runtime.registration.op_functions import plain_builder, provider
 from fusion.runtime.tensorflow import attrs, variable_access
+from fusion.runtime.tensorflow.private import DeviceSpecV2
 from fusion.runtime.tensorflow.spec import OpSpec, as_dtype
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.runtime.threads import pool

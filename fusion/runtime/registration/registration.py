@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import kernels, op_def_registry, ops
 
 from fusion.runtime.native import objects
 from fusion.runtime.process import keep_forever
@@ -24,6 +23,7 @@ from fusion.runtime.registration.op_kernels import FindGpus, Kernels
 from fusion.runtime.registration.registry import Registry
 from fusion.runtime.registration.thunks import COMPUTE, thunks
 from fusion.runtime.tensorflow import layout, library
+from fusion.runtime.tensorflow.private import kernels, op_def_registry, ops
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import pool
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import _pywrap_python_op_gen, dtypes, ops
 
 from fusion.runtime.tensorflow.documentation import docstring
+from fusion.runtime.tensorflow.private import _pywrap_python_op_gen, dtypes, ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
 #: The least and the most of an int attr.

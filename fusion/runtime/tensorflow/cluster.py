@@ -6,12 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
-from tensorflow.python.distribute import device_util
-from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import device_spec
-from tensorflow.python.training import server_lib
 
 from fusion.runtime.tensorflow.instances import instances
+from fusion.runtime.tensorflow.private import context, device_spec, device_util, execute, server_lib
 
 _Task = tuple[str, int]
 

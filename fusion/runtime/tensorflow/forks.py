@@ -13,10 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.client import pywrap_tf_session
-
 from fusion.runtime.process import single
+from fusion.runtime.tensorflow.private import pywrap_tf_session, pywrap_tfe
 
 MESSAGE = (
     "fusion: process {pid} was forked from one in which TensorFlow had run. The threads that run "

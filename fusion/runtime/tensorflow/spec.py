@@ -22,7 +22,8 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from tensorflow.core.framework import attr_value_pb2, op_def_pb2
-    from tensorflow.python.framework import dtypes
+
+    from fusion.runtime.tensorflow.private import dtypes
 
 Default = int | float | bool | str | tuple[()] | None
 
@@ -36,7 +37,7 @@ def _c_name(name: str) -> str:
 
 def as_dtype(name: str) -> dtypes.DType:
     """The TensorFlow dtype of `name`, numpy's or the C API's."""
-    from tensorflow.python.framework import dtypes
+    from fusion.runtime.tensorflow.private import dtypes
 
     return dtypes.as_dtype(_FROM_C_NAMES.get(name, name))
 

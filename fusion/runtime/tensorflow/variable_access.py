@@ -161,7 +161,7 @@ def update_names(dtype: str) -> list[str]:
 def dtype_words(dtype: str) -> tuple[int, int, int]:
     """The number of a dtype, and its name as a C string in two words."""
     first, second = struct.unpack("<2q", dtype.encode().ljust(16, b"\0"))
-    from tensorflow.python.framework import dtypes
+    from fusion.runtime.tensorflow.private import dtypes
 
     return dtypes.as_dtype(dtype).as_datatype_enum, first, second
 

@@ -13,7 +13,6 @@ import re
 import threading
 
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession
 
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
@@ -21,6 +20,7 @@ from fusion.runtime.native.compiling.behind import behind
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.instances import instances
+from fusion.runtime.tensorflow.private import BaseSession
 from fusion.runtime.threads.layout import THREADS_VARIABLE, Pool
 
 _logger = logging.getLogger("fusion")

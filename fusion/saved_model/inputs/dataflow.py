@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.calls import callees, first_argument
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.runtime.tensorflow.private import tensor_util
 from fusion.saved_model.inputs.answers import KEYED_LOOKUPS, answers
 from fusion.saved_model.inputs.atoms import (
     NOTHING,

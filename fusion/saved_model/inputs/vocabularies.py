@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import tensor_util
 
+from fusion.runtime.tensorflow.private import tensor_util
 from fusion.saved_model.inputs.constraints import Array, Key
 from fusion.saved_model.inputs.conversions import Conversion, separator_of, undone
 from fusion.saved_model.inputs.key_tables import Filling, fillings

@@ -15,7 +15,6 @@ from typing import Any
 import networkx as nx
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.imported import imported_graph
 from fusion.ops import DEVICES
@@ -24,6 +23,7 @@ from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.networks import first_iteration
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.view import GraphView
+from fusion.runtime.tensorflow.private import tensor_util
 from fusion.saved_model.copies import copy_file
 from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.meta_graph import node_name

@@ -188,7 +188,7 @@ def _write_floats(bundle: Bundle, table: KeptTable, out: Any) -> None:
 
 
 def _bfloat16() -> np.dtype[Any]:
-    from tensorflow.python.framework import dtypes
+    from fusion.runtime.tensorflow.private import dtypes
 
     return np.dtype(dtypes.bfloat16.as_numpy_dtype)
 

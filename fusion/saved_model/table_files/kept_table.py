@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import dtypes
 
+from fusion.runtime.tensorflow.private import dtypes
 from fusion.schema.names import READ_TABLE_FILE
 
 #: Where the files of tables are, among a model's assets.

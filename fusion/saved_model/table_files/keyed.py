@@ -162,9 +162,9 @@ def write_keys(bundle: Bundle, index: KeyedFile, out: BinaryIO) -> None:
 def _empty_head(capacity: int) -> NDArray[np.int64]:
     """The head of an index without keys. Training would be told that there is no room for more."""
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
     from fusion import ops
+    from fusion.runtime.tensorflow.private import context
 
     with context.eager_mode(), tf.device("CPU"):  # whatever the caller is building
         sizes = tf.constant([capacity], tf.int64)

@@ -122,7 +122,7 @@ def add_initializers(
 
 
 def _structure(*values: Any) -> Any:
-    from tensorflow.python.saved_model import nested_structure_coder
+    from fusion.runtime.tensorflow.private import nested_structure_coder
 
     return nested_structure_coder.encode_structure(values)
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework.dtypes import as_dtype
 
 from fusion.passes.analysis.handles import Place
 from fusion.passes.pack_tables import Packing, TablePacker, shared_names
+from fusion.runtime.tensorflow.private import as_dtype
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.meta_graph import node_name
 from fusion.saved_model.table_files.initial import init_op
@@ -325,9 +325,9 @@ def _with_packed(
 ) -> Bundle:
     """Returns a bundle with packed tables in the places of plain ones; their files are removed."""
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
     from fusion import ops
+    from fusion.runtime.tensorflow.private import context
 
     # TensorFlow writes them, with its checksums, from memory that is the files.
     prefix = scratch / "packed"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import function_pb2, node_def_pb2, tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import ADD_KEYS
 
 Nodes = MutableSequence[node_def_pb2.NodeDef]

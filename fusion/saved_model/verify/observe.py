@@ -17,11 +17,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from tensorflow.python.framework import op_def_registry
 
 from fusion.passes.graph.signatures import OpSignatures, arg_length
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
+from fusion.runtime.tensorflow.private import op_def_registry
 from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.source import FINGERPRINT_FILE, MODEL_FILE
 from fusion.saved_model.verify.columns import packed_dim, widths_of
