@@ -14,6 +14,7 @@ OLDEST_PYTHON ?= $(call find_python,python3.10 python3.11 python3.12 python3,10,
 
 VENV := .venv
 OLDEST_VENV := .venv-oldest
+NEXT_VENV := .venv-next
 CLIENTS_VENV := .venv-clients
 DOCS_VENV := .venv-docs
 # They pin nothing that conflicts, but name much that is not needed.
@@ -24,11 +25,15 @@ OLDEST := tensorflow==2.18.0 tf_keras==2.18.0 keras==3.6.0 numba==0.62.0 numpy==
 	networkx==3.2 click==8.1.0 rich==13.0.0 matplotlib==3.8.0 \
 	pyarrow==17.0.0 tensorboard==2.18.0 redis==5.0.0 rocksdict==0.3.24 fsspec==2023.1.0
 
+# What comes after the newest versions supported.
+NEXT_TENSORFLOW := tensorflow==2.22.0rc0
+NEXT_KERAS := keras-nightly
+
 # Tests run side by side, one process per core; each needs about a gigabyte.
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: bench-smoke clients docs help demo test test-all test-rest test-oldest fuzz soak parity release lint clean
+.PHONY: bench-smoke clients docs help demo test test-all test-rest test-oldest test-next fuzz soak parity release lint clean
 
 help: ## Show this help
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -38,7 +43,7 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep
 	$(BIN)/python -m modelzoo.demo
 
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
-test test-rest test-oldest release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
+test test-rest test-oldest test-next release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
 # The tests start some hundred processes, which would compile this project's modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,6 +68,9 @@ test-oldest: $(OLDEST_VENV)/.installed ## Run all tests with the oldest dependen
 
 # A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
 # processes together; other examples are drawn each time.
+test-next: $(NEXT_VENV)/.installed ## Run all tests with TensorFlow's release candidate and Keras's nightly build
+	FUSION_TESTS=all $(NEXT_VENV)/bin/python -m pytest $(PARALLEL)
+
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
 	HYPOTHESIS_PROFILE=nightly FUSION_TESTS=every $(BIN)/python -m pytest $(PARALLEL) -rP \
 		-o faulthandler_timeout=0 tests/differential/test_lookups.py \
@@ -99,7 +107,7 @@ lint: $(VENV)/.installed ## Run ruff and mypy
 	$(BIN)/mypy
 
 clean: ## Remove the environments and everything generated
-	rm -rf $(VENV) $(OLDEST_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .demo .zoo build dist *.egg-info examples/native/build
+	rm -rf $(VENV) $(OLDEST_VENV) $(NEXT_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .demo .zoo build dist *.egg-info examples/native/build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find benchmarks fusion modelzoo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -124,6 +132,15 @@ $(DOCS_VENV)/.installed: Makefile
 	@test -n "$(PYTHON)" || { echo "No suitable Python with venv found; name one: make docs PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -m venv --clear $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10' 'mkdocs<2'
+	@touch $@
+
+# Keras and its nightly build are two packages of the same files.
+$(NEXT_VENV)/.installed: setup.cfg pyproject.toml Makefile
+	$(call install,$(NEXT_VENV),$(PYTHON),)
+	@rm $@
+	@$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(NEXT_TENSORFLOW)
+	@$(NEXT_VENV)/bin/python -m pip uninstall --quiet --yes keras
+	@$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --pre --no-deps $(NEXT_KERAS)
 	@touch $@
 
 $(OLDEST_VENV)/.installed: setup.cfg pyproject.toml Makefile

@@ -12,8 +12,8 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from benchmarks.case import Key, Row
 from benchmarks.measure import in_turns, single
-from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.running import grappler
 from fusion.runtime.optimizer import plugin, prefilter
 
 v1 = tf.compat.v1

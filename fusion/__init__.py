@@ -16,9 +16,6 @@ from fusion.version import __version__ as __version__
 if TYPE_CHECKING:
     from fusion import data, distribute, feature_column, keras, ops, optimizers, tables
     from fusion.explanation import explain
-    from fusion.functions import fuse_function
-    from fusion.graphs import fuse_graph
-    from fusion.grappler import disable, enable, fused, stats
     from fusion.lookup import (
         fused_embedding_lookup_sparse,
         fused_embedding_lookup_sparse_v2,
@@ -30,6 +27,9 @@ if TYPE_CHECKING:
         slots_to_coo,
         slots_to_csr,
     )
+    from fusion.running.functions import fuse_function
+    from fusion.running.graphs import fuse_graph
+    from fusion.running.grappler import disable, enable, fused, stats
     from fusion.saved_model import (
         build_ops,
         fuse_saved_model,
@@ -77,15 +77,15 @@ _MODULES = {
     "EmbeddingVariable": "fusion.tables",
     "build_ops": "fusion.saved_model",
     "data": "fusion.data",
-    "disable": "fusion.grappler",
+    "disable": "fusion.running.grappler",
     "distribute": "fusion.distribute",
-    "enable": "fusion.grappler",
+    "enable": "fusion.running.grappler",
     "explain": "fusion.explanation",
     "feature_column": "fusion.feature_column",
-    "fuse_function": "fusion.functions",
-    "fuse_graph": "fusion.graphs",
+    "fuse_function": "fusion.running.functions",
+    "fuse_graph": "fusion.running.graphs",
     "fuse_saved_model": "fusion.saved_model",
-    "fused": "fusion.grappler",
+    "fused": "fusion.running.grappler",
     "fused_embedding_lookup_sparse": "fusion.lookup",
     "fused_embedding_lookup_sparse_v2": "fusion.lookup",
     "fused_safe_embedding_lookup_sparse": "fusion.lookup",
@@ -102,7 +102,7 @@ _MODULES = {
     "slots_to_coo": "fusion.lookup",
     "slots_to_csr": "fusion.lookup",
     "split_saved_model": "fusion.saved_model",
-    "stats": "fusion.grappler",
+    "stats": "fusion.running.grappler",
     "tables": "fusion.tables",
 }
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from tensorflow.core.framework import graph_pb2
 
 from fusion.arguments import wrong_type
-from fusion.functions import explain_function
-from fusion.graphs import explain_graph
-from fusion.optimized import explain_optimized_function, explain_optimized_graph
 from fusion.passes.report.report import FusionReport
+from fusion.running.functions import explain_function
+from fusion.running.graphs import explain_graph
+from fusion.running.optimized import explain_optimized_function, explain_optimized_graph
 from fusion.runtime.tensorflow.private import ConcreteFunction
 from fusion.saved_model import explain_saved_model
 

@@ -14,8 +14,8 @@ import tf_keras
 from tensorflow.python.eager import context
 
 import fusion
-from fusion.functions import explain_function
 from fusion.passes.graph.calls import reached_functions
+from fusion.running.functions import explain_function
 from tests.fused_functions import (
     BODIES,
     DIM,

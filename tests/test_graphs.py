@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion
-from fusion.graphs import final_nodes
+from fusion.running.graphs import final_nodes
 from fusion.schema.names import OP_NAMES
 from tests.passes import stock_graphs as stock
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
 
-from fusion.imported import forget_contradictions, imported_function, imported_graph
+from fusion.running.imported import forget_contradictions, imported_function, imported_graph
 
 Nodes = dict[str, list[int]]
 

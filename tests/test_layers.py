@@ -15,7 +15,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion": (
         *("lazy", "starting", "version", "installation", "printable", "arguments"),
         *("data", "runtime", "schema"),
-        *("stock_ops", "cpu_ops", "gpu_ops", "ops", "ops_library", "passes", "process_stats"),
+        *("stock_ops", "cpu_ops", "gpu_ops", "ops", "ops_library", "passes"),
         *("tables", "stores"),
         *(
             "distribute",
@@ -23,12 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "optimizers",
             "feature_column",
             "keras",
-            "imported",
-            "graphs",
-            "functions",
-            "compiled",
-            "grappler",
-            "optimized",
+            "running",
             "saved_model",
         ),
         *("explanation", "cli", "__main__"),
@@ -36,6 +31,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.runtime": (
         *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),
         *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
+    ),
+    "fusion.running": (
+        *("imported", "graphs", "functions", "compiled", "process_stats", "grappler", "optimized"),
+    ),
+    "fusion.saved_model": (
+        *("root_cause", "errors", "child", "model", "table_files", "inputs", "verify", "bench"),
+        *("rewriting", "loading", "split"),
+    ),
+    "fusion.saved_model.model": (
+        *("variables", "meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
+        *("staging", "column_views"),
+    ),
+    "fusion.saved_model.rewriting": (
+        *("embedding_variables", "runtimes", "networks", "rewrite_options", "stored_tables"),
+        *("manifest", "rewrite"),
     ),
     "fusion.data": (
         *("partitions", "files", "schema", "columns", "plan", "batches", "reader", "opening"),
@@ -222,7 +232,7 @@ def test_what_is_apart(package: str) -> None:
     assert [module for module in loaded if f"{module}.".startswith(f"{apart}.")] == []
 
 
-@pytest.mark.parametrize("module", ["grappler", "saved_model.rewrite", "saved_model.verify"])
+@pytest.mark.parametrize("module", ["running.grappler", "saved_model.rewriting", "saved_model.verify"])
 def test_networkx_is_for_commands_and_people(module: str) -> None:
     """It takes time and memory of a process that trains, and one that serves need not have it."""
     loaded, stack = set[str](), [f"fusion.{module}"]

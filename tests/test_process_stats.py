@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import fusion
 from fusion import ops
-from fusion.process_stats import FusionStats, OpStats
+from fusion.running.process_stats import FusionStats, OpStats
 from fusion.runtime.threads import pool
 from fusion.runtime.threads.layout import Pool
 from tests.ops.embedding_columns import NO_IDS, attrs

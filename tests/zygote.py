@@ -39,7 +39,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 _PRELOADED = (
-    *("tensorflow", "fusion.cli", "fusion.grappler", "fusion.feature_column"),
+    *("tensorflow", "fusion.cli", "fusion.running.grappler", "fusion.feature_column"),
     *("fusion.saved_model.bench.worker", "fusion.saved_model.verify.worker"),
 )
 #: Variables that are read, by their first letters, when Python starts or a module is imported.

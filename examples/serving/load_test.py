@@ -113,7 +113,7 @@ def made_up_requests(model: str, signature: str, rows: int, count: int) -> list[
     """
     from fusion.saved_model.bench.feeds import generated_feeds
     from fusion.saved_model.bench.selection import choose_signature
-    from fusion.saved_model.source import read_saved_model
+    from fusion.saved_model.model.source import read_saved_model
 
     source = read_saved_model(model)
     total = rows * count

@@ -9,7 +9,7 @@ import click
 
 import fusion
 from fusion.cli.signals import ended_at_once
-from fusion.saved_model.source import find_model
+from fusion.saved_model.model.source import find_model
 from fusion.saved_model.split.folder import is_split
 
 

@@ -8,22 +8,22 @@ from fusion.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fusion.saved_model.bench import BenchReport, Measurement, Ratio, bench_models
-    from fusion.saved_model.embedding_variables import keyed_tables
     from fusion.saved_model.errors import ModelError, VerificationError
-    from fusion.saved_model.loader import saved_model_load
-    from fusion.saved_model.ops_library import build_ops
-    from fusion.saved_model.rewrite import (
+    from fusion.saved_model.loading.loader import saved_model_load
+    from fusion.saved_model.loading.ops_library import build_ops
+    from fusion.saved_model.loading.warming import Warmed, warm
+    from fusion.saved_model.rewriting.embedding_variables import keyed_tables
+    from fusion.saved_model.rewriting.rewrite import (
         Rewrite,
         explain_saved_model,
         fuse_saved_model,
         rewrite_saved_model,
     )
-    from fusion.saved_model.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
+    from fusion.saved_model.rewriting.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
     from fusion.saved_model.split.compare import compare
     from fusion.saved_model.split.join import join_saved_model
     from fusion.saved_model.split.split import Split, split_saved_model
     from fusion.saved_model.verify import Verification, compare_models
-    from fusion.saved_model.warming import Warmed, warm
 
 __all__ = [
     "TABLE_PLACES",
@@ -58,26 +58,26 @@ _MODULES = {
     "Measurement": "fusion.saved_model.bench",
     "ModelError": "fusion.saved_model.errors",
     "Ratio": "fusion.saved_model.bench",
-    "Rewrite": "fusion.saved_model.rewrite",
-    "RewriteOptions": "fusion.saved_model.rewrite_options",
+    "Rewrite": "fusion.saved_model.rewriting.rewrite",
+    "RewriteOptions": "fusion.saved_model.rewriting.rewrite_options",
     "Split": "fusion.saved_model.split.split",
-    "TABLE_PLACES": "fusion.saved_model.rewrite_options",
-    "TARGETS": "fusion.saved_model.rewrite_options",
+    "TABLE_PLACES": "fusion.saved_model.rewriting.rewrite_options",
+    "TARGETS": "fusion.saved_model.rewriting.rewrite_options",
     "Verification": "fusion.saved_model.verify",
     "VerificationError": "fusion.saved_model.errors",
-    "Warmed": "fusion.saved_model.warming",
+    "Warmed": "fusion.saved_model.loading.warming",
     "bench_models": "fusion.saved_model.bench",
-    "build_ops": "fusion.saved_model.ops_library",
+    "build_ops": "fusion.saved_model.loading.ops_library",
     "compare": "fusion.saved_model.split.compare",
     "compare_models": "fusion.saved_model.verify",
-    "explain_saved_model": "fusion.saved_model.rewrite",
-    "fuse_saved_model": "fusion.saved_model.rewrite",
+    "explain_saved_model": "fusion.saved_model.rewriting.rewrite",
+    "fuse_saved_model": "fusion.saved_model.rewriting.rewrite",
     "join_saved_model": "fusion.saved_model.split.join",
-    "keyed_tables": "fusion.saved_model.embedding_variables",
-    "rewrite_saved_model": "fusion.saved_model.rewrite",
-    "saved_model_load": "fusion.saved_model.loader",
+    "keyed_tables": "fusion.saved_model.rewriting.embedding_variables",
+    "rewrite_saved_model": "fusion.saved_model.rewriting.rewrite",
+    "saved_model_load": "fusion.saved_model.loading.loader",
     "split_saved_model": "fusion.saved_model.split.split",
-    "warm": "fusion.saved_model.warming",
+    "warm": "fusion.saved_model.loading.warming",
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -13,7 +13,7 @@ import fusion
 from fusion.ops import node_kernels
 from fusion.ops_library.build import build
 from fusion.saved_model import split_saved_model
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 from tests import zygote
 from tests.examples import split_models
 from tests.examples.native import Process, Shop, make, running

@@ -14,7 +14,7 @@ from examples.native.client import Client
 from examples.serving.client import read_response, request
 from fusion.ops import node_kernels
 from fusion.ops_library.build import build
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 from tests.examples.native import assert_same, running
 from tests.ops_library import trained
 from tests.ops_library.conftest import HOST_LEVELS, any_rows

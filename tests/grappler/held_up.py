@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import fusion
-from fusion import grappler
+from fusion.running import grappler
 from tests.grappler.lookups import TABLE, ids, look_up, new_function
 
 v1 = tf.compat.v1

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusion
-from fusion import grappler
+from fusion.running import grappler
 from fusion.runtime.registration import op_kernels
 from fusion.runtime.registration.creation import KernelsRecord, ServerRecord
 from fusion.runtime.upcalls import service

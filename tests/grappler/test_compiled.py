@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion import compiled
+from fusion.running import compiled
 from fusion.runtime import process
 from tests.grappler.lookups import ids
 

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.recognise.lookup import FORMS
+from fusion.running import grappler
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin, prefilter
 from fusion.runtime.upcalls import service

@@ -10,8 +10,8 @@ from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
 from tensorflow.python.eager import context
 
 import fusion
-from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
+from fusion.running import grappler
 from fusion.runtime.tensorflow.cluster import local_tasks
 from tests.grappler.lookups import expected, ids, look_up, new_function
 

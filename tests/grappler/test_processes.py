@@ -36,7 +36,7 @@ for thread in threads: thread.join()
 assert is_fused()
 fusion.disable()
 
-from fusion import grappler
+from fusion.running import grappler
 importlib.reload(optimizer_plugin)
 importlib.reload(grappler)
 importlib.reload(fusion)
@@ -111,7 +111,7 @@ assert not is_fused()
 """
 
 IMPORT = """
-assert "fusion.grappler" not in sys.modules
+assert "fusion.running.grappler" not in sys.modules
 assert "networkx" not in sys.modules
 fusion.stats()
 assert not any(name.startswith("_tf_embedding_fusion") and sys.modules[name].__dict__.get(

@@ -16,7 +16,7 @@ from fusion.ops_library.build import build
 from fusion.runtime.cache import processor
 from fusion.runtime.cache.processor import Processor
 from fusion.runtime.registration.library.record import LEVELS
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 from tests import zygote
 from tests.ops_library.served import COLUMNS
 

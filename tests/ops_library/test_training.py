@@ -10,7 +10,7 @@ import tensorflow as tf
 import fusion
 from fusion.ops import node_kernels
 from fusion.ops_library.build import build
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 from tests.ops_library import trained
 from tests.ops_library.conftest import HOST_LEVELS
 from tests.ops_library.test_library import run

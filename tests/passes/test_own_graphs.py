@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.functions import Library, _Rebuild
 from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import PASSES, Target
+from fusion.running.functions import Library, _Rebuild
 from fusion.schema.names import OP_NAMES
 from tests.passes.own_graphs import OWN, Own, updated
 

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from fusion.grappler import LOOKUPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.report.report import FusionReport
+from fusion.running.grappler import LOOKUPS
 from fusion.runtime.optimizer import prefilter
 from tests import layer_graphs as layers
 from tests.layer_graphs import Model, Table

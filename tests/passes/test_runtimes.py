@@ -13,12 +13,12 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 import fusion
-from fusion.functions import Library
 from fusion.passes import emit
 from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.runtime_ops import TOO_OLD, recorded_release, running_release, uses
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
+from fusion.running.functions import Library
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import NEWEST, Release, history
 from tests.dumps import dumps

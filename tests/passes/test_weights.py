@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion import grappler
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.inferred_shapes import symbolic_shapes
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.targets import PASSES, Target
+from fusion.running import grappler
 from tests.passes.rewritten_graphs import refused
 
 v1 = tf.compat.v1

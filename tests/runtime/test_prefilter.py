@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fusion import grappler
 from fusion.passes.recognise.lookup import FORMS
+from fusion.running import grappler
 from fusion.runtime.optimizer import prefilter
 from fusion.runtime.optimizer.prefilter import Rule
 from tests.dumps import dumps

@@ -118,7 +118,7 @@ def test_without_a_model_that_runs_there_is_no_such_offer(models: Path, tmp_path
 def test_a_rewritten_model_that_does_not_load_is_no_reason_to_do_without(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusion.saved_model import rewrite
+    from fusion.saved_model.rewriting import rewrite
 
     broken = (models / f"result-{NO_KERNEL}" / "saved_model.pb").read_bytes()
     monkeypatch.setattr(rewrite, "_serialized", lambda proto, source: broken)

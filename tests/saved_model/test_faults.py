@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from fusion.cli import main
 from fusion.saved_model import ModelError, fuse_saved_model
-from fusion.saved_model.staging import staged_files, write_file
+from fusion.saved_model.model.staging import staged_files, write_file
 from tests.saved_model.forked import Run, Tool
 from tests.saved_model.frozen_graphs import v1_graph, write
 from tests.saved_model.test_rewrite import hashes

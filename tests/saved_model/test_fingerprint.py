@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import fingerprint_pb2
 
 from fusion.saved_model import ModelError
-from fusion.saved_model.fingerprint import compute_fingerprint
+from fusion.saved_model.model.fingerprint import compute_fingerprint
 
 
 def test_equals_tensorflows_but_for_a_reproducible_uuid(models: Path):

@@ -23,7 +23,7 @@ from fusion.saved_model import (
 from fusion.saved_model.bench.feeds import generated_feeds, read_feeds
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.inputs.cases import CASES, Ids
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from tests import zygote
 from tests.built_once import built_once
 from tests.saved_model.forms import ITEMS, OLD_FORMS, TOGETHER, model_of

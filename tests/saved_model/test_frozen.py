@@ -20,7 +20,7 @@ from fusion.saved_model import (
     fuse_saved_model,
     rewrite_saved_model,
 )
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from tests.saved_model.forked import Tool
 from tests.saved_model.frozen_graphs import v1_graph, v2_graph, write
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
 from tests import zygote
 from tests.saved_model import kinds

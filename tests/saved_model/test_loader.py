@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.saved_model import ModelError, fuse_saved_model
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
 from tests.keras.models import IDS, functional
 from tests.saved_model.models import COLUMNS, WORDS, Ranker

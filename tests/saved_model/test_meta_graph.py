@@ -6,14 +6,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
-from fusion.saved_model.meta_graph import (
+from fusion.saved_model.model.meta_graph import (
     apply_pass,
     fetched_names,
     preserved_names,
     update_op_list,
     used_ops,
 )
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 
 def _meta(model: Path) -> meta_graph_pb2.MetaGraphDef:

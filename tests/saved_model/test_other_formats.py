@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.saved_model import ModelError, explain_saved_model, fuse_saved_model
-from fusion.saved_model.other_formats import scheme_of
+from fusion.saved_model.model.other_formats import scheme_of
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 

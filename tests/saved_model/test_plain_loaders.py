@@ -17,7 +17,7 @@ import tensorflow as tf
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.bench.feeds import generated_feeds
 from fusion.saved_model.bench.selection import choose_signature
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
 from tests.saved_model import plain_loader
 from tests.saved_model.models import COLUMNS, ROWS

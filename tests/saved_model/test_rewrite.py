@@ -17,14 +17,9 @@ from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.targets import PASSES, Target
-from fusion.saved_model import (
-    ModelError,
-    VerificationError,
-    explain_saved_model,
-    fuse_saved_model,
-    rewrite,
-)
-from fusion.saved_model.source import model_files, read_saved_model
+from fusion.saved_model import ModelError, VerificationError, explain_saved_model, fuse_saved_model
+from fusion.saved_model.model.source import model_files, read_saved_model
+from fusion.saved_model.rewriting import rewrite
 from fusion.schema.names import OP_NAMES
 from tests import zygote
 from tests.saved_model.models import COLUMNS, DIM, ROWS, tf2_module

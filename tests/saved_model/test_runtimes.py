@@ -17,7 +17,7 @@ import fusion
 from fusion.cli.app import main
 from fusion.passes.graph.runtime_ops import TOO_OLD, running_release
 from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
 from tests.op_lists import RELEASES
 from tests.op_lists.check import as_saved_by, problems

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fusion.saved_model import ModelError
-from fusion.saved_model.source import MODEL_FILE, model_files, read_saved_model
+from fusion.saved_model.model.source import MODEL_FILE, model_files, read_saved_model
 
 
 def test_reads_a_model(models: Path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fusion.saved_model import ModelError
-from fusion.saved_model.copies import copy_file
-from fusion.saved_model.staging import check_destination, staged_directory, write_file
+from fusion.saved_model.model.copies import copy_file
+from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
 
 
 def test_a_staged_directory_appears_when_complete(tmp_path: Path):

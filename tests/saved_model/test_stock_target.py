@@ -15,8 +15,8 @@ from fusion.cli.app import main
 from fusion.feature_column import DenseFeatures, embedding_column
 from fusion.optimizers import LazyAdam
 from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.names import OP_NAMES
 from tests.saved_model import frozen_graphs
 

@@ -17,7 +17,7 @@ from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native.objects import Recipe
 from fusion.saved_model import ModelError, warm
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 from tests import zygote
 
 #: Prints what is compiled, and what a model answers.

@@ -14,7 +14,7 @@ import tensorflow as tf
 import fusion
 from fusion.ops import node_kernels
 from fusion.ops_library.build import build
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 
 
 def main(folder: str, model: str, *options: str) -> None:

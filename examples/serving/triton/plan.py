@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.split.folder import DENSE, is_split
 
 SIGNATURE, FLAT, EMBEDDINGS = "serving_default", "flat", "embeddings"

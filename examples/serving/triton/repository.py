@@ -12,9 +12,9 @@ from typing import Any
 
 from examples.serving.triton.plan import EMBEDDINGS, FLAT, SIGNATURE, Plan, TensorOf, read_split
 from examples.serving.triton.text_format import Message, Symbol, text_of
-from fusion.saved_model.copies import copy_files
+from fusion.saved_model.model.copies import copy_files
+from fusion.saved_model.model.staging import check_destination, staged_directory
 from fusion.saved_model.split.folder import DENSE, KEY, ROWS, TABLES
-from fusion.saved_model.staging import check_destination, staged_directory
 from fusion.tables import StoreConfig
 
 _HERE = Path(__file__).parent

@@ -48,8 +48,8 @@ def build_ops(
     from fusion.cli.progress import kernel_progress
     from fusion.ops_library.linking import LinkError
     from fusion.saved_model import ModelError
-    from fusion.saved_model.ops_library import DEFAULT_CPU
-    from fusion.saved_model.ops_library import build_ops as build
+    from fusion.saved_model.loading.ops_library import DEFAULT_CPU
+    from fusion.saved_model.loading.ops_library import build_ops as build
 
     with kernel_progress() as show:
         try:

@@ -14,12 +14,12 @@ from fusion.cli.report import cell, console, refusal_table, show_table, show_tot
 from fusion.cli.require import Requirement, required
 from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
 from fusion.printable import counted
-from fusion.saved_model.source import find_model
-from fusion.saved_model.staging import check_destination
+from fusion.saved_model.model.source import find_model
+from fusion.saved_model.model.staging import check_destination
 
 if TYPE_CHECKING:
     from fusion.saved_model import Rewrite, RewriteOptions
-    from fusion.saved_model.runtimes import Runtimes
+    from fusion.saved_model.rewriting.runtimes import Runtimes
 
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 _FUSED_LOAD = "run `import fusion` before loading it"

@@ -13,8 +13,8 @@ from fusion.cli.packed import table_fields
 from fusion.cli.report import cell, console
 from fusion.cli.run_options import recorded_inputs, timeout
 from fusion.printable import counted
-from fusion.saved_model.source import find_model
-from fusion.saved_model.staging import check_destination
+from fusion.saved_model.model.source import find_model
+from fusion.saved_model.model.staging import check_destination
 
 if TYPE_CHECKING:
     from fusion.saved_model import Split

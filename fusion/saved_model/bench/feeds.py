@@ -18,7 +18,7 @@ from fusion.saved_model.inputs.recorded import (
     recording_advice,
 )
 from fusion.saved_model.inputs.signature import Signature, signatures
-from fusion.saved_model.source import SourceModel
+from fusion.saved_model.model.source import SourceModel
 
 Feeds = Mapping[str, NDArray[Any]]
 

@@ -20,7 +20,7 @@ from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
 from fusion.saved_model.child import child_environment, child_process, error_text
 from fusion.saved_model.errors import ModelError, VerificationError
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 
 DEFAULT_BATCHES = (1, 64, 512, 4096)

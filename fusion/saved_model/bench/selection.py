@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.inputs.signature import Signature, TensorSpec, signatures
-from fusion.saved_model.source import SourceModel
+from fusion.saved_model.model.source import SourceModel
 
 _TAGS = ("serve",)
 _NAME = "serving_default"

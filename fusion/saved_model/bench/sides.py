@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fusion.saved_model.bench.feeds import Feeds
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
-from fusion.saved_model.frozen import loadable
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
-from fusion.saved_model.source import SourceModel
+from fusion.saved_model.model.frozen import loadable
+from fusion.saved_model.model.source import SourceModel
 from fusion.saved_model.verify.runner import loaders
 
 _SCOPE = "fusion_bench_inputs"

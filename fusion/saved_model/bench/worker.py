@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
-from fusion.process_stats import op_stats
+from fusion.running.process_stats import op_stats
 from fusion.runtime.machine import busy_elsewhere, machine
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds, read_feeds
 from fusion.saved_model.bench.report import BenchReport, Measurement, Ratio
@@ -29,8 +29,8 @@ from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spre
 from fusion.saved_model.child import allow_to_reserve, be_a_safe_child, report_error
 from fusion.saved_model.errors import ModelError, VerificationError, reason_of
 from fusion.saved_model.inputs.signature import Signature
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.compare import compare_outcomes
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter
 from fusion.saved_model.verify.result import Verification

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from fusion.imported import imported_graph
 from fusion.passes.analysis.variables import writers
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.signatures import OpSignatures
@@ -17,6 +16,7 @@ from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.running.imported import imported_graph
 from fusion.saved_model.split.flat import inside_control_flow
 
 #: What nodes that are added are called, which no result is.

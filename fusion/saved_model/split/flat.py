@@ -8,7 +8,6 @@ import networkx as nx
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
-from fusion.imported import forget_contradictions
 from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.networks import (
     dependencies,
@@ -16,6 +15,7 @@ from fusion.passes.graph.networks import (
     with_ancestors,
     with_descendants,
 )
+from fusion.running.imported import forget_contradictions
 from fusion.runtime.tensorflow.private import op_def_registry, tf_optimizer
 from fusion.saved_model.table_files.initial import init_op
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fusion.saved_model.source import PARTS, SPLIT, manifest_kind
+from fusion.saved_model.model.source import PARTS, SPLIT, manifest_kind
 
 #: The folders in it, and the files of a table.
 (LOOKUP, DENSE), TABLES = PARTS, "tables"

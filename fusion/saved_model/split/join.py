@@ -9,10 +9,11 @@ from pathlib import Path, PurePosixPath
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from fusion.saved_model.copies import copy_file, link_file
 from fusion.saved_model.errors import ModelError, graph_errors
-from fusion.saved_model.meta_graph import node_name
-from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
+from fusion.saved_model.model.copies import copy_file, link_file
+from fusion.saved_model.model.meta_graph import node_name
+from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
+from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.split.flat import (
     add_functions,
     reachable,
@@ -22,7 +23,6 @@ from fusion.saved_model.split.flat import (
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
-from fusion.saved_model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.table_files.initial import count_reads, init_op
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles, total_bytes
 from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE

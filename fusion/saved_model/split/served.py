@@ -16,18 +16,19 @@ import networkx as nx
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from fusion.imported import imported_graph
 from fusion.ops import DEVICES
 from fusion.passes.gather_lookups import GatherLookups
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.networks import first_iteration
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.view import GraphView
+from fusion.running.imported import imported_graph
 from fusion.runtime.tensorflow.private import tensor_util
-from fusion.saved_model.copies import copy_file
 from fusion.saved_model.errors import ModelError, graph_errors
-from fusion.saved_model.meta_graph import node_name
-from fusion.saved_model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
+from fusion.saved_model.model.copies import copy_file
+from fusion.saved_model.model.meta_graph import node_name
+from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
+from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.split.flat import (
     inside_control_flow,
     reachable,
@@ -38,7 +39,6 @@ from fusion.saved_model.split.folder import LOOKUP, TABLES, is_split
 from fusion.saved_model.split.join import tables_in_files
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import SCOPE, Part, shape_proto
-from fusion.saved_model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables

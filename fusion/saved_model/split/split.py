@@ -14,26 +14,26 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.passes.recognise.spec import dtype_name
-from fusion.saved_model.copies import copy_file, copy_range, link_file
 from fusion.saved_model.errors import ModelError, VerificationError, graph_errors
-from fusion.saved_model.rewrite import (
-    ROUNDING,
-    tolerance_of,
-    verify_models,
-)
-from fusion.saved_model.rewrite_options import RewriteOptions
-from fusion.saved_model.source import (
+from fusion.saved_model.model.copies import copy_file, copy_range, link_file
+from fusion.saved_model.model.source import (
     MANIFEST_FILE,
     MODEL_FILE,
     SPLIT,
     SourceModel,
     read_saved_model,
 )
+from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
+from fusion.saved_model.rewriting.rewrite import (
+    ROUNDING,
+    tolerance_of,
+    verify_models,
+)
+from fusion.saved_model.rewriting.rewrite_options import RewriteOptions
 from fusion.saved_model.split.cuts import Cut
 from fusion.saved_model.split.folder import DENSE, KEY, LOOKUP, ROWS, TABLES
 from fusion.saved_model.split.join import write_joined
 from fusion.saved_model.split.plan import SplitPlan
-from fusion.saved_model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.table_files.keep import VARIABLES, write_rest
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle

@@ -16,8 +16,9 @@ from fusion.passes.analysis.handles import VARIABLE_OPS
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
-from fusion.saved_model.copies import copy_range, same_range
 from fusion.saved_model.errors import ModelError
+from fusion.saved_model.model.copies import copy_range, same_range
+from fusion.saved_model.model.variables import bound_arguments
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys
@@ -34,7 +35,6 @@ from fusion.saved_model.table_files.tensor_bundle import (
     strings_of,
     write_index,
 )
-from fusion.saved_model.variables import bound_arguments
 from fusion.schema.attributes import TABLE_TYPES
 from fusion.schema.names import GROUPED, GROUPED_GATHER, READ_TABLES, SINGLE
 

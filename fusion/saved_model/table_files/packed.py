@@ -23,13 +23,13 @@ from fusion.passes.analysis.handles import Place
 from fusion.passes.pack_tables import Packing, TablePacker, shared_names
 from fusion.runtime.tensorflow.private import as_dtype
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.meta_graph import node_name
+from fusion.saved_model.model.meta_graph import node_name
+from fusion.saved_model.model.variables import bound_arguments
 from fusion.saved_model.table_files.initial import init_op
 from fusion.saved_model.table_files.keep import find_tables, variable_numbers
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.objects import forget_slots
 from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
-from fusion.saved_model.variables import bound_arguments
 from fusion.schema.row_formats import PACKED_FORMATS, pack_rows, packed_words, unpack_rows
 
 FLOAT32 = "float32"

@@ -11,7 +11,7 @@ from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.generator import InputGenerator, Unsupported, input_generators
 from fusion.saved_model.inputs.recorded import recorded_batches
 from fusion.saved_model.inputs.signature import Signature, signatures
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, read_outcomes
 

@@ -16,7 +16,7 @@ from fusion.runtime.registration.library.manifest import read_manifest
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.inputs.recorded import DEFAULT_BATCH_SIZE, recording_advice
 from fusion.saved_model.inputs.signature import Signature, TensorSpec, signatures
-from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.model.source import SourceModel, read_saved_model
 from fusion.saved_model.verify.batches import record_inputs
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.locate import locate

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.inputs.signature import signatures
-from fusion.saved_model.source import SourceModel
+from fusion.saved_model.model.source import SourceModel
 from fusion.saved_model.verify.columns import ColumnPair, Location, Pairing, paired_columns
 from fusion.saved_model.verify.job import Job, Observed, Run
 from fusion.saved_model.verify.outcome import read_outcomes

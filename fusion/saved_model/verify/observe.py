@@ -23,7 +23,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.runtime.tensorflow.private import op_def_registry
 from fusion.saved_model.inputs.signature import Signature, signatures
-from fusion.saved_model.source import FINGERPRINT_FILE, MODEL_FILE
+from fusion.saved_model.model.source import FINGERPRINT_FILE, MODEL_FILE
 from fusion.saved_model.verify.columns import packed_dim, widths_of
 from fusion.saved_model.verify.job import Observed
 from fusion.saved_model.verify.runner import SessionRunner

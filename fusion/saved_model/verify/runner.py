@@ -11,8 +11,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 
-from fusion.saved_model.frozen import loadable
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
+from fusion.saved_model.model.frozen import loadable
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -24,8 +24,8 @@ from fusion.saved_model.child import allow_to_reserve, be_a_safe_child, report_e
 from fusion.saved_model.errors import reason_of
 from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature, signatures
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.batches import Batches
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.observe import observe

@@ -12,7 +12,7 @@ from fusion.saved_model import ModelError
 from fusion.saved_model.bench.feeds import generated_feeds, read_feeds
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
-from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.model.source import SourceModel, read_saved_model
 
 
 def _signature(*inputs: tuple[str, tf.DType, tuple[int, ...] | None]) -> Signature:

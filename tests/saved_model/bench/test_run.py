@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fusion.saved_model import ModelError, VerificationError, bench_models, fuse_saved_model
 from fusion.saved_model.bench import END_TO_END, IN_GRAPH, BenchReport
-from fusion.saved_model.source import MODEL_FILE, read_saved_model
+from fusion.saved_model.model.source import MODEL_FILE, read_saved_model
 from tests.saved_model import frozen_graphs
 
 SHORT: dict[str, Any] = {"seconds": 0.01, "batches": (1, 5)}

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from fusion.saved_model import ModelError
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 
 def _double(name: str) -> tf.types.experimental.PolymorphicFunction:

@@ -13,7 +13,7 @@ from fusion.saved_model.bench.feeds import Feeds, generated_feeds
 from fusion.saved_model.bench.report import IN_GRAPH
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, InGraph, Side
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from tests.saved_model.models import KINDS
 
 MODELS = sorted(KINDS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from fusion.saved_model.inputs.composites import Composite, composite_arguments, flattened_arguments
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 
 def test_parts_are_counted_through_nested_arguments(tmp_path: Path):

@@ -12,7 +12,7 @@ from fusion.saved_model.inputs import dataflow
 from fusion.saved_model.inputs.constraints import Key
 from fusion.saved_model.inputs.dataflow import Meaning, input_meaning
 from fusion.saved_model.inputs.signature import signatures
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from tests.saved_model.models import ROWS
 
 

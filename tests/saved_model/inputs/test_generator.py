@@ -13,7 +13,7 @@ from fusion.saved_model.inputs.generator import InputGenerator, Unsupported
 from fusion.saved_model.inputs.records import Feature, RecordSpec
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
 from fusion.saved_model.inputs.vocabularies import Vocabularies
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 INT64 = tf.int64.as_datatype_enum
 CLEAN = Case("clean", 50)

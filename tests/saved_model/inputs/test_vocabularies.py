@@ -14,7 +14,7 @@ from fusion.saved_model.inputs.cases import Case, Ids
 from fusion.saved_model.inputs.conversions import Conversions, converted
 from fusion.saved_model.inputs.generator import InputGenerator, input_generators
 from fusion.saved_model.inputs.signature import signatures
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 v1 = tf.compat.v1
 

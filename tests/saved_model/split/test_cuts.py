@@ -17,7 +17,7 @@ from fusion.saved_model import (
     rewrite_saved_model,
     split_saved_model,
 )
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 
 v1 = tf.compat.v1
 

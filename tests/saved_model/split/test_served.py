@@ -16,8 +16,8 @@ import fusion
 from fusion.saved_model import ModelError, split_saved_model
 from fusion.saved_model.inputs.generator import input_generators
 from fusion.saved_model.inputs.signature import signatures
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.split import served
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.verify.runner import loaders

@@ -16,9 +16,9 @@ import tensorflow as tf
 import fusion
 from fusion.cli.app import main
 from fusion.saved_model import ModelError, VerificationError, compare, join_saved_model
-from fusion.saved_model.copies import copy_range
-from fusion.saved_model.meta_graph import used_ops
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.copies import copy_range
+from fusion.saved_model.model.meta_graph import used_ops
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.split.folder import is_split
 from fusion.saved_model.split.split import split_saved_model
 from fusion.schema.names import OP_NAMES

@@ -24,7 +24,7 @@ from fusion.saved_model import (
     compare_models,
     rewrite_saved_model,
 )
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.packed import PackedTable
 from fusion.saved_model.table_files.tensor_bundle import read_bundle

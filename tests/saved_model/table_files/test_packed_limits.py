@@ -14,7 +14,7 @@ import tf_keras
 
 import fusion
 from fusion.saved_model import ModelError, Rewrite, RewriteOptions, rewrite_saved_model
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.tensor_bundle import read_bundle
 from fusion.schema.names import READ_TABLES

@@ -17,14 +17,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import fusion
 from fusion.cli.app import main
-from fusion.saved_model import (
-    ModelError,
-    RewriteOptions,
-    compare_models,
-    rewrite_saved_model,
-    stored_tables,
-)
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model import ModelError, RewriteOptions, compare_models, rewrite_saved_model
+from fusion.saved_model.model.source import read_saved_model
+from fusion.saved_model.rewriting import stored_tables
 from fusion.saved_model.table_files.keep import VARIABLES
 from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
 from tests.saved_model import frozen_graphs

@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from fusion.saved_model.source import MODEL_FILE, read_saved_model
+from fusion.saved_model.model.source import MODEL_FILE, read_saved_model
 
 
 def with_table(model: Path, target: Path, name: str) -> Path:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import fusion
 from fusion.saved_model import fuse_saved_model
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.columns import Pairing, paired_columns
 from tests.saved_model.models import COLUMNS
 from tests.saved_model.verify.lookups import IDS, save

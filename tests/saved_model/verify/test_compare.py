@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.saved_model import ModelError, compare_models
-from fusion.saved_model.source import MODEL_FILE, read_saved_model
+from fusion.saved_model.model.source import MODEL_FILE, read_saved_model
 from fusion.saved_model.verify import Verification
 from fusion.saved_model.verify.compare import compare_outcomes
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.inputs.signature import signatures
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.columns import paired_columns
 from fusion.saved_model.verify.observe import Sight, observe
 from tests.saved_model.verify.lookups import save

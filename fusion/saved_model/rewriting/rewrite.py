@@ -15,28 +15,17 @@ from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.targets import Target
-from fusion.saved_model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, graph_errors
-from fusion.saved_model.fingerprint import compute_fingerprint
-from fusion.saved_model.frozen import write_loadable
-from fusion.saved_model.manifest import manifest
-from fusion.saved_model.meta_graph import (
+from fusion.saved_model.model.copies import Progress, copy_file, copy_files
+from fusion.saved_model.model.fingerprint import compute_fingerprint
+from fusion.saved_model.model.frozen import write_loadable
+from fusion.saved_model.model.meta_graph import (
     apply_pass,
     lookup_pass,
     release_of,
     used_ops,
 )
-from fusion.saved_model.networks import Reported
-from fusion.saved_model.rewrite_options import (
-    LEAST_TABLE_BYTES,
-    TABLE_PLACES,
-    CopyObserver,
-    Observer,
-    RewriteOptions,
-    Step,
-)
-from fusion.saved_model.runtimes import FUSED_RUNTIMES, Runtimes
-from fusion.saved_model.source import (
+from fusion.saved_model.model.source import (
     FINGERPRINT_FILE,
     MANIFEST_FILE,
     MODEL_FILE,
@@ -44,8 +33,24 @@ from fusion.saved_model.source import (
     model_files,
     read_saved_model,
 )
-from fusion.saved_model.staging import check_destination, staged_directory, staged_files, write_file
-from fusion.saved_model.stored_tables import store_tables
+from fusion.saved_model.model.staging import (
+    check_destination,
+    staged_directory,
+    staged_files,
+    write_file,
+)
+from fusion.saved_model.rewriting.manifest import manifest
+from fusion.saved_model.rewriting.networks import Reported
+from fusion.saved_model.rewriting.rewrite_options import (
+    LEAST_TABLE_BYTES,
+    TABLE_PLACES,
+    CopyObserver,
+    Observer,
+    RewriteOptions,
+    Step,
+)
+from fusion.saved_model.rewriting.runtimes import FUSED_RUNTIMES, Runtimes
+from fusion.saved_model.rewriting.stored_tables import store_tables
 from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable

@@ -13,8 +13,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
 from fusion.passes.targets import Target
 from fusion.saved_model.errors import graph_errors
-from fusion.saved_model.meta_graph import lookup_pass
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import lookup_pass
+from fusion.saved_model.model.source import read_saved_model
 from fusion.schema.op_history import Release
 
 

@@ -6,8 +6,8 @@ import os
 
 from fusion.passes.graph.view import GraphView
 from fusion.passes.report.report import ColumnReport
-from fusion.saved_model.meta_graph import lookup_pass
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import lookup_pass
+from fusion.saved_model.model.source import read_saved_model
 
 
 def column_views(path: str | os.PathLike[str], column: ColumnReport) -> tuple[GraphView, GraphView]:

@@ -20,9 +20,9 @@ from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import checked_target
 from fusion.runtime.tensorflow.private import ControlStatusCtx, Status, load, load_v1_in_v2
-from fusion.saved_model.networks import Reported
-from fusion.saved_model.rewrite import rewrite_meta_graph
-from fusion.saved_model.source import MANIFEST_FILE
+from fusion.saved_model.model.source import MANIFEST_FILE
+from fusion.saved_model.rewriting.networks import Reported
+from fusion.saved_model.rewriting.rewrite import rewrite_meta_graph
 
 _REPORT = "fusion_report"
 

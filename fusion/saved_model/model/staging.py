@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.other_formats import scheme_of
+from fusion.saved_model.model.other_formats import scheme_of
 
 _PREFIX, _SUFFIX = ".fusion-", ".partial"
 _LOCK = "lock"

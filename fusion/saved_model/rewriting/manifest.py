@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 from fusion.passes.report.report import FusionReport
-from fusion.saved_model.runtimes import Runtimes
-from fusion.saved_model.source import SourceModel, model_files
+from fusion.saved_model.model.source import SourceModel, model_files
+from fusion.saved_model.rewriting.runtimes import Runtimes
 from fusion.saved_model.table_files.packed import PackedTable
 from fusion.saved_model.verify import Verification
 from fusion.version import __version__

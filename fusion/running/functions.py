@@ -20,12 +20,12 @@ from tensorflow.core.function.polymorphism.function_type import (
 )
 
 from fusion.arguments import wrong_type
-from fusion.imported import imported_function
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called
 from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
+from fusion.running.imported import imported_function
 from fusion.runtime.tensorflow.private import (
     AtomicFunction,
     ConcreteFunction,

@@ -18,8 +18,8 @@ from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native import objects, sources
 from fusion.runtime.native.objects import Recipe
 from fusion.saved_model.errors import ModelError, graph_errors
-from fusion.saved_model.meta_graph import lookup_pass
-from fusion.saved_model.source import read_saved_model
+from fusion.saved_model.model.meta_graph import lookup_pass
+from fusion.saved_model.model.source import read_saved_model
 
 #: (the number of the kernel, how many there are, its name) -> nothing, for each that is compiled.
 Progress = Callable[[int, int, str], None]

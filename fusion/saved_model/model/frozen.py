@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from fusion.graphs import final_nodes
 from fusion.passes.graph.signatures import OpSignatures
+from fusion.running.graphs import final_nodes
 from fusion.saved_model.errors import ModelError
 
 KEPT = "fusion_kept_nodes"

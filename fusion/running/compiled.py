@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.functions import Library
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lookup_pass import COMPILED
 from fusion.printable import printable
+from fusion.running.functions import Library
 from fusion.runtime import process
 from fusion.runtime.tensorflow.private import ConcreteFunction, transform
 

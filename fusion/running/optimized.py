@@ -16,10 +16,6 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from fusion.functions import Library, explain_function
-from fusion.graphs import checked_outputs, final_nodes
-from fusion.grappler import observed
-from fusion.imported import imported_graph
 from fusion.ops import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
@@ -31,6 +27,10 @@ from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
+from fusion.running.functions import Library, explain_function
+from fusion.running.graphs import checked_outputs, final_nodes
+from fusion.running.grappler import observed
+from fusion.running.imported import imported_graph
 from fusion.runtime.tensorflow.private import ConcreteFunction, context, handle_data_util
 
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})

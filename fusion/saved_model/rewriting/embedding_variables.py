@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.source import SourceModel, read_saved_model
+from fusion.saved_model.model.source import SourceModel, read_saved_model
 from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.schema.names import KEY_ENTRIES
 from fusion.tables.keyed_rows import TABLE_TENSORS

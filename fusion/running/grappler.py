@@ -21,7 +21,6 @@ from functools import partial
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion import compiled
 from fusion.ops import DEVICES
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_lookups import FuseLookups
@@ -31,7 +30,8 @@ from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
 from fusion.passes.report.report import FusionReport, FusionResult, plainly_named
 from fusion.printable import printable, printable_lines
-from fusion.process_stats import FusionStats, op_stats
+from fusion.running import compiled
+from fusion.running.process_stats import FusionStats, op_stats
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.optimizer.prefilter import Rule

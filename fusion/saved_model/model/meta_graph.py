@@ -15,7 +15,7 @@ from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
 from fusion.runtime.tensorflow.private import constants, op_def_registry, ops
 from fusion.runtime.tensorflow.private import meta_graph as tf_meta_graph
-from fusion.saved_model.variables import variable_search
+from fusion.saved_model.model.variables import variable_search
 from fusion.schema.op_history import Release
 
 

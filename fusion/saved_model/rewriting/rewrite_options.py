@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import Target, checked_runtime, checked_target
-from fusion.saved_model.copies import Progress
+from fusion.saved_model.model.copies import Progress
 from fusion.saved_model.table_files.packed import FLOAT32, TABLE_DTYPES, TableDtypes
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 from fusion.schema.op_history import Release

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.other_formats import way_from, why_not_read
+from fusion.saved_model.model.other_formats import way_from, why_not_read
 
 if TYPE_CHECKING:  # commands look at paths before TensorFlow is imported
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -109,7 +109,7 @@ def _check_file(file: Path) -> None:
 
 
 def _read_frozen_graph(file: Path, outputs: Iterable[str] | None) -> SourceModel:
-    from fusion.saved_model.frozen import as_saved_model, parse_graph
+    from fusion.saved_model.model.frozen import as_saved_model, parse_graph
 
     content = _content(file)
     try:

@@ -14,7 +14,7 @@ from fusion.runtime.cache.processor import Processor
 from fusion.runtime.registration.library.manifest import Manifest
 from fusion.runtime.registration.library.record import LEVELS
 from fusion.saved_model.errors import ModelError
-from fusion.saved_model.warming import nodes_of
+from fusion.saved_model.loading.warming import nodes_of
 
 #: What kernels can be compiled for: a level of processors, or the highest that this machine has.
 NATIVE = "native"

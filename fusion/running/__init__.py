@@ -1,0 +1,1 @@
+"""Running graphs: functions, Sessions and Grappler, whose lookups are fused in place."""

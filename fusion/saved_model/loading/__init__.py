@@ -1,0 +1,1 @@
+"""A SavedModel is loaded: fused on the way, with its kernels ready or in a library."""

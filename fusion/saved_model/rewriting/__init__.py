@@ -1,0 +1,1 @@
+"""A SavedModel is rewritten: what is fused, kept, recorded and written."""
