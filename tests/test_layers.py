@@ -232,7 +232,9 @@ def test_what_is_apart(package: str) -> None:
     assert [module for module in loaded if f"{module}.".startswith(f"{apart}.")] == []
 
 
-@pytest.mark.parametrize("module", ["running.grappler", "saved_model.rewriting", "saved_model.verify"])
+@pytest.mark.parametrize(
+    "module", ["running.grappler", "saved_model.rewriting", "saved_model.verify"]
+)
 def test_networkx_is_for_commands_and_people(module: str) -> None:
     """It takes time and memory of a process that trains, and one that serves need not have it."""
     loaded, stack = set[str](), [f"fusion.{module}"]

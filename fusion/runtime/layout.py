@@ -25,6 +25,8 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 #: Types of fields, which say what a field holds. That of the attribute is `int`, its index.
@@ -74,8 +76,8 @@ class Field(NamedTuple):
         if self.pointee is None:
             return self.layout
         for base in owner.__mro__:
-            if found := getattr(sys.modules[base.__module__], self.pointee, None):
-                return cast(LayoutType, found)
+            with suppress(AttributeError):
+                return cast(LayoutType, attrgetter(self.pointee)(sys.modules[base.__module__]))
         raise NameError(f"{owner.__name__} points to {self.pointee}, which its module lacks")
 
 

@@ -59,8 +59,8 @@ def _unknown(frame: int, device: Any) -> None:
     device.launch("no_kernel", 1, 128, 0)
 
 
-def _not_said(frame: int, device: Any) -> None:
-    name = "fill_numbers" if frame else "mark_firsts"
+def _not_said(frame: Any, device: Any) -> None:
+    name = "fill_numbers" if frame.has_failed else "mark_firsts"
     device.launch(name, 1, 128, 0, 0, 0)
 
 

@@ -21,6 +21,7 @@ from tests.saved_model.forked import Run, Tool
 from tests.saved_model.frozen_graphs import v1_graph, write
 from tests.saved_model.test_rewrite import hashes
 from tests.soak.hostile import judged, kill_rewrites, rewrite_mutants
+from tests.tiers import examples
 
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 """Makes a process that may mount, and whose mounts nobody else sees; mostly without being root."""
@@ -48,7 +49,7 @@ def test_damaged_models_are_refused_or_rewritten_as_verified(
 
 
 def test_killed_rewrites_leave_nothing_or_all(models: Path, tool: Tool, tmp_path: Path):
-    assert kill_rewrites(tool, models / "tf2", tmp_path, 12, "--no-verify") == []
+    assert kill_rewrites(tool, models / "tf2", tmp_path, examples(12), "--no-verify") == []
 
 
 def test_what_killed_runs_left_is_removed_by_the_next_one(models: Path, tmp_path: Path):

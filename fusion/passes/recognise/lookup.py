@@ -42,6 +42,7 @@ from fusion.passes.recognise.stock.products import (
     match_product,
     match_sparse_product,
     products,
+    sparse_products,
 )
 from fusion.passes.recognise.stock.prune import match_prune
 from fusion.passes.recognise.stock.ragged_sums import (
@@ -384,10 +385,6 @@ FORMS: tuple[LookupForm, ...] = (
     LookupForm(SEGMENT_REDUCTIONS, ragged_sums, _match_ragged, GATHERS),
     LookupForm(GATHERS, row_gathers, _at_once(match_rows)),
     LookupForm(PRODUCTS | OTHER_PRODUCTS, products, _at_once(match_product), ENCODINGS),
-    LookupForm(
-        frozenset({SPARSE_PRODUCT}),
-        lambda view: view.named(SPARSE_PRODUCT),
-        _at_once(match_sparse_product),
-    ),
+    LookupForm(frozenset({SPARSE_PRODUCT}), sparse_products, _at_once(match_sparse_product)),
     LookupForm(frozenset({SINGLE}), lambda view: view.named(SINGLE), _at_once(match_whole)),
 )

@@ -26,6 +26,9 @@ from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, 
 from fusion.schema.row_formats import PLAIN
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
+_JOINS = frozenset(["ConcatV2", "Pack"])
+#: What may be in the place of a join, behind an op for many columns.
+_SHAPED = frozenset(["Identity", "Reshape"])
 _MOST_PARTS = 1 << 16
 _DEEPEST = 64
 
@@ -135,12 +138,12 @@ class _Body:
     Attributes:
         view: its graph.
         columns: the name of the column at each location, in file order.
-        concats: what is side by side in each concat, or op for many columns, by node.
+        joins: what is side by side in each join, or op for many columns, by node.
     """
 
     view: GraphView
     columns: dict[Location, str] = field(default_factory=dict)
-    concats: dict[str, tuple[Location, ...]] = field(default_factory=dict)
+    joins: dict[str, tuple[Location, ...]] = field(default_factory=dict)
 
 
 def _bodies(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, _Body]:
@@ -167,8 +170,11 @@ def _body(view: GraphView, search: VariableSearch) -> _Body:
         body.columns.setdefault(at, name)
     flat: dict[Tensor, tuple[Location, ...]] = {}
     for name, node in view.nodes.items():
-        if node.op == "ConcatV2" or (node.op in _GROUPS and len(_outputs(view, name)) == 1):
-            body.concats[name] = _flat(view, Tensor(name), flat)
+        is_shaped = node.op in _SHAPED and len(view.inputs(name)) > 0
+        joined = view.resolve(view.inputs(name)[0]) if is_shaped else Tensor(name)
+        op = view.op(joined.node)
+        if op in _JOINS or (op in _GROUPS and len(_outputs(view, joined.node)) == 1):
+            body.joins[name] = _flat(view, joined, flat)
     return body
 
 
@@ -228,18 +234,18 @@ def _is_copied(view: GraphView, tensor: Tensor, part: int) -> bool:
 def _flat(
     view: GraphView, tensor: Tensor, known: dict[Tensor, tuple[Location, ...]], depth: int = 0
 ) -> tuple[Location, ...]:
-    """Returns the matrices side by side in a tensor, those of nested concats in their place."""
+    """Returns the matrices side by side in a tensor, those of nested joins in their place."""
     tensor = view.resolve(tensor)
     name, op = tensor.node, view.op(tensor.node)
     if tensor in known:
         return known[tensor]
     whole = (Location(view.function, tensor),)
-    if depth > _DEEPEST or (op != "ConcatV2" and op not in _GROUPS):
+    if depth > _DEEPEST or (op not in _JOINS and op not in _GROUPS):
         return whole
     locations: list[Location] = []
-    matrices = view.inputs(name)[:-1] if op == "ConcatV2" else widths_of(view, tensor)
-    for part, matrix in enumerate(matrices):
-        if op == "ConcatV2" or _is_copied(view, tensor, part):
+    inputs = view.inputs(name)[: -1 if op == "ConcatV2" else None]
+    for part, matrix in enumerate(inputs if op in _JOINS else widths_of(view, tensor)):
+        if op in _JOINS or _is_copied(view, tensor, part):
             locations += _flat(view, matrix, known, depth + 1)
         else:
             locations.append(_column_at(view, tensor, part))
@@ -279,10 +285,10 @@ def _pairs(a: _Body, b: _Body) -> Iterator[ColumnPair]:
 
 
 def _counterparts(a: _Body, b: _Body) -> dict[Location, Location]:
-    """Returns what is at the same index of concats that both bodies have."""
+    """Returns what is at the same index of joins that both bodies have."""
     counterparts: dict[Location, Location] = {}
-    for name in a.concats.keys() & b.concats.keys():
-        of_a, of_b = a.concats[name], b.concats[name]
+    for name in a.joins.keys() & b.joins.keys():
+        of_a, of_b = a.joins[name], b.joins[name]
         if len(of_a) == len(of_b):
             for at, other in zip(of_a, of_b, strict=True):
                 counterparts.setdefault(at, other)

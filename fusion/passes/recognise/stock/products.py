@@ -186,6 +186,14 @@ def _refused(
     )
 
 
+def sparse_products(view: GraphView) -> Iterator[str]:
+    """Yields the products of sparse matrices, without the checks of fused ones: these are empty."""
+    for name in view.named(SPARSE_PRODUCT):
+        indices = view.constant(view.inputs(name)[0])
+        if indices is None or indices.size > 0:
+            yield name
+
+
 def match_sparse_product(view: GraphView, product: str) -> Product | NoMatch:
     """Says what the product of a sparse and a dense matrix looks up."""
     indices, values, shape, kernel = view.inputs(product)
