@@ -45,10 +45,10 @@ demo: $(VENV)/.installed ## Train, export, rewrite and compare the wide-and-deep
 # Compiled kernels are kept for other clones of the same sources, which need not compile them again.
 test test-rest test-oldest test-next release: export FUSION_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fusion/kernels
 
-# The tests start some hundred processes, which would compile this project's modules anew each time.
+# The tests start some hundred processes, each of which would compile this project's modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Side by side; what the linters say comes last, lest it is mixed with the progress of the tests.
+# Side by side; the output of the linters is printed last, after the progress of the tests.
 test: $(VENV)/.installed ## Run the linters and the tests of each change, some minutes
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	$(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
@@ -101,9 +101,10 @@ docs: $(DOCS_VENV)/.installed ## Build the site of the documentation, build/site
 release: $(VENV)/.installed ## Build and try what is published, with TensorFlow old and new; upload nothing
 	$(BIN)/python -m tests.release $(if $(URL),--url $(URL))
 
-lint: $(VENV)/.installed ## Run ruff and mypy
+lint: $(VENV)/.installed ## Run ruff, the check of words in prose, and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.words
 	$(BIN)/mypy
 
 clean: ## Remove the environments and everything generated

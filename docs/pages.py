@@ -32,10 +32,10 @@ def linked(page: Path) -> set[Path]:
 
 
 def copy(target: Path) -> None:
-    """Writes all of it into a folder, which is made anew."""
+    """Writes all of it into a folder, after removing what is there."""
     shutil.rmtree(target, ignore_errors=True)
     for path in {STYLE, *pages(), *(file for page in pages() for file in linked(page))}:
-        if path.is_file():  # a link to nothing is MkDocs's to tell
+        if path.is_file():  # MkDocs reports a broken link
             copied = target / path.relative_to(ROOT)
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copied)

@@ -29,7 +29,7 @@ after pruning and filling, `u` the number of distinct ones, `n_p` the number of 
 A released op never changes: models contain it. Where an output is a list of a number that is 0 by
 default (`other_vectors`), a function returns the output before it by itself if there are none, else
 a list. Errors in values are `InvalidArgumentError`. Those of ops for whole columns name the column
-by its number and, if they are set, `column_name` or its item of `column_names`; of an id they tell
+by its number and, if they are set, `column_name` or its item of `column_names`; for an id they give
 the table's rows and the row of the batch. Names change nothing else: no code is compiled for them.
 
 ## Mathematics

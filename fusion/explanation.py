@@ -57,7 +57,7 @@ def explain(
             return explain_graph(model, outputs)
         return explain_optimized_graph(model, outputs)
     if outputs is not None:
-        raise wrong_type("explain", "model", "a GraphDef, of which outputs are named", model)
+        raise wrong_type("explain", "model", "a GraphDef, since outputs are named", model)
     if isinstance(model, ConcreteFunction):
         report = None if under == _REWRITE else explain_optimized_function(model)
         return explain_function(model) if report is None else report

@@ -1,7 +1,7 @@
 """What has to be true of an installation before anything of the package can be imported.
 
-There are several distributions of TensorFlow, so that pip is not told to install one. And others
-have a package of the same name: PyFusion's files would lie in the very folder of ours.
+There are several distributions of TensorFlow, so none is a dependency for pip. And another project
+has a package of the same name: PyFusion's files would lie in the same folder as ours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def require() -> None:
 
 
 def others() -> list[Distribution]:
-    """The distributions besides our own that have a package named as ours."""
+    """The distributions other than ours that have a package of the same name."""
     found = {_name(each): each for each in reversed([*distributions()]) if _has_package(each)}
     found.pop(DISTRIBUTION, None)
     found.pop("", None)  # what is left of one that was removed

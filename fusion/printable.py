@@ -1,6 +1,6 @@
 """Names and messages from models as text that is safe to show.
 
-A model may come from anybody, and protocol buffers hold any text: escape sequences that a terminal
+A model may be untrusted, and protocol buffers hold any text: escape sequences that a terminal
 obeys, line ends that begin a line of their own, marks that turn the direction of writing around,
 characters that XML has no place for.
 """

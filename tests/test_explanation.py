@@ -188,7 +188,7 @@ def test_outputs_of_a_graph(under: str) -> None:
 
 def test_outputs_are_those_of_a_graph(model: Model, saved: Path) -> None:
     for other in (model.__call__.get_concrete_function(), saved):
-        with pytest.raises(TypeError, match="model must be a GraphDef, of which outputs are named"):
+        with pytest.raises(TypeError, match="model must be a GraphDef, since outputs are named"):
             fusion.explain(other, outputs=["x"])
 
 

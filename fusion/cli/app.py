@@ -80,21 +80,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with ended_by_signals():
                 status = _run(command_line, failures)
         except (click.Abort, KeyboardInterrupt) as stop:
-            status = failures.tell(message(stop), exit_status(stop))
+            status = failures.report(message(stop), exit_status(stop))
         sys.stdout.flush()
     except OSError as error:  # of standard output
-        # Python flushes at its end, and would tell of the error again.
+        # Python flushes when it exits, and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return _BROKEN_PIPE
-        if (text := _unwritten(error) or str(error)) != failures.told:
+        if (text := _unwritten(error) or str(error)) != failures.reported:
             print(f"fusion: error: {text}", file=sys.stderr)
         return USAGE
     return status
 
 
 def _unwritten(error: OSError) -> str | None:
-    """Why something could not be written; Python tells no name then."""
+    """Why something could not be written; the error has no file name then."""
     if error.filename is None and error.errno in _CANNOT_WRITE:
         return f"cannot write: {os.strerror(error.errno).lower()}"
     return None
@@ -111,13 +111,13 @@ def _run(command_line: list[str], failures: _Failures) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "fusion"
         text = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
-        return failures.tell(f"{text}; see `{command} --help`", USAGE)
+        return failures.report(f"{text}; see `{command} --help`", USAGE)
     except TooFewColumnsError as error:
-        return failures.tell(str(error), TOO_FEW, error.fields)
+        return failures.report(str(error), TOO_FEW, error.fields)
     except BrokenPipeError:
         raise
     except Exception as error:
-        return failures.tell(*_explained(error))
+        return failures.report(*_explained(error))
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -138,23 +138,23 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 class _Failures:
-    """How a command line tells of an error: in a line, and with --json as an object, too.
+    """Reports the errors of a command line: each in a line, and with --json as an object, too.
 
     Attributes:
-        told: the last message.
+        reported: the last message.
     """
 
     def __init__(self, command_line: list[str], verbose: bool) -> None:
-        """Tells of those of a command line; `verbose` has the trace shown."""
-        self.told = ""
+        """Takes the command line; `verbose` has the trace shown."""
+        self.reported = ""
         self._verbose, self._is_json = verbose, "--json" in command_line
         names = [word for word in command_line if not word.startswith("-")]
         group = cli.commands.get(names[0]) if names else None
         self._command = " ".join(names[: 2 if isinstance(group, click.Group) else 1])
 
-    def tell(self, message: str, status: int, fields: Mapping[str, Any] | None = None) -> int:
-        """Tells of one, with what was found all the same; returns the exit status."""
-        self.told = message
+    def report(self, message: str, status: int, fields: Mapping[str, Any] | None = None) -> int:
+        """Reports an error, with results that were found before it; returns the exit status."""
+        self.reported = message
         if self._verbose:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
         print(f"fusion: error: {printable(message)}", file=sys.stderr)

@@ -30,7 +30,7 @@ class _Console(Console):
     """One that leaves it to the program what happens when its reader is gone."""
 
     def on_broken_pipe(self) -> None:
-        """Has `main` tell it by the exit status."""
+        """Lets `main` report it by the exit status."""
         raise BrokenPipeError
 
 

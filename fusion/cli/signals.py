@@ -40,12 +40,12 @@ class _Interrupts:
         """Handles the alarm."""
         raise KeyboardInterrupt(self._number)
 
-    def unraisable(self, told: Any) -> None:
-        """Hears of exceptions that Python could not raise: once interrupted, of no interest."""
-        if isinstance(told.exc_value, KeyboardInterrupt):
+    def unraisable(self, failure: Any) -> None:
+        """Receives exceptions that Python could not raise; ignores them once interrupted."""
+        if isinstance(failure.exc_value, KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
         elif not self._number:
-            sys.__unraisablehook__(told)
+            sys.__unraisablehook__(failure)
 
 
 @contextmanager

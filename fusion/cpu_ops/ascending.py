@@ -19,7 +19,7 @@ _DIGITS = 1 << _BITS
 
 @jit
 def sort_keys(numbering: Numbering, key_count: int, end: int, lists: tuple[int, int, int]) -> None:
-    """Sorts the distinct ids of a column, and numbers its entries anew.
+    """Sorts the distinct ids of a column, and renumbers its entries.
 
     Args:
       key_count: how many ids there are.

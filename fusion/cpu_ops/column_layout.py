@@ -13,7 +13,7 @@ from fusion.schema.columns import Column
 
 
 class ColumnAttrs(LayoutOf, record=Column):
-    """A column, and what its kernels need to know besides.
+    """A column, and what else its kernels need to know.
 
     Of the column, strings are indices among those allowed, floats are doubles, flags 0 or 1. The
     addresses and what leads to memory are of compiled code.

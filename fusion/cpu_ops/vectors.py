@@ -106,8 +106,8 @@ def _larger(*, keeps_nan: bool) -> Any:
             one, another = (builder.extract_value(each, index) for each in (tile, other))
             value = builder.select(builder.fcmp_ordered(">", one, another), one, another)
             if keeps_nan:
-                # Another value than `one`, lest LLVM makes one choice of two: that above is an
-                # instruction of processors, which may take denormals for zeros, as in stock.
+                # Another value than `one`, so that LLVM does not merge the two selects: that above
+                # is one instruction, which may take denormals for zeros, as in stock.
                 has_nan = builder.fcmp_unordered("uno", one, another)
                 value = builder.select(has_nan, builder.fadd(one, another), value)
             result = builder.insert_value(result, value, index)

@@ -43,7 +43,7 @@ class ParquetLoader(tf.data.Dataset):
         num_rows: rows of an epoch, of this replica.
         num_rows_processed: rows of the last iteration that were read so far.
         seconds_waited: how long the last iteration waited for rows that were not read yet; the rest
-            of its time it took batches, or whoever iterates did something else.
+            of its time it made batches, or the consumer did something else.
         seed: that of the arguments, or the one that was drawn.
         skipped: what was left out, a list of `Skipped(path, rows, reason)`.
     """
@@ -216,7 +216,7 @@ class ParquetLoader(tf.data.Dataset):
         return dataset.with_options(options)
 
     def _timed(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-        """The same chunks; counts how long whoever asks for them waits."""
+        """The same chunks; counts how long their consumer waits."""
 
         def begin(number: np.int64) -> None:
             if number == 0:

@@ -58,7 +58,7 @@ def open_files(
     Args:
         locations: of files.
         request: the columns.
-        skip: is told of files that are left out since they cannot be read; None to raise.
+        skip: is called for each file that is left out since it cannot be read; None to raise.
 
     Raises:
         DataError: a file cannot be read or has other columns, or there is none that can.

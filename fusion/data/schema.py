@@ -114,9 +114,9 @@ class Request:
     def __post_init__(self) -> None:
         for argument in ("forms", "sparse_max", "dtypes", "fill_values"):
             if others := sorted({*getattr(self, argument)} - {*self.roles}):
-                told = "sparse_names or ragged_names" if argument == "forms" else argument
+                shown = "sparse_names or ragged_names" if argument == "forms" else argument
                 raise ValueError(
-                    f"{told}: {', '.join(others)} is among none of label_names, cat_names and "
+                    f"{shown}: {', '.join(others)} is among none of label_names, cat_names and "
                     "cont_names"
                 )
 

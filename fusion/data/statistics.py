@@ -1,4 +1,4 @@
-"""What the statistics of Parquet files tell, without reading rows."""
+"""What the statistics of Parquet files contain, without reading rows."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def dump(
     for dumped in found:
         if isinstance(dumped.table, Sharded) and dumped.table.replicas.peers is not None:
             raise NotImplementedError(
-                f"sharded table {dumped.name!r} has its rows in several processes, of which none "
-                "can dump all: save it by tf.train.Checkpoint, and dump it where one process "
+                f"sharded table {dumped.name!r} has its rows in several processes, and none can "
+                "dump all: save it by tf.train.Checkpoint, and dump it where one process "
                 "restores that"
             )
     with files.new_folder(path) as folder:
@@ -180,7 +180,7 @@ def _of_table(name: str, table: Any, optimizer: Any) -> _Dumped:
         rows = KeyedRows(name, table, [list(own.values()) for own in slots])
     elif isinstance(table, tf.Variable) and table.shape.rank == 2:
         if embedding_variable_of(table) is not None or shard_of(table) is not None:
-            raise TypeError(f"tables must have the whole of which {table.name!r} is a variable")
+            raise TypeError(f"tables must have the whole table, not its variable {table.name!r}")
         slots = [states_of(optimizer, table, name)]
         layout = Layout.of_mode("distributed", int(table.shape[0]), 1)
         variables = [_copies(variable) for variable in (table, *slots[0].values())]

@@ -82,7 +82,7 @@ class Exchange:
         @tf.custom_gradient
         def moved(*parts: tf.Tensor) -> Any:
             def back(*gradients: tf.Tensor) -> list[tf.Tensor]:
-                # Nobody's tape knows of what others did with what came from them.
+                # A tape does not record what other replicas computed from its gradients.
                 come = self.exchange(GRADIENTS, gradients, sent)
                 message = "gradients of sharded tables that came from other replicas"
                 return [tf.raw_ops.PreventGradient(input=x, message=message) for x in come]
@@ -138,7 +138,7 @@ class Threads(Exchange):
 
 
 class Peers(Exchange):
-    """The processes of a strategy, of which each has one replica.
+    """The processes of a strategy that has one replica in each.
 
     Attributes:
       rank: the number of this one.

@@ -95,7 +95,7 @@ def _is_of_elements(initializer: Any) -> bool:
 def _elements(
     initializer: Any, dimension: int, dtype: tf.DType, seed: int, first: int, stop: int
 ) -> tf.Tensor:
-    """A block of an initializer of which each has its own seed.
+    """A block of the rows of an initializer; each block has its own seed.
 
     That of the first block is the initializer's: a table of one block has the rows that a variable
     would have.

@@ -146,16 +146,16 @@ def _from_others(wanted: Sequence[_Wanted], exchange: Exchange) -> list[list[tf.
         [tf.stack([tf.size(one.requests[r][0]) for r in replicas]) for one in wanted], 1
     )
     number, bad = _bad_id(wanted)
-    told = tf.concat([[number], tf.bitcast(bad, tf.int32)], 0)
+    errors = tf.concat([[number], tf.bitcast(bad, tf.int32)], 0)
     size = tf.constant(len(wanted) + 3, tf.int64)
-    messages = [tf.concat([counts[r], told], 0) for r in replicas]
+    messages = [tf.concat([counts[r], errors], 0) for r in replicas]
     answers = exchange.exchange(COUNTS, messages, [size for _ in replicas])
     asked = [answer[:-3] for answer in answers]
     numbers = tf.stack([answer[-3] for answer in answers])
     first = tf.argmax(numbers, output_type=tf.int32)
     bad = tf.bitcast(tf.stack([answer[-2:] for answer in answers])[first], tf.int64)
     checked = _check(wanted, numbers[first], bad, first)
-    # Nothing more is on its way to or from anyone when a step ends in this error.
+    # No more messages are on their way when a step ends in this error.
     with tf.control_dependencies([] if checked is None else [checked]):
         asked = [tf.identity(numbers) for numbers in asked]
         parts = [_packed([one.requests[r] for one in wanted]) for r in replicas]
@@ -188,7 +188,7 @@ def _packed(requests: Sequence[Request]) -> tf.Tensor:
 def _unpacked(
     message: tf.Tensor, asked: tf.Tensor, dtypes: Sequence[Sequence[tf.DType]]
 ) -> list[Request]:
-    """The requests of a message, of which those of each table have so many elements."""
+    """The requests of a message, which has `asked` elements for each table."""
     each = [(number, dtype) for number, own in enumerate(dtypes) for dtype in own]
     sizes = tf.stack([asked[number] * (dtype.size // 4) for number, dtype in each])
     pieces = tf.split(message, sizes, num=len(each))

@@ -128,7 +128,7 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
         return getattr(self, f"part_{replica}").embedding_lookup(*request)
 
     def no_rows(self, replica: int) -> tf.Tensor:
-        """No rows of a shard, whose gradient nobody asks for while it is frozen."""
+        """No rows of a shard, without a gradient while it is frozen."""
         with contextlib.nullcontext() if self.is_trained() else record.stop_recording():
             return gather_from(self.shards[replica], tf.zeros([0], tf.int64))
 

@@ -137,7 +137,7 @@ class ShardedTable(tf.Module, Sharded):
         self, ids: tf.Tensor, counts: tf.Tensor | None = None
     ) -> tuple[list[Request], tf.Tensor]:
         """The rows of the shards that have these ids, by their numbers there."""
-        del counts  # nobody notes them
+        del counts  # they are not recorded
         distinct, places, _ = ops.unique_with_counts_v3(input=ids)
         distinct, layout = tf.cast(distinct, tf.int32), self.layout
         if layout.owner is not None or layout.count == 1:

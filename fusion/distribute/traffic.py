@@ -160,7 +160,7 @@ def row_sharded_messages(replicas: int) -> int:
 def replicated_traffic(
     table: Table, replicas: int, batch_size: int, alpha: float | None = None
 ) -> Traffic:
-    """What a replica sends for a table of which each has a copy; arguments as before.
+    """What a replica sends for a table that each replica has a copy of; arguments as before.
 
     All gather the distinct ids and the gradients of their rows of each. In a ring every replica
     sends on what it receives, but to the one from which it comes.

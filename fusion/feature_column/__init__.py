@@ -36,7 +36,7 @@ _LAYERS = {
 }
 
 # Keras finds a layer in a file only if its class has been imported. Where one is in use,
-# TensorFlow has imported it by now; nobody else pays for it.
+# TensorFlow has imported it by now; other programs do not pay for it.
 for _modules in _LAYERS.values():
     for _package, _module in _modules.items():
         if _package in sys.modules:

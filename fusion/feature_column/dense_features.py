@@ -77,8 +77,8 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
     [B, k], SparseTensors, RaggedTensors, or KerasTensors of them. In a dense categorical feature
     -1 and "" mean "missing". A list feature may be given as `<name>__values` [n] or [n, 1] and
     `<name>__offsets`, the index in values where each row starts: [B, 1], or [B], or [B + 1] with n
-    at its end. [B] and [B + 1] are told apart by the other features' number of rows; without any
-    they are [B].
+    at its end. [B] and [B + 1] are distinguished by the other features' number of rows; without
+    any they are [B].
 
     Args:
       feature_columns: dense columns, of `tf.feature_column` or of this package.
@@ -143,7 +143,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         their gradients. With None each column has ops of its own.
         """
         if in_symbolic_scope():
-            # Keras wants to know the shape, and does not tell the dtypes of the features.
+            # Keras wants to know the shape, and does not pass the dtypes of the features.
             return tf.compat.v1.placeholder(tf.float32, self._output_shape(features))
         check_not_compiled(self.name)
         tensors = as_tensors(features, self._columns.names)

@@ -81,8 +81,8 @@ def as_tensors(
 
     A feature `name` is given as a Tensor, a SparseTensor or a RaggedTensor of that name, or as
     `<name>__values` [n] or [n, 1] with `<name>__offsets`, the index in values where each row
-    starts: int32 or int64 [B, 1], or [B], or [B + 1] with n at its end. [B] and [B + 1] are told
-    apart by the number of rows of the other features; without any, they are [B].
+    starts: int32 or int64 [B, 1], or [B], or [B + 1] with n at its end. [B] and [B + 1] are
+    distinguished by the number of rows of the other features; without any, they are [B].
 
     Raises:
       ValueError: what `check_names` says; shapes or dtypes that no pair can have.
@@ -135,7 +135,7 @@ def _as_vector(tensor: Any, name: str, shapes: str) -> tf.Tensor:
 
 
 def _rows(single: Mapping[str, Any], offsets: Iterable[tf.Tensor]) -> tf.Tensor | None:
-    """The number of rows, int64 [], or None if only offsets [?] could tell."""
+    """The number of rows, int64 [], or None if it only depends on offsets [?]."""
     for name, tensor in single.items():
         if isinstance(tensor, tf.SparseTensor):
             return tensor.dense_shape[0]

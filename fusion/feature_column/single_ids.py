@@ -114,7 +114,7 @@ def _buckets(column: Any, buckets: tf.Tensor) -> tf.Tensor | None:
 
 def _transformed(column: Any, values: tf.Tensor, state: Any) -> tf.Tensor:
     """The column's ids of values [B], missing ones treated as any other."""
-    # The columns want a sparse tensor and compute on its values. Nobody looks at the indices: in a
+    # The columns want a sparse tensor and compute on its values. The indices are not read: in a
     # graph they are not even computed.
     indices = tf.zeros(tf.stack([tf.size(values), 2]), tf.int64)
     sparse = tf.SparseTensor(indices, values, [1, 1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["accelerate", "layers"]
 
 # A Keras finds a layer in a file only if its class has been imported. Where one is in use,
-# TensorFlow has imported it by now; nobody else pays for it.
+# TensorFlow has imported it by now; other programs do not pay for it.
 for _package, _module in (("keras", "keras3"), ("tf_keras", "tf_keras")):
     if _package in sys.modules:
         importlib.import_module(f"fusion.keras.{_module}")

@@ -15,7 +15,7 @@ from fusion.printable import printable
 
 #: What Keras keeps of a model that it has traced.
 _TRACED = ("train_function", "test_function", "predict_function")
-#: Optimizers that write single rows of a table, besides SGD and RMSprop without momentum.
+#: Optimizers that write single rows of a table; so do SGD and RMSprop without momentum.
 _ROW_WRITERS = (keras.optimizers.Adagrad, keras.optimizers.Adadelta)
 
 
@@ -74,8 +74,8 @@ def accelerate(model: keras.Layer) -> AccelerationReport:
     """Makes each `keras.layers.Embedding` of a model a `fusion.keras.layers.Embedding`, in place.
 
     Layers stay the same objects, with their weights, names and places in the model; optimizers
-    keep their variables. What Keras has traced of the model is traced anew. Results stay the same,
-    to the bit. A second call changes nothing.
+    keep their variables. What Keras has traced of the model is traced again. Results stay the
+    same, to the bit. A second call changes nothing.
 
     Functions that the program itself has traced, and models around this one that have run, go on as
     they were: accelerate the outermost model. Compile it before: layers stay as they are where the
@@ -158,7 +158,7 @@ def _writes_rows(optimizer: Any) -> bool:
 
 
 def _forget_traces(layer: Any) -> None:
-    """Lets Keras trace a model anew."""
+    """Lets Keras trace a model again."""
     if isinstance(layer, keras.Model):
         for name in _TRACED:
             if getattr(layer, name, None) is not None:

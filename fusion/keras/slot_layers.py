@@ -24,7 +24,7 @@ _INT64 = -(2**63), 2**63 - 1
 
 
 class SlotTable(_Layer):
-    """A base before a Keras's layer: the table of all slots, and what both layers are told.
+    """A base before a Keras's layer: the table of all slots, and the arguments of both layers.
 
     Args:
       input_dim: rows of the table; None: keys have no bound, and the table is an
@@ -38,7 +38,7 @@ class SlotTable(_Layer):
       mode: "distributed" or "localized:k": the table is a `fusion.distribute.ShardedTable` over the
         replicas in whose scope the layer is built. Its rows depend on the initializer's seed, or
         the layer's name if that has none; see there which make no more than a shard in a process.
-        None for a table of which each has all rows.
+        None for a table whose rows are all in each replica.
       **kwargs: of a layer of the Keras.
     """
 

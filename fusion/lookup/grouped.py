@@ -32,7 +32,7 @@ class Lookup:
       ids: `SparseTensor` or `RaggedTensor` of rank 2, or `Tensor` [B, L], all int32 or int64.
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
-      name: what messages call it, besides the table's name; can be a name scope.
+      name: its name in messages, beside the table's; can be a name scope.
       ignored_id: of a Tensor of ids what stands for no id; None for none.
       sum_order: how rows are added, as the attr of GroupedEmbeddingLookup; for `grouped_lookup`.
     """
@@ -274,7 +274,7 @@ def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tens
 
 
 def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
-    """The inputs of an op for these columns, besides their tables; no ids are buckets of values."""
+    """The inputs of an op for these columns, without tables; no ids are buckets of values."""
     return {
         "ids": [part.ids for part in parts],
         "entry_rows": [part.entry_rows for part in parts],

@@ -33,7 +33,7 @@ def lookup_sparse(
     Args:
       params: a table, or a list of tables if `sp_ids` is a list. A table is a Variable or Tensor
         [rows, D], an `EmbeddingVariable`, a `fusion.distribute.ShardedTable` or
-        `ShardedEmbeddingVariable`, or what `fused_safe_embedding_lookup_sparse` takes besides;
+        `ShardedEmbeddingVariable`, or another that `fused_safe_embedding_lookup_sparse` takes;
         dtypes and D may differ. The rows of all sharded ones come in one exchange.
       sp_ids: ids of each table, int32 or int64: `SparseTensor` [B, any] (or of a higher rank), or
         `RaggedTensor` [B, (any)]. B is one number for all tables that share ops.

@@ -49,8 +49,8 @@ def slots_lookup(
 
     Args:
       table: for all slots: Variable or Tensor [rows, D], an `EmbeddingVariable`, a
-        `fusion.distribute.ShardedTable` or `ShardedEmbeddingVariable`, or what
-        `fused_safe_embedding_lookup_sparse` takes besides.
+        `fusion.distribute.ShardedTable` or `ShardedEmbeddingVariable`, or another table that
+        `fused_safe_embedding_lookup_sparse` takes.
       keys: int32 or int64, `Tensor` [B, slots, nnz], or `RaggedTensor` [B, slots, (nnz)] with as
         many slots in each row (`uniform_row_length`).
       combiner: "sum", "mean" (also None) or "sqrtn".

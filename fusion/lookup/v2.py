@@ -18,7 +18,7 @@ def lookup_rows(
     dtype = shards[0].dtype.base_dtype
     weight_values = tf.ones([1], dtype) if weights is None else weights
     if options.row_count == "last_row":
-        # Nothing to prune or fill, and rows may exceed the dense shape, which nobody looks at.
+        # Nothing to prune or fill, and rows may exceed the dense shape, which is not read.
         values, indices = ids.values, ids.indices
         is_row_empty = tf.zeros([0], tf.bool)
     else:

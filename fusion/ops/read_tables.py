@@ -2,7 +2,7 @@
 
 ReadVariableOp copies a variable whole once its rows have been gathered or changed one by one, and
 where it does not, the next change of a row copies it. This op takes part in TensorFlow's sparse
-access instead, as ResourceGather and the sparse optimizers do: nobody copies anything, and a row
+access instead, as ResourceGather and the sparse optimizers do: nothing is copied, and a row
 that is changed while it is looked up may be read half changed, as by a gather beside Keras's
 optimizers. What replaces a variable as a whole leaves this op's result as it was.
 """

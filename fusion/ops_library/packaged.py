@@ -27,7 +27,7 @@ def recipes() -> dict[str, Recipe]:
 
 
 def write() -> int:
-    """Writes those that are not there, by way of the kernel cache; tells how many there are."""
+    """Writes those that are missing, by way of the kernel cache; returns the number of all."""
     files, wanted = kernel_cache.packaged(), recipes()
 
     def make(name: str, recipe: Recipe) -> None:

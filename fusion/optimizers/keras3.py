@@ -29,7 +29,7 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
             self,
             self.gradient_accumulation_steps,
             "gradient_accumulation_steps",
-            "accumulated gradients are dense and do not tell which rows had one",
+            "accumulated gradients are dense and do not show which rows had one",
         )
         rows.refuse(
             self,
@@ -201,8 +201,8 @@ class LazyMomentum(rows.Momentum, _RowSparse, keras.optimizers.SGD):
     they are; SGD decays m and moves each row that ever had a gradient. With a dense gradient it is
     SGD. tf_keras' `optimizers.legacy.SGD` does the same as this class.
 
-    Arguments are SGD's, of which `learning_rate` and `momentum` must be given; `weight_decay` acts
-    on the rows of the gradient. Optimizer variables are SGD's too: each can restore the other's
+    Arguments are SGD's; `learning_rate` and `momentum` must be given. `weight_decay` acts on the
+    rows of the gradient. Optimizer variables are SGD's too: each can restore the other's
     checkpoints.
 
     Raises:

@@ -161,7 +161,7 @@ def _refuse_unknown(plan: Plan, edit: GraphEdit, runtime: Release) -> dict[str, 
 def _is_in_vain(edit: GraphEdit) -> bool:
     """Whether an edit makes the ops that are there already, as of lookups that the pass has made.
 
-    Constants do not count, of which equal ones become one.
+    Constants do not count, since equal ones become one.
     """
     return _ops(edit.build()) == _ops(edit.view.nodes.values())
 

@@ -33,8 +33,8 @@ class FuseLookups(LookupPass):
     """Replaces stock embedding lookups by fused ops.
 
     Attributes:
-        runs: whether the main graph is about to run: nobody but its own nodes change its tables
-            then, as far as stock could tell.
+        runs: whether the main graph is about to run: only its own nodes change its tables then,
+            as far as stock could see.
     """
 
     runs: bool = False

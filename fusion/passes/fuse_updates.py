@@ -195,7 +195,7 @@ class _Verdicts:
         return update if refusal is None else refusal
 
     def _table(self, component: Component) -> Tensor:
-        """The variable that somebody else reads; if that is none or several, what changes last."""
+        """The variable with other consumers; if there is not exactly one, the last to change."""
         own = {n for w in component.writes for v in w.value.walk() for n in v.nodes}
         own |= {write.node for write in component.writes}
         read = [v for v in component.variables if not own.issuperset(self._users(v))]

@@ -92,7 +92,7 @@ def movable_reads(view: GraphView) -> list[TableRead]:
 
 
 def _reads(view: GraphView) -> Iterator[TableRead]:
-    """Yields reads of variables whose rows are written, of which nobody needs more than rows."""
+    """Yields reads of variables whose rows are written, and of which only rows are read."""
     for name in view.named("ReadVariableOp"):
         source = _source(view, name)
         if view.type_attr(name, "dtype") not in TABLE_TYPES or has_other_handles(view, source):

@@ -1,7 +1,7 @@
 """Lookups in packed tables in place of those in plain ones.
 
-What a packed row is, `schema.row_formats` says. A table can be packed if all that reads it can be
-told so: ops for whole lookups get its format as an attr, and a plain gather becomes such an op:
+What a packed row is, `schema.row_formats` says. A table can be packed if all its consumers support
+that: ops for whole lookups get its format as an attr, and a plain gather becomes such an op:
 
     ResourceGather  becomes  ReadEmbeddingTables -> FusedEmbeddingLookup(form="each") -> Reshape
 """
@@ -69,7 +69,7 @@ class _Read:
 
 
 class TablePacker:
-    """Tells which tables of a graph can be packed, and has the graph read packed ones.
+    """Finds the tables of a graph that can be packed, and has the graph read packed ones.
 
     Args:
         graph_def: the graph.
@@ -285,7 +285,7 @@ def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
 
 
 def _set_format(node: node_def_pb2.NodeDef, position: int, packing: Packing) -> None:
-    """Tells an op for whole lookups that the rows of one of its tables are packed."""
+    """Sets the attrs of an op for whole lookups for one table with packed rows."""
     set_types(node, **{PACKED_ATTR.name: types_pb2.DT_UINT8})
     if node.op == SINGLE:
         set_attrs(node, row_format=packing.row_format, dim=packing.dimension)

@@ -90,7 +90,7 @@ class _Ungroup:
         if results == [Tensor(name)]:
             self._replace(name, results[0])
             return
-        # Whoever knows the outputs by the op's name, or waits for it, goes on doing so.
+        # Fetches of the outputs by the op's name, and control edges from it, stay valid.
         node = build.node("results", "IdentityN")
         node.name = name
         build.inputs(node, *results)

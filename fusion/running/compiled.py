@@ -1,7 +1,7 @@
 """A warning about lookups that XLA compiles: `fusion.enable` never sees them.
 
-TensorFlow optimizes no function that XLA compiles as a whole, and shows it to nobody. But it calls
-back for each tf.function that is traced, by whomever: by Keras, too, which compiles such functions.
+TensorFlow optimizes no function that XLA compiles as a whole, and passes it to no optimizer. But it
+calls back for each tf.function that is traced, also by Keras, which compiles such functions.
 """
 
 from __future__ import annotations

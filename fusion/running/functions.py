@@ -40,7 +40,7 @@ from fusion.runtime.tensorflow.private import (
 )
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# Written anew, from what the rebuilt graph says, when a function is made of it.
+# Derived again, from the rebuilt graph, when a function is made of it.
 _DERIVED_ATTRIBUTES = ("_input_shapes", "_construction_context")
 
 
@@ -52,9 +52,9 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
     variables alive. Gradients flow as through the original, which stays as it is, and
     `tf.saved_model.save` takes the result as a signature.
 
-    What was fused, and why the rest was not, `fusion.explain(concrete_function, under="rewrite")`
-    tells, asked about the original. A function in which nothing can be fused, also one compiled by
-    XLA, is returned itself.
+    `fusion.explain(concrete_function, under="rewrite")` of the original shows what was fused, and
+    why the rest was not. A function in which nothing can be fused, also one compiled by XLA, is
+    returned itself.
 
     Args:
         concrete_function: what `tf.function(...).get_concrete_function(...)` returns, or a

@@ -98,7 +98,7 @@ def _networks(graph_def: graph_pb2.GraphDef, lookups: LookupPass, report: Fusion
 
 @contextmanager
 def _graph_errors(argument: str) -> Iterator[None]:
-    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    """Turns any exception on a malformed graph into one error."""
     try:
         yield
     except Exception as error:

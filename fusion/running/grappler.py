@@ -67,7 +67,7 @@ class _State:
         os.register_at_fork(after_in_child=self.renew_after_fork)
 
     def renew_lock(self) -> None:
-        # A handler of signals may ask for `stats` in the midst of what the main thread does here.
+        # A signal handler may call `stats` while the main thread holds this lock.
         self.lock = threading.RLock()
 
     def renew_after_fork(self) -> None:
@@ -161,14 +161,14 @@ def fused() -> Iterator[None]:
 
 @contextmanager
 def observed(observer: Observer, awaited: frozenset[str]) -> Iterator[None]:
-    """Tells what would be fused in what TensorFlow optimizes on this thread, whatever the switch.
+    """Reports what would be fused in what TensorFlow optimizes on this thread, enabled or not.
 
     The graphs stay as they are while the scope lasts. None of that is counted or shown by `stats`;
     an error in it leaves the scope.
 
     Args:
         observer: is called with each graph.
-        awaited: fetched nodes of which nobody reads a value.
+        awaited: fetched nodes whose values are not read.
 
     Raises:
         tf.errors.UnimplementedError: as `enable`.
@@ -252,7 +252,7 @@ def _optimize(item: plugin.Item) -> bytes | None:
 
 
 def _log(report: FusionReport) -> None:
-    """Has the log tell what became of a graph with lookups."""
+    """Logs what became of a graph with lookups."""
     left = [one for one in report.columns if not one.fused and not one.fused_before]
     for column in left:
         where = printable(column.name), printable(column.reason), printable(column.node)
@@ -280,8 +280,8 @@ def _fuse(
 
     Args:
         item: the graph.
-        not_read: fetched nodes of which nobody reads a value.
-        is_observed: whether the graph stays as it is, and shall be told all.
+        not_read: fetched nodes whose values are not read.
+        is_observed: whether the graph stays as it is, and all its columns are to be reported.
     """
     graph_def = graph_pb2.GraphDef.FromString(item.graph_def())
     preserve, awaited = item.nodes_to_preserve(), frozenset[str]()
@@ -310,7 +310,7 @@ def _serialized_result(result: FusionResult) -> bytes | None:
     """Returns a new graph whose nodes have their kernels ready; None if it is the old one."""
     if not result.modified:
         return None
-    # Whoever has Python's lock may wait for the very thread that makes the kernels.
+    # The thread that has Python's lock may wait for the one that makes the kernels.
     op_kernels.prepare(result.graph_def.node)
     return result.graph_def.SerializeToString()
 
@@ -340,7 +340,7 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
         return report
     if not report.updates:
         return last
-    # Of columns the first look told more, of updates the last one.
+    # The first report has more on columns, the last one on updates.
     return replace(last, updates=report.updates, nodes_after=report.nodes_after)
 
 

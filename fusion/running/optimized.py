@@ -118,7 +118,7 @@ class _Run:
         options: what is fed and fetched.
         config: of the session.
         variables: those behind arguments, by argument.
-        awaited: fetched nodes of which nobody reads a value.
+        awaited: fetched nodes whose values are not read.
         function: the name of a function that runs on its own.
     """
 
@@ -137,7 +137,7 @@ class _Run:
             bound = (("", argument, variable) for argument, variable in self.variables.items())
             reports.append(named_columns(report, VariableSearch(seen, bound)))
 
-        # As tf.function does, not as sessions do unless they are told so.
+        # As tf.function does; sessions do so only if configured.
         self.config.allow_soft_placement = True
         try:
             graph = _imported(self.graph_def)
@@ -222,7 +222,7 @@ def _explained(
         graph_def: the graph.
         runs: of it.
         others: what is said of columns as they are, for those in functions that XLA compiles, which
-            TensorFlow shows to nobody.
+            TensorFlow passes to no optimizer.
     """
     library = {f.signature.name: f for f in graph_def.library.function}
     apart = (library[name] for name in _functions_apart(graph_def, library))

@@ -29,7 +29,7 @@ _PROCESS_METRICS = (
     ("updates_fused", 1, "updates_fused", "gauge", "updates of tables replaced in these graphs"),
     ("milliseconds", 1e-3, "optimizer_seconds_total", "counter", "time spent on these graphs"),
     ("failures", 1, "failures_total", "counter", "graphs left alone because of an error"),
-    ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for want of Python's lock"),
+    ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for lack of Python's lock"),
 )
 
 

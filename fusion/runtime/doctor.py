@@ -119,8 +119,8 @@ def _cache() -> list[Fact]:
 
 def _folder_text(state: FolderState, is_first: bool) -> str:
     if not state.is_used:
-        mend = f"; mend it by `{state.mend}`" if state.mend else ""
-        return f"{state.path} is not used: {state.problem}{mend}"
+        fix = f"; fix it with `{state.fix_command}`" if state.fix_command else ""
+        return f"{state.path} is not used: {state.problem}{fix}"
     count = len(state.kernels)
     notes = [f"{count} kernel{'' if count == 1 else 's'}"]
     others = Counter(map(objects.processor_of, state.kernels))

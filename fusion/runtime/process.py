@@ -15,14 +15,14 @@ _MODULE = "_tf_embedding_fusion_process"
 
 
 def single(name: str, make: Callable[[], T]) -> T:
-    """Returns the process's object of that name; whoever asks first makes it."""
+    """Returns the process's object of that name; the first call makes it."""
     shared = sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE, __doc__)).__dict__
     found: T = shared[name] if name in shared else shared.setdefault(name, make())
     return found
 
 
 def existing(name: str) -> Any:
-    """Returns the process's object of that name, or None if nobody has asked for it yet."""
+    """Returns the process's object of that name, or None if it has not been made yet."""
     shared = sys.modules.get(_MODULE)
     return None if shared is None else shared.__dict__.get(name)
 

@@ -1,4 +1,4 @@
-"""What the child processes have in common that load models, lest one takes the tool with it."""
+"""Shared setup of the child processes that load models; a crash there must not end the parent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def child_process(start: Callable[[], subprocess.Popen[Any]]) -> Iterator[subpro
     """
     worker = None
     try:
-        with _uninterrupted():  # a process that nobody knows of would stay
+        with _uninterrupted():  # else an untracked process could stay
             worker = start()
         yield worker
     finally:

@@ -47,7 +47,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def graph_errors(model: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns what goes wrong on a malformed graph, of which there are endless kinds, into one."""
+    """Turns any exception on a malformed graph into one error."""
     try:
         yield
     except ModelError:

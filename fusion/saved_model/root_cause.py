@@ -41,7 +41,7 @@ _FILE = re.compile(r'^\s+File ".*", line \d+')
 
 
 def root_cause(message: str) -> str:
-    """Returns one line: what is wrong, and at which node if the message tells."""
+    """Returns one line: what is wrong, and at which node if the message names one."""
     lines = _cause([line.rstrip() for line in message.split("\n")])
     nodes = [match[1] for line in lines if (match := _NODE.match(line))]
     text = " ".join(_NOISE.sub("", line) for line in lines if not _NODE.match(line))

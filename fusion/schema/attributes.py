@@ -25,7 +25,7 @@ PACKED_ATTR = Attr(
     "type",
     default="float32",
     allowed=("float32", "uint8"),
-    doc="uint8 if any row_format is not plain: then tables do not tell the sizes of results",
+    doc="uint8 if any row_format is not plain: then the widths of tables are not those of results",
 )
 TABLE_ATTR = Attr("T", "type", allowed=FLOATS, doc="dtype of the table")
 WEIGHTS_ATTR = Attr("Tw", "type", allowed=FLOATS, doc="dtype of weights")

@@ -62,7 +62,7 @@ def _shared(attr: Attr, many: str = "", **changes: Any) -> Any:
 
 @dataclass(frozen=True)
 class Column:
-    """What is done with the ids of an embedding column, besides its dtypes and boundaries.
+    """What is done with the ids of an embedding column, without its dtypes and boundaries.
 
     Each field is an attr of the ops for whole columns; of a group, there is a list of it. What does
     not go together is refused when a node's state is made, see `fusion.ops.cpu.columns`.
@@ -119,7 +119,7 @@ class Column:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Column:
-        """The column of an op's attrs, of which strings may be bytes, and some are not its own."""
+        """The column of an op's attrs: strings may be bytes, and attrs of others are ignored."""
         own: dict[str, Any] = {one.name: attrs[one.name] for one in fields(cls)}
         texts = {name: text.decode() for name, text in own.items() if isinstance(text, bytes)}
         return cls(**own | texts)
@@ -175,7 +175,7 @@ FORMS_DOC = (
     "  dense_shape [k >= 1] with the rows B first, where k is 1 or the columns of entry_rows;\n"
     "- row_ids: ids [nnz], entry_rows [nnz] the row of each, dense_shape [] or [k >= 1];\n"
     "- row_splits: ids [nnz], entry_rows [B + 1] where each row starts, and nnz;\n"
-    "- dense: ids [..., L], of which B is the product of the other sizes;\n"
+    "- dense: ids [..., L]; B is the product of all sizes but L;\n"
     "- lengths: ids as dense, entry_rows [B] or [B, 1] how many of a row are entries, from the\n"
     "  left;\n"
     "- each: ids of any shape, each of them a row of its own, in row-major order.\n"
@@ -239,7 +239,7 @@ POST_ATTRS: dict[str, Attr] = {
 }
 #: Of ops whose columns may be in several matrices.
 OUTPUT_ATTRS = (
-    Attr("num_others", "int", default=0, minimum=0, doc="number of matrices besides the first"),
+    Attr("num_others", "int", default=0, minimum=0, doc="number of matrices after the first"),
     Attr(
         "output_columns",
         "list(int)",

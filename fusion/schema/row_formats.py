@@ -85,7 +85,7 @@ def pack_rows(rows: Any, row_format: str) -> Any:
       float32 [n, words].
 
     Raises:
-      ValueError: a row cannot be packed, and the text tells the number of the first one: for int8
+      ValueError: a row cannot be packed, and the text has the index of the first one: for int8
         and int4 because it has elements that are not finite, or are more than 2**127 apart; for
         half types because a finite element would become infinite.
     """

@@ -143,7 +143,7 @@ class StoreCounters:
       latency: of lookups, those of ops and of Python.
       dropped: keys whose rows would have been fetched without a wait, had there been room in the
         queue.
-      background_errors: fetches that nobody waited for, and that failed.
+      background_errors: failed fetches that no lookup waited for.
       refresh: what was taken over.
     """
 

@@ -54,7 +54,7 @@ class _Rest(NamedTuple):
 
     @property
     def request(self) -> tuple[Keys, Rows]:
-        """What a tier is told."""
+        """The arguments of the call of a tier."""
         return self.keys, self.rows
 
 
@@ -65,7 +65,7 @@ class _Flight:
       keys: [n], ascending.
       landed: is set when there are rows, or an error.
       rows, found: of the keys.
-      stale: of which keys the rows may be old ones by now.
+      stale: the keys whose rows may have changed since they were read.
       error: why there are none.
     """
 
@@ -98,7 +98,7 @@ class _Flight:
             self.rows[rest.at[has]], self.found[rest.at[has]] = rest.rows[has], True
 
 
-#: A flight of someone else, which of the keys asked for are in it, and where.
+#: A flight of another lookup, which of the wanted keys are in it, and where.
 _Shared = tuple[_Flight, NDArray[np.int64], NDArray[np.int64]]
 
 

@@ -5,7 +5,7 @@ written to the segments that they belong to, and each segment becomes a hash tab
 (`fusion.cpu_ops.keys.file_layout` has the format). All of that happens to a file of another name,
 which takes the index's name when it is on the disk. Of several processes that find no index one
 makes it, and the others wait for a lock on that file; the lock of a process that was killed is
-gone, and the next one begins anew.
+gone, and the next process starts over.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def open_index(folder: Path, keys: KeyFile) -> HashIndex:
         return index
     try:
         with _unfinished(folder) as file:
-            index = _opened(folder / NAME, keys)  # somebody has made it meanwhile
+            index = _opened(folder / NAME, keys)  # another process has made it meanwhile
             if index is None:
                 _build(keys, file)
                 os.fsync(file.descriptor)

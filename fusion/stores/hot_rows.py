@@ -158,7 +158,7 @@ class HotRows:
     def keys(self) -> Keys:
         """All keys that have a row, and maybe some that had one, which may be there several times.
 
-        Nobody may insert meanwhile.
+        No thread may insert meanwhile.
         """
         count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
         return self._owners[:count].copy()
@@ -186,7 +186,7 @@ class HotRows:
             native().remove_rows(self._address, address_of(keys), len(keys))
 
     def release(self) -> None:
-        """Lets go of all rows; nobody looks any up any more."""
+        """Releases the memory of all rows; lookups must have ended."""
         self._index = self._rows = self._marks = _lines(0)
         self._owners = np.zeros(0, np.int64)
 
@@ -200,7 +200,7 @@ class HotRows:
 
 
 class Queue:
-    """Keys that nobody waits for, see `MissQueue`."""
+    """Keys whose rows no lookup waits for, see `MissQueue`."""
 
     def __init__(self, capacity: int) -> None:
         self._words = np.zeros(MissQueue.SIZE, np.int64)

@@ -119,7 +119,7 @@ class LocalFiles:
 
 
 class _Table:
-    """A table that is open, for as long as somebody reads it."""
+    """An open table, which stays open while it is read."""
 
     def __init__(self, folder: Path, dimension: int) -> None:
         """Opens it.

@@ -1,4 +1,4 @@
-"""Files that stay open while somebody reads them, whatever is at their path by then."""
+"""Files that stay open while they are read, even if other files replace them at their paths."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Who changes rows adds an entry of keys when they are written:
     fusion{changes}:TABLE    {keys: int64, little endian}, so many entries at most
 
 All streams have one hash tag, so that one command reads them all, in a cluster too. Redis drops the
-oldest entries, and does not tell who has not read them. But it drops no entry before an older one:
+oldest entries, and does not say who has not read them. But it drops no entry before an older one:
 a reader whose last entry is still there has missed nothing.
 """
 
@@ -30,7 +30,7 @@ _KEYS, _START = b"keys", b"0-0"
 
 
 def announce(redis: Redis, table: str, keys: Keys) -> None:
-    """Tells readers that rows of keys [n] have changed, which must be written already.
+    """Announces to readers that rows of keys [n] have changed, which must be written already.
 
     Raises:
       TierError: no answer.

@@ -66,7 +66,7 @@ class RocksDB:
     """A tier of tables in one database, each a column family of its name.
 
     Its methods are those of a `Tier`. One process at a time may write to a database; any number may
-    read one that nobody writes to.
+    read one that is not being written.
     """
 
     name = "rocksdb"

@@ -61,8 +61,8 @@ class TableStore:
       hit_rate_threshold: see above; a number, or one by the name of each table. With 1 or more
         lookups wait for all rows.
       promote: the kinds of tiers (`Tier.name`) that take copies of rows found in a lower tier, such
-        as a "redis" over files. They must be writable, and have nothing but copies: whoever changes
-        rows does so below, and `invalidate` removes them.
+        as a "redis" over files. They must be writable, and have nothing but copies: rows are
+        changed in the tiers below, and `invalidate` removes the copies.
       queue_keys: how many keys may wait to be fetched by the thread; further ones are dropped, and
         asked for again when they are looked up again.
 
@@ -451,7 +451,7 @@ class TableStore:
                 end(address, 0)
 
     def _fetch_queue(self) -> None:
-        """What the store's thread does: fetches rows that nobody waits for."""
+        """The loop of the store's thread: fetches rows that no lookup waits for."""
         while True:
             self._queue.wait()
             if self._state != "open":

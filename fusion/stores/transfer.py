@@ -55,8 +55,8 @@ class _Meter:
 def push(source: Tables, table: str, destination: Tables, block_rows: int) -> Transfer:
     """Adds the rows of a table to one in a database, where they replace those of the same keys.
 
-    Those that follow Redis are told of each block, when it is written. A push that was ended
-    halfway is done again as a whole: what was written already is written again.
+    Each block is announced to the stores that follow Redis, when it is written. A push that was
+    ended halfway is done again as a whole: what was written already is written again.
 
     Raises:
       TierError: a tier does not answer, or has the table with another dimension.
@@ -119,7 +119,7 @@ class Comparison:
 
 
 def compare(a: Tables, b: Tables, table: str, block_rows: int, tolerance: float) -> Comparison:
-    """Compares a table in two tiers. Nobody should write to them meanwhile.
+    """Compares a table in two tiers, which should not be written meanwhile.
 
     Raises:
       TierError: a tier does not answer.

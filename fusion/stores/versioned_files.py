@@ -163,8 +163,8 @@ class VersionedFiles:
     def take_newest(self) -> Taken | None:
         """Lets the newest version be read, of those that are newer than the one that is.
 
-        One that is broken is refused, which the log tells once; its files are looked at again when
-        they have changed. Neither is a version read whose base is broken or missing.
+        One that is broken is refused, which is logged once; its files are looked at again when they
+        have changed. Neither is a version read whose base is broken or missing.
 
         Returns:
           The version that is read from now on; None: it is the one that was.

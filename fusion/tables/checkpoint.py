@@ -181,7 +181,7 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool, is_in_models: bool
     """Has an object saved in place of a variable of its own.
 
     Args:
-      variable: the variable, of which the object is a child, so that none is saved without it.
+      variable: the variable; the object is its child, so that it is not saved without the object.
       owner: the object.
       is_in_name_of: whether the Saver of `tf.compat.v1`, which knows variables alone, saves the
         object under the variable's name.

@@ -105,13 +105,13 @@ class EmbeddingVariable(tf.Module):
       capacity: how many keys can have rows.
       dimension: D.
       key_dtype: of keys.
-      is_trained: whether lookups can be trained, a function that whoever freezes the table sets.
+      is_trained: whether lookups can be trained, a function; layers that can be frozen replace it.
       partition: which one of a `PartitionedEmbeddingVariable` it is; None for none.
     """
 
     partition: Any = None
 
-    #: To whoever collects the variables of modules, Keras among them, there is the table alone.
+    #: Code that collects the variables of modules, such as Keras, sees the table alone.
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(
         (*tf.Module._TF_MODULE_IGNORED_PROPERTIES, "index", "initial")
     )
@@ -268,7 +268,7 @@ class EmbeddingVariable(tf.Module):
             keys = key_tensor(keys, self.key_dtype, self.name)
             flat = self.as_ids(tf.reshape(keys, [-1]))
             seen = tf.zeros([0], tf.int32) if counts is None else tf.reshape(counts, [-1])
-            # Tapes ask for the gradient of all that they know, also where nobody wants it.
+            # Tapes compute gradients of all that they record, needed or not.
             with contextlib.nullcontext() if self.is_trained() else record.stop_recording():
                 rows = self._gather(flat, seen)
             rows.set_shape([None, self.dimension])
@@ -298,7 +298,7 @@ class EmbeddingVariable(tf.Module):
         """What an op needs that looks up keys: tapes and functions take note of it."""
         make_keras_slots_follow()
         is_trained = self.is_trained()
-        # Tapes ask for the gradient of all that they know, also where nobody wants it.
+        # Tapes compute gradients of all that they record, needed or not.
         with contextlib.nullcontext() if is_trained else record.stop_recording():
             for variable in (self.table, self.index, self.initial):
                 variable_accessed(variable)  # as by a gather
@@ -494,7 +494,7 @@ class EmbeddingVariable(tf.Module):
     def delta(self, path: str | os.PathLike[str], since_step: int) -> int:
         """As `export`, but of the keys that were trained in this step or later.
 
-        Keys that were forgotten since then are not told.
+        Keys that were evicted since then are not listed.
         """
         return self._export(path, operator.index(since_step), {"since_step": since_step})
 

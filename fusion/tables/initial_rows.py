@@ -26,7 +26,7 @@ _INDEX_ROW_BYTES = 96
 class ZerosOnDemand:
     """An initializer of zeros that take memory when they are written."""
 
-    #: What tells it from others: a second copy of this package has a class of its own.
+    #: Identifies it among initializers: a second copy of this package has a class of its own.
     is_on_demand = True
 
     def __call__(self, shape: Any, dtype: Any = None, **_: Any) -> tf.Tensor:
@@ -81,7 +81,7 @@ def initial_rows(
 
 
 def forget_at_initialization(variable: Any) -> None:
-    """Has the initializer of a variable in a graph make it anew, also where it is in use.
+    """Has the initializer of a variable in a graph create it again, even if it is in use.
 
     TensorFlow assigns to a variable that had sparse updates by copying the value, the whole
     capacity of it. So the variable is destroyed before.

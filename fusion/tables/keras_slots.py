@@ -245,7 +245,7 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Noted(list[Any]):
-    """Tables of which it is known which one a loop is at."""
+    """A list of tables that records at which one a loop is."""
 
     def __iter__(self) -> Iterator[Any]:
         for table in super().__iter__():
@@ -363,8 +363,8 @@ def _without_loss_scale(method: Callable[..., Any]) -> Callable[..., Any]:
         for shard in filter(None, map(shard_of, variables)):
             if shard.table.replicas.peers is not None:
                 raise NotImplementedError(
-                    f"{type(self).__name__} decides by whole gradients, of which each process has "
-                    f"a part: sharded table {shard.table.name!r}"
+                    f"{type(self).__name__} decides by whole gradients, but each process has a "
+                    f"part of that of sharded table {shard.table.name!r}"
                 )
         return method(self, items, *args, **named)
 

@@ -4,7 +4,7 @@ Training goes on while a table is read: keys come, and rows go from evicted keys
 index is read at one moment, and rows after it; a row counts if its key still has it then. A table
 and its slots are read one after the other, so the table alone says which keys there are. What is
 restored of a slot goes to keys that have a row, and waits for a table that is restored later; keys
-that the slot does not have begin anew.
+that the slot does not have get initial values.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def save_slot(slot: Any, index: Any, slots: Slots) -> Mapping[str, tf.Tensor]:
 def restore_slot(
     tensors: Mapping[str, tf.Tensor], slot: Any, index: Any, begin: Begin, slots: Slots
 ) -> tf.Operation | None:
-    """Writes rows of a slot to those of keys; others begin anew.
+    """Writes rows of a slot to those of keys; other keys get initial values.
 
     Rows of keys that have none wait until the table is restored, or are forgotten.
 
@@ -218,7 +218,7 @@ def restore_table(
       tensors: of `save_table`.
       table, index, initial: likewise.
       begin: as in `restore_slot`.
-      slots: of the embedding variable: rows of keys that have none yet begin anew.
+      slots: of the embedding variable: rows of keys that have none yet get initial values.
 
     Raises:
       tf.errors.InvalidArgumentError: rows of another size.

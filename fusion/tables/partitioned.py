@@ -170,7 +170,7 @@ class PartitionedEmbeddingVariable(tf.Module):
 
     @property
     def is_trained(self) -> Callable[[], bool]:
-        """Whether lookups can be trained, a function that whoever freezes the table sets."""
+        """Whether lookups can be trained, a function; layers that can be frozen replace it."""
         return self.partitions[0].is_trained
 
     @is_trained.setter
@@ -318,7 +318,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         """What partitions are saved as, as that of one table or slot, beside the first."""
         with self.partitions[0].beside():
             joined = {name: self._concat([part[name] for part in parts]) for name in parts[0]}
-            if "initial" in joined:  # of which all have the same
+            if "initial" in joined:  # it is the same in all
                 joined["initial"] = tf.identity(parts[0]["initial"])
             return joined
 

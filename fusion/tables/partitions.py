@@ -11,7 +11,7 @@ import tensorflow as tf
 from fusion.cpu_ops.keys.layout import EV_BUCKETS
 from fusion.tables.arguments import integer
 
-#: Rows that each partition has besides its share, lest a small table is full too early.
+#: Rows that each partition has beyond its share, so that a small table is not full too early.
 _SPARE_ROWS = 64
 
 

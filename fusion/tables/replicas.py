@@ -28,7 +28,7 @@ _ORDINARY = (*_ONE_DEVICE, tf.distribute.ParameterServerStrategy)
 
 
 class SharedVariable(MirroredVariable):
-    """A variable of a strategy with several replicas, of which there is one for all of them.
+    """A variable of a strategy with several replicas that all replicas share.
 
     Optimizers know it as one of their strategy: they sum up the gradients of all replicas, and
     update it once. Its handle can be had everywhere, as that of an ordinary variable.

@@ -61,7 +61,7 @@ def tell_models_from_checkpoints() -> None:
     """Has `is_of_model` know.
 
     TensorFlow has no hook for it: the function that makes the saver of a SavedModel's variables is
-    replaced by one that tells who it is.
+    replaced by one that marks its calls.
     """
     known = saved_model._build_meta_graph
     if hasattr(known, "_tells_models"):
@@ -177,7 +177,7 @@ def _save_with_loaded(variable: Any, owner: Any) -> None:
 def _names_of_keyed(loader: Any) -> frozenset[str]:
     """The names of a SavedModel's variables that belong to embedding variables.
 
-    Keras saves a variable a second time, as its own, of which it is not told whose it is.
+    Keras saves a variable a second time, as its own, without a record of its owner.
     """
     if not hasattr(loader, "_fusion_names_of_keyed"):
         loader._fusion_names_of_keyed = frozenset(

@@ -89,7 +89,7 @@ class _Slot(NamedTuple):
 
     reference: weakref.ref[Any]
     values: Any  # [1, D]; None for zeros
-    number: int | None  # None if nobody has to fill its rows
+    number: int | None  # None if its rows need not be filled
     is_filled: bool
     waiting: WaitingRows
 
@@ -224,7 +224,7 @@ def _reset(slot: Any, values: Any, rows: tf.Tensor, begin: Callable[[Any], Any])
 def following(variable: Any, first: Any, is_filled: bool = False) -> Iterator[None]:
     """A context in which an optimizer makes a variable that follows the rows of a table.
 
-    It does so before anyone can restore it.
+    The variable follows them before it can be restored.
 
     Args:
       variable: the embedding variable.

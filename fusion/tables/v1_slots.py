@@ -26,8 +26,8 @@ from fusion.tables.slots import (
 def _on_demand(make_slot: Callable[..., Any]) -> Callable[..., Any]:
     """`slot_creator.create_slot_with_initializer`, for tables of embedding variables with zeros.
 
-    The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode nobody
-    would fill them in time: there slots that begin with something else are filled as a whole.
+    The rows begin with what the initializer gives for one row. In TensorFlow 2's eager mode they
+    would not be filled in time: there slots that do not begin with zeros are filled as a whole.
     """
 
     @functools.wraps(make_slot)

@@ -485,7 +485,7 @@ def test_arguments(tmp_path: Path):
     ):
         dump(path, tf.Variable([1.0]))
     for part in (ids.table, ShardedTable(2, 2).shard_0):
-        with pytest.raises(TypeError, match="tables must have the whole of which"):
+        with pytest.raises(TypeError, match="tables must have the whole table, not its variable"):
             dump(path, part)
     with tf.Graph().as_default():
         with pytest.raises(RuntimeError, match="dump runs eagerly"):

@@ -449,7 +449,7 @@ def test_the_doctor_tells_which_folders_can_be_used(tmp_path, monkeypatch):
     cache = KernelCache(str(blocked), str(usable))
     cache.get(f"kernel@{processor.target().name}-0.o", lambda: b"code")
     why = f"{blocked} can be written by others (mode 777, gid {blocked.stat().st_gid})"
-    not_used = f"{blocked} is not used: {why}; mend it by `chmod -R go-w {blocked}`"
+    not_used = f"{blocked} is not used: {why}; fix it with `chmod -R go-w {blocked}`"
     used = f"{usable} (1 kernel, new ones go here)"
     assert facts_of(monkeypatch, cache) == ([not_used, used], True)
     alone = KernelCache(str(blocked))
@@ -480,7 +480,7 @@ def test_the_doctor_tells_how_to_mend_a_folder_of_another_user(tmp_path, monkeyp
     (first, _), is_good = facts_of(monkeypatch, KernelCache(str(folder)))
     assert not is_good
     assert first == (
-        f"{folder} is not used: {folder} belongs to another user (uid {owner}); mend it by "
+        f"{folder} is not used: {folder} belongs to another user (uid {owner}); fix it with "
         f"`chown -R {stranger} {shlex.quote(str(folder))}`"
     )
 
@@ -490,7 +490,7 @@ def test_the_doctor_gives_no_command_for_a_folder_above(tmp_path, monkeypatch):
     (tmp_path / "above").chmod(0o777)
     (first, _), _ = facts_of(monkeypatch, KernelCache(f"{tmp_path}/above/kernels"))
     assert f"above/kernels is not used: {tmp_path}/above can be written by others" in first
-    assert "mend" not in first
+    assert "fix it" not in first
 
 
 def test_the_doctor_gives_no_command_for_what_is_meant_to_be_written_by_all(tmp_path, monkeypatch):
@@ -498,7 +498,7 @@ def test_the_doctor_gives_no_command_for_what_is_meant_to_be_written_by_all(tmp_
     (tmp_path / "shared").chmod(0o1777)
     (first, _), _ = facts_of(monkeypatch, KernelCache(f"{tmp_path}/shared"))
     assert "can be written by others (mode 1777" in first
-    assert "mend" not in first
+    assert "fix it" not in first
     (first, _), _ = facts_of(monkeypatch, KernelCache("/dev/null"))
     assert first == "/dev/null is not used: Not a directory"
 

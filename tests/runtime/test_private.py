@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ DOOR = private.__name__
 NAMES = [(module, name) for module, names in private.NAMES.items() for name in names.split()]
 
 
-def imported() -> Iterator[tuple[str, str, str]]:
+@cache
+def imported() -> list[tuple[str, str, str]]:
     """Of each import in fusion its file, the module and the name."""
+    return [*_imported()]
+
+
+def _imported() -> Iterator[tuple[str, str, str]]:
     for file in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             path = str(file.relative_to(ROOT))

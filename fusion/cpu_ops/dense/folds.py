@@ -4,7 +4,7 @@ All of this was found by comparison with TensorFlow 2.18 and 2.21, see tests/ops
 - Sums of half types are rounded after each addition, but for those of bfloat16 over an axis, which
   are float32. The elements of one packet of float16 are added as float32.
 - A maximum over an axis is NaN where any number is. Of two equal numbers it is the later one, which
-  tells zeros of different signs apart; in packets of half types it is the earlier one, and until
+  matters for zeros of different signs; in packets of half types it is the earlier one, and until
   TensorFlow 2.20 among the elements of one packet of any type.
 - UnsortedSegmentMax takes the later of two numbers unless the earlier one is larger, so that a NaN
   counts as what is behind it. It begins with the lowest finite number.

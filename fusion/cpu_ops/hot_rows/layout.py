@@ -43,7 +43,7 @@ class HotTable(Layout):
     rows: Address  # [capacity, row_bytes]
     owners: Words  # int64 [capacity]: whose row it is
     marks: Address  # uint8 [capacity]: 1 if it was read since the hand came by
-    default: Address  # the row of keys that nobody has
+    default: Address  # the row of keys that no tier has
     row_bytes: Int64
     capacity: Int64
     hand: Int64  # where the search for a row to be replaced goes on
@@ -62,7 +62,7 @@ class HotTable(Layout):
 
 
 class MissQueue(Layout):
-    """Keys whose rows are to be fetched while nobody waits; a ring of (table, key)."""
+    """Keys whose rows are to be fetched while no lookup waits; a ring of (table, key)."""
 
     semaphore: Fields = fields(4)  # sem_t has 32 bytes; is posted when there is something
     lock: Int64

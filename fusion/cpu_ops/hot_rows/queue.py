@@ -1,4 +1,4 @@
-"""The queue of keys whose rows are to be fetched while nobody waits for them."""
+"""The queue of keys whose rows are to be fetched while no lookup waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def push(queue: MissQueue, table: int, keys: Words, numbers: Words, count: int) 
 
     Args:
       table: its number.
-      keys, numbers: the address of keys, and of which of them.
+      keys, numbers: the address of the keys, and of the indices of those to add.
     """
     lock(queue, MissQueue.lock)
     before, capacity = queue.count, queue.capacity

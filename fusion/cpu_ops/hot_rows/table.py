@@ -1,9 +1,9 @@
 """Hot rows of a table: which they are, read by any number of threads while others change them.
 
 The index is that of embedding variables (`fusion.cpu_ops.keys.index`), whose stripes have versions.
-Whoever changes the row of a key does so while its stripe's version is odd; a row that changes owner
-is taken from the old key first. So who has copied a row and finds the version of the key's stripe
-as it was before has one version of that row, whole; else it is read again.
+A writer changes the row of a key while its stripe's version is odd; a row that changes owner is
+taken from the old key first. So a reader that has copied a row and finds the version of the key's
+stripe unchanged has one version of that row, whole; else it reads again.
 
 Which row makes room is chosen as by CLOCK (F. Corbato, A paging experiment with the Multics system,
 1968): a hand goes round, passes rows that were read since it came by, and takes the first other.

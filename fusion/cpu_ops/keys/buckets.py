@@ -103,7 +103,7 @@ def unlock(index: int, field: int) -> None:
 
 @jit
 def begin_change(index: int, stripe: int) -> None:
-    """Locks a stripe, and tells those who read that they have to read again."""
+    """Locks a stripe, and makes its version odd, so that readers read again."""
     lock(index, KeyIndex.locks + stripe)
     atomic_add(index, KeyIndex.versions + stripe, int64(1))
 

@@ -1,7 +1,7 @@
 """Building an index of keys in a file, and looking keys up in it; its format: see `file_layout`.
 
-Whoever looks up trusts the head, which was checked, and nothing else: the numbers of slots and rows
-are compared with how many there are, and a key with that of the row which it is said to have.
+A lookup trusts the head, which was checked, and nothing else: the numbers of slots and rows are
+compared with how many there are, and a key with that of the row which it is said to have.
 """
 
 from __future__ import annotations

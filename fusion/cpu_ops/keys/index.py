@@ -247,7 +247,7 @@ def _seen_again(index: KeyIndex, key: int, row: int, times: int, addition: Addit
     store_as(record, int64(1), np.int32(addition.step), np.int32)
     begin_row(index, key, found - 1, addition)
     addition.added_count = addition.added_count + 1
-    keep_order()  # whoever finds the key finds its row begun
+    keep_order()  # a thread that finds the key finds its row begun
     return found
 
 

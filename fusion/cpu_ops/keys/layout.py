@@ -17,7 +17,7 @@ BUCKET_BYTES = 64
 #: Buckets are added while there are more keys than so many tenths of their places.
 LOAD_TENTHS = 7
 
-#: The variables beside a table that are told apart.
+#: The maximum number of slot variables of a table that are distinguished.
 MOST_SLOTS = 256
 
 #: Of P partitions, that of a key is key % EV_BUCKETS % P.
@@ -43,7 +43,7 @@ class KeyIndex(Layout):
     key_count: Int64
     row_count: Int64  # those that were ever in use
     free_rows: Int64  # how many are free of them
-    pending_rows: Int64  # how many of them no key has any more, but somebody may still write to
+    pending_rows: Int64  # how many of them no key has any more, but an op may still write to
     aged_rows: Int64  # how many of these, the first, were so at the last eviction
     buckets: Int64  # where they start, in bytes from the index on
     more: Int64

@@ -42,7 +42,7 @@ def _selected(comparison: str) -> Any:
 
     def choose(builder: Any, left: Any, right: Any) -> Any:
         chosen = builder.select(builder.fcmp_ordered(comparison, left, right), left, right)
-        # Another value than `left`, lest LLVM makes one choice of two, see `vectors`.
+        # Another value than `left`, so that LLVM does not merge the two selects, see `vectors`.
         has_nan = builder.fcmp_unordered("uno", left, right)
         return builder.select(has_nan, builder.fadd(left, right), chosen)
 

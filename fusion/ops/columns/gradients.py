@@ -248,7 +248,7 @@ def post_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
 
 
 def is_wanted(op: tf.Operation, index: int) -> bool:
-    """Whether anybody asks for the gradient of an input; in eager mode TensorFlow tells."""
+    """Whether the gradient of an input is needed; TensorFlow says so in eager mode only."""
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
@@ -380,7 +380,7 @@ def weights_gradient(op: tf.Operation, of_entries: Any) -> list[Any]:
     ids, rows, shapes, weights = (
         list(op.inputs[index * count : (index + 1) * count]) for index in range(4)
     )
-    # Numbers from 1 in place of the weights tell where each entry was; fillers have 0.
+    # The numbers of entries, from 1, in place of the weights: fillers have 0.
     numbered = [
         tf.where(
             values > 0 if prunes else tf.ones_like(values, tf.bool),

@@ -42,7 +42,7 @@ from fusion.schema.columns import COLUMN_ATTRS, POST_ATTRS, PRE_ATTRS, list_attr
 _BUILDER = "build_keyed_columns_state"
 _MODULE = "fusion.ops.cpu.columns.keyed_states"
 
-#: What the op before gathers has besides that of plain columns.
+#: What the op before gathers has in addition to that of plain columns.
 _DIMS = {"dims": COLUMN_ATTRS["dims"]}
 
 
@@ -75,7 +75,7 @@ def _keyed_columns(op: Any) -> list[int]:
 
 
 def _trained(op: Any, first: int) -> list[int]:
-    """Which of the embedding variables may be trained, and somebody wants the gradient of.
+    """Which of the embedding variables may be trained, and have a gradient that is needed.
 
     Args:
       first: the number of the first input that is a table.
@@ -91,8 +91,8 @@ def _trained(op: Any, first: int) -> list[int]:
 def _pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     """Those of tables, as of KeyedEmbeddingGather, and of weights.
 
-    The op is one for all columns: who is trained, of whom the gradient is asked for and who may
-    be, `is_training` says for each.
+    One op has all columns: `is_training` says of each whether it is trained, which it is if its
+    gradient is needed and it is trainable.
     """
     count, keyed = op.get_attr("num_columns"), op.get_attr("num_keyed")
     columns, of_rows = _keyed_columns(op), grads[count + 3 : count + 3 + keyed]

@@ -1,4 +1,4 @@
-"""What the ops that combine gathered rows know of a node besides its attrs.
+"""What the states of ops that combine gathered rows have in addition to the node's attrs.
 
 This module needs no Numba.
 """

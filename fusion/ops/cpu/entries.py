@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 
 
 def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
-    """The functions for an op whose attr `prune_attr` tells whether to drop invalid entries.
+    """The functions for an op whose attr `prune_attr` says whether to drop invalid entries.
 
     `weights` are the op's, in the compute dtype.
     """

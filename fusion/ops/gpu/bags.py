@@ -37,7 +37,7 @@ _combine_columns = on_host(combine.combine_columns)
 def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, device, Bags, entries, rows, skew, out) that writes the result.
 
-    `skew` is what the addresses of gathered rows have besides multiples of 16.
+    `skew` is the remainder of the addresses of gathered rows modulo 16.
     """
     slot, arg = spec.slots, spec.input_indices
     item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code

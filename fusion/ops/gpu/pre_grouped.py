@@ -130,7 +130,7 @@ def _told_batch(frame: op.Frame, call: Any, is_open: bool, results: Array) -> in
 
 @jit
 def _split_open(frame: op.Frame, device: Any, call: Any, listed: Any, batch: int) -> None:
-    """Allocates and writes the row splits of a call of which it is told how many rows it has."""
+    """Allocates and writes the row splits of a call with a given number of rows."""
     _check_rows(frame, call.columns, batch)
     if op.failed(frame):
         return

@@ -1,7 +1,7 @@
 """Whether kernels work on this machine's GPU: tried once, in a process of its own, and kept.
 
-Nothing less tells that TensorFlow's stream is found and that the driver takes the kernels. That is
-asked before kernels are registered: where they do not work, ops stay on the CPU.
+Only a run shows that TensorFlow's stream is found and that the driver takes the kernels. It is done
+before kernels are registered: where they do not work, ops stay on the CPU.
 """
 
 from __future__ import annotations

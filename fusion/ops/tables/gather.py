@@ -38,7 +38,7 @@ def row_slices(table: Any, index: Any, rows: Any, of_embeddings: Any) -> tf.Inde
     known = tf.where(rows >= 0)[:, 0]
     if not isinstance(rows, ops.EagerTensor) and not isinstance(rows.graph, FuncGraph):
         note_gradient(table, index, rows.op, known.op)
-    # As in the gradient of stock's gather: a constant, lest the table's handle becomes a result of
+    # As in the gradient of stock's gather: a constant, so that the table's handle is no result of
     # the function, whose gradient is dense; of int32, as in the other branches of a conditional.
     shape = variable_shape(table)
     return tf.IndexedSlices(tf.gather(of_embeddings, known), tf.gather(rows, known), shape)

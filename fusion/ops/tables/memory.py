@@ -9,7 +9,7 @@ from fusion.schema.attributes import UPDATE_DTYPES
 
 ZEROS = OpSpec(
     name=names.ZEROS_ON_DEMAND,
-    doc="Zeros [rows, D] that take memory page by page, when somebody writes there.",
+    doc="Zeros [rows, D] that take memory page by page, when they are first written.",
     inputs=(Arg("shape", "int64", "[2]", doc="rows, D", on_host=True),),
     outputs=(Arg("zeros", "T", "[?, ?]"),),
     attrs=(Attr("T", "type", allowed=UPDATE_DTYPES, doc="dtype of the zeros"),),

@@ -52,7 +52,7 @@ class Names:
                     self.words[slot + StoreSlot.record] = 0
 
     def renew_lock(self) -> None:
-        """Begins anew in the child of a fork."""
+        """Resets the state in the child of a fork."""
         self._lock = threading.Lock()
 
     def _new_slot(self, name: str) -> int:

@@ -39,8 +39,8 @@ def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:
     if not op.get_attr("use_sparse_weights") or all(grad is None for grad in of_weights):
         return nothing
     shapes, (values, indices, dense_shape, weights) = op.inputs[:n_shards], op.inputs[n_shards:]
-    # The same once more with numbers from 1 as column 1 tells where each entry went; those filled
-    # in have column 0.
+    # Once more with the numbers of entries, from 1, as column 1: the outputs then have the number
+    # of each entry, and 0 for those filled in.
     count = tf.size(values, tf.int64)
     numbered = tf.stack([indices[:, 0], tf.range(1, count + 1)], axis=1)
     again = fused_embedding_sparse_pre_look_up(

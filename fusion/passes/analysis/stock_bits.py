@@ -41,7 +41,7 @@ class Formula(NamedTuple):
         variables, scalars: how many it has.
         run: (handles, value, scalars, ids) -> what the stock op gives; its operation if it changes
             variables.
-        multiple: of which the columns of a table must be one.
+        multiple: the number of columns of a table must be a multiple of this.
     """
 
     program: str

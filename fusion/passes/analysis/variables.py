@@ -148,8 +148,8 @@ _READERS = frozenset(
 def has_other_handles(view: GraphView, source: Tensor) -> bool:
     """Whether there may be another handle of a variable that has one from `source`.
 
-    Arguments of a function are different variables, unless somebody gives it one handle twice:
-    tf.function makes one argument of a variable, however often it is given or captured.
+    Arguments of a function are different variables, unless a caller passes one handle twice:
+    tf.function makes one argument of a variable, however often it is passed or captured.
     """
     op = view.op(source.node)
     if op not in VARIABLE_OPS:
@@ -199,7 +199,7 @@ def sinkable_reads(view: GraphView, ends: Mapping[str, frozenset[str | Tensor]])
 def is_accessed_by_rows(view: GraphView, source: Tensor) -> bool:
     """Whether an op of the graph gathers or changes single rows of the variable from `source`.
 
-    From then on TensorFlow copies the variable for whoever reads it whole.
+    From then on TensorFlow copies the variable for each op that reads it whole.
     """
     stack = [source.node]
     while stack:
@@ -263,7 +263,7 @@ class SparseWriters:
         return bool(written - {self._ignored})
 
     def outside(self, view: GraphView) -> SparseWriters:
-        """Returns the writers that are not in a graph: what orders those is told by the graph."""
+        """Returns the writers outside a graph: the graph itself orders those that are in it."""
         result = copy(self)
         result._ignored = view.function
         return result

@@ -76,7 +76,7 @@ def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor
 
 
 def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
-    """Returns the weights, one for each id; without weights, a tensor that nobody reads."""
+    """Returns the weights, one for each id; without weights, a tensor that is not read."""
     if spec.addition is not None and isinstance(spec.addition.epsilon, Tensor):
         return spec.addition.epsilon
     if spec.weights is None:
@@ -214,7 +214,7 @@ def set_columns(
 
 
 def _set_packed(node: node_def_pb2.NodeDef, row_formats: Iterable[AttrValue]) -> None:
-    """Says that tables do not tell how wide results are, if any has packed rows."""
+    """Declares that widths of tables are not those of results, if any table has packed rows."""
     if any(row_format != PLAIN for row_format in row_formats):
         set_types(node, **{PACKED_ATTR.name: types_pb2.DT_UINT8})
 

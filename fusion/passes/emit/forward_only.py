@@ -31,7 +31,7 @@ class ForwardEmitter:
     edit: GraphEdit
 
     def group(self, group: Group) -> None:
-        """Emits one lookup and takes out what nobody else reads."""
+        """Emits one lookup and removes the nodes that have no other consumers."""
         (lookup,), match = group.lookups, group.forward
         assert match is not None, "only lookups that this form fits are planned as such"
         spec = lookup.full_spec

@@ -37,7 +37,7 @@ from fusion.schema.names import GROUPED, SINGLE
 class InferenceEmitter:
     """Emits lookups as one op each, or many side by side as one op.
 
-    Variables are shared with whoever changes their rows: see `share_tables`.
+    Variables are shared with the ops that change their rows: see `share_tables`.
     """
 
     edit: GraphEdit

@@ -46,7 +46,7 @@ def with_plain_ids(build: NodeBuilder, spec: LookupSpec) -> LookupSpec:
 
 
 def finish(build: NodeBuilder, product: Product, bag: Tensor) -> None:
-    """Adds what is multiplied besides, and the ops that follow; the last is the result."""
+    """Adds the product of the dense inputs, and the ops that follow; the last is the result."""
     dtype = product.spec.table.dtype
     steps = [*product.then]
     if product.dense:

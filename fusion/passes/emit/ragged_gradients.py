@@ -63,7 +63,7 @@ class RaggedGradientEmitter:
                 self._number(lookup, whole)
 
     def _is_read(self, tensor: Tensor, gone: set[str]) -> bool:
-        """Whether nodes that stay read a tensor, and nobody outside of the graph does."""
+        """Whether a tensor has consumers that stay, and is neither fetched nor returned."""
         view = self.edit.view
         uses = view.uses(tensor.node)
         if tensor.node in view.preserved or any(use.position < 0 for use in uses):

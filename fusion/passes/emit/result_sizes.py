@@ -42,7 +42,7 @@ class SizeEmitter:
 
     Attributes:
         edit: the rewrite, in which groups have been emitted.
-        measures: nodes that tell sizes of results.
+        measures: nodes that read the sizes of results.
     """
 
     edit: GraphEdit

@@ -1,4 +1,4 @@
-"""Numbers that several updates need, of which each has nodes of its own."""
+"""Numbers that several updates need, from nodes of their own in each update."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _sizes(build: NodeBuilder, source: SizesOf | tuple[int, ...], count: int) ->
     types = {"T": source.dtype, "out_type": _INT32}
     shape = build.shared("sizes", "Shape", (source.tensor,), types)
     known = build.edit.view.shape(source.tensor)
-    assert known is not None, "only tensors of known rank tell sizes"
+    assert known is not None, "sizes are read from tensors of known rank only"
     if len(known) == count:
         return shape
     begin = build.constant("begin", np.zeros(1, np.int32))

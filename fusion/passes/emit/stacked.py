@@ -2,9 +2,8 @@
 
     ids of all columns side by side, plus where each table starts in the stack -> one gather
 
-For tables that are constants, of which the graph then holds the stack and no longer the parts, and
-for columns of at most one id per row. A stack of Variables would be a copy of them, and old as soon
-as one changes.
+For constant tables, which the stack replaces in the graph, and for columns of at most one id per
+row. A stack of Variables would be a copy of them, and old as soon as one changes.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class _Lookup:
 
     @property
     def _needs_distinct(self) -> bool:
-        """Whether rows are put together or clipped, of which each distinct one is enough."""
+        """Whether rows are stitched or clipped, which is enough to do once for each distinct id."""
         return bool(self.spec.table.strategy) or self.spec.table.max_norm is not None
 
     def _rows(self, ids: Tensor) -> Tensor:

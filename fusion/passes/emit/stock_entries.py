@@ -49,7 +49,7 @@ class Entries:
         rows_dtype: DataType of `rows`.
         weights: [n]; None without weights.
         count: int64 [], the number of rows; None where the last row with an entry is the last one.
-        is_row_empty: bool [B], which rows have one entry that nobody gave; None where none has.
+        is_row_empty: bool [B], which rows were empty and have an added entry; None if none is.
     """
 
     ids: Tensor
@@ -100,7 +100,7 @@ def entries(build: NodeBuilder, spec: LookupSpec) -> Entries:
 def _counted(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> Tensor | None:
     """Returns how many rows there are, which the reductions take modulo 2**32.
 
-    Where somebody else says it, a larger number becomes one that is an error.
+    Unless it is the size of a tensor, a number of 2**31 or more becomes -1, which is an error.
     """
     if rows.shape is None or not isinstance(spec.ids, SparseIds) or spec.ids.dense_shape is None:
         return rows.shape
@@ -250,7 +250,7 @@ def _checked(build: NodeBuilder, rows: _Rows) -> _Rows:
 def _checked_rows(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
     """Lets a negative number of rows be an error.
 
-    The op that fills ends the whole process instead, if nobody reads its flags.
+    The op that fills ends the whole process instead, if its flags are not read.
     """
     if not isinstance(spec.ids, SparseIds | RowIds) or rows.shape is None:
         return rows

@@ -1,4 +1,4 @@
-"""Small nodes of stock ops, of which those that compute the same are emitted once."""
+"""Small nodes of stock ops; nodes that compute the same are emitted once."""
 
 from __future__ import annotations
 

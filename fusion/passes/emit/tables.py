@@ -66,7 +66,7 @@ class Reader(NamedTuple):
 
     Attributes:
         lookup: the lookup.
-        entries: what it reads of its entries, besides weights.
+        entries: the tensors that it reads of its entries, without weights.
     """
 
     lookup: LookupMatch
@@ -76,7 +76,7 @@ class Reader(NamedTuple):
 def share_tables(build: NodeBuilder, readers: Sequence[Reader]) -> list[Tensor]:
     """Returns the tables of lookups: matrices as they are, variables as ReadEmbeddingTables reads.
 
-    That copies nothing, whoever changes rows meanwhile. One such op is enough for all variables
+    That copies nothing, even if rows change meanwhile. One such op is enough for all variables
     that are surely on one device and whose reads wait for the same; each is read once for all
     lookups for which that is the same. A stock read that others need as well stays the only one:
     what changes the variable waits for it alone.
@@ -147,7 +147,7 @@ class VariableRead:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for reads of which one is enough."""
+        """Equal for reads that one read can replace."""
         return ("read", self.handle, self.dtype, self.device, self.colocation, self.waits)
 
 

@@ -145,10 +145,10 @@ class TrainedEmitter:
         return Tensor(build.add(gather))
 
     def _keys(self, lookup: LookupMatch, keys: Tensor, rows: Tensor) -> Tensor:
-        """Returns the distinct ids for those who read them as well.
+        """Returns the distinct ids for their other consumers.
 
-        Those that a gradient finds are behind the lookup: whoever writes to the table because of
-        them comes after the gather.
+        Those that a gradient computes wait for the lookup: an op that reads them to write to the
+        table runs after the gather.
         """
         if lookup.unique:
             return keys
@@ -188,7 +188,7 @@ class TrainedEmitter:
         tensors |= {tensor for one in lookup.backward for tensor in (one.output, one.keys)}
         uses = [use for name in gone for use in view.uses(name)]
         if any(use.node not in gone and use.tensor not in tensors for use in uses):
-            # Somebody whom nobody sees: stock nodes stay for him, with their control edges.
+            # A consumer that is not live keeps stock nodes, with their control edges.
             return frozenset(tensors)
         return frozenset({*tensors, f"^{read}", *(f"^{tensor.node}" for tensor in tensors)})
 

@@ -60,7 +60,7 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
             edit.replace(result, Tensor(node.name, index))
         edit.remove(stage.writes, node.name)
         edit.remove_pure((name for name in stage.nodes if name not in view.preserved), node.name)
-        # Those that somebody else needs, too, stay, and read what was.
+        # Nodes with other consumers stay, and read the variable before the update.
         edit.wait(node.name, stage.early)
         edit.wait(node.name, _reads_before(view, update, stage.nodes))
 
@@ -76,10 +76,10 @@ def _number(build: NodeBuilder, shared: SharedScalars, tensor: Tensor, reader: s
 
 
 def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) -> list[str]:
-    """What to wait for, lest reads by others are late that nodes wait for by control edges.
+    """Returns the reads that an update must wait for, since its nodes had control edges from them.
 
-    It is these reads; those behind a Merge may be dead, and would keep the update from running, but
-    the Merge is not.
+    In place of a read behind a Merge it is the Merge: the read may be dead, which would keep the
+    update from running.
     """
     own = {*update.writes, *(name for stage in update.stages for name in stage.nodes)}
 

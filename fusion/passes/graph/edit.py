@@ -170,7 +170,7 @@ class GraphEdit:
         view = self.view
         read = {name for node in self.added.values() for name in _source_names(node)}
         for name in sorted(dead_with(view, self.removed) - read):
-            self.removed[name] = name  # nobody waits for it
+            self.removed[name] = name  # no node waits for it
         stack = [
             name
             for name in self.removed
@@ -183,7 +183,7 @@ class GraphEdit:
                 stack += (source.node for source in view.inputs(name) if self._stays(source))
 
     def _reads(self, use: Use) -> bool:
-        """Whether somebody who stays goes on reading the tensor."""
+        """Whether the tensor keeps this consumer after the edit."""
         return use.node not in self.removed and self._stays(use.tensor)
 
     def _stays(self, tensor: Tensor) -> bool:
@@ -213,7 +213,7 @@ class GraphEdit:
         return self._renamed.get(text, text)
 
     def _dead(self) -> set[str]:
-        """Returns the nodes that lose their last user by this rewrite and that nobody can miss."""
+        """Returns the removable nodes that lose their last consumer by this rewrite."""
         view = self.view
         needed = {name for node in self.added.values() for name in _source_names(node)}
         needed.update(self.removed, view.preserved, view.awaited)

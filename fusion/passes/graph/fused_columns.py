@@ -32,7 +32,7 @@ class FusedColumn:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the rows of its table are packed: then the attr `dim` tells D, not the table."""
+        """Whether its table has packed rows: then D is the attr `dim`, not the table's width."""
         return self.column.row_format != PLAIN
 
 

@@ -121,7 +121,7 @@ class _Cone:
         return self.leaves[tensor]
 
     def _leaf(self, tensor: Tensor) -> str:
-        """Adds a tensor of which nothing but the dtype and the shape is known."""
+        """Adds a tensor with only a dtype and a shape."""
         dtype, shape = self.view.dtype(tensor) % _FIRST_REF, self.view.shape(tensor)
         if not dtype:
             raise _Unknown
@@ -151,7 +151,7 @@ class _Cone:
 
 
 class _Unknown(Exception):
-    """A tensor of which not even the dtype is known."""
+    """A tensor whose dtype is not known."""
 
 
 def _has_function(attr: attr_value_pb2.AttrValue) -> bool:

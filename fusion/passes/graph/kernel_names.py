@@ -108,7 +108,7 @@ class KernelNames:
     def _result(self, name: str, new: node_def_pb2.NodeDef) -> Iterator[node_def_pb2.NodeDef]:
         """Yields what has the result of a new node under the name of an old one.
 
-        It is for those outside, and for reports: TensorFlow runs it for nobody else.
+        Fetches by name and reports need it; TensorFlow runs it for nothing else.
         """
         view, outputs = self.view, self.view.signatures.outputs(new)
         result = node_def_pb2.NodeDef(name=name, op="NoOp", device=new.device)

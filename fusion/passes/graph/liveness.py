@@ -29,10 +29,10 @@ _SMALL = ALIAS_OPS | frozenset(
 
 
 def dead_with(view: GraphView, gone: Iterable[str], *, unseen: bool = True) -> set[str]:
-    """Returns the nodes behind those that are gone which nobody else needs.
+    """Returns the consumers of removed nodes that are dead once those are removed.
 
     Args:
-        unseen: whether nodes count that read them, but that nobody sees.
+        unseen: whether nodes that are not live stay, with all that they read.
     """
     gone = set(gone)
     dying: set[str] = set()

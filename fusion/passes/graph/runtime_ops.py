@@ -47,8 +47,8 @@ def recorded_release(graph_def: graph_pb2.GraphDef, version: str = "") -> Releas
     """Returns the TensorFlow release that a graph is from.
 
     Args:
-        graph_def: the graph. Where no version is recorded its producer tells the release, and where
-            it has none it is of the running TensorFlow.
+        graph_def: the graph. Without a recorded version the release follows from its producer, and
+            without a producer it is that of the running TensorFlow.
         version: of the TensorFlow that has saved it, as a SavedModel records it; "" if none is.
     """
     try:
@@ -86,8 +86,8 @@ def lacking(
     Args:
         node: the node.
         release: the release.
-        before: the nodes of the source, which may have what the release lacks, or what the history
-            does not tell: that is not for the rewrite to refuse.
+        before: the nodes of the source, which may use what the release lacks, or what is missing
+            in the history: the rewrite does not refuse that.
     """
     missing = [use for use in uses([node]) if not release.has(*use)]
     known = {*uses(one for one in before if one.op == node.op)} if missing else ()

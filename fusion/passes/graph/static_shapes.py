@@ -1,4 +1,4 @@
-"""Static shapes of tensors that TensorFlow's shape functions do not tell of a node and its inputs.
+"""Static shapes of tensors that TensorFlow's shape functions do not infer from a node's inputs.
 
 All others are left to them, see `shape_functions`.
 """

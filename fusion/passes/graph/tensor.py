@@ -33,7 +33,7 @@ class Tensor(NamedTuple):
     """Output `index` of node `node`."""
 
     node: str
-    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which is not needed here
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}" if self.index else self.node

@@ -217,7 +217,7 @@ class GraphView:
         if name not in self.nodes or self.nodes[name].op == ARG_OP:
             return Tensor(name, int(rest.rpartition(":")[2]))
         suffixes = self._output_suffixes(name)
-        # An op nobody here knows: number its outputs as they are met, which keeps them distinct.
+        # An unknown op: number its outputs as they are met, which keeps them distinct.
         return Tensor(name, suffixes.setdefault(rest, len(suffixes)))
 
     def _output_suffixes(self, name: str) -> dict[str, int]:
@@ -265,10 +265,10 @@ class GraphView:
         return self._control_uses.get(name, [])
 
     def is_live(self, name: str) -> bool:
-        """Returns whether anybody can see what the node does.
+        """Returns whether an output or a side effect of the graph depends on the node.
 
-        In a function these are its returned values and effects. In a main graph they are the
-        preserved nodes and all effects; every node that nobody reads if none is preserved.
+        The outputs of a function are its returned values. Those of a main graph are the preserved
+        nodes; if none is preserved, every node without consumers.
         """
         if self._live is None:
             self._live = self._needed_by(self._seen())
@@ -293,7 +293,7 @@ class GraphView:
         return needed
 
     def _seen(self) -> set[str]:
-        """Returns the nodes that somebody sees by themselves."""
+        """Returns the graph's outputs and the nodes with side effects."""
         effects = {op for op in self.ops if self.signatures.is_stateful(op)}
         seen = {name for name, op in self._ops.items() if op in effects}
         seen |= self._returned | ((self.preserved | self.awaited) & self.nodes.keys())
@@ -464,7 +464,7 @@ def _decode(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
 
 @lru_cache(maxsize=1024)
 def _filled(shape: tuple[int, ...], number: int, dtype: int) -> npt.NDArray[np.integer[Any]]:
-    """Returns the same read-only array for the same constant, of which each column has its own."""
+    """Returns one read-only array for equal constants; each column has its own constant node."""
     value = np.full(shape, number, _INTEGERS[dtype][0])
     value.setflags(write=False)
     return value

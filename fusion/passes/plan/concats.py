@@ -31,7 +31,7 @@ def groups_in_concats(
     nested: bool,
     taken: set[str],
     unread: frozenset[str] = frozenset(),
-    told: frozenset[Tensor] = frozenset(),
+    inferable: frozenset[Tensor] = frozenset(),
 ) -> tuple[Group, ...]:
     """Returns groups of lookups that only a concat side by side reads, and those of other joins.
 
@@ -43,7 +43,7 @@ def groups_in_concats(
         nested: whether a join that becomes an op may become a part of the concat that reads it.
         taken: concats that others have changed.
         unread: nodes that do not count.
-        told: concats whose sizes need not be measured: what measures them is `unread`.
+        inferable: concats whose sizes need not be measured: what measures them is `unread`.
     """
     shared = {place.join for group in joined for place in group.places}
     members: dict[str, dict[int, LookupMatch | Group]] = {}
@@ -69,7 +69,8 @@ def groups_in_concats(
             continue
         dtype, device = view.type_attr(concat, "T"), view.nodes[concat].device
         result = Tensor(concat)
-        outer = only_concat(view, result, dtype, device, unread if result in told else frozenset())
+        ignored = unread if result in inferable else frozenset()
+        outer = only_concat(view, result, dtype, device, ignored)
         for group in groups[concat]:
             if group.whole and outer is not None and outer[0] not in taken:
                 members.setdefault(outer[0], {})[outer[1]] = group

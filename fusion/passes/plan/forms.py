@@ -53,8 +53,8 @@ def fits_one_op(
 def shares_table(view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
     """Whether a fused op can read the table itself, in its place, without a copy of it.
 
-    A variable has to be shared with those who change its rows: whether anybody does, in this
-    process, no graph tells.
+    A variable has to be shared with the ops that change its rows: a graph does not show whether
+    another graph of this process has such ops.
     """
     shard = lookup.full_spec.table.shards[0]
     if shard.kind == "resource" and not can_share(view, lookup.full_spec.table.dtype, shard.device):

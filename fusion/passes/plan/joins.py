@@ -35,7 +35,7 @@ _MOST = 8
 """Joins of a lookup that are looked at."""
 
 MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-"""Ops that tell the sizes of tensors, and nothing else of them."""
+"""Ops that read the sizes of tensors, not their values."""
 
 
 @dataclass(frozen=True)
@@ -359,8 +359,8 @@ def _runs(view: GraphView, chain: Iterable[Slots]) -> Iterator[list[Slots]]:
 def _fits(view: GraphView, first: Slot, other: Slot) -> bool:
     """Whether two inputs of a join surely have the same sizes but for its axis.
 
-    Or else both of them have as many rows only if they have the same sizes, which the op asks for;
-    or a run can tell.
+    Or the op requires the same number of rows, which they have only if all sizes are the same; or
+    the sizes can be measured in a run.
     """
     if first.rest != other.rest or len(first.lead) != len(other.lead):
         return False
@@ -426,7 +426,7 @@ def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:
 
 
 def _known_lead(slots: Sequence[Slot]) -> Vector:
-    """Returns the sizes before the axis, each of which any of the inputs may tell."""
+    """Returns the sizes before the axis, each from any input where it is known."""
     return tuple(
         next((size for size in sizes if isinstance(size, int)), sizes[0])
         for sizes in zip(*(slot.lead for slot in slots), strict=True)

@@ -37,7 +37,7 @@ class Backward:
     Attributes:
         top: the gradient, [B, at least the result's columns].
         offsets: for each lookup, where the gradient of its result starts in a row of `top`.
-        outputs: for each, the gradient of its distinct rows; None where nobody wants it.
+        outputs: for each, the gradient of its distinct rows; None where it is not needed.
         nodes: the stock nodes whose values vanish.
     """
 
@@ -62,11 +62,11 @@ class SizesOf:
 
 @dataclass(frozen=True)
 class Measured:
-    """The first sizes of a result that only a run tells, and that all its lookups have.
+    """The first sizes of a result, not all known before a run; those of all its lookups.
 
     Attributes:
         count: how many sizes they are.
-        sources: what tells them in each lookup: ids, or numbers if they are known.
+        sources: where each lookup has them: its ids, or numbers if they are known.
     """
 
     count: int
@@ -107,7 +107,7 @@ class Group:
             there; `concat` is the first of them, and the four above say nothing.
         backwards: the gradients that a trained one computes.
         reads_whole: whether the ops of a stock one may read its table whole.
-        forward: what one of which the forward alone is fused reads.
+        forward: the inputs of a group whose forward alone is fused.
     """
 
     form: Lowering
@@ -147,7 +147,7 @@ class Plan:
 
     Attributes:
         groups: them.
-        measures: nodes that tell sizes of what their lookups give, and that go with it.
+        measures: nodes that read the sizes of results of their lookups, and that go with them.
     """
 
     groups: tuple[Group, ...]

@@ -76,7 +76,7 @@ def _plans_of_rest(
     before: tuple[Group, ...] = ()
     for nested in (True, False):
         groups = groups_in_concats(
-            view, lookups, left, joined, nested, taken, step.unread, step.told
+            view, lookups, left, joined, nested, taken, step.unread, step.inferable
         )
         if groups != before:
             yield Plan((*split, *_alone(view, _without(single, groups)).groups, *groups))

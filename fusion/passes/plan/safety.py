@@ -57,7 +57,7 @@ def refuse_unsafe(
     Args:
         device_types: the device types, e.g. "CPU", that the fused ops have kernels for.
         tasks: the processes, e.g. "/job:worker/replica:0/task:1", that know them; None: all.
-        measures: nodes that read sizes of values inside lookups, which are told by others, too.
+        measures: nodes that read sizes of values inside lookups, which other tensors have, too.
         trains: whether gradients are expected beside the lookups.
     """
     everyone = list(recognitions)
@@ -130,7 +130,7 @@ def loses_digits(view: GraphView, spec: LookupSpec) -> bool:
 def _check_uses(
     view: GraphView, lookup: LookupMatch, outsiders: _Outsiders, *, trains: bool
 ) -> NoMatch | None:
-    """Refuses when a value that would vanish is used by somebody who stays."""
+    """Refuses when a value that would vanish has a consumer that stays."""
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
     is_served = view.is_served(lookup.anchor)
@@ -188,8 +188,8 @@ class _Outsiders:
             name: the node.
             recomputed: outputs that emitted ops compute, too.
             is_heavy: whether it is not of the id side.
-            is_served: whether signatures run the lookup: those whom they do not run compute the
-                value for themselves then.
+            is_served: whether signatures run the lookup: nodes that they do not run then compute
+                the value for themselves.
         """
         key = (name, recomputed, is_heavy, is_served)
         if key not in self._refusals:

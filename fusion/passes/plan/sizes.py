@@ -25,7 +25,7 @@ def result_shape(lookup: LookupMatch) -> Vector | None:
 def known_shape(
     view: GraphView, lookup: LookupMatch
 ) -> tuple[tuple[int, ...], Measured | None] | None:
-    """Returns the shape of a result that may be no matrix, as in `Place`; None if nothing tells."""
+    """Returns the shape of a result of any rank, as in `Place`; None if it cannot be inferred."""
     shape = result_shape(lookup)
     if shape is None or 0 in shape:
         return None
@@ -45,7 +45,7 @@ def numbers(shape: Vector) -> tuple[int, ...]:
 def measured_by(
     view: GraphView, leads: Sequence[Vector], lookups: Sequence[LookupMatch]
 ) -> Measured | None:
-    """Returns what tells the first sizes of the results of lookups, if something tells each."""
+    """Returns the sources of the first sizes of results of lookups; None if one has no source."""
     sources: list[SizesOf | tuple[int, ...]] = []
     for lead, lookup in zip(leads, lookups, strict=True):
         sizes, source, ids = numbers(lead), source_of(view, lead), lookup.full_spec.ids

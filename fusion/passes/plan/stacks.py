@@ -150,7 +150,7 @@ def _dim(lookup: LookupMatch) -> int | None:
 
 
 def _only_read_by(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
-    """Whether nobody but lookups reads the table, so that the graph need not hold it twice."""
+    """Whether only lookups read the table, so that the graph need not hold it twice."""
     tensor = lookup.full_spec.table.shards[0].tensor
     names = (view.resolve(tensor).node, *view.aliases(tensor))
     if any(name in view.preserved for name in names):

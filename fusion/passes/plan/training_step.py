@@ -1,7 +1,7 @@
 """What a training step asks of lookups whose gradients it computes from their ids alone.
 
-That of a gather reads no row, but the sizes of what was looked up. They are told by the ids as
-well, so that nothing needs the rows themselves. And the step changes tables: an op that reads them
+The gradient of a gather reads no row, only the sizes of the gathered rows. These follow from the
+ids, so that nothing needs the rows themselves. And the step changes tables: an op that reads them
 later than stock did has to be done before anything may change them.
 """
 
@@ -30,17 +30,17 @@ class TrainingStep:
     """What is found of the lookups of a graph that is about to run.
 
     Attributes:
-        measures: nodes that tell the sizes of results, all of which other tensors tell, too.
+        measures: nodes that read sizes of results, all of them inferable from other tensors.
         unread: these, and nodes that no signature runs and that read what signatures compute: they
             go on reading stock ops.
-        told: results, and concats of them, whose sizes other tensors tell.
+        inferable: results, and concats of them, whose shapes can be inferred from other tensors.
         refused: why lookups cannot be read later than stock does, by anchor.
         is_any: whether a table is changed in the graph.
     """
 
     measures: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
-    told: frozenset[Tensor] = frozenset()
+    inferable: frozenset[Tensor] = frozenset()
     refused: dict[str, NoMatch] = field(default_factory=dict)
     is_any: bool = False
 
@@ -54,16 +54,16 @@ class TrainingStep:
             runs: whether the graph is about to run, see `FuseLookups`.
         """
         lookups = [one for one in matches if one.spec is not None and not one.gradients]
-        measures, told = _measures(view, lookups)
+        measures, inferable = _measures(view, lookups)
         if not runs:
-            return TrainingStep(measures, measures, told)
+            return TrainingStep(measures, measures, inferable)
         changed = {lookup.anchor: tuple(_writers(view, lookup)) for lookup in lookups}
         if view.fetched is not None:
             changed = _run_together(view, lookups, changed)
         changed = {anchor: nodes for anchor, nodes in changed.items() if nodes}
         unread = measures | _unserved_readers(view)
         refused = _unordered(view, lookups, measures, unread, changed)
-        return TrainingStep(measures, unread, told, refused, bool(changed))
+        return TrainingStep(measures, unread, inferable, refused, bool(changed))
 
 
 NO_STEP = TrainingStep()
@@ -80,11 +80,11 @@ def shapes_between(
         unread: nodes that do not count among those that read the result.
     """
     known, spec = joined(view, lookup, unread)[1], lookup.full_spec
-    told = _rows_of(lookup)
-    if told is not None:
-        rows: dict[Element, Dim] = {Dim(spec.output, 0): told}
+    size = _rows_of(lookup)
+    if size is not None:
+        rows: dict[Element, Dim] = {Dim(spec.output, 0): size}
         known = {
-            tensor: tuple(rows.get(size, size) for size in shape) for tensor, shape in known.items()
+            tensor: tuple(rows.get(one, one) for one in shape) for tensor, shape in known.items()
         }
     if lookup.parts.whole is not None:
         known = {**rows_inside(view, lookup), **known}
@@ -92,7 +92,7 @@ def shapes_between(
 
 
 def _rows_of(lookup: LookupMatch) -> Dim | None:
-    """Returns what tells the rows of a result that is a matrix, if anything else does."""
+    """Returns the size of another tensor that is the number of rows of a result, a matrix."""
     ids, whole = lookup.full_spec.ids, lookup.parts.whole
     if isinstance(whole, RaggedSum):
         return None if whole.splits.lengths is None else Dim(whole.splits.lengths, 0)
@@ -151,7 +151,7 @@ def dtype_of(view: GraphView, tensor: Tensor) -> int:
     return types[tensor.index] if tensor.index < len(types) else 0
 
 
-def _is_told(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bool:
+def _is_inferable(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bool:
     """Whether sizes are numbers, or sizes of other tensors than those `between`."""
 
     def is_known(size: Element) -> bool:
@@ -165,26 +165,27 @@ def _is_told(view: GraphView, vector: Vector, between: Collection[Tensor]) -> bo
 def _measures(
     view: GraphView, lookups: Sequence[LookupMatch]
 ) -> tuple[frozenset[str], frozenset[Tensor]]:
-    """Returns `measures` and `told` of `TrainingStep`."""
+    """Returns `measures` and `inferable` of `TrainingStep`."""
     nodes = {name for name in view.named(*MEASURES) if _is_free(view, name)}
     if not nodes:
         return frozenset(), frozenset()
     shapes: dict[Tensor, Vector] = {}
-    told: set[Tensor] = set()
+    inferable: set[Tensor] = set()
     for lookup in lookups:
         known = shapes_between(view, lookup, frozenset(nodes))
         shapes |= known
-        told |= {tensor for tensor, shape in known.items() if _is_told(view, shape, known)}
-    left = shapes.keys() - told
-    inside = {tensor: shapes[tensor] for tensor in told}
+        inferable |= {one for one, shape in known.items() if _is_inferable(view, shape, known)}
+    left = shapes.keys() - inferable
+    inside = {tensor: shapes[tensor] for tensor in inferable}
     concats = shapes_of_concats(view, inside)
-    told |= {tensor for tensor, shape in concats.items() if _is_told(view, shape, shapes | concats)}
+    between = shapes | concats
+    inferable |= {one for one, shape in concats.items() if _is_inferable(view, shape, between)}
     measures = frozenset(
         name
         for name in nodes
-        if not left.intersection(inputs := view.inputs(name)) and not told.isdisjoint(inputs)
+        if not left.intersection(inputs := view.inputs(name)) and not inferable.isdisjoint(inputs)
     )
-    return measures, frozenset(told)
+    return measures, frozenset(inferable)
 
 
 def _unserved_readers(view: GraphView) -> frozenset[str]:

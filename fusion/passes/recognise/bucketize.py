@@ -24,7 +24,7 @@ class Bucketize(NamedTuple):
 
 
 def folded_bucketize(view: GraphView, ids: DenseIds) -> Bucketize | None:
-    """Returns what makes the ids, if they are buckets of which each one is an entry."""
+    """Returns what makes the ids, if they are buckets that are all entries."""
     source = view.resolve(ids.values)
     if ids.hashed is not None:
         return None

@@ -1,8 +1,8 @@
 """What a lookup waits for by way of nodes that are no part of it.
 
 TensorFlow puts the control edges of `tf.control_dependencies` mostly on the constants and the
-shape ops of what is built inside, not on the ops that matter. When a lookup is replaced, nobody
-reads those any more, and the order that they kept would be lost.
+shape ops of what is built inside, not on the ops that matter. When a lookup is replaced, those
+have no consumers any more, and the order that they kept would be lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def helper_controls(
     """Returns what each stage waits for by its helpers: constants, shapes and the like.
 
     Helpers are what the lookup's nodes are computed from, up to the tensors that the emitted ops
-    read. A wait for something without an effect, on which nobody can look, is none.
+    read. A control edge from a node without side effects does not count.
     """
     if not view.has_controls:
         return {}

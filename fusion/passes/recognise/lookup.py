@@ -137,7 +137,7 @@ class LookupMatch:
     @property
     def rows(self) -> Tensor:
         """The matrix whose rows are reduced: gathered ones of distinct ids, or the table."""
-        assert self.parts.reduction is not None, "whoever asks has a reduction"
+        assert self.parts.reduction is not None, "only lookups with a reduction have these rows"
         return self.parts.reduction.rows
 
     @property
@@ -177,7 +177,7 @@ class LookupForm:
         anchors: the ops that a lookup ends with.
         find: (view) -> the nodes that one may end with, in file order.
         match: (view, one of these, what lookups share) -> the lookup, as far as it is explained.
-        beside: ops of which one is in each graph with such lookups, too; none: there need not be.
+        beside: ops, one of which is also in each graph with such lookups; none: no such op.
     """
 
     anchors: frozenset[str]
@@ -187,7 +187,7 @@ class LookupForm:
 
     @property
     def ops(self) -> tuple[frozenset[str], ...]:
-        """Sets of ops, of each of which graphs with such lookups have one."""
+        """Sets of ops: a graph with such lookups has an op of each set."""
         return (self.anchors, self.beside) if self.beside else (self.anchors,)
 
 
@@ -229,7 +229,7 @@ raises_errors = False
 
 
 def _explained(form: LookupForm, view: GraphView, anchor: str, shared: _Shared) -> LookupMatch:
-    """Gives an answer also on damaged graphs, of which there are endless kinds."""
+    """Returns a lookup for damaged graphs, too, whose errors cannot be listed."""
     try:
         return form.match(view, anchor, shared)
     except Exception as error:

@@ -43,10 +43,10 @@ class Match:
 
     Attributes:
         stage: the emitted op that computes this part from now on.
-        nodes: nodes whose values vanish with the rewrite: nobody else may need them.
-        front: nodes that compute only the lookup's inputs. Others may share them; they are removed
-            when nobody does.
-        reads: what the emitted ops read besides what the lookup is given.
+        nodes: nodes whose values vanish with the rewrite: they may have no other consumers.
+        front: nodes that compute only the lookup's inputs. They may have other consumers, and are
+            removed when they have none.
+        reads: the tensors that the emitted ops read in addition to the lookup's inputs.
     """
 
     stage: Stage

@@ -56,7 +56,7 @@ class Parts:
 
 
 def spec_of(view: GraphView, parts: Parts) -> LookupSpec:
-    """Returns what a lookup computes of which everything was explained."""
+    """Returns what a fully explained lookup computes."""
     reduction, table, source = parts.reduction, parts.table, parts.source
     assert reduction is not None
     assert table is not None

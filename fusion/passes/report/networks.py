@@ -55,7 +55,7 @@ def networks(report: FusionReport, graphs: Sequence[RewrittenGraph]) -> Networks
 
 
 def _verdicts(report: FusionReport) -> list[tuple[str, str, bool, str | None]]:
-    """Returns what tells whether a report is on the same graph as another one."""
+    """Returns a key that is equal for reports on the same graph."""
     return [(c.function, c.anchor, c.fused, c.op) for c in report.lookups]
 
 

@@ -23,7 +23,7 @@ from fusion.schema.names import GROUPED
 INPUT = "input"
 """Read by the column, computed elsewhere."""
 FRONT = "front"
-"""Computes only inputs of the column; goes away when nobody else needs it."""
+"""Computes only inputs of the column; goes away when it has no other consumers."""
 STOP = "stop"
 """Where the explanation broke off."""
 UNEXPLAINED = "unexplained"

@@ -28,9 +28,9 @@ from fusion.runtime.cache.trusted_files import File, UntrustedError
 #: Names the only folder that is used, by an absolute path.
 CACHE_VARIABLE = "FUSION_CACHE_DIR"
 
-#: A process waits for another one that makes the file it needs while that works, as its processor
-#: time tells: on a busy machine it may take long. After so many seconds without any, as if it were
-#: stopped, or so many in all, it makes the file itself.
+#: A process waits for another one that makes the file it needs while that uses processor time: on
+#: a busy machine it may take long. After so many seconds without any, as if it were stopped, or so
+#: many in all, it makes the file itself.
 IDLE_SECONDS, WAIT_SECONDS = 30.0, 600.0
 _LOOK_SECONDS = 0.05
 
@@ -41,7 +41,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _MAGIC = b"fusion object 1\n"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 
-#: A `struct flock`: type, whence, start, length, process.
+#: A `struct flock`: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = "hhqqi4x"
 
 _logger = logging.getLogger("fusion")
@@ -55,14 +55,14 @@ class FolderState(NamedTuple):
       kernels: the names of the kernels' files in it, if they can be used.
       problem: why nothing can be kept in it; "" if it can.
       is_used: whether kernels are looked for in it.
-      mend: a command that solves the problem; "" if none is known.
+      fix_command: a command that solves the problem; "" if none is known.
     """
 
     path: str
     kernels: tuple[str, ...] = ()
     problem: str = ""
     is_used: bool = True
-    mend: str = ""
+    fix_command: str = ""
 
 
 class _Opened(NamedTuple):
@@ -75,8 +75,8 @@ class _Opened(NamedTuple):
     def close(self, is_ours: bool) -> None:
         """Ends the use of both; the lock's file goes if it is ours.
 
-        Whoever still waits for a file that is gone, or makes a new one, looks first whether what
-        it wants to make is there.
+        A process that still waits for a lock file that is gone, or makes a new one, looks first
+        whether what it wants to make is there.
         """
         if is_ours:
             with suppress(OSError):
@@ -97,7 +97,7 @@ class KernelCache:
 
         Args:
           folders: absolute paths; they need not exist.
-          is_chosen: somebody named the only one.
+          is_chosen: whether the user has set the only one.
         """
         self.folders = folders
         self._is_chosen = is_chosen
@@ -178,7 +178,7 @@ class KernelCache:
         return any(not state.problem for state in self.states())
 
     def offer(self, name: str, content: bytes) -> None:
-        """Keeps a file that can be had without it: where nothing can be written, nobody is told."""
+        """Keeps a file that can be made again: a failure to write it is not reported."""
         for path in self.folders:
             with suppress(OSError, UntrustedError):
                 folder = trusted_files.open_folder(path, create=True)
@@ -193,12 +193,13 @@ class KernelCache:
         return [self._state(path) for path in (*self.folders, *(self._private or ()))]
 
     def _state(self, path: str) -> FolderState:
-        problem = mend = ""
+        problem = fix_command = ""
         try:
             _open(path, ".probe.lock", path in self.folders).close(is_ours=True)
         except UntrustedError as error:
-            # Those on the way to it may be of use to somebody as they are.
-            problem, mend = str(error), error.mend if error.path == path else ""
+            # Other users may need the folders above it as they are.
+            problem = str(error)
+            fix_command = error.fix_command if error.path == path else ""
         except OSError as error:
             problem = _text(error)
         if path not in self.folders:
@@ -207,8 +208,8 @@ class KernelCache:
             with trusted_files.opened_folder(path) as folder:
                 kernels = _kernels_in(folder)
         except (OSError, UntrustedError):
-            return FolderState(path, (), problem, False, mend)
-        return FolderState(path, tuple(kernels), problem, True, mend)
+            return FolderState(path, (), problem, False, fix_command)
+        return FolderState(path, tuple(kernels), problem, True, fix_command)
 
     def _open_to_write(self, lock_name: str) -> _Opened | None:
         """The first folder that can be written, with a lock; None if there is none at all."""
@@ -275,7 +276,7 @@ def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File
     """A file that another process makes, or else whether this one has the lock to make it.
 
     The lock is one of POSIX, that a forked child does not inherit. Where there are no such locks,
-    as on some network disks, nobody waits.
+    as on some network disks, no process waits.
     """
     begun = worked = time.monotonic()
     seconds, is_logged = 0.0, False
@@ -320,7 +321,7 @@ def _ticks(process: Path) -> int:
     except OSError:
         return 0
     running: list[str] = []
-    with suppress(OSError):  # a thread has ended, or the kernel does not tell of children
+    with suppress(OSError):  # a thread has ended, or the kernel does not list children
         for task in (process / "task").iterdir():
             running += (task / "children").read_text().split()
     return sum(map(int, fields[11:15])) + sum(_ticks(process.parent / child) for child in running)

@@ -1,9 +1,9 @@
-"""Files that nobody but root and this user can have written: opened without trusting any path.
+"""Files that only root and this user can have written: opened without trusting any path.
 
 A path is walked from the root, folder by folder, each opened in the one above it without following
-links, and what was opened is checked: it belongs to root or to this user, and no one else may write
-it. Others may write a folder on the way if it is sticky, as /tmp is: what root or this user owns in
-it cannot be renamed or removed by them. A link is followed if it passes the same test.
+links, and what was opened is checked: it belongs to root or to this user, and no other user may
+write it. Others may write a folder on the way if it is sticky, as /tmp is: they cannot rename or
+remove in it what root or this user owns. A link is followed if it passes the same test.
 
 A group's right to write counts as that of others, unless the group is private to this user: it has
 the user's name, is the user's own, has no other member, listed or by being another user's own, and
@@ -33,17 +33,17 @@ _MOST_LINKS = 40
 
 
 class UntrustedError(Exception):
-    """Somebody else may have written a file or folder; the message says which, and why.
+    """Another user may have written a file or folder; the message says which, and why.
 
     Attributes:
       path: of the file or folder.
-      mend: a command after which it can be trusted; "" if there is none.
+      fix_command: a command after which it can be trusted; "" if there is none.
     """
 
-    def __init__(self, path: str, why: str, mend: str = "") -> None:
+    def __init__(self, path: str, why: str, fix_command: str = "") -> None:
         """Makes one of the path, what is wrong with it, and the command."""
         super().__init__(f"{path} {why}")
-        self.path, self.mend = path, mend
+        self.path, self.fix_command = path, fix_command
 
 
 class File(NamedTuple):
@@ -141,12 +141,12 @@ def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
       is_passed: it is a folder or link on the way to something else.
 
     Raises:
-      UntrustedError: somebody besides root and this user can.
+      UntrustedError: a user other than root and this one can.
     """
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
-        mend = f"chown -R {os.geteuid()} {shlex.quote(path)}"
-        raise UntrustedError(path, f"belongs to another user (uid {status.st_uid})", mend)
+        fix_command = f"chown -R {os.geteuid()} {shlex.quote(path)}"
+        raise UntrustedError(path, f"belongs to another user (uid {status.st_uid})", fix_command)
     if stat.S_ISLNK(status.st_mode) or (is_passed and status.st_mode & stat.S_ISVTX):
         return
     by_group = status.st_mode & stat.S_IWGRP
@@ -155,8 +155,8 @@ def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
         mode = f"mode {stat.S_IMODE(status.st_mode):o}, gid {status.st_gid}"
         # A sticky folder, as /tmp, is meant to be written by all.
         is_shared = status.st_mode & stat.S_ISVTX
-        mend = "" if is_shared else f"chmod -R go-w {shlex.quote(path)}"
-        raise UntrustedError(path, f"can be written by others ({mode})", mend)
+        fix_command = "" if is_shared else f"chmod -R go-w {shlex.quote(path)}"
+        raise UntrustedError(path, f"can be written by others ({mode})", fix_command)
 
 
 def _is_private(group_id: int) -> bool:

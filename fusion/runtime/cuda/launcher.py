@@ -204,7 +204,7 @@ _chosen = single("launcher", _Chosen)
 
 
 def launcher(find: Callable[[], Gpus]) -> Launcher:
-    """The launcher of the process, for the GPUs that `find` gives whoever asks first."""
+    """The launcher of the process, for the GPUs that `find` returns in the first call."""
     with _chosen.lock:
         if _chosen.launcher is None:
             _chosen.launcher = Launcher(find())

@@ -18,7 +18,7 @@ from fusion.runtime.cache import processor
 from fusion.runtime.native.soft_float16 import CONVERSIONS
 from fusion.runtime.tensorflow.library import SYMBOLS
 
-#: What compiled code may refer to besides TensorFlow's C API. What works on the pages of a process,
+#: What compiled code may refer to, beyond TensorFlow's C API. What works on the pages of a process,
 #: as madvise does, holds a lock for which every thread waits that touches new memory: it is for
 #: variables that are made, and not for calls.
 LIBC = frozenset(
@@ -115,7 +115,7 @@ def compile_object(function: Callable[..., Any], n_args: int, symbol: str) -> by
     foreign = undefined_symbols(code) - LIBC - {*SYMBOLS}
     if foreign:
         raise RuntimeError(f"{symbol}: compiled code needs {', '.join(sorted(foreign))}")
-    # Nobody could receive a Python exception; code that may raise one carries it pickled.
+    # The caller cannot receive a Python exception; code that may raise one carries it pickled.
     if "picklebuf" in library.get_llvm_str():
         raise RuntimeError(f"{symbol}: compiled code can raise a Python exception")
     return code
@@ -132,7 +132,7 @@ def _entry_module(context: Any, fndesc: Any, symbol: str) -> Any:
     entry_type = ir.FunctionType(ir.VoidType(), [word] * len(fndesc.argtypes))
     entry = ir.Function(module, entry_type, symbol)
     builder = ir.IRBuilder(entry.append_basic_block("entry"))
-    # The status tells of Python exceptions only, which `compile_object` refuses.
+    # The status is for Python exceptions only, which `compile_object` refuses.
     context.call_conv.call_function(
         builder, callee, fndesc.restype, fndesc.argtypes, list(entry.args)
     )
@@ -147,7 +147,7 @@ _NO_DESTRUCTOR = "define linkonce_odr void @NRT_MemInfo_call_dtor(ptr %p) { ret 
 
 
 #: What the C library's functions of that name do, but for their errors. Some versions of LLVM call
-#: them for numbers below zero, of which an instruction could not tell the error.
+#: them for numbers below zero, since an instruction does not report the error.
 _SQUARE_ROOTS = {
     name: f"""
 declare {kind} @llvm.sqrt.{suffix}({kind})
@@ -176,7 +176,7 @@ def _emit(library: Any, symbol: str) -> bytes:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
         elif function.name == symbol and processor.target().suffix:
-            function.visibility = "hidden"  # others of its library call it, and nobody else
+            function.visibility = "hidden"  # only functions of its library call it
     for variable in module.global_variables:
         if not variable.is_declaration:
             variable.linkage = "internal"

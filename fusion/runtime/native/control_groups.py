@@ -1,7 +1,7 @@
-"""The limits of the process's control groups (cgroups), as /proc and /sys tell, in compiled code.
+"""The limits of the process's control groups (cgroups), from /proc and /sys, in compiled code.
 
-All groups above that of a process may have limits, of which a container with a namespace of its
-own sees the lowest alone, as the root. Each version of control groups has files of its own.
+All groups above that of a process may have limits. A container with a namespace of its own sees
+only the lowest group, as the root. Each version of control groups has files of its own.
 
 This module is imported only when something is compiled.
 """

@@ -48,8 +48,8 @@ from fusion.runtime.tensorflow.layout import (
     State,
 )
 
-#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there,
-#: besides those for tensors.
+#: Words of the frame of an op whose body takes its inputs itself, and holds none of them there;
+#: the words for tensors are added.
 _SHORT_FRAME = 64
 
 
@@ -259,8 +259,8 @@ def make_short_entry(body: Any) -> Any:
 def make_shared_entry(entry: Any, work: Any, layout: type[Layout]) -> Any:
     """A compute function for work that threads help with.
 
-    Called with (job, 0) it does `work(job, 1)`: that is how they are told to. The body of `entry`
-    itself does `work(job, 0)`. Jobs are records of the layout.
+    Called with (job, 0), as threads of the pool call it, it does `work(job, 1)`. The body of
+    `entry` itself does `work(job, 0)`. Jobs are records of the layout.
     """
     compute = jit(entry)
 

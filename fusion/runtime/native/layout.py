@@ -25,6 +25,6 @@ class Frame(Layout):
     starts: Words = fields(0)
 
 
-#: So many tensors can be held besides inputs and outputs, on a CPU and on a GPU.
+#: So many temporary tensors can be held, beyond inputs and outputs, on a CPU and on a GPU.
 MAX_TEMPS = 32
 MAX_GPU_TEMPS = 192

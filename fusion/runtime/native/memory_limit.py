@@ -1,4 +1,4 @@
-"""Whether something fits into the memory that the process may use, as /proc and /sys tell.
+"""Whether something fits into the memory that the process may use, read from /proc and /sys.
 
 This module is imported only when something is compiled.
 """

@@ -44,7 +44,7 @@ class Recipe(NamedTuple):
     Attributes:
       compile_it: makes it. The module of that function counts as a source, with all it imports,
         as that of the function that a `Compilation` names.
-      modules: those that it takes functions from besides, if it finds them by other means.
+      modules: other modules that it takes functions from, which it finds by other means.
     """
 
     compile_it: Compile
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the object depends on besides its name: sources, and what a factory is given."""
+        """What the object depends on, except its name: sources, and a factory's arguments."""
         given = self.compile_it if isinstance(self.compile_it, Compilation) else ""
         return f"{sources.digest(*self.made_from)} {given}"
 
@@ -90,7 +90,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 @cache
 def _versions() -> str:
-    """What all compiled code depends on besides sources: versions, of Python as of its bytecode."""
+    """What all compiled code depends on, except sources: versions; of Python major and minor."""
     python = ".".join(platform.python_version_tuple()[:2])
     tools = (f"{package} {version(package)}" for package in ("numba", "llvmlite"))
     return " ".join((f"fusion {__version__} python {python}", *tools))
@@ -104,12 +104,12 @@ def file_name(name: str, recipe: Recipe) -> str:
 
 
 def processor_of(file: str) -> str:
-    """The processor that the object of a file is for, by LLVM's name; "" if it is not told."""
+    """The processor that the object of a file is for, by LLVM's name; "" if the name has none."""
     return file.rpartition("-")[0].partition("@")[2]
 
 
 def fingerprint() -> str:
-    """A digest of all that any object depends on besides its name."""
+    """A digest of all that any object depends on, except its name."""
     target = processor.target()
     text = f"{_versions()} {target.name} {target.features} {sources.digest_of_all()}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -198,7 +198,7 @@ def _is_missing(name: str, recipe: Recipe) -> bool:
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, compiled now, of which the log tells.
+    """The object `name`, compiled now, which is logged.
 
     That is done in another process, if it can be.
     """

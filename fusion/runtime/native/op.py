@@ -255,8 +255,8 @@ def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int
 def reused_output(frame: Frame, index: int, candidate: int, rows: int, columns: int) -> int:
     """The address of a matrix [rows, columns] for output `index` among all, as of `new_output`.
 
-    It has the memory of input `candidate` among all, of the same shape and dtype, if nobody else
-    has a use for that.
+    It has the memory of input `candidate` among all, of the same shape and dtype, if that has no
+    other consumers.
     """
     if failed(frame):
         return int64(0)

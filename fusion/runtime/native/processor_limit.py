@@ -1,4 +1,4 @@
-"""How many processors the process may use, as the system tells.
+"""How many processors the process may use, as the system reports.
 
 This module is imported only when something is compiled.
 """

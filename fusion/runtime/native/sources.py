@@ -30,13 +30,13 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _FOLDERS = ("runtime", "schema", "stock_ops", "cpu_ops", "gpu_ops", "ops")
 #: A source in another language belongs to the module beside it that has its name.
 _OTHER = ".cc"
-#: The bytes of a `.pyc` before its code: they tell of its source, which is not there.
+#: The bytes of a `.pyc` before its code: they describe its source, which is not there.
 _PYC_HEAD_BYTES = 16
 
 #: Packages that register ops and have the public functions. Their modules do not depend on what
 #: else they import.
 _REGISTERING = frozenset({"fusion", "fusion.ops"})
-#: Imports of which bring no code: public functions of ops, for gradients; factories of kernels,
+#: Imports of these bring no code: public functions of ops, for gradients; factories of kernels,
 #: which name the modules that they take kernels from as their own; what finds objects.
 _APART = frozenset(
     {"fusion.ops", "fusion.ops.cpu", "fusion.ops.gpu", "fusion.runtime.native.objects"}
@@ -82,7 +82,8 @@ def keep_in(files: KernelCache) -> None:
 def keep_for_any_python(files: KernelCache) -> None:
     """Keeps what this version of Python finds, for all those that the package is installed with.
 
-    Where the bytes of all sources are the same, a digest of any of their trees tells as much.
+    Where the bytes of all sources are equal, any version's digest of their syntax trees identifies
+    them.
     """
     known = _known()
     assert known.graph is not None
@@ -100,7 +101,7 @@ def _digest(modules: frozenset[str]) -> str:
     found = hashlib.sha256()
     for name in sorted(made_from):
         found.update(f"{name} {graph[name].digest}\n".encode())
-    for name in foreign:  # an op that is not of this package, of which no imports are known
+    for name in foreign:  # an op of another package, whose imports are not known
         file = getattr(sys.modules.get(name), "__file__", None)
         found.update(Path(file).read_bytes() if file else name.encode())
     return found.hexdigest()

@@ -33,7 +33,7 @@ _i32, _i64 = types.int32, types.int64
 _NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
 #: Tags of those of a node.
 _NAME, _OP = 0x0A, 0x12
-#: The bits of a tag that tell what follows, and what they are of one byte before a length.
+#: The bits of a tag that hold its wire type, and their value for a one-byte tag before a length.
 _KIND, _WITH_LENGTH = 0x87, 2
 _NO_TAG = 0
 #: Bytes of a length at most.

@@ -62,7 +62,7 @@ _OTHER_WAYS = """Lookups can be fused in other ways all the same:
   fusion.fuse_function(concrete_function) and fusion.fuse_graph(graph_def) fuse what is built
   fusion.keras.accelerate(model) swaps the Embedding layers of a Keras model
   feature columns with do_fusion and the lookups of this package are built of fused ops
-fusion.explain(model, under="rewrite") tells what can be fused so; see docs/enable.md"""
+fusion.explain(model, under="rewrite") shows what these fuse; see docs/enable.md"""
 
 
 # The structures of tensorflow/c/experimental/grappler/grappler.h
@@ -124,15 +124,15 @@ class Item:
         """Names that must not vanish: fetches, feeds, and nodes that others wait for.
 
         Raises:
-          RuntimeError: TensorFlow cannot tell.
+          RuntimeError: TensorFlow does not list them.
         """
         return self._names(RequestRecord.first_names, "TF_GetNodesToPreserveList")
 
     def fetches(self) -> frozenset[str]:
-        """The nodes whose values are read by whoever runs the graph.
+        """The fetched nodes: those whose values a run of the graph returns.
 
         Raises:
-          RuntimeError: TensorFlow cannot tell.
+          RuntimeError: TensorFlow does not list them.
         """
         names = self._names(RequestRecord.second_names, "TF_GetFetchNodesList")
         return frozenset(name.partition(":")[0] for name in names)
@@ -357,7 +357,7 @@ def _set_status(status: int | None, code: int) -> None:
 def other_plugins() -> list[str]:
     """The shared libraries of this process that have graph optimizers, each with its package.
 
-    Which device types they have registered, TensorFlow does not tell.
+    TensorFlow does not say which device types they have registered.
     """
     return _libraries_with(_PLUGIN_SYMBOL)
 

@@ -1,7 +1,7 @@
 """Which graphs an optimizer looks at: a rule about the ops in a graph, which native code reads.
 
-A rule is a tuple of *clauses*, one of which must hold; a clause is a tuple of sets of ops, of each
-of which one op at least must be in the graph or in a function of its library. No clause: nothing is
+A rule is a tuple of *clauses*, one of which must hold. A clause is a tuple of sets of ops; it holds
+if the graph or a function of its library has at least one op of each set. No clause: nothing is
 looked at.
 
 A graph that is not serialized as TensorFlow does it meets all rules.

@@ -3,7 +3,7 @@
 A state is made natively: `native_creation` reads the node's attrs, and the *builder* of its op
 writes the state. Where that needs what is not there yet, a kernel that was never compiled or the
 pool of threads, the builder notes it, it is provided, by Python that an upcall asks, and the
-builder begins anew. Nothing of Python is needed once all is there.
+builder starts again. Python is not needed once all is there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fusion.runtime.tensorflow.layout import OpTable
 from fusion.runtime.threads.layout import Pool
 from fusion.runtime.upcalls.service import UpcallsRecord
 
-#: What a builder may lack: besides these a body by its index, and a row kernel from this index on.
+#: What a builder may lack: these, a body by its index, and a row kernel from this index on.
 BUILDER, POOL, CONSTANTS, LAUNCHER = -1, -2, -3, -4
 FIRST_ROW_KERNEL = 1 << 32
 
@@ -44,7 +44,7 @@ class KernelsRecord(Layout):
     names: Int64  # the index of the attr that names columns, -1 for none
     bodies: Words  # addresses, for each combination of types, the last attr's first
     row_kernels: Words  # addresses, by an index that is the op's own
-    constants: Address  # what the builder needs to know besides
+    constants: Address  # what else the builder needs to know
     pool: Pool
     # Of a library, which has no server.
     pending: Address  # what the constants are once there are `accesses`
@@ -53,7 +53,7 @@ class KernelsRecord(Layout):
 
 
 class ServerRecord(Layout):
-    """Whom of Python is asked for what is lacking."""
+    """The server in Python that provides what is lacking."""
 
     number: Int64
     upcalls: UpcallsRecord

@@ -1,7 +1,7 @@
 r"""The names of columns in a kernel's state, for its messages, written in native code.
 
 For each column a word says where in the state its text is, in bytes; then the texts follow, C
-strings: "" or " (name)", as they stand behind a column's number. A model may come from anybody:
+strings: "" or " (name)", as they stand behind a column's number. A model may be untrusted:
 bytes that are no UTF-8, control and format characters, separators and characters for private use
 are escaped as in Python's literals, e.g. "\n", "\x1b" or "\u202e", and long names shortened.
 """

@@ -31,7 +31,7 @@ _i32 = types.int32
 
 
 def register(registry: Registry) -> None:
-    """Tells TensorFlow of all ops, then of all kernels; where that fails the registry says why.
+    """Registers all ops with TensorFlow, then all kernels; on failure the registry says why.
 
     TensorFlow ends the process when an op of one of these names is there.
     """

@@ -34,7 +34,7 @@ def library_provider() -> tuple[str, Recipe]:
 
 
 def registrar() -> int:
-    """The address of what tells TensorFlow of ops and kernels, see `native_registry`."""
+    """The address of the function that registers ops and kernels, see `native_registry`."""
     return objects.recipe_address(*_registrar_recipe())
 
 

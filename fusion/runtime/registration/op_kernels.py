@@ -332,7 +332,7 @@ def _too_late() -> int:
 
 
 def add(kernels_of: Kernels) -> None:
-    """Takes note of kernels that TensorFlow is told of."""
+    """Records kernels that are registered with TensorFlow."""
     _kernels[kernels_of.spec.name, kernels_of.label or kernels_of.device] = kernels_of
 
 
@@ -349,8 +349,7 @@ def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
 def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
     """Has all ready that kernels of placed nodes lead to, so that Python is not needed for them.
 
-    Of others than fusion's own, and where anything is in the way, nothing happens: whoever runs the
-    node will find out.
+    Kernels of other packages are ignored, and so are errors: they are raised when the node runs.
     """
     ours = [(found, node) for node in nodes if (found := _kernels_for(node)) is not None]
     _bring((kernels_of, what) for kernels_of, _ in ours for what in kernels_of.lacks())

@@ -1,4 +1,4 @@
-"""The ops and kernels that TensorFlow is told of, as records; `native_registry` tells of them."""
+"""The ops and kernels of TensorFlow's registry, as records; `native_registry` registers them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TypeConstraint(Layout):
 
 
 class Registry(Layout):
-    """What TensorFlow is told of."""
+    """The ops and kernels to register with TensorFlow."""
 
     ops: OpRecord  # [op_count]
     op_count: Int64

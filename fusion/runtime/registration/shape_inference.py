@@ -50,7 +50,7 @@ _dim_value = c_function("TF_DimensionHandleValue", _i64, _i64)
 
 @jit
 def _num_outputs(ctx: int, status: int) -> int:
-    """The number of outputs. TensorFlow's C API tells of an index only whether there is one."""
+    """The number of outputs. TensorFlow's C API only says whether output `index` exists."""
     shape, count = _new_shape(), int64(0)
     _set_output(ctx, np.int32(count), shape, status)
     while tf_get_code(status) == 0:
@@ -174,7 +174,7 @@ def _size(
 
 @jit
 def _is_resized(table: OpTable, ctx: int, status: int) -> bool:
-    """Whether an attr says that the inputs do not tell the sizes of outputs."""
+    """Whether an attr says that the sizes of outputs do not follow from the inputs."""
     name, dtype = table.resized, stack_words(1)
     if name == 0:
         return False

@@ -42,7 +42,7 @@ class AttrEntry(Layout):
 class ArgEntry(Layout):
     """The tensors that an input or an output of an op stands for; attrs are their indices."""
 
-    dtype: Int64  # a number of `TF_DataType`, unless an attr tells it
+    dtype: Int64  # a number of `TF_DataType`, unless `dtype_attr` has it
     dtype_attr: Int64  # -1 for none
     is_mixed: Flag  # whether that is a list, of the dtype of each tensor
     length_attr: Int64  # of the number of tensors of one dtype, -1 for none

@@ -58,7 +58,7 @@ def _task_of(definition: tensorflow_server_pb2.ServerDef) -> _Task:
     return definition.job_name, definition.task_index
 
 
-#: How often a worker is asked whether it knows fused ops, if that is not told by its answer.
+#: How often a worker is asked whether it knows fused ops, if its answer leaves that open.
 _TRIES = 3
 
 
@@ -91,7 +91,7 @@ class Workers:
 
 
 def _knows_ops(task: str) -> bool:
-    """Whether a task has run a fused op; False where that cannot be told.
+    """Whether a task has run a fused op; False if that is not known.
 
     Raises:
       tf.errors.NotFoundError: if the task has no such op.

@@ -26,7 +26,7 @@ def require() -> None:
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
     if page == _LIBC_FAILED:
-        return  # there is no memory, of which others will tell
+        return  # out of memory, which a later allocation reports
     try:
         ctypes.memset(page, 0xC3, 1)
         if libc.mprotect(page, size, mmap.PROT_READ | mmap.PROT_EXEC) == 0:

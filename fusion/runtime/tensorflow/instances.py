@@ -31,7 +31,7 @@ class Instances(Generic[T]):
         cls.__init__ = noted  # type: ignore[assignment, method-assign]
 
     def living(self) -> list[T]:
-        """Those that nobody has discarded yet; initializing them may have failed."""
+        """Those that have not been discarded yet; initializing them may have failed."""
         return [one for known in self._known.valuerefs() if (one := known()) is not None]
 
 

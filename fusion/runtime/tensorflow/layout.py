@@ -76,7 +76,7 @@ class OpTable(Layout):
     single_output_count: Int64
     list_counts: Words = fields(MAX_LENGTHS)  # of inputs that are lists, by their length
     output_list_counts: Words = fields(MAX_LENGTHS)
-    is_mixed: Flag  # whether it cannot be told how long lists are: then no shapes are inferred
+    is_mixed: Flag  # whether the lengths of lists cannot be known: then no shapes are inferred
     resized: Address  # of the name of the attr `OpSpec.resized`, a C string; 0 for none
     resized_default: Int64  # its default, a number of `TF_DataType`
     rows_input: Int64  # the number of the input `OpSpec.rows`, -1 for none

@@ -6,7 +6,7 @@ compares the table with the installed versions.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from typing import Any
 
 #: By the module or package where they are; the same in all versions that fusion runs with.
@@ -68,12 +68,9 @@ def __getattr__(name: str) -> Any:
     """What a name of the table is in the installed version.
 
     Raises:
-      AttributeError: the table does not have it.
-      ImportError: the installed version does not have it.
+      AttributeError: the table does not have it, or the installed version.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_MODULES[name])
-    if hasattr(module, name):
-        return getattr(module, name)
-    return importlib.import_module(f"{module.__name__}.{name}")
+    found = globals()[name] = pkgutil.resolve_name(f"{_MODULES[name]}.{name}")
+    return found

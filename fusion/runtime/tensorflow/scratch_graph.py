@@ -64,7 +64,7 @@ class ScratchGraph:
         return operation
 
     def placeholder(self, dtype: int, shape: Sequence[int | None] | None) -> Output | None:
-        """Adds a tensor of which nothing but the dtype and the shape is known."""
+        """Adds a tensor with only a dtype and a shape."""
         c = self._functions
         self._count += 1
         node = c.TF_NewOperation(self._graph, b"Placeholder", b"n%d" % self._count)

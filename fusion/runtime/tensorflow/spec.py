@@ -251,8 +251,8 @@ class OpSpec:
     stateful op depend on more than its inputs, so that equal nodes are not the same.
 
     `names` is the string attr, or list of one for each column, by which its messages call columns.
-    `resized` is a type attr with a default: with another value the outputs have sizes that those of
-    the inputs do not tell. The shape functions of TensorFlow's C API see no attrs of other kinds.
+    `resized` is a type attr with a default: with another value the sizes of outputs do not follow
+    from those of inputs. The shape functions of TensorFlow's C API see no attrs of other kinds.
     `rows` is the input whose elements a call is counted by, dimensions of fixed size left out; a
     kernel that takes its inputs itself counts them itself.
     """

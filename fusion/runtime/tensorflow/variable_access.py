@@ -17,7 +17,7 @@ string, which is in its third and fourth if it is short, and else in memory of i
 
 The functions end the process if a variable is of another dtype than their template argument and has
 to be copied, so the dtype of a variable is read before. Where it is in a `Var` is found by trying:
-Var::DebugString tells the dtype of what it takes for a variable.
+Var::DebugString returns the dtype of what it takes for a variable.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _dtype_offset() -> int:
     """The number of the byte in a `Var` that is the number of its dtype."""
     offsets = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
     if len(offsets) != 1 or _named_dtype(offsets[0], 14) != b"bfloat16":
-        raise NotImplementedError("TensorFlow does not tell where the dtype of a variable is")
+        raise NotImplementedError("cannot find where TensorFlow keeps the dtype of a variable")
     return offsets[0]
 
 

@@ -1,8 +1,8 @@
 """Threads that help a kernel with a job of many small tasks.
 
-A *pool* is memory that all kernels share; its threads wait until a kernel offers a *job*. Whoever
-offers a job works on it like the others and waits only for tasks that have been begun, so that it
-depends on nobody: busy threads, or none after a fork, make it slower and nothing else. Threads of
+A *pool* is memory that all kernels share; its threads wait until a kernel offers a *job*. A thread
+that offers a job works on it like the others and waits only for tasks that have been begun, so that
+it never needs help: busy threads, or none after a fork, make it slower and nothing else. Threads of
 the pool help only while fewer threads are at work than there are processors: when another kernel
 begins they leave the job that they are at, and when one ends they go to what is left of others'.
 What is in them: see `layout`.
@@ -40,7 +40,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 @jit
 def next_task(job: Job, helps: int) -> int:
-    """The number of a task that nobody has begun, or -1; `helps` as in `work(job, helps)`.
+    """The number of a task that has not been begun, or -1; `helps` as in `work(job, helps)`.
 
     One who helps does not get a task while more threads are at work than there are processors.
     """
@@ -172,7 +172,7 @@ def _help(pool: Pool, slot: int) -> None:
     """Works on the job in a slot, if there is one that wants help."""
     looking = Pool.slots + Slot.SIZE * slot + Slot.reader_count
     atomic_add(pool, looking, int64(1))
-    # Only now: from here on the job stays, because its owner waits while anybody looks.
+    # Only now: from here on the job stays, because its owner waits while a thread looks.
     job = as_record(Job, atomic_load(pool, Pool.slots + Slot.SIZE * slot))
     if job != 0 and _is_wanted(job):
         if _begins_to_help(pool):

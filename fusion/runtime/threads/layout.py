@@ -32,7 +32,7 @@ class Pool(Layout):
     thread_count: Int64
     active_count: Int64  # threads at work, kernels that may ask for help included
     helper_count: Int64  # of these, the pool's
-    sleeper_count: Int64  # threads of the pool that nobody has woken
+    sleeper_count: Int64  # threads of the pool that have not been woken
     slots: Slot = record(Slot, SLOT_COUNT)
     # Of the pool of a library, which starts its threads without Python.
     is_starting: Flag

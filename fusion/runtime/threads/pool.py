@@ -91,8 +91,8 @@ def thread_count() -> int:
     count = ctypes.c_int64()
     with objects.loading():
         address = counter_address()
-    tell = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
-    tell(tensorflow_threads(), ctypes.addressof(count))
+    write_count = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
+    write_count(tensorflow_threads(), ctypes.addressof(count))
     return count.value
 
 
@@ -112,7 +112,7 @@ def _session_threads(session: BaseSession) -> int:
 
 
 def warn_of_setting() -> None:
-    """Has the log tell if `FUSION_NUM_THREADS` makes no sense."""
+    """Logs a warning if `FUSION_NUM_THREADS` is not a positive number."""
     setting = os.environ.get(THREADS_VARIABLE)
     if setting is not None and not re.fullmatch("0*[1-9][0-9]*", setting):
         _logger.warning(
@@ -124,12 +124,12 @@ def warn_of_setting() -> None:
 
 
 def counter_address() -> int:
-    """The address of what tells how many threads there are to be."""
+    """The address of the function that computes the number of threads."""
     return objects.recipe_address(*thread_count_recipe())
 
 
 def thread_count_recipe() -> tuple[str, Recipe]:
-    """The name of what tells how many threads there are to be, and how it is made."""
+    """The name of the function that computes the number of threads, and how it is made."""
     module, name = "fusion.runtime.threads.native_start", "tell_thread_count"
     return "thread_count", Recipe(Compilation(module, name, 2, "thread_count"))
 

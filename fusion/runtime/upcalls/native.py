@@ -29,8 +29,8 @@ _SLICE_NS = 100_000_000
 #: others have the processors: none was taken from it since the lock was last to be had.
 _IDLE = 20
 
-#: While it is not, whoever has the lock may be computing with it, or many may share it, on a
-#: machine that has no time for them: time without the lock counts so many times less.
+#: While it is not, the lock's holder may be computing, or many threads may share the lock, on a
+#: machine that is overloaded: time without the lock counts so many times less.
 _BUSY = 10
 
 _i32, _i64 = types.int32, types.int64
@@ -81,7 +81,7 @@ def upcall(record: UpcallsRecord, request: RequestRecord, patience: int) -> bool
         free_request(as_words(request))
         return False
     if _i32(call_at(record.holds_lock)) != 0:
-        # This thread has the lock itself: nobody else could have it before the call is over.
+        # This thread has the lock itself: no other could have it before the call is over.
         call_at(record.serve, request)
         return True
     length = request.input_length
@@ -97,7 +97,7 @@ def upcall(record: UpcallsRecord, request: RequestRecord, patience: int) -> bool
 
 @jit
 def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
-    """Waits until a request is served, or till the lock has been out of reach for too long."""
+    """Waits until a request is served, or the lock has been out of reach for too long."""
     slice_spec = stack_words(2)
     slice_spec[0] = int64(0)
     slice_spec[1] = int64(_SLICE_NS)

@@ -1,15 +1,15 @@
 """Upcalls: calls of Python by TensorFlow's threads, which end though Python's lock never comes.
 
-Whoever holds Python's lock (the GIL) may be waiting for the very thread that asks for it. So the
+A thread that holds Python's lock (the GIL) may be waiting for the one that asks for it. So the
 Python function runs on a thread of its own, and the caller waits for it without the lock, in
 `native_upcalls`. Every tenth of a second of that it has a *probe* made: a thread that takes the
 lock, counts, and ends. When no probe has had the lock for as long as the caller allows, the call is
-given up. So a function may take its time, but nobody waits for a lock that is not to be had. How
+given up. So a function may take its time, but no caller waits for a lock that is never free. How
 long that is depends on whether the process is idle meanwhile, as it is where threads wait for each
 other, or busy.
 
 A *request* is memory from malloc, with copies of all that the function is to know, because what
-TensorFlow passes is valid during the call only. Whoever is last to set its state owns it then.
+TensorFlow passes is valid during the call only. The last side to set its state owns it then.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Request:
     """What a thread of TensorFlow asks.
 
     Attributes:
-        when_abandoned: is called when nobody waits for the answer any more.
+        when_abandoned: is called when the caller no longer waits for the answer.
     """
 
     def __init__(self, address: int) -> None:
@@ -110,7 +110,7 @@ class Request:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for an answer any more."""
+        """Whether the caller no longer waits for an answer."""
         return self._words[RequestRecord.state] == ABANDONED
 
     @property
@@ -160,7 +160,7 @@ class Server(Protocol):
         """Answers a request, or leaves it without an answer."""
 
     def too_late(self) -> None:
-        """Takes note of a request that nobody waits for any more: the lock came too late."""
+        """Takes note of an abandoned request: the lock came too late."""
 
 
 class Upcalls:
@@ -185,7 +185,7 @@ class Upcalls:
         keep_forever(self.words)
 
     def _renew(self) -> None:
-        """Begins anew in a child of a fork, which lacks the threads of its parent."""
+        """Resets the state in a child of a fork, which lacks the threads of its parent."""
         self._idle, self._running = threading.Condition(), 0
         self.words[UpcallsRecord.is_probing] = self.words[UpcallsRecord.byte_count] = 0
 

@@ -29,7 +29,7 @@ def generated_feeds(
     """Returns inputs for each batch size: ids inside their tables, bags of 0 to 11 of them.
 
     Raises:
-        ModelError: an input of which no value can be made.
+        ModelError: no value can be generated for an input.
     """
     generate = _generator(model, signature)
     try:

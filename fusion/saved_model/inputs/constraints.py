@@ -111,8 +111,8 @@ class Constraints:
         counts: scalar inputs that hold how many elements there are of what their extent is linked
             to; they have no axis of their own.
         bounds: what an assertion of the model says of the elements of an input.
-        orders: pairs of inputs of which elements of the first are less (or, with False, not
-            greater) than those of the second.
+        orders: pairs of inputs; elements of the first are less (or, with False, not greater) than
+            those of the second.
     """
 
     links: dict[Extent, set[Extent]] = field(default_factory=dict)

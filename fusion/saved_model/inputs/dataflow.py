@@ -314,7 +314,7 @@ class _Analysis:
             if tensor.string_val:
                 atoms |= {Text(tuple(values))}
             is_one = len(set(values)) == 1 and not isinstance(values[0], complex)
-            # A NaN differs from itself: each sweep would find it anew.
+            # A NaN differs from itself: each sweep would take it for a new one.
             if is_one and values[0] == values[0]:
                 atoms |= {Number(values[0])}
         return atoms

@@ -97,7 +97,7 @@ class InputGenerator:
         """Returns an array for each input of the signature, by key.
 
         Raises:
-            Unsupported: an input of which no value can be made.
+            Unsupported: no value can be generated for an input.
         """
         specs = {spec.key: spec for spec in self._signature.inputs}
         constraints = self._meaning.constraints

@@ -147,7 +147,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno == errno.ENXIO:  # Nothing but a hole is left.
                 return
-            yield end, size  # A file system that cannot tell.
+            yield end, size  # The file system does not report holes.
             return
         end = min(os.lseek(file, start, os.SEEK_HOLE), size)
         yield start, end

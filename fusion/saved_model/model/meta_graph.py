@@ -104,7 +104,7 @@ def _collection_references(key: str, collection: meta_graph_pb2.CollectionDef) -
                 message.ParseFromString(value)
                 yield from _strings(message)
         except (DecodeError, UnicodeDecodeError):
-            # A format of somebody else's, which then names no node that we could know of.
+            # An unknown format: it cannot name nodes in a way that is known here.
             continue
     for packed in collection.any_list.value:
         asset = meta_graph_pb2.AssetFileDef()

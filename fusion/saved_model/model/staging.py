@@ -77,7 +77,7 @@ def staged_directory(dst: Path) -> Iterator[Path]:
 def staged_files(*destinations: Path) -> Iterator[tuple[Path, ...]]:
     """Yields a path beside each of the files `destinations`, which appear when the block ends.
 
-    They lie in one folder and appear one after the other: the last one tells that all are there.
+    They lie in one folder and appear one after the other: when the last one is there, all are.
     The paths' parent may hold scratch files. When the block raises, none appears.
 
     Raises:

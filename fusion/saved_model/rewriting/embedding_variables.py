@@ -78,7 +78,7 @@ def _rows_in_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, int]:
 
 
 def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | None]:
-    """The name and the capacity of a table, as far as the model tells."""
+    """The name and the capacity of a table; None for a capacity that the model does not record."""
     nodes = meta.object_graph_def.nodes
     if not prefix.endswith(_ATTRIBUTES):  # a Saver's: the name of the variable
         found = (n for n in meta.graph_def.node if n.attr["shared_name"].s.decode() == prefix)

@@ -155,14 +155,14 @@ def fuse_saved_model(
         outputs: names of the nodes or tensors of a frozen graph that are fetched; by default all
             nodes that no other node reads. They keep name and value.
         link: whether to make the unchanged files hard links of the source's, where the file system
-            can. Whoever then changes such a file in place changes both models.
+            can. A change of such a file in place then changes both models.
         progress: is called with the number of bytes copied so far and of all that are copied.
         inputs: a file of recorded inputs to compare the models on, see `compare_models`; generated
             ones by default.
         batch_size: how many Examples of a TFRecord file of inputs are a batch.
         runtime: the version of TensorFlow, such as "2.4", in which a result of target "stock" has
             to load: no newer op is written. It is 1.12 or newer, and not newer than the one that is
-            installed; by default the version that the model records, or that its graph tells.
+            installed; by default the version that the model or its graph records.
         tables: where tables are: "variables" leaves them among the variables; "mapped" makes each
             a file of the model, which is mapped into memory when that is loaded: in milliseconds,
             in pages that all processes of a machine share and that the system can take back;
@@ -349,7 +349,7 @@ def _rewritten(
         source: the model.
         options: how it is rewritten.
         scratch: a folder for packed tables.
-        observer: is told.
+        observer: is called for each event.
     """
     observer.begins(Step.FUSE)
     target, proto = Target(options.target), saved_model_pb2.SavedModel()

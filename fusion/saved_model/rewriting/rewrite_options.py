@@ -1,4 +1,4 @@
-"""How a model is rewritten, and who is told what the rewrite does."""
+"""How a model is rewritten, and observers of the rewrite."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Step(StrEnum):
 
 
 class Observer:
-    """Is told what a rewrite does, and takes no notice of it: others override what they need."""
+    """Receives the events of a rewrite and ignores them: subclasses override what they need."""
 
     def begins(self, step: Step) -> None:
         """Is called before a step."""

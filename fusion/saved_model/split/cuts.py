@@ -57,7 +57,7 @@ def find_cuts(
 
     Args:
         graph: it.
-        outputs: the nodes that somebody fetches.
+        outputs: the nodes that are fetched.
         inputs: the names of inputs, which none of the results has.
     """
     view = GraphView(graph.node, OpSignatures(graph.library.function), frozenset(outputs))

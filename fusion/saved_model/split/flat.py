@@ -140,7 +140,7 @@ def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:
 
 def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
     """Has no node wait for others that do nothing but compute."""
-    # In branches and loops these tell whether and how often a node runs.
+    # In branches and loops control edges decide whether and how often a node runs.
     awaited = _acting(graph) | inside_control_flow(graph)
     for node in graph.node:
         kept = [text for text in node.input if not text.startswith("^") or text[1:] in awaited]

@@ -93,7 +93,7 @@ def variables_of(graph: graph_pb2.GraphDef, keys: Mapping[str, str]) -> dict[str
 
 
 def _initializers(origin: Origin, graph: graph_pb2.GraphDef) -> list[str]:
-    """The nodes that set up what a graph uses besides its variables, such as hash tables."""
+    """The nodes that initialize what a graph uses other than variables, such as hash tables."""
     name = init_op(origin.meta)
     nodes = {node.name: node for node in origin.graph.node}
     if name not in nodes:

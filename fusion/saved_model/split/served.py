@@ -60,10 +60,10 @@ def serve_from_store(
 ) -> None:
     """Writes the lookups of a split model as a SavedModel whose rows come from a table store.
 
-    It has the signatures of `src/lookup`. Whoever loads it runs `import fusion` before, and opens a
-    `fusion.tables.TableStore` under that name before it runs, whose tables have the names of the
-    folders in `src/tables`, or those that HPS gives tables of several models: `split_tables` gives
-    them. All rows that a signature needs are asked for together. With the rows of these folders
+    It has the signatures of `src/lookup`. Its user runs `import fusion` before it is loaded, and
+    opens a `fusion.tables.TableStore` under that name before it runs, whose tables have the names
+    of the folders in `src/tables`, or those that HPS gives tables of several models: `split_tables`
+    gives them. All rows that a signature needs are fetched together. With the rows of these folders
     results are those of `src/lookup`, to the bit; ids that no table has are no error here: they
     have the default value.
 
@@ -178,7 +178,7 @@ def _served(
     tables = {table.handle: table for table in tables_in_files(lookup)}
     for table in tables.values():
         if table.file.name not in named or table.dtype not in _EXACT:
-            why = "is float64, of which a store has no rows"
+            why = "is float64, which a store does not support"
             if table.file.name in named:
                 raise ModelError(f"{folder}: table {table.file.name} {why}")
             raise ModelError(f"{folder}: {MANIFEST_FILE} has no table {table.file.name}")
@@ -333,7 +333,7 @@ def _check_handles(
     """Refuses what reads a table otherwise."""
     view = GraphView(graph.node, OpSignatures(graph.library.function))
     for node in graph.node:
-        if node.op == "Identity":  # of a handle, which nobody may read: an inlined call leaves it
+        if node.op == "Identity":  # of a handle, unread: an inlined call leaves it
             continue
         for source in view.inputs(node.name):
             table = tables.get(view.origin(source).node)

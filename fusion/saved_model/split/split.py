@@ -78,7 +78,7 @@ def split_saved_model(
     embeddings out. `dst/dense` is one of stock ops: embeddings and the other inputs in, the
     original outputs out; if embeddings are all its inputs, signature "flat" takes them in one
     vector. `dst/tables/NAME` has a table: `key`, int64, the numbers of its rows, and `emb_vector`,
-    its rows, which the lookup model maps. `dst/fusion.json` tells what is what.
+    its rows, which the lookup model maps. `dst/fusion.json` lists what is what.
 
     Tables are copied byte by byte and never in memory whole.
 
@@ -130,9 +130,9 @@ def _verify(
 ) -> Verification:
     """Compares a source with the model of both parts.
 
-    TensorFlow may order the arithmetic behind lookups otherwise when these are other ops. That
-    lookups are equal nevertheless is told by their names, which those of functions are not: so the
-    source without functions, which must give the same bits, stands for it then.
+    TensorFlow may order the arithmetic behind lookups otherwise when these are other ops. Equal
+    lookups are found nevertheless by their names, which functions do not keep: so the source
+    without functions, which must give the same bits, stands for it then.
 
     Raises:
         VerificationError: they differ, or cannot be compared.

@@ -58,7 +58,7 @@ def add_reads(
         first: the number of the first one, the count of those that are there.
     """
     graph = meta.graph_def
-    if not meta.asset_file_def:  # else nobody looks into the collection any more
+    if not meta.asset_file_def:  # else the collection is not read any more
         meta.asset_file_def.extend(assets_of(meta))
     assigned, paths = [], dict[PurePosixPath, str]()
     for index, table in enumerate(tables, first):
@@ -85,9 +85,10 @@ def add_reads(
 
 
 def release(node: node_def_pb2.NodeDef, assign: node_def_pb2.NodeDef) -> None:
-    """Makes a node, which has its input, the one without which a variable would copy what it gets.
+    """Makes a node, which has its input, a DisableCopyOnRead of a variable before it is assigned.
 
-    Rows have been written to it, or looked up in it, from when on it shares its memory with nobody.
+    Without it the variable would copy its new value: it does not share memory any more once rows
+    have been written to it or looked up in it.
     """
     node.op = "DisableCopyOnRead"
     assign.input.append(f"^{node.name}")

@@ -57,7 +57,7 @@ def find_tables(
     """Returns the variables of a model that can be kept in files.
 
     These are matrices of floats, saved in one piece, of which the model reads rows. Slots of an
-    optimizer are none: it makes them anew when the model is loaded, after the others.
+    optimizer are none: it creates them again when the model is loaded, after the others.
 
     Args:
         meta: the model.

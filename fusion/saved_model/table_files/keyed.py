@@ -160,7 +160,7 @@ def write_keys(bundle: Bundle, index: KeyedFile, out: BinaryIO) -> None:
 
 
 def _empty_head(capacity: int) -> NDArray[np.int64]:
-    """The head of an index without keys. Training would be told that there is no room for more."""
+    """The head of an index without keys. Training would fail for lack of room for more."""
     import tensorflow as tf
 
     from fusion import ops

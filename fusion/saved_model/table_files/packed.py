@@ -231,7 +231,7 @@ def _refusal(
     if others:
         return f"a function reads it and in its place {min(others)!r}, which is none"
     if not is_one or len({(table.rows, table.width) for table in tables}) > 1:
-        return "a function reads it and others in its place, of which each is another one"
+        return "a function reads it, and other tables in its place in other calls"
     if any(table.dtype != types_pb2.DT_FLOAT for table in tables):
         return "its elements are no float32"
     if packed_words(row_format, tables[0].width) >= tables[0].width:

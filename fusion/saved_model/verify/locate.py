@@ -50,7 +50,7 @@ def locate(
     """
     try:
         pairing = _pairing(a, b, difference.signature)
-    except Exception as error:  # of a malformed graph, of which there are endless kinds
+    except Exception as error:  # of a malformed graph: any kind
         return Columns(note=f"a graph makes no sense to fusion ({reason_of(error)})")
     if not pairing.pairs:
         return Columns(note="the models have no column that could be found in both")

@@ -60,7 +60,7 @@ def observe(
         proto: its `saved_model.pb`.
         signature: what to run.
         feeds: an array for each input key.
-        tensors: what to look at. One that nobody reads is never computed.
+        tensors: what to look at. One without consumers is never computed.
         scratch: a folder for the model as it is run.
     """
     changed = saved_model_pb2.SavedModel()

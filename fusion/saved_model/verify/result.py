@@ -144,7 +144,7 @@ class Verification:
         signatures: the titles of the signatures compared.
         runs: how many batches ran in both without an error and were compared.
         differences: in what the models differ.
-        unverified: signatures of which nothing could be compared, and why.
+        unverified: signatures without any output that could be compared, and why.
         errors_alike: batches on which both models raised the same error.
         varying: outputs that differ from run to run in the first model and so prove nothing.
         tolerance: what elements of an output may differ by, as a share of its largest one; 0 for

@@ -242,7 +242,7 @@ def test_tables_that_a_store_cannot_have(tmp_path: Path) -> None:
     module = Doubles("float64")
     tf.saved_model.save(module, str(tmp_path / "model"), module.serve)
     split_saved_model(tmp_path / "model", tmp_path / "split", verify=False)
-    with pytest.raises(ModelError, match="is float64, of which a store has no rows"):
+    with pytest.raises(ModelError, match="is float64, which a store does not support"):
         serve_from_store(tmp_path / "split", tmp_path / "served")
     assert not (tmp_path / "served").exists()
 

@@ -423,7 +423,7 @@ def take_source(
       shared: what the columns of an op behind gathers share.
 
     Returns:
-      Whether it is sound; if not, `frame` tells why, unless it is 0.
+      Whether it is sound; if not, `frame` says why, unless it is 0.
     """
     clear(source)
     column, role = (

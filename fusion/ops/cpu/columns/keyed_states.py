@@ -66,11 +66,11 @@ def _check(creation: Creation, constants: KeyedConstants) -> bool:
         return False
     for index in range(count):
         found += attr_item(creation, keyed, index)
-    told = attr_word(creation, constants.keyed_count)
-    if found != told:
+    declared = attr_word(creation, constants.keyed_count)
+    if found != declared:
         text = "num_keyed is %lld, but keyed has %lld columns"
-        refuse(creation, INVALID_ARGUMENT, text, told, found)
-    return found == told
+        refuse(creation, INVALID_ARGUMENT, text, declared, found)
+    return found == declared
 
 
 @jit

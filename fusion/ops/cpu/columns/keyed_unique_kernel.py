@@ -61,7 +61,7 @@ _NUMBERING, _GATHERING, _ADDING = range(3)
 #: Inputs of each column, before those of embedding variables and the steps of all.
 _COLUMN_INPUTS = 4
 
-#: Outputs besides those of each column.
+#: Outputs other than those of each column.
 _OUTPUTS = 3
 
 

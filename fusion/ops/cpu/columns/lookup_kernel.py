@@ -49,7 +49,7 @@ _LEAST_ROWS = 16
 _TASKS_PER_THREAD = 4
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
 _PARALLEL_NS = 60_000
-#: What a task, and an element of it, cost in nanoseconds besides the bytes of rows.
+#: The cost of a task, and of an element of it, in nanoseconds, without reading the bytes of rows.
 _TASK_NS, _ELEMENT_NS, _BYTES_PER_NS = 500, 3, 8
 #: A result of so many bytes would push all else out of the caches, itself included. Smaller ones
 #: would be written faster past the caches, too, but read slower by about as much.

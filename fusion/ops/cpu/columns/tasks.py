@@ -162,7 +162,7 @@ def _has_one_each(batch: Any, count: int) -> bool:
 def call_by_tiles(
     column: ColumnAttrs, dim: int, arguments: Words, first_word: int, end_word: int
 ) -> None:
-    """Calls a column's kernels for its rows, tile by tile; the words tell them which."""
+    """Calls a column's kernels for its rows, tile by tile; two arguments are the tile's bounds."""
     first, tile = int64(0), column.tile_width
     while tile > 0 and dim - first > tile:
         arguments[first_word] = first

@@ -121,7 +121,7 @@ def _number(job: UniqueJob, index: int, batch: Batch, workspace: Workspace, entr
     if batch.column.sort_key != 0:
         sort_keys(numbering, key_count, end, lists_in(workspace))
     job.key_counts[index] = key_count
-    # What belongs to nobody is 0, so that results are always the same.
+    # Unused elements are 0, so that results are always the same.
     behind = job.entry_offsets[index + 1]
     has_weights = batch.column.use_sparse_weights != 0
     for k in range(end, behind):

@@ -1,4 +1,4 @@
-"""The tensors that an op gets besides variables."""
+"""The inputs of an op that are tensors, not variables."""
 
 from __future__ import annotations
 

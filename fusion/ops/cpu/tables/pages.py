@@ -1,8 +1,8 @@
-"""Outputs of zeros, of which the system provides the pages when they are used.
+"""Outputs of zeros whose pages the system provides when they are used.
 
 TensorFlow's allocators are not made for what is larger than memory: with oneDNN there is one that
-never gives more than the machine has, all in all. So memory is mapped here, and TensorFlow told
-that it is the tensor's own. Else a variable would be copied before its first update.
+never gives more than the machine has, all in all. So memory is mapped here, and the tensor is
+marked as its owner. Else TensorFlow would copy a variable before its first update.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _owner(tensor: Words, data: int, size: int, deallocator: int) -> int:
     """The tensor as the owner of its memory; 0, and the tensor as it was, if that is not possible.
 
     TF_NewTensor has no argument for it. The object is looked into, and believed if it has all that
-    it was made of where it is looked for; TF_TensorMaybeMove tells whether it is the owner now.
+    it was made of where it is looked for; TF_TensorMaybeMove checks whether it is the owner now.
     """
     interface = as_record(_TensorInterface, tensor[0])
     if not _is_readable(interface, 8 * _TensorInterface.SIZE):

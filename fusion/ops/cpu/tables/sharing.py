@@ -38,7 +38,7 @@ def share(frame: op.Frame, access: UpdateAccess, index: int, shared: SharedVaria
     """Shares the variable of an input; whether there is one. Then or not, `unshare` it.
 
     All that a kernel shares it shares in the same order: tables and what is of their dtype, then
-    indices, lest two kernels wait for each other.
+    indices, so that two kernels cannot wait for each other.
 
     Args:
       access: the address of an `UpdateAccess`.

@@ -30,7 +30,7 @@ _claim = tile_ops("float32", 1, 1).claim
 
 @jit
 def _buffer_bytes(elements: int, item: int) -> int:
-    """The size of a buffer: whole lines, and one more, lest all begin alike."""
+    """The size of a buffer: whole lines, and one more, so that buffers are not aligned alike."""
     return (elements * item + _LINE - 1) // _LINE * _LINE + _LINE
 
 

@@ -101,7 +101,7 @@ def begin_tensors(access: UpdateAccess, tensors: int, count: int) -> None:
 
 @jit
 def end_tensors(access: UpdateAccess, tensors: int, count: int) -> None:
-    """Ends tensors, so that nobody takes a variable for shared."""
+    """Releases tensors, so that TensorFlow does not take a variable for shared."""
     for index in range(count):
         call_at(access.end_tensor, tensors + 8 * OBJECT_WORDS * index)
 

@@ -120,7 +120,7 @@ def _offsets(widths: Sequence[int | None]) -> list[int | None]:
 
 
 def packed_shapes(view: GraphView, widths: Tensor, axis: int = 1) -> tuple[Tensor, ...]:
-    """Returns the shapes of which a tensor has the sizes of an axis, or nothing.
+    """Returns the shapes whose sizes along an axis a tensor has, or nothing.
 
     That is `squeeze(stack(shapes, axis=1)[axis:axis + 1, :])`.
     """

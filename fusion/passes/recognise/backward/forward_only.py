@@ -1,6 +1,6 @@
-"""Lookups of which only the forward is understood, and how much of it one op can take over.
+"""Lookups whose forward alone is understood, and how much of it one op can take over.
 
-Where a gradient, or somebody else, reads what is inside a lookup, its id side and its gathers stay
+Where a gradient, or another op, reads a value inside a lookup, its id side and its gathers stay
 as they are. One op can still reduce the gathered rows: it reads the tensors that stock's reduction
 reads. What the others need of those in between is kept.
 """
@@ -18,7 +18,7 @@ from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.stock.reduction import Reduction
 
 _MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike"})
-"""Ops that a result tells the same as sums of its shape and dtype."""
+"""Ops that give the same for the result as for stock's sums, of the same shape and dtype."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Forward:
         weights: [m], of the dtype of the rows, or None.
         dense_shape: int64 [2]; None where no rows are filled.
         is_row_empty: [B], which rows were filled; None where none are.
-        gone: the nodes that nobody needs any more.
-        measured: tensors that are gone and of which others need the shape, with their DataTypes.
+        gone: the nodes that are not needed any more.
+        measured: tensors that are gone and whose shapes others need, with their DataTypes.
         shapes: nodes that measure the rows of the entries, [m, D], which are gone.
     """
 
@@ -127,7 +127,7 @@ class _Behind:
         return needed
 
     def measured(self, needed: set[str]) -> list[tuple[Tensor, int]]:
-        """Returns the results of which those who stay need the shape."""
+        """Returns the results whose shapes nodes that stay need."""
         return [
             (tensor, dtype)
             for tensor, dtype in self.results.items()

@@ -67,8 +67,8 @@ def match_gradients(
 class GradientSums:
     """What adds up rows at the positions of entries, anywhere in a graph.
 
-    Lookups of the same ids share these positions, and have as many gradients: these are told apart
-    once, by the rows that they count, as far as one sees at once what they count.
+    Lookups of the same ids share these positions, and have a gradient each. The gradients are
+    distinguished once, by the rows that they count, as far as these are plain to see.
     """
 
     view: GraphView
@@ -306,7 +306,7 @@ class _TableMatcher(_Matcher):
         return f"{super().kind}V2"
 
     def _measures_result(self, grad: Tensor) -> bool:
-        """Whether a gradient is masked or shaped by what only this lookup's result can tell."""
+        """Whether a gradient is masked or shaped by this lookup's own result."""
         view, select = self.view, self.view.resolve(grad)
         results = {self.reduction.output, self.mask.output, self.result}
         if not self.mask.present or not view.op(select.node).startswith("Select"):

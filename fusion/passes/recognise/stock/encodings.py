@@ -36,7 +36,7 @@ class Encoded:
 
     Attributes:
         ids: the ids, not placed among rows yet; None if there are none.
-        nodes: what encodes them, and is read by nobody else then.
+        nodes: what encodes them, and then has no other consumers.
         failure: why they are no ids of a lookup.
     """
 

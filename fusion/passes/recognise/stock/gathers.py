@@ -40,7 +40,7 @@ GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 
 _VARIABLES = frozenset({"Const", "Variable", "VariableV2"})
 _HELD = _VARIABLES | {"Placeholder", ARG_OP}
-"""What a table may come from besides a variable's handle; a gather of anything else is none.
+"""What a table may come from, other than a variable's handle; a gather of anything else is none.
 
 A vector that is passed in is none, either: it may be anything.
 """
@@ -211,7 +211,7 @@ def lookup_of(
     weights: WeightsSpec | None = None,
     addition: Addition | None = None,
 ) -> LookupSpec:
-    """Returns what is made of gathered rows, of which none is left out and none is filled in."""
+    """Returns what is made of gathered rows; none is left out and none is filled in."""
     return LookupSpec(
         anchor=anchor,
         ids=ids,
@@ -258,7 +258,7 @@ def _dtype_attr(is_resource: bool) -> str:
 def _table(view: GraphView, gather: str, shard: Shard) -> Table:
     name = table_name(view, shard.tensor, gather)
     if name == gather:
-        # Where nobody knows the variable, the scope tells more than its last node.
+        # Where the variable is unknown, the scope is a better name than its last node.
         name = gather.rpartition("/")[0] or gather
     return Table(
         stage=Stage.ROWS,

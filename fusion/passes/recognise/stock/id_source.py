@@ -149,7 +149,7 @@ def _match_buckets(
     default, filled = _filled(view, replacement, source)
     if count is None or default is None or least != 0:
         return nothing
-    # A count that no op attr tells from "none", and a default that would be pruned or replaced.
+    # As op attrs, such a count means "none", and such a default would be pruned or replaced.
     if count <= 0 or not 0 <= default < count:
         return nothing
     names = (ids.node, outside.node, *(test.node for test in tests.values()), *filled)

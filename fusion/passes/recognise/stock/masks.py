@@ -25,7 +25,7 @@ class Mask:
         ignored: the id that does not count; None: it is not by ids.
         lengths: how many of a row count; None: it is not by lengths.
         lengths_dtype: their DataType.
-        weights: numbers of which nothing else is known; None: all count, or see above.
+        weights: any numbers; None: all count, or see above.
     """
 
     nodes: tuple[str, ...]

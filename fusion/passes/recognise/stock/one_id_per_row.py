@@ -60,7 +60,7 @@ def match_single(view: GraphView, select: str) -> Whole | NoMatch:
     if strange is not None:
         return NoMatch("the table is not known to be a matrix", strange.tensor.node)
     if table.name == gather.node:
-        # Where nobody knows the variable, the scope tells more than its last node.
+        # Where the variable is unknown, the scope is a better name than its last node.
         table = replace(table, name=gather.node.rpartition("/")[0] or gather.node)
     zero_nodes = match_zeros(view, zeros, gather, (), broadcast=False)
     if isinstance(zero_nodes, NoMatch):

@@ -64,7 +64,7 @@ def match_mask(
 
 
 def match_tail(view: GraphView, result: Tensor, shape: Vector) -> Tail:
-    """Follows reshapes that provably keep the result's shape, as far as nobody else looks in."""
+    """Follows reshapes that provably keep the result's shape, up to one with other consumers."""
     nodes: tuple[str, ...] = ()
     known = {result: shape}
     while (step := _identity_reshape(view, result, known)) is not None:

@@ -5,8 +5,8 @@
 Keras looks up a SparseTensor [B, L] as a matrix of B * L rows, in which what is no entry has the id
 of empty rows, and makes [B, L, D] of the result. keras-rs adds that up, times weights.
 
-No element may have two entries, of which stock has the mean. That the weights are of the same
-entries tells so: what makes them dense refuses entries that are not distinct and in order.
+No element may have two entries: stock has their mean. None has if the weights are of the same
+entries: what makes them dense refuses entries that are not distinct and in order.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def match_padded_sum(
     ids, width = lookup.ids, lookup.table.shape[1]
     is_plain = lookup.weights is None and lookup.buckets is None and lookup.table.max_norm is None
     if not isinstance(ids, SparseIds) or not is_plain or lookup.default_id != 0:
-        return NoMatch("the lookup is not one of sparse ids, of which those missing are 0", total)
+        return NoMatch("the lookup is not one of sparse ids whose default id is 0", total)
     if len(view.shape(ids.values) or ()) != 1 or width is None:
         return NoMatch("the ids are not known to be a vector, or rows to be of one size", total)
     matrix = _match_matrix(view, factors.weights)

@@ -87,7 +87,7 @@ class Product(Whole):
     Attributes:
         dense: what is multiplied by other rows of the matrix.
         kernel: the matrix.
-        then: the ops that follow in one node, and what each of them reads besides.
+        then: the ops that follow in one node, and the other inputs of each.
         sizes: what is known without the one-hots.
         refused: encoded ids that are among `dense`, since they are not understood.
     """

@@ -38,7 +38,7 @@ from fusion.schema.attributes import HALF_TYPES
 
 _SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
 _ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
-"""Reductions of which the last entry's row is the last one, and their combiners."""
+"""Reductions whose last row is that of the last entry, and their combiners."""
 
 SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, "SegmentMean"})
 """All but SegmentSum, which feature columns end with, too: see `is_segment_sum`."""

@@ -50,7 +50,7 @@ class Reduction(Match):
         divide_no_nan: whether a divisor of 0 gives 0, as in DivNoNan.
         output: the reduced rows, [B, D].
         dtype: DataType of the rows.
-        count: int64 [], how many rows the result has, of which those without entries are zeros;
+        count: int64 [], the number of rows of the result, those without entries (zeros) included;
             None: as many as the last entry says.
     """
 

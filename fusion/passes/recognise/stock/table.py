@@ -190,8 +190,8 @@ def _shard_spec(view: GraphView, shard: Shard) -> ShardSpec:
 def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = False) -> str:
     """Returns the variable's name where it can be seen, else the scope of the node `output`.
 
-    A function does not know what its caller passes in; there the scope tells people more than the
-    argument does.
+    A function does not know what its caller passes in; there the scope is a better name for people
+    than the argument.
     """
     source = view.origin(table).node
     if (handle := view.read_handle(table)) is not None:

@@ -1,7 +1,7 @@
 """The quotient of IndexedSlices and a matrix, as Keras 3 computes it: in one of two branches.
 
-Where the divisor has a 0 or NaN anywhere, one branch lists all such rows besides those of the
-gradient, since 0 / 0 is NaN there too. The other divides the gradient's rows by those of the
+Where the divisor has a 0 or NaN anywhere, one branch lists all such rows in addition to those of
+the gradient, since 0 / 0 is NaN there too. The other divides the gradient's rows by those of the
 divisor. Which one runs is found out from the whole matrix, in each step.
 
     p = any(any(divisor == 0 or isnan(divisor), axis 1), axis 0)

@@ -45,9 +45,9 @@ class RawIds(NamedTuple):
 
 
 def summed(view: GraphView, ids: Tensor, entries: Sequence[Tensor], own: Set[str]) -> Summed | None:
-    """Explains entries that are sums of values of repeated ids, and that nobody else needs.
+    """Explains entries that are sums of values of repeated ids, and have no other consumers.
 
-    Somebody else may need the distinct ids: two tables of the same ids have them from one node.
+    The distinct ids may have other consumers: two tables of the same ids have them from one node.
 
     Args:
         view: the graph.
@@ -93,7 +93,7 @@ def _is_size(view: GraphView, count: Tensor, vector: Tensor) -> bool:
 
 
 def _between(view: GraphView, names: Iterable[str], own: Set[str]) -> list[str] | None:
-    """Returns the nodes between these nodes and an update's own; None if somebody else needs it."""
+    """Returns the nodes between these and an update's own; None if one has other consumers."""
     stack, found = [*names], dict[str, None]()
     while stack:
         for use in view.uses(stack.pop()):

@@ -52,7 +52,7 @@ def _is_free(view: GraphView, tensor: Tensor) -> bool:
 
 
 def _reshaped_matrix(view: GraphView, tensor: Tensor, width: int) -> Tensor | None:
-    """Returns the matrix of as many columns, hence rows, that a matrix is reshaped from."""
+    """Returns the matrix of the same number of columns and rows that a matrix is reshaped from."""
     while _is_free(view, tensor):
         inner = reshaped_input(view, tensor.node)
         if inner is None:

@@ -64,7 +64,7 @@ class Notice:
         """Begins with nothing.
 
         Args:
-          now: tells seconds.
+          now: a clock, in seconds.
           timer: calls a function after so many seconds, in another thread.
         """
         self._now, self._timer = now, timer
@@ -131,7 +131,7 @@ class Notice:
         if os.environ.get(LOG_LEVEL_VARIABLE) != _SILENT:
             _logger.warning(
                 "fusion compiles %d kernel%s for this processor, about %.0f s in all; "
-                "docs/cache.md tells how to have them ready",
+                "docs/cache.md explains how to have them ready",
                 *(len(names), "" if len(names) == 1 else "s", seconds),
             )
 

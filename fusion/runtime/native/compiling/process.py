@@ -100,7 +100,7 @@ class CompileProcess:
         """The object file, and the seconds that it took; None if it is to be compiled here.
 
         Raises:
-          Exception: the compiler's; what it is caused by tells where.
+          Exception: the compiler's; its cause has the worker's traceback.
         """
         if not self._works or not compilation.module.startswith("fusion."):
             return None
@@ -172,7 +172,7 @@ class CompileProcess:
         return ours
 
     def _end_when_idle(self, connection: Connection) -> None:
-        """Ends the process of a connection, if nobody else does, when it is not used."""
+        """Ends the process of a connection when it is idle, unless it has ended before."""
         while True:
             time.sleep(IDLE_SECONDS / 4)
             with self._lock:

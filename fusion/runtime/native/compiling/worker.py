@@ -1,7 +1,7 @@
 """The process that compiles for another one, which starts it with this file as a script.
 
-Requests and answers are pickles on a socket. It ends when the other process does, and when nobody
-has asked for a while. It has neither TensorFlow nor the public functions of this package: kernels
+Requests and answers are pickles on a socket. It ends when the other process does, and after some
+time without a request. It has neither TensorFlow nor the public functions of this package: kernels
 need neither, and to import TensorFlow takes longer than to compile most of them.
 """
 
@@ -22,12 +22,12 @@ from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-#: After so many seconds without a request it ends, should nobody have ended it.
+#: After so many seconds without a request it ends itself.
 _MOST_IDLE_SECONDS = 60.0
 
 
 class Setting(NamedTuple):
-    """What the process is told first.
+    """Initial configuration that is sent to the worker.
 
     Attributes:
       path: where modules are looked for.

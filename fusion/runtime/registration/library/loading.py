@@ -1,6 +1,6 @@
-"""What a library of ops does when it is loaded: it tells TensorFlow of its ops and kernels.
+"""What a library of ops does when it is loaded: it registers its ops and kernels with TensorFlow.
 
-Whoever loads it cannot be told that this fails, so that a line on the standard error says so.
+A failure cannot be returned to the caller that loads it; a line on the standard error reports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST_FIELD = 0x0A
 
 
 def load_library(library: LibraryRecord, level: int) -> None:
-    """Takes the kernels for this processor and tells TensorFlow of them, unless others are there.
+    """Registers the kernels for this processor with TensorFlow, unless others are registered.
 
     Args:
       library: the address of the `LibraryRecord`.

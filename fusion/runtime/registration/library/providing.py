@@ -22,7 +22,7 @@ from fusion.runtime.threads import native_start
 def provide(creation: Creation) -> None:
     """Provides what can be: the threads, and the functions of TensorFlow that share variables.
 
-    Nobody can make a kernel that the library was built without.
+    A kernel that the library was built without cannot be made.
     """
     record = creation.record
     for k in range(creation.missing_count):
