@@ -141,7 +141,7 @@ $(NEXT_VENV)/.installed: setup.cfg pyproject.toml Makefile
 	@rm $@
 	@$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(NEXT_TENSORFLOW)
 	@$(NEXT_VENV)/bin/python -m pip uninstall --quiet --yes keras
-	@$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --pre --no-deps $(NEXT_KERAS)
+	@$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --pre --no-deps --force-reinstall $(NEXT_KERAS)
 	@touch $@
 
 $(OLDEST_VENV)/.installed: setup.cfg pyproject.toml Makefile

@@ -26,7 +26,7 @@ from benchmarks.lookups.draws import MISSING
 from benchmarks.measure import percentiles
 
 _COLUMNS, _ROWS, _DIM = 26, 1_250_000, 16
-_BATCH, _MOST_IDS = 64, 5
+_BATCH, _MAX_IDS = 64, 5
 _REQUESTS = 32
 #: One model, and one that replaces it.
 _VERSIONS = 2
@@ -87,9 +87,9 @@ def by_second(calls: Sequence[Call], seconds: int) -> Iterator[dict[str, float]]
 def _draw_requests(rows: int) -> list[npt.NDArray[np.int64]]:
     """Batches of ids side by side, int64 [batch, columns * most ids], `MISSING` where none is."""
     rng = np.random.default_rng(0)
-    shape = (_REQUESTS, _BATCH, _COLUMNS, _MOST_IDS)
-    lengths = rng.integers(0, _MOST_IDS + 1, (*shape[:-1], 1))
-    ids = np.where(np.arange(_MOST_IDS) < lengths, rng.integers(0, rows, shape), MISSING)
+    shape = (_REQUESTS, _BATCH, _COLUMNS, _MAX_IDS)
+    lengths = rng.integers(0, _MAX_IDS + 1, (*shape[:-1], 1))
+    ids = np.where(np.arange(_MAX_IDS) < lengths, rng.integers(0, rows, shape), MISSING)
     return list(ids.reshape(_REQUESTS, _BATCH, -1))
 
 
@@ -109,7 +109,7 @@ def _model(is_fused: bool, rows: int, version: int, request: Any) -> Answer:
 
     before = fusion.stats().columns_fused
     with fusion.fused() if is_fused else contextlib.nullcontext():
-        spec = tf.TensorSpec([None, _COLUMNS * _MOST_IDS], tf.int64)
+        spec = tf.TensorSpec([None, _COLUMNS * _MAX_IDS], tf.int64)
         function = tf.function(look_up, input_signature=[spec], autograph=False)
         function(request)
     columns = fusion.stats().columns_fused - before

@@ -23,8 +23,8 @@ from benchmarks.lookups.catalog import CARDINALITIES
 from benchmarks.measure import calls_in_turns, peak
 
 #: How many times as much memory as fusion stock has to need for products of one-hot ids.
-_LEAST_MEMORY = 20
-_MOST_ROWS = 1_000_000
+_MIN_MEMORY = 20
+_MAX_ROWS = 1_000_000
 COLUMNS = 26
 
 
@@ -119,7 +119,7 @@ def _tables(workload: Workload, scale: float) -> list[int]:
     """The rows of each."""
     if workload.kind == "hot":
         return [workload.classes] * workload.columns
-    capped = [max(2, int(scale * min(rows, _MOST_ROWS))) for rows in CARDINALITIES]
+    capped = [max(2, int(scale * min(rows, _MAX_ROWS))) for rows in CARDINALITIES]
     return capped[: workload.columns]
 
 
@@ -201,7 +201,7 @@ def _measured(workload: Workload, seconds: float, scale: float) -> Row:
     if is_hot:
         values |= {"stock, MB": stock_bytes / 1e6, "fused, MB": fused_bytes / 1e6}
         values["times the memory"] = stock_bytes / fused_bytes
-        least["times the memory"] = _LEAST_MEMORY
+        least["times the memory"] = _MIN_MEMORY
     return Row({"workload": workload.title}, values, least=least)
 
 

@@ -24,7 +24,7 @@ from benchmarks.processes import alone, limited, process
 _TABLES, _DIM, _BATCH = 8, 64, 512
 _ROW_BYTES = 4 * _DIM * _TABLES
 _WAYS = ("variables", "mapped", "memory")
-_MOST_SECONDS = 90
+_MAX_SECONDS = 90
 #: How the system reads, and what the model says of its size to have it.
 _READS = {"as chosen": None, "ahead": 0, "page by page": 1 << 60}
 
@@ -213,7 +213,7 @@ def _calls(path: Path, count: int) -> dict[str, Value]:
     """Calls a model so often, or so long; percentiles are of the second half of the calls."""
     model, scores, _ = _loaded(path, "mapped")
     batches = _ids(model.tables[0].shape[0], count)
-    times, end = list[float](), time.perf_counter() + _MOST_SECONDS
+    times, end = list[float](), time.perf_counter() + _MAX_SECONDS
     for ids in batches:
         if time.perf_counter() > end:
             break

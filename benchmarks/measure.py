@@ -14,7 +14,7 @@ _BLOCK_SECONDS = 0.002
 _MAX_CALLS = 50
 _REST_SECONDS = 0.001
 #: Rounds of calls in turns: how many are not counted, and how many are at least.
-_FIRST_ROUNDS, _LEAST_ROUNDS = 2, 5
+_FIRST_ROUNDS, _MIN_ROUNDS = 2, 5
 _PAGE = 4096
 
 Call = Callable[[], object]
@@ -58,7 +58,7 @@ def block(call: Call) -> Timer:
 
 
 def in_turns(
-    timers: Mapping[Key, Timer], seconds: float, rounds: int = _LEAST_ROUNDS
+    timers: Mapping[Key, Timer], seconds: float, rounds: int = _MIN_ROUNDS
 ) -> dict[Key, list[float]]:
     """Seconds that each call took in each round: they take turns until a time is over.
 

@@ -12,7 +12,7 @@ Results = Mapping[str, Mapping[str, Any]]
 """The results of a folder, by case; see `runner.load`."""
 
 #: Cores that others kept busy, above which times are doubtful.
-_MOST_BUSY = 0.1
+_MAX_BUSY = 0.1
 BUSY = "**other programs were running, do not trust the times**"
 
 _HOW = """\
@@ -70,7 +70,7 @@ def _environment(results: Results) -> str:
 
 def is_busy(result: Mapping[str, Any]) -> bool:
     """Whether other programs kept the processor from what was measured."""
-    return float(result["busy_elsewhere"]) > _MOST_BUSY
+    return float(result["busy_elsewhere"]) > _MAX_BUSY
 
 
 def _bounds(results: Results) -> Iterator[str]:

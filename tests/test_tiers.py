@@ -174,7 +174,7 @@ def run(folder: Path, tests: str, tier: str) -> subprocess.CompletedProcess[str]
     (folder / "tests" / "area" / "test_one.py").write_text(tests)
     program = (
         "import sys, os, pytest; from tests import tiers, tier_plugin; "
-        f"os.environ['FUSION_TESTS'] = {tier!r}; tiers.MOST_SECONDS = 0.1; "
+        f"os.environ['FUSION_TESTS'] = {tier!r}; tiers.MAX_SECONDS = 0.1; "
         f"tier_plugin._ROOT = __import__('pathlib').Path({str(folder)!r}); "
         "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--rootdir', "
         f"{str(folder)!r}, {str(folder)!r}], [tier_plugin]))"

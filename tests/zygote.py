@@ -54,7 +54,7 @@ _PYTHON = sys.executable
 #: The environment of servers.
 _ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 _SIZE = 4  # bytes of the length of a message
-_MOST_FILES = 64
+_MAX_FILES = 64
 
 
 #: In a process of a program, `subprocess` has a stand-in.
@@ -351,7 +351,7 @@ def _answer(file: int, number: int) -> None:
 
 
 def _receive_order(control: socket.socket) -> tuple[_Program, list[int]] | None:
-    head, files, _, _ = socket.recv_fds(control, _SIZE, _MOST_FILES)
+    head, files, _, _ = socket.recv_fds(control, _SIZE, _MAX_FILES)
     size, content = int.from_bytes(head, "little"), b""
     while len(content) < size:
         content += control.recv(size - len(content))

@@ -6,12 +6,15 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.lookups.workloads import Column
+
+if TYPE_CHECKING:
+    from fusion.gpu_ops.layout.arguments import Argument
 
 _WARM_UP = 3
 #: More than the caches of any GPU hold: what is written before each call that is timed.
@@ -81,7 +84,7 @@ class Memory:
 
             self.cupy = cupy
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """Launches a kernel of `fusion.gpu_ops.kernels.registry.KERNELS`, which is compiled once.
 
         It has the registers that it has in TensorFlow's ops, and like there nothing is optimized
@@ -90,12 +93,12 @@ class Memory:
         from fusion.gpu_ops.kernels.registry import KERNELS
         from fusion.gpu_ops.language.device import SIMULATED
 
+        made = KERNELS[kernel]
         if kernel not in self.kernels:
-            made = KERNELS[kernel]
             options = {} if SIMULATED else {"max_registers": made.registers, "lto": False}
             self.kernels[kernel] = self.cuda.jit(**options)(made.make())
         # Some versions of numba-cuda refuse NumPy's integers.
-        self.kernels[kernel][int(blocks), int(threads)](*arguments)
+        self.kernels[kernel][int(blocks), int(threads)](*made.grouped(arguments))
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """A copy of an array on the GPU."""

@@ -19,7 +19,7 @@ STOCK, FUSED = "stock TensorFlow, ms", "fused op, ms"
 #: The numbers on the GPU may differ by so much from those of the CPU.
 _TOLERANCE = 1e-5
 #: Stock's graphs of more columns take minutes to build.
-_MOST_COLUMNS = 100
+_MAX_COLUMNS = 100
 
 
 def gpu() -> str:
@@ -41,7 +41,7 @@ def gpu() -> str:
 def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[str, Value]:
     """Milliseconds of calls, stock's and the fused op's, in turns; nothing without a device.
 
-    Of more than `_MOST_COLUMNS` columns the fused op's alone.
+    Of more than `_MAX_COLUMNS` columns the fused op's alone.
 
     Raises:
         RuntimeError: the numbers are not those of the op on the CPU, or not stock's.
@@ -56,7 +56,7 @@ def compared(workload: Workload, device: str, seed: int, repeats: int) -> dict[s
     with tf.device(device):
         stock, fused = _calls(workload, np.random.default_rng(seed))
         calls = {FUSED: fused}
-        if len(workload.columns) <= _MOST_COLUMNS:
+        if len(workload.columns) <= _MAX_COLUMNS:
             calls[STOCK] = stock
         found = {name: call().numpy() for name, call in calls.items()}
         whose = {FUSED: "the CPU's", STOCK: "stock TensorFlow's"}

@@ -20,7 +20,7 @@ from benchmarks.training.trace import Trace, trace
 
 #: So long a side's turn is, if a step takes less.
 _TURN_SECONDS = 0.1
-_MOST_STEPS = 50
+_MAX_STEPS = 50
 #: Of the memory that is free, what tables and slots may take.
 _SHARE = 0.85
 TOLERANCE = 1e-5
@@ -36,7 +36,7 @@ _OPS, _REASONS = 15, 5
 #: a table has, nor takes longer for more rows.
 _ROWS_OF_BATCH = ("sgd", "adagrad", "ftrl")
 #: Rows of another fused model, and what a fused step of larger tables may take, over one of it.
-_SMALL, _MOST_GROWTH = 10_000, 1.5
+_SMALL, _MAX_GROWTH = 10_000, 1.5
 
 #: What stock's time over the fused one's should be at least.
 _LEAST: Mapping[tuple[str, str, int], float] = {
@@ -100,7 +100,7 @@ def measured(model: Model, steps: int, seconds: float, profile: bool = False) ->
         sides["reference"] = side(replace(model, rows=_SMALL))
         with fusion.fused():
             sides["reference"].start()
-        most[f"fused, over {_SMALL:,} rows"] = _MOST_GROWTH
+        most[f"fused, over {_SMALL:,} rows"] = _MAX_GROWTH
     times = timed(sides, seconds)
     values = {**in_milliseconds(times), **values}
     if "reference" in times:
@@ -293,7 +293,7 @@ def _steps_of_turn(one: Side) -> int:
     start = time.perf_counter()
     one.run(2)
     taken = (time.perf_counter() - start) / 2
-    return max(1, min(_MOST_STEPS, round(_TURN_SECONDS / taken)))
+    return max(1, min(_MAX_STEPS, round(_TURN_SECONDS / taken)))
 
 
 def _available() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 COLUMNS, ROWS, DIM, NUMBERS, HIDDEN = 26, 1000, 16, 13, 32
-BATCH, MOST_IDS = 64, 4
+BATCH, MAX_IDS = 64, 4
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.1),
@@ -62,10 +62,10 @@ class Model:
 
 
 def batches(steps: int) -> tf.data.Dataset:
-    """So many batches: ids [BATCH, COLUMNS, MOST_IDS] with 0 for none, numbers and labels."""
+    """So many batches: ids [BATCH, COLUMNS, MAX_IDS] with 0 for none, numbers and labels."""
     rng = np.random.default_rng(1)
     count = steps * BATCH
-    ids = rng.integers(1, ROWS, (count, COLUMNS, MOST_IDS))
+    ids = rng.integers(1, ROWS, (count, COLUMNS, MAX_IDS))
     ids[rng.random(ids.shape) < 0.4] = 0
     numbers = rng.random((count, NUMBERS)).astype(np.float32)
     labels = (numbers[:, :1] > 0.5).astype(np.float32)

@@ -25,7 +25,7 @@ SERVING, NOT_SERVING = 1, 2
 
 _PACKAGE = "fusion.examples.serving"
 _TENSOR = tensor_pb2.TensorProto.DESCRIPTOR
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _STRING, _INT32 = (_FIELD.TYPE_STRING, None), (_FIELD.TYPE_INT32, None)
 _MODEL_SPEC = (_FIELD.TYPE_MESSAGE, f".{_PACKAGE}.ModelSpec")
@@ -113,7 +113,7 @@ def _array(name: str, tensor: tensor_pb2.TensorProto) -> NDArray[Any]:
         shape = [dimension.size for dimension in tensor.tensor_shape.dim]
         size = tf.dtypes.as_dtype(tensor.dtype).size or 1
         # One value may stand for as many as the shape says.
-        if min(shape, default=0) < 0 or math.prod(shape) * size > _MOST_BYTES:
+        if min(shape, default=0) < 0 or math.prod(shape) * size > _MAX_BYTES:
             raise ValueError(f"its shape is {shape}")
         array: NDArray[Any] = np.asarray(tf.make_ndarray(tensor))
     except (TypeError, ValueError, IndexError) as error:

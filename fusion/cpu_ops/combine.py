@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray
@@ -16,6 +16,27 @@ from fusion.runtime.native.memory import pointer
 
 #: The combiners, by their place among the values of the ops' attr.
 SUM, MEAN, SQRTN, MAX = range(4)
+
+
+class Bags(NamedTuple):
+    """The entries of a batch by row, in compiled code.
+
+    Attributes:
+      rows: int64 [u], addresses of gathered rows [D] of the compute dtype.
+      row_indices: int32 [m], the gathered row of each entry.
+      starts, order: see `group_by_row`.
+      is_row_empty: flags of the rows of the batch.
+      mask_empty: whether flagged rows give zeros.
+      weights: [m] of the compute dtype, or a dummy.
+    """
+
+    rows: Any
+    row_indices: Any
+    starts: Any
+    order: Any
+    is_row_empty: Any
+    mask_empty: Any
+    weights: Any
 
 
 @jit

@@ -13,6 +13,7 @@ import numpy as np
 from fusion.cpu_ops.combine import (
     SQRTN,
     SUM,
+    Bags,
     copy_row,
     divide_no_nan,
     is_masked,
@@ -94,12 +95,7 @@ def unclip_rows(
 def weight_grads(
     top_grad: Array,
     addresses: Array,
-    row_indices: Array,
-    starts: Array,
-    order: Array,
-    is_row_empty: Array,
-    mask_empty: bool,
-    weights: Array,
+    bags: Bags,
     combiner: int,
     dtype: type,
     scaled: Array,
@@ -114,35 +110,33 @@ def weight_grads(
 
     Args:
       top_grad: [n, D], gradients of the bags.
-      addresses: int64 [u], of the (clipped) rows.
-      row_indices, starts, order, is_row_empty, mask_empty: as in `combine.list_rows`.
-      weights: [m].
+      addresses: int64 [u], of the rows of the bags, which may be clipped.
       combiner: SUM, MEAN or SQRTN.
       scaled, total: scratch [D].
       grads: out, [m].
     """
     dim = top_grad.shape[1]
     for row in range(top_grad.shape[0]):
-        bag = order[starts[row] : starts[row + 1]]
-        if is_masked(row, is_row_empty, mask_empty):
+        bag = bags.order[bags.starts[row] : bags.starts[row + 1]]
+        if is_masked(row, bags.is_row_empty, bags.mask_empty):
             for k in bag:
                 grads[k] = 0
             continue
         copy_row(top_grad[row], scaled)
-        norm = weight_norm(weights, bag, combiner, dtype)
+        norm = weight_norm(bags.weights, bag, combiner, dtype)
         through = 0.0
         if combiner != SUM:
             divide_no_nan(scaled, norm)
             total[:] = 0
             for k in bag:
-                entry = row_at(addresses[row_indices[k]], dim, dtype)
+                entry = row_at(addresses[bags.row_indices[k]], dim, dtype)
                 for d in range(dim):
-                    total[d] += entry[d] * dtype(weights[k])
+                    total[d] += entry[d] * dtype(bags.weights[k])
             divide_no_nan(total, norm)
             through = -_dot(scaled, total)
         if combiner == SQRTN and through != 0:  # the root of 0 has gradient 0 then, as in stock
             through = through / np.float64(norm)
         for k in bag:
-            factor = np.float64(weights[k]) if combiner == SQRTN else 1.0
-            entry = row_at(addresses[row_indices[k]], dim, dtype)
+            factor = np.float64(bags.weights[k]) if combiner == SQRTN else 1.0
+            entry = row_at(addresses[bags.row_indices[k]], dim, dtype)
             grads[k] = _dot(scaled, entry) + through * factor

@@ -22,7 +22,7 @@ from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64
 INVALID = -1
 
 #: No memory holds so many rows.
-MOST_ROWS = 2**48
+MAX_ROWS = 2**48
 
 
 class Batch(NamedTuple):
@@ -63,9 +63,9 @@ def integer_at(address: int, index: int, kind: int) -> int:
 def rows_until(last: int) -> int:
     """The number of rows up to that of the last entry; none if it is negative.
 
-    Never more than one above `MOST_ROWS`, so that the number can be added to.
+    Never more than one above `MAX_ROWS`, so that the number can be added to.
     """
-    return min(max(last, int64(-1)), int64(MOST_ROWS)) + 1
+    return min(max(last, int64(-1)), int64(MAX_ROWS)) + 1
 
 
 @jit

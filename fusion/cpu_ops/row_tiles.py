@@ -67,7 +67,7 @@ def tiles(stored: str) -> list[tuple[int, int]]:
 
 
 def tile_for(stored: str, elements: int) -> tuple[int, int]:
-    """The kernel for a tile of so many elements, at most `most_elements`."""
+    """The kernel for a tile of so many elements, at most `max_elements`."""
     return next(
         (lanes, count)
         for lanes, count in tiles(stored)
@@ -75,7 +75,7 @@ def tile_for(stored: str, elements: int) -> tuple[int, int]:
     )
 
 
-def most_elements(stored: str) -> int:
+def max_elements(stored: str) -> int:
     """The most that one tile has. Longer rows are several side by side."""
     lanes, count = tiles(stored)[-1]
     return lanes * count

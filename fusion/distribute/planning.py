@@ -58,14 +58,14 @@ def plan(
         raise ValueError(f"strategy must be one of {(*STRATEGIES,)}, got {strategy!r}")
     replicas, slots = integer("replicas", replicas), integer("slots", slots, least=0)
     made = as_tables(tables)
-    most_replicated = _optional("data_parallel_threshold", data_parallel_threshold)
-    least_split = _optional("row_slice_threshold", row_slice_threshold)
+    max_replicated = _optional("data_parallel_threshold", data_parallel_threshold)
+    min_split = _optional("row_slice_threshold", row_slice_threshold)
     placements: dict[str, Placement] = {}
     if replicas > 1:
         for table in made:
-            if most_replicated is not None and table.elements <= most_replicated:
+            if max_replicated is not None and table.elements <= max_replicated:
                 placements[table.name] = _replicated(table, replicas)
-            elif least_split is not None and table.elements >= least_split:
+            elif min_split is not None and table.elements >= min_split:
                 placements[table.name] = _split_by_rows(table, replicas)
     others = [table for table in made if table.name not in placements]
     threshold = _optional("column_slice_threshold", column_slice_threshold)

@@ -46,7 +46,7 @@ def fetch(
     tables: Sequence[Sharded],
     ids: Sequence[tf.Tensor],
     counts: Sequence[tf.Tensor | None] | None = None,
-    least_id: int = 0,
+    min_id: int = 0,
 ) -> list[Rows]:
     """The rows of ids of several tables, in one exchange.
 
@@ -54,7 +54,7 @@ def fetch(
       tables: of one strategy.
       ids: a vector of each, int32 or int64.
       counts: how often each id was seen, int32 vectors, or None: once.
-      least_id: the smallest id that there can be.
+      min_id: the smallest id that there can be.
 
     Raises:
       ValueError: tables of different strategies, or replicas of one process that look up others.
@@ -71,7 +71,7 @@ def fetch(
             )
     make_keras_slots_follow()
     given = zip(tables, ids, counts or [None] * len(ids), strict=True)
-    wanted = [_wanted(*one, least_id) for one in given]
+    wanted = [_wanted(*one, min_id) for one in given]
     exchange: Exchange | None = replicas.peers
     if exchange is None and is_in_replica() and any(table.joins_lookups for table in tables):
         exchange = replicas.threads
@@ -81,10 +81,10 @@ def fetch(
     ]
 
 
-def _wanted(table: Sharded, ids: tf.Tensor, counts: tf.Tensor | None, least_id: int) -> _Wanted:
+def _wanted(table: Sharded, ids: tf.Tensor, counts: tf.Tensor | None, min_id: int) -> _Wanted:
     """What is wanted of a table: nothing if there is an id that it does not have."""
     numbers = tf.cast(ids, tf.int64)
-    bad = tf.boolean_mask(numbers, (numbers < least_id) | (numbers > table.last_id))
+    bad = tf.boolean_mask(numbers, (numbers < min_id) | (numbers > table.last_id))
     kept = tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)
     requests, places = table.split(ids[:kept], None if counts is None else counts[:kept])
     return _Wanted(table, requests, places, bad[:1])

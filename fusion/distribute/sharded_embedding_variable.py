@@ -133,7 +133,7 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
             return gather_from(self.shards[replica], tf.zeros([0], tf.int64))
 
     def _gather(self, keys: tf.Tensor, counts: tf.Tensor | None) -> tf.Tensor:
-        (found,) = fetch([self], [keys], [counts], least_id=tf.int64.min)
+        (found,) = fetch([self], [keys], [counts], min_id=tf.int64.min)
         return tf.gather(found.rows, found.places)
 
     def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:

@@ -12,7 +12,7 @@ from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 from fusion.schema.columns import COLUMN_COMBINERS
 from fusion.tables.arguments import integer, one_of
 
-_MOST_ROWS = 2**63 - 1
+_MAX_ROWS = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Table:
             allowed = f"None or one of {COLUMN_COMBINERS}"
             raise ValueError(f"combiner of {self.name} must be {allowed}, got {self.combiner!r}")
         checked = {
-            "rows": integer(f"rows of {self.name}", self.rows, most=_MOST_ROWS),
+            "rows": integer(f"rows of {self.name}", self.rows, most=_MAX_ROWS),
             "dimension": integer(f"dimension of {self.name}", self.dimension),
             "dtype": one_of(f"dtype of {self.name}", self.dtype, FLOATS).name,
             "hotness": number(f"hotness of {self.name}", self.hotness, above=0),

@@ -13,7 +13,7 @@ from fusion.feature_column.keys import KeyColumn, key_column
 from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 from fusion.runtime.tensorflow.private import serialization
 from fusion.tables.deeprec import get_tables, table_of
-from fusion.tables.initial_rows import ZerosOnDemand, most_rows
+from fusion.tables.initial_rows import ZerosOnDemand, max_rows
 from fusion.tables.partitioned import KeyedTable
 from fusion.tables.partitions import partition_capacity, partition_names
 from fusion.tables.replicas import whole_variables
@@ -55,7 +55,7 @@ class TableOfKeys:
                 state_manager.create_variable(
                     owner,
                     name=name,
-                    shape=(rows or most_rows(_ITEM_BYTES * self.dimension), self.dimension),
+                    shape=(rows or max_rows(_ITEM_BYTES * self.dimension), self.dimension),
                     dtype=tf.float32,
                     trainable=self.trainable,
                     use_resource=True,

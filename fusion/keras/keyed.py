@@ -9,7 +9,7 @@ import tensorflow as tf
 from fusion.keras.tables import weights_at_once
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables import EmbeddingVariable, EmbeddingVariableOption
-from fusion.tables.initial_rows import ZerosOnDemand, most_rows
+from fusion.tables.initial_rows import ZerosOnDemand, max_rows
 from fusion.tables.replicas import whole_variables
 
 
@@ -36,7 +36,7 @@ def add_keyed_table(layer: Any, key_dtype: str) -> EmbeddingVariable:
       key_dtype: of keys.
     """
     dtype = tf.as_dtype(layer.variable_dtype)
-    capacity = layer.ev_option.capacity or most_rows(layer.output_dim * dtype.size)
+    capacity = layer.ev_option.capacity or max_rows(layer.output_dim * dtype.size)
     with weights_at_once():
         with whole_variables():
             weight = layer.add_weight(

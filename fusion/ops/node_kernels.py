@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
-from fusion.cpu_ops.row_tiles import most_elements
+from fusion.cpu_ops.row_tiles import max_elements
 from fusion.ops import SPECS
 from fusion.ops.row_kernels import (
     GATHERS,
@@ -174,7 +174,7 @@ def _common() -> dict[str, Recipe]:
 def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:
     """A node with a column of each dimension for which kernels differ, and of any."""
     node = node_def_pb2.NodeDef(name=spec.name, op=spec.name)
-    dims = [-1, *range(1, most_elements(_COMMON) + 2)]
+    dims = [-1, *range(1, max_elements(_COMMON) + 2)]
     for attr in spec.attrs:
         if attr.is_list and attr.default is None and attr.name != "boundaries":
             _put_plain(node.attr[attr.name].list, attr, len(dims))

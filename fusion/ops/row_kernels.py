@@ -14,7 +14,7 @@ from fusion.ops.cpu.columns.kernel_indices import (
     FIRST_FLOAT,
     FIRST_ORDERED,
     GATHER_VARIANTS,
-    MOST_TILES,
+    MAX_TILES,
     SCATTER_VARIANTS,
     TABLE_COUNT,
     ordered,
@@ -49,7 +49,7 @@ class _Shape(NamedTuple):
 
 def _shape(index: int) -> _Shape:
     """What an index of tables and tile is for."""
-    table, tile = divmod(index, MOST_TILES)
+    table, tile = divmod(index, MAX_TILES)
     dtype, row_format = "float32", PLAIN
     if table < DTYPE_COUNT:
         dtype = _NAMES[table + FIRST_FLOAT]
@@ -140,5 +140,5 @@ def _any(table: int) -> int:
     return shape_index(table + FIRST_FLOAT, 0)
 
 
-GATHERS = RowKernels("gathers", TABLE_COUNT * MOST_TILES * GATHER_VARIANTS, _gather_at)
-SCATTERS = RowKernels("scatters", DTYPE_COUNT * MOST_TILES * SCATTER_VARIANTS, _scatter_at)
+GATHERS = RowKernels("gathers", TABLE_COUNT * MAX_TILES * GATHER_VARIANTS, _gather_at)
+SCATTERS = RowKernels("scatters", DTYPE_COUNT * MAX_TILES * SCATTER_VARIANTS, _scatter_at)

@@ -23,7 +23,7 @@ from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.schema.op_history import NEWEST, Release
 
-FEWEST_OPS = "it has as few stock ops as it can have"
+MIN_OPS = "it has as few stock ops as it can have"
 """What is said of lookups that nothing better is known for."""
 
 
@@ -91,7 +91,7 @@ def choose_stock(
             return Choice(*planned, refused)
         elif planned is not None:
             for lookup in lookups:
-                why = TOO_FEW if is_bare(lookup) else FEWEST_OPS
+                why = TOO_FEW if is_bare(lookup) else MIN_OPS
                 refused[lookup.anchor] = NoMatch(why, lookup.anchor)
         else:
             refused |= _refuse_circular(view, lookups)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
-from fusion.passes.choose import FEWEST_OPS, Choice, choose_stock
+from fusion.passes.choose import MIN_OPS, Choice, choose_stock
 from fusion.passes.expand import expanded
 from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.runtime_ops import IS_FOR, TOO_OLD, newer_than
@@ -90,7 +90,7 @@ class LowerLookups(LookupPass):
         if lookup.gradients or (asks and has_gradient(view, lookup.nodes())):
             reason = f"{HAS_GRADIENT}, which reads what is inside it"
         elif is_fewest:
-            reason = FEWEST_OPS
+            reason = MIN_OPS
         if not reason:
             return lookup
         return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))

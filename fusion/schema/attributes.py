@@ -74,4 +74,4 @@ DEFAULT_WEIGHT_ATTR = Attr(
 LAST_ROW = 1
 
 #: Positions of entries are int32.
-MOST_ENTRIES = 2**31 - 1
+MAX_ENTRIES = 2**31 - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fusion.schema.columns import DENSE_FORMS, MOST_ZEROS
+from fusion.schema.columns import DENSE_FORMS, MAX_ZEROS
 from fusion.schema.row_formats import PACKED_FORMATS
 
 
@@ -143,9 +143,9 @@ _OF_LOOKUPS = (
         _is("row_count", "dense_shape"),
     ),
     _rule(
-        f"{_ORDER} needs a dim in [0, {MOST_ZEROS}], not {{dim}}",
+        f"{_ORDER} needs a dim in [0, {MAX_ZEROS}], not {{dim}}",
         _AXIS,
-        Test("dim", low=0, high=MOST_ZEROS, negated=True),
+        Test("dim", low=0, high=MAX_ZEROS, negated=True),
     ),
     _not_in_order("prune", _flag("prune")),
     _not_in_order("prune_sparse_weights", _flag("prune_sparse_weights")),

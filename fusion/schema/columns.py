@@ -33,7 +33,7 @@ GROUP_FORMS = (*FORMS, "copy")
 SUM_ORDERS = ("segment", "axis", "sequence", "dense_segment")
 
 #: Rows with more elements have no row of zeros to stand for them.
-MOST_ZEROS = 4096
+MAX_ZEROS = 4096
 
 #: In the order of the constants of `fusion.cpu_ops.combine`.
 COLUMN_COMBINERS = (*COMBINERS, "max")

@@ -17,7 +17,7 @@ from string import whitespace
 from typing import Final
 
 #: No program is longer: to lower one takes time that grows with the square of its length.
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 
 ROWS: Final = "rows"
 ENTRIES: Final = "entries"
@@ -98,8 +98,8 @@ def parse(text: str) -> Program:
         without a value; the name that it gives a value has one already. It is too long.
     """
     size = len(text.encode())
-    if size > MOST_BYTES:
-        raise ValueError(f"program has {size} bytes, more than {MOST_BYTES}")
+    if size > MAX_BYTES:
+        raise ValueError(f"program has {size} bytes, more than {MAX_BYTES}")
     kinds: dict[str, str] = {}
     instructions = tuple(_instruction(line.strip(whitespace), kinds) for line in text.split(";"))
     return Program(instructions, kinds)

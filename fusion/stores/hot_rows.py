@@ -32,7 +32,7 @@ from fusion.stores.tier import Found, Keys, Rows, TableDescription
 _LINE = 64
 
 #: int32 counts rows.
-_MOST_ROWS = 2**31 - 2
+_MAX_ROWS = 2**31 - 2
 
 
 class _Function:
@@ -102,10 +102,8 @@ class HotRows:
     def __init__(
         self, words: NDArray[np.int64], table: TableDescription, capacity: int, threshold: float
     ) -> None:
-        if not 0 <= capacity <= _MOST_ROWS:
-            raise ValueError(
-                f"cache_rows of {table.name} must be 0 to {_MOST_ROWS}, got {capacity}"
-            )
+        if not 0 <= capacity <= _MAX_ROWS:
+            raise ValueError(f"cache_rows of {table.name} must be 0 to {_MAX_ROWS}, got {capacity}")
         if capacity == 0:
             threshold = 1.0
         self._words, self._address = words, address_of(words)

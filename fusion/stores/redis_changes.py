@@ -20,7 +20,7 @@ from fusion.stores.redis import Redis
 from fusion.stores.tier import Keys
 
 #: Keys of an entry, and entries of a stream: some 32 MB of Redis's memory a table at most.
-_ENTRY_KEYS, _MOST_ENTRIES = 4096, 1000
+_ENTRY_KEYS, _MAX_ENTRIES = 4096, 1000
 
 #: Entries of a table that are read at once.
 _READ_ENTRIES = 64
@@ -39,7 +39,7 @@ def announce(redis: Redis, table: str, keys: Keys) -> None:
         pipeline = client.pipeline(transaction=False)
         for first in range(0, len(keys), _ENTRY_KEYS):
             content = keys[first : first + _ENTRY_KEYS].astype("<i8").tobytes()
-            pipeline.xadd(_stream(table), {_KEYS: content}, maxlen=_MOST_ENTRIES)
+            pipeline.xadd(_stream(table), {_KEYS: content}, maxlen=_MAX_ENTRIES)
         pipeline.execute()
 
 

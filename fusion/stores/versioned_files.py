@@ -28,7 +28,7 @@ from fusion.stores.versions import Version, read_version, version_numbers
 _logger = logging.getLogger("fusion")
 
 #: Deltas of more folders are merged: each folder takes time of every fetch, and open files.
-_MOST_DELTAS = 4
+_MAX_DELTAS = 4
 
 _BLOCK = 1 << 16
 
@@ -254,10 +254,10 @@ class VersionedFiles:
             with _based(number, below):
                 added.append(self._files(below, version))
             tiers = (added[-1], *tiers)
-            if len(tiers) > _MOST_DELTAS + 1:
+            if len(tiers) > _MAX_DELTAS + 1:
                 tiers = self._merged(tiers)
         whole = versions[-1][0] if base is None else base.whole
-        is_next = base is not None and base is self._opened and len(added) <= _MOST_DELTAS
+        is_next = base is not None and base is self._opened and len(added) <= _MAX_DELTAS
         return _Opened(Layers(tiers), number, whole), Taken(
             number, tuple(added) if is_next else None
         )

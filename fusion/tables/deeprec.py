@@ -17,7 +17,7 @@ from fusion.tables.eviction import (
     LeastFrequent,
     LeastRecent,
 )
-from fusion.tables.initial_rows import SAMPLE_COUNT, ZerosOnDemand, most_rows
+from fusion.tables.initial_rows import SAMPLE_COUNT, ZerosOnDemand, max_rows
 from fusion.tables.partitioned import KeyedTable, PartitionedEmbeddingVariable
 from fusion.tables.partitions import (
     partition_capacity,
@@ -197,7 +197,7 @@ def get_embedding_variable(
         size = option.capacity, embedding_dim
         found = get_tables(name, *size, dtype, partitioner, trainable=trainable)
         return table_of(*found, embedding_dim, option, initializer, key_dtype, trainable)
-    capacity = option.capacity or most_rows(dtype.size * embedding_dim)
+    capacity = option.capacity or max_rows(dtype.size * embedding_dim)
     count = partitions_by(partitioner, [capacity, embedding_dim], dtype)
     arguments = option.arguments(initializer) | {"trainable": trainable}
     if count is None:
@@ -226,7 +226,7 @@ def get_tables(
     Returns:
       The table and None, or those of the partitions and their number.
     """
-    most = most_rows(dtype.size * dimension)
+    most = max_rows(dtype.size * dimension)
     scope = tf.compat.v1.get_variable_scope()
     partitioner = scope.partitioner if partitioner is None else partitioner
     count = partitions_by(partitioner, [capacity or most, dimension], dtype)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MOST_ROWS, index_bytes
+from fusion.cpu_ops.keys.layout import MAX_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.runtime.tensorflow.private import record, save_context, variable_accessed
 from fusion.schema.attributes import UPDATE_DTYPES
@@ -45,7 +45,7 @@ from fusion.tables.initial_rows import (
     checked_default,
     forget_at_initialization,
     initial_rows,
-    most_rows,
+    max_rows,
 )
 from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.keyed_rows import (
@@ -169,9 +169,9 @@ class EmbeddingVariable(tf.Module):
         self.key_dtype = one_of("key_dtype", key_dtype, tuple(t.name for t in KEY_DTYPES))
         row_bytes = self.dimension * self.dtype.size
         if capacity is None:
-            self.capacity = most_rows(row_bytes) if table is None else int(table.shape[0])
+            self.capacity = max_rows(row_bytes) if table is None else int(table.shape[0])
         else:
-            self.capacity = integer("capacity", capacity, most=MOST_ROWS)
+            self.capacity = integer("capacity", capacity, most=MAX_ROWS)
         self.admission = integer("admission", 1 if admission is None else admission)
         default = checked_default(default_value, self.dimension)
         if eviction is not None and not isinstance(eviction, POLICIES):

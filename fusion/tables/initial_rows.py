@@ -114,7 +114,7 @@ def checked_default(default: Any, dimension: int) -> Any:
     return numbers
 
 
-def most_rows(row_bytes: int) -> int:
+def max_rows(row_bytes: int) -> int:
     """As many rows as memory may hold.
 
     Their memory is not taken before they are used; but the system refuses to promise more at once
@@ -128,7 +128,7 @@ def takes_too_much(capacity: int, row_bytes: int) -> bool:
 
     That is a quarter of the machine's, or what a default capacity makes of it.
     """
-    return capacity >= most_rows(row_bytes) or capacity * row_bytes > memory_bytes() // 4
+    return capacity >= max_rows(row_bytes) or capacity * row_bytes > memory_bytes() // 4
 
 
 @functools.cache

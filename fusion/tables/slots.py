@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MAX_SLOTS
 from fusion.runtime.tensorflow.private import ResourceVariable
 from fusion.tables.graph_order import is_of_session
 from fusion.tables.initial_rows import takes_too_much
@@ -117,9 +117,9 @@ class Slots:
         """
         numbers = sum(known.number is not None for known in self._slots)
         needs_number = values is not None and not is_filled
-        if needs_number and numbers == MOST_SLOTS:
+        if needs_number and numbers == MAX_SLOTS:
             raise NotImplementedError(
-                f"{slot.name} is one of more than {MOST_SLOTS} optimizer variables of a table that "
+                f"{slot.name} is one of more than {MAX_SLOTS} optimizer variables of a table that "
                 "do not begin with zeros"
             )
         number = numbers if needs_number else None

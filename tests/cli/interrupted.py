@@ -20,7 +20,7 @@ SCRIPT = zygote.ROOT / "fusion" / "cli" / "fusion"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _LONGEST = 120.0
-_MOST_BEHIND = 20.0
+_MAX_BEHIND = 20.0
 """Seconds for which a process that was started in the last moment may still notice its end."""
 
 
@@ -101,7 +101,7 @@ def _problems(
     written = files_in(folder / "out")
     if status and written not in (frozenset(), whole):
         yield f"has written {sorted(map(str, written))}"
-    deadline = time.monotonic() + _MOST_BEHIND
+    deadline = time.monotonic() + _MAX_BEHIND
     while running := [child for child in children if _runs(child)]:
         if time.monotonic() > deadline:
             yield f"left the processes {running}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import combine_grad
+from fusion.cpu_ops import combine, combine_grad
 from fusion.runtime.native.jit import callable_from_python
 from tests.cpu_ops.bags import COMBINERS, Bags, clipped, row_addresses
 
@@ -30,20 +30,12 @@ def run_weights(bags, top_grad, combiner, is_row_empty=NO_FLAGS, mask_empty=Fals
     starts, order = bags.grouped()
     dtype, dim = bags.table.dtype, bags.table.shape[1]
     grads = np.full_like(bags.weights, np.nan)
+    given = combine.Bags(
+        bags.addresses, bags.places, starts, order, is_row_empty, mask_empty, bags.weights
+    )
+    scaled, total = np.empty(dim, dtype), np.empty(dim, dtype)
     weight_grads(
-        top_grad,
-        bags.addresses,
-        bags.places,
-        starts,
-        order,
-        is_row_empty,
-        mask_empty,
-        bags.weights,
-        COMBINERS[combiner],
-        dtype.type,
-        np.empty(dim, dtype),
-        np.empty(dim, dtype),
-        grads,
+        top_grad, bags.addresses, given, COMBINERS[combiner], dtype.type, scaled, total, grads
     )
     return grads
 

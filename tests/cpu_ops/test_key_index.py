@@ -62,7 +62,7 @@ def test_an_index_holds_twice_as_many_keys_as_rows():
 
 def test_an_index_full_of_keys_refuses_others_and_keeps_what_it_has():
     index = Index(1)
-    places = index.head[KeyIndex.most_buckets] + index.head[KeyIndex.most_more]
+    places = index.head[KeyIndex.max_buckets] + index.head[KeyIndex.max_more]
     keys = np.arange(2 * KEYS * int(places))
     rows, added, refused = index.add_and_tell(keys)
     assert (rows[0], {*rows[1:]}, added, refused) == (0, {-1}, 1, len(keys) - 1)

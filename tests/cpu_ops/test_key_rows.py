@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fusion.cpu_ops.keys.layout import (
-    MOST_SLOTS,
+    MAX_SLOTS,
 )
 from tests.cpu_ops.key_index import (
     Guarded,
@@ -184,7 +184,7 @@ def test_rows_of_a_slot_are_filled_once():
 def test_slots_are_filled_each_for_itself():
     index = Index(4)
     index.add([1, 2, 3])
-    slots = [Slot(index) for _ in range(MOST_SLOTS)]
+    slots = [Slot(index) for _ in range(MAX_SLOTS)]
     for number, slot in enumerate(slots):
         assert slot.fill([number + 1] * 3, number) == 3
     for number, slot in enumerate(slots):

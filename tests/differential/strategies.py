@@ -27,8 +27,8 @@ MAX_NORMS = (None, 0.5, 0.7, 0.0, -2.0, 3.0, 1e-3, 1e6)
 #: Fractions of negative ids without pruning, where any of them raises.
 NO_PRUNING = (0.0,) * 9 + (0.2,)
 
-MOST_DIMS = 300
-MOST_IDS = 1000
+MAX_DIMS = 300
+MAX_IDS = 1000
 
 
 @st.composite
@@ -107,13 +107,13 @@ def bags(draw: st.DrawFn) -> tuple[int, ...]:
     length = st.one_of(st.integers(0, 3), st.integers(0, 3), st.integers(0, 40))
     lengths = draw(st.lists(length, max_size=8))
     if draw(st.integers(0, 15)) == 15:
-        lengths.append(draw(st.integers(41, MOST_IDS)))
+        lengths.append(draw(st.integers(41, MAX_IDS)))
     return tuple(lengths)
 
 
 def dims() -> st.SearchStrategy[int]:
     """Dimensions of embeddings, mostly small."""
-    return st.one_of(st.integers(1, 4), st.integers(1, 20), st.integers(1, MOST_DIMS))
+    return st.one_of(st.integers(1, 4), st.integers(1, 20), st.integers(1, MAX_DIMS))
 
 
 @st.composite

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusion.passes.recognise.stock.encodings import MOST_CLASSES
+from fusion.passes.recognise.stock.encodings import MAX_CLASSES
 from fusion.passes.targets import PASSES, Target
 from fusion.schema.names import OP_NAMES
 from tests import product_graphs as products
@@ -79,7 +79,7 @@ def check(model: Product, batch: int, bad: int) -> str:
     if bad and counted and feed[counted[0]].size:
         feed[counted[0]].reshape(-1)[-1] = -1
     classes = sum(part.columns for part in model.parts if part.kind != "dense")
-    assert classes > MOST_CLASSES
+    assert classes > MAX_CLASSES
     report, rewritten = fused_and_lowered(graph_def, KEEP)
     assert [column.form for column in report.columns] == ["single"], str(report)
     at_once = PASSES[Target.STOCK](preserve=KEEP).apply(graph_def)

@@ -166,10 +166,10 @@ def test_no_replica_is_empty_where_there_are_enough_columns(
     tables: list[Table],
     replicas: int,
     strategy: str,
-    least_split: int | None,
-    most_replicated: int | None,
+    min_split: int | None,
+    max_replicated: int | None,
 ) -> None:
-    made = plan(tables, replicas, strategy, None, least_split, most_replicated)
+    made = plan(tables, replicas, strategy, None, min_split, max_replicated)
     placed = [p.table for p in made.placements if p.kind in ("whole", "columns")]
     if sum(min(table.dimension, replicas) for table in placed) >= replicas:
         assert min(made.bytes) > 0

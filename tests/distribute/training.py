@@ -125,7 +125,7 @@ class Model:
         losses = self.strategy.run(self._in_replica, batch)
         return self.strategy.reduce("SUM", losses, axis=None)
 
-    def least_bytes(self, steps: range) -> int:
+    def min_bytes(self, steps: range) -> int:
         """What this process has to send for steps: ids, rows, gradients, counts."""
         replicas = self.strategy.num_replicas_in_sync
         (rank,) = self.tables[-1].replicas.devices
@@ -213,7 +213,7 @@ def work(make: Callable[[], Model], steps: int, saved: Path, restored: Path) -> 
     losses = model.train(range(steps))
     sent = None
     if peers is not None:
-        sent = [*map(int, peers.sent.numpy() - before), model.least_bytes(range(steps))]
+        sent = [*map(int, peers.sent.numpy() - before), model.min_bytes(range(steps))]
     # Each process writes; the first one's files are those to be restored.
     rank = 0 if peers is None else peers.rank
     model.checkpoint().write(f"{saved}-{rank}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex
+from fusion.cpu_ops.keys.layout import MAX_ROWS, MAX_SLOTS, KeyIndex
 from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.slots import Slots
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of
@@ -362,7 +362,7 @@ def test_a_stream_of_a_drifting_power_law_is_as_a_dict(admission):
         ({"dimension": None}, TypeError, "dimension must be an integer, got None"),
         ({"capacity": 0}, ValueError, "capacity must be at least 1, got 0"),
         ({"capacity": "9"}, TypeError, "capacity must be an integer, got '9'"),
-        ({"capacity": 2**31}, ValueError, f"capacity must be at most {MOST_ROWS}, got {2**31}"),
+        ({"capacity": 2**31}, ValueError, f"capacity must be at most {MAX_ROWS}, got {2**31}"),
         ({"admission": 0}, ValueError, "admission must be at least 1, got 0"),
         ({"admission": 1.5}, TypeError, r"admission must be an integer, got 1\.5"),
         ({"sample_count": 0}, ValueError, "sample_count must be at least 1, got 0"),
@@ -400,7 +400,7 @@ def test_counts_of_another_length():
 
 def test_there_may_be_many_slots_that_do_not_begin_with_zeros():
     slots, slot = Slots(), tf.Variable([0.0])
-    assert [slots.add(slot, [[1.0]]) for _ in range(MOST_SLOTS)] == [*range(MOST_SLOTS)]
+    assert [slots.add(slot, [[1.0]]) for _ in range(MAX_SLOTS)] == [*range(MAX_SLOTS)]
     assert slots.add(slot, None) is None
-    with pytest.raises(NotImplementedError, match=f"is one of more than {MOST_SLOTS} optimizer"):
+    with pytest.raises(NotImplementedError, match=f"is one of more than {MAX_SLOTS} optimizer"):
         slots.add(slot, [[1.0]])

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import fusion
-from fusion.tables.initial_rows import ZerosOnDemand, most_rows, takes_too_much
+from fusion.tables.initial_rows import ZerosOnDemand, max_rows, takes_too_much
 from tests.embedding_variables.ways import DENSE, eager
 
 v1 = tf.compat.v1
@@ -185,8 +185,8 @@ def test_a_small_table_is_read_whole():
 
 
 def test_what_takes_too_much():
-    assert takes_too_much(most_rows(4), 4)  # a default capacity, however small rows are
-    assert not takes_too_much(most_rows(4) // 2, 4)
+    assert takes_too_much(max_rows(4), 4)  # a default capacity, however small rows are
+    assert not takes_too_much(max_rows(4) // 2, 4)
     assert takes_too_much(2**20, 2**20)
     assert not takes_too_much(2**20, 4)
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusion.cpu_ops.column_layout import ColumnAttrs
+from fusion.gpu_ops.layout.records import Entries, Gathered, Ordered
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_kernels.columns import combine
 from tests.gpu_kernels.references import (
@@ -30,8 +31,7 @@ from tests.gpu_kernels.references import (
 )
 
 if TYPE_CHECKING:
-    from fusion.gpu_ops.steps.bag_gradient import GradRows
-    from fusion.gpu_ops.steps.bags import Bags, Ordered
+    from fusion.gpu_ops.steps.bags import Bags
     from tests.gpu_kernels.device import Gpu
 
 _DIM = 8
@@ -79,8 +79,8 @@ class Lookup:
         keys, owners, weights: of each entry: the number of its row among all, its bag, its weight.
         masked: the bags whose entries do not count, [batch].
         ordered, bags: the entries in the order of bags.
-        grad_rows: the rows as the gradient takes them.
-        weights_at, masked_at: the weights and masks as it takes them.
+        gathered: the rows as kernels take them.
+        keys_at, weights_at, masked_at: keys, weights and masks as they take them.
         errors: address of an `ErrorRecord`.
     """
 
@@ -91,7 +91,8 @@ class Lookup:
     masked: npt.NDArray[np.bool_]
     ordered: Ordered
     bags: Bags
-    grad_rows: GradRows
+    gathered: Gathered
+    keys_at: int
     weights_at: int
     masked_at: int
     errors: int
@@ -110,8 +111,7 @@ def _drawn(
 def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries of distinct ids in any order, as many as a third of them."""
     from fusion.gpu_ops.steps.bag_gradient import rows_of_ids
-    from fusion.gpu_ops.steps.bags import Gathered, bags, by_row
-    from fusion.gpu_ops.steps.prune import Entries
+    from fusion.gpu_ops.steps.bags import bags, by_row
 
     owners, weights, masked = _drawn(draw, count, stored)
     batch, unique = masked.size, count // 3 + 1
@@ -123,16 +123,17 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     errors, counts = gpu.put_words([0] * 4), gpu.reserve(4 * batch)
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
     places_at, kind = gpu.put(places.astype(np.int32)), DTYPES[stored].code
-    gathered = Gathered(rows.shards, 3, rows.row_bytes, unique, gpu.put(permutation))
+    pairs, firsts = gpu.put(permutation), gpu.put(rows.firsts)
+    gathered = Gathered(unique, 3, rows.shards, firsts, rows.row_bytes, pairs)
     given = Entries(0, 0, count, gpu.put(indices), batch, weights_at, kind, weights.itemsize)
     found = bags(gpu, given, places_at, gathered, masked_at, batch, counts, errors)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))
-    ordered, firsts = by_row(gpu, given, errors), gpu.put(rows.firsts)
+    ordered = by_row(gpu, given, errors)
     same("bags", gpu.get(ordered.order, np.int32, count), np.argsort(owners, kind="stable"))
-    grad_rows = rows_of_ids(gpu, count, places_at, gathered, firsts, ordered, batch, errors)
+    keys_at = rows_of_ids(gpu, ordered, places_at, gathered, errors)
     return Lookup(
         rows, numbers[places], owners, doubles(weights), masked, ordered, found,
-        grad_rows, weights_at, masked_at, errors,
+        gathered, keys_at, weights_at, masked_at, errors,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tests.gpu_kernels.references import Doubles, doubles, kept, numpy_dtype
 
 if TYPE_CHECKING:
     from benchmarks.gpu.memory import Memory
+    from fusion.gpu_ops.layout.arguments import Argument
 
 
 class Gpu:
@@ -55,10 +56,10 @@ class Gpu:
         found = self.get(address, numpy_dtype(stored), int(np.prod(shape)))
         return doubles(found).reshape(shape)
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """See `steps.device.Device`."""
         with self.memory.allowing(self.held.values()):
-            self.memory.launch(kernel, blocks, threads, *map(int, arguments))
+            self.memory.launch(kernel, blocks, threads, *arguments)
 
     def reserve(self, size: int) -> int:
         """See `steps.device.Device`; poisoned."""

@@ -11,28 +11,8 @@ import numpy as np
 from fusion.gpu_ops.layout import gradient
 from fusion.gpu_ops.layout.arrays import array_index
 from fusion.gpu_ops.layout.call import GradientCall
+from fusion.gpu_ops.layout.gradient import ColumnGradient
 from fusion.runtime.tensorflow.dtypes import DTYPES
-
-
-@dataclass(frozen=True)
-class GradColumn:
-    """A column of a gradient.
-
-    Attributes:
-        unique, dim: the shape of its gradient.
-        out: where that goes.
-        top_grad, top_grad_bytes: the address of the gradient of the first row of its result, and
-            the bytes from one to the next.
-        combiner, weighted: as of the op.
-    """
-
-    unique: int
-    dim: int
-    out: int
-    top_grad: int
-    top_grad_bytes: int
-    combiner: int
-    weighted: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +27,7 @@ class GradCall:
 def prepare_gradient(
     stored: str,
     batch: int,
-    columns: Sequence[GradColumn],
+    columns: Sequence[ColumnGradient],
     arrays: Mapping[int, int],
     address: Callable[[int], int],
 ) -> GradCall:
@@ -63,10 +43,8 @@ def prepare_gradient(
     size = gradient.words_of_gradient(len(columns))
     content, base = np.zeros(size, np.int64), address(8 * size)
     gradient.open_gradient(content, base, len(columns))
-    for index, c in enumerate(columns):
-        top = c.top_grad, c.top_grad_bytes
-        given = c.unique, c.dim, *top, c.combiner, int(c.weighted), c.out
-        gradient.put_grad_column(content, base, index, *given)
+    for index, column in enumerate(columns):
+        gradient.put_grad_column(content, base, index, column)
     for word, value in arrays.items():
         content[word] = value
     content[GradientCall.dtype_code] = DTYPES[stored].code

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fusion.gpu_ops.layout.call import GradientCall
+from fusion.gpu_ops.layout.gradient import ColumnGradient
+from fusion.gpu_ops.layout.records import GradBags, Gradient
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_kernels.bags import Lookup, by_ids, check_bags, rules_of
-from tests.gpu_kernels.grad_call import GradColumn, prepare_gradient
+from tests.gpu_kernels.grad_call import prepare_gradient
 from tests.gpu_kernels.references import (
     MEAN,
     SQRTN,
@@ -53,8 +55,8 @@ def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> flo
     item, firsts = DTYPES[stored].item_bytes, (0, dims[0])
     rows = [(top_at + first * item, sum(dims) * item) for first in firsts]
     columns = [
-        GradColumn(most, dims[0], outs[0], *rows[0], MEAN, False),
-        GradColumn(most, dims[1], outs[1], *rows[1], SQRTN, True),
+        ColumnGradient(most, dims[0], outs[0], *rows[0], MEAN, 0),
+        ColumnGradient(most, dims[1], outs[1], *rows[1], SQRTN, 1),
     ]
     call = prepare_gradient(stored, batch, columns, arrays, gpu.reserve)
     base = next(reversed(gpu.held))
@@ -107,15 +109,11 @@ def _gradient(
     rows, batch, count = lookup.rows, lookup.masked.size, lookup.owners.size
     limit = limit_among(rows.values) if is_clipped else -1.0
     bits = int(np.float64(limit).view(np.int64))
-    given = steps.Gradient(
-        top_at, DTYPES[stored].code, top.shape[1], combiner, int(is_clipped), bits
-    )
-    bags = steps.GradBags(
-        count, batch, *lookup.ordered, lookup.weights_at if weighted else 0, lookup.masked_at,
-        batch,
-    )  # fmt: skip
+    given = Gradient(top_at, DTYPES[stored].code, top.shape[1], combiner, int(is_clipped), bits)
+    weights_at = lookup.weights_at if weighted else 0
+    bags = GradBags(lookup.ordered, lookup.keys_at, weights_at, lookup.masked_at, batch)
     outs = [gpu.reserve(size * rows.row_bytes) for size in rows.sizes]
-    scaled = steps.add_up(gpu, given, bags, lookup.grad_rows, gpu.put_words(outs))
+    scaled = steps.add_up(gpu, given, bags, lookup.gathered, gpu.put_words(outs))
     weights = lookup.weights if weighted else np.ones(count)
     entries = lookup.keys, lookup.owners, weights, lookup.masked, combiner, limit
     found = [
@@ -127,7 +125,7 @@ def _gradient(
     if not weighted:
         return worst
     grads = gpu.reserve(8 * count)
-    steps.add_up_weights(gpu, given, bags, lookup.grad_rows, scaled, grads)
+    steps.add_up_weights(gpu, given, bags, lookup.gathered, scaled, grads)
     mine = gpu.numbers(grads, stored, (count,))
     wanted = weight_gradients(top, rows.values, *entries)
     return max(worst, close("gradient of weights", stored, mine, *wanted))

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fusion.gpu_ops.layout.records import Ids, Shards
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 from tests.gpu_kernels.references import same
 
 if TYPE_CHECKING:
-    from fusion.gpu_ops.steps.partition import Shards
     from tests.gpu_kernels.device import Gpu
 
 _DIV, _MOD, _MOD_EV = range(3)
 
 
 def _shards(gpu: Gpu, rows: list[int], strategy: int) -> Shards:
-    from fusion.gpu_ops.steps.partition import Shards
-
     ends = np.cumsum(rows).tolist()
     return Shards(gpu.put_words(rows), gpu.put_words(ends), len(rows), strategy)
 
@@ -50,12 +48,12 @@ def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
         least = -(2**60) if strategy == _MOD_EV else 0
         ids = draw.integers(least, sum(rows), count).astype(dtype)
         shards, errors = _shards(gpu, rows, strategy), gpu.put_words([0] * 4)
-        given = gpu.put(ids), INT64 if dtype == np.int64 else INT32, count
-        found = split(gpu, *given, shards, errors)
+        given = Ids(gpu.put(ids), INT64 if dtype == np.int64 else INT32, count)
+        found = split(gpu, given, shards, errors)
         gpu.check_errors("partition", errors)
         numbers = np.diff(gpu.words(found.starts, len(rows) + 1))
         outs, permutation = [gpu.reserve(8 * number) for number in numbers], gpu.reserve(8 * count)
-        put_ids(gpu, *given, shards, found, gpu.put_words(outs), permutation)
+        put_ids(gpu, given, shards, found, gpu.put_words(outs), permutation)
         own, local = _located(ids, rows, strategy)
         places = np.zeros(count, np.int64)
         for shard, out in enumerate(outs):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fusion.gpu_ops.layout.records import DenseIds, Entries, Ids, Pruned
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 from tests.gpu_kernels import bags, columns, gradients, shards, training
 from tests.gpu_kernels.device import Gpu
@@ -89,13 +90,13 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 
     ids = (count * draw.random(count) ** 3).astype(np.int64)
-    address = gpu.put(ids)
-    found = find_firsts(gpu, address, INT64, count)
+    given = Ids(gpu.put(ids), INT64, count)
+    found = find_firsts(gpu, given)
     _, firsts = np.unique(ids, return_index=True)
     keys = ids[np.sort(firsts)]
     same("distinct ids", gpu.words(found.total, 1), np.array([keys.size]))
     outs = gpu.reserve(keys.nbytes), gpu.reserve(4 * count), gpu.reserve(4 * keys.size)
-    number_ids(gpu, address, INT64, count, found, keys.size, *outs)
+    number_ids(gpu, given, found, keys.size, *outs)
     same("distinct ids", gpu.get(outs[0], np.int64, keys.size), keys)
     same("distinct ids", keys[gpu.get(outs[1], np.int32, count)], ids)
     same("distinct ids", gpu.get(outs[2], np.int32, keys.size).sum(), np.array(count))
@@ -103,7 +104,7 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
+    from fusion.gpu_ops.steps.prune import fill, mark, put
 
     batch = count // 2 + 1
     ids = draw.integers(-2, 50, count)
@@ -113,23 +114,23 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     given = Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch, 0, 0, 0)
     found = mark(gpu, given, 0, 0, errors)
     total, first = int(gpu.words(found.totals, 2).sum()), int(gpu.words(found.totals, 1)[0])
-    outs = gpu.reserve(8 * total), gpu.reserve(16 * total), 0
-    put(gpu, given, found, *outs)
-    fill(gpu, given, found, first, 7, 0, *outs)
+    out = Pruned(gpu.reserve(8 * total), gpu.reserve(16 * total), 0)
+    put(gpu, given, found, out)
+    fill(gpu, given, found, first, 7, 0, out)
     kept = ids >= 0
     empty = np.setdiff1d(np.arange(batch), rows[kept])
     wanted = np.concatenate([ids[kept], np.full(empty.size, 7)])
     fillers = np.stack([empty, np.zeros_like(empty)], 1)
     same("prune", np.array(total), np.array(wanted.size))
-    same("prune", gpu.get(outs[0], np.int64, wanted.size), wanted)
-    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune", gpu.get(out.ids, np.int64, wanted.size), wanted)
+    result = gpu.get(out.indices, np.int64, 2 * wanted.size).reshape(-1, 2)
     same("prune", result, np.concatenate([indices[kept], fillers]))
     return 0.0
 
 
 def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from fusion.cpu_ops.prune_dense import DenseRules
-    from fusion.gpu_ops.steps.prune_dense import DenseIds, fill_dense, mark_dense, put_dense
+    from fusion.gpu_ops.steps.prune_dense import fill_dense, mark_dense, put_dense
 
     batch, width, ignored, stride, buckets = count // 3 + 1, 3, 4, 7, 20
     ids = draw.integers(-3, 25, (batch, width))
@@ -138,17 +139,18 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     flags, shape = gpu.reserve(batch), gpu.reserve(16)
     marked, found = mark_dense(gpu, given, rules, flags, shape)
     first, fillers = (int(word) for word in gpu.words(marked.totals, 2))
-    outs = gpu.reserve(4 * (first + fillers)), gpu.reserve(16 * (first + fillers))
-    put_dense(gpu, given, marked, found, *outs)
-    fill_dense(gpu, given, marked, first, 3, *outs)
+    total = first + fillers
+    out = Pruned(gpu.reserve(4 * total), gpu.reserve(16 * total), 0)
+    put_dense(gpu, given, marked, found, out)
+    fill_dense(gpu, given, marked, first, 3, out)
     numbers = ids + stride * np.arange(width)
     keeps = (ids != ignored) & (numbers >= 0) & (numbers < buckets)
     empty = np.flatnonzero(~keeps.any(1))
     fill = np.stack([empty, np.zeros_like(empty)], 1)
     wanted = np.concatenate([numbers[keeps], np.full(empty.size, 3)])
-    same("prune dense ids", np.array(first + fillers), np.array(wanted.size))
-    same("prune dense ids", gpu.get(outs[0], np.int32, wanted.size), wanted)
-    result = gpu.get(outs[1], np.int64, 2 * wanted.size).reshape(-1, 2)
+    same("prune dense ids", np.array(total), np.array(wanted.size))
+    same("prune dense ids", gpu.get(out.ids, np.int32, wanted.size), wanted)
+    result = gpu.get(out.indices, np.int64, 2 * wanted.size).reshape(-1, 2)
     same("prune dense ids", result, np.concatenate([np.argwhere(keeps), fill]))
     same("prune dense ids", gpu.get(flags, np.bool_, batch), ~keeps.any(1))
     same("prune dense ids", gpu.words(shape, 2), np.array([batch, width]))
@@ -161,7 +163,7 @@ def _elements(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     for dtype, kind in ((np.int32, INT32), (np.int64, INT64)):
         ids: npt.NDArray[Any] = draw.integers(-9, 40, count).astype(dtype)
         address = gpu.put(ids)
-        put_in_buckets(gpu, address, kind, count, 30, 7)
+        put_in_buckets(gpu, Ids(address, kind, count), 30, 7)
         wanted = np.where((ids < 0) | (ids >= 30), 7, ids)
         same("buckets", gpu.get(address, dtype, count), wanted)
     for one in (np.float16(0.3), np.float32(0.3), np.float64(-0.3)):

@@ -186,8 +186,7 @@ class SimulatedGpus:
         self.log.append(name)
         if name in self.fails:
             return self.fails[name]
-        count = KERNELS[name].arguments
-        at = (_C64 * count).from_address(places)
+        at = (_C64 * KERNELS[name].arguments).from_address(places)
         arguments = [_C64.from_address(address).value for address in at]
         self._put(stream, lambda: launch(name, grid, block, arguments))
         return 0

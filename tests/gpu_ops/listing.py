@@ -14,6 +14,7 @@ from benchmarks.gpu.call import Column
 from fusion import ops
 from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.records import Numbered
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
@@ -150,7 +151,8 @@ def by_steps(
         for number, one in zip(results[first : first + count], columns, strict=True)
     ]
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
-    number_entries(device, call, listed, paired, results, splits, outs, entries, weights)
+    out = Numbered(outs, entries, weights)
+    number_entries(device, call, listed, paired, results, splits, out)
     if is_open:
         splits = device.reserve(4 * count * (batch + 1))
         split_rows(device, call, listed, batch, splits)

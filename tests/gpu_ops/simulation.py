@@ -17,6 +17,7 @@ from fusion.gpu_ops.kernels.bags.combine import check_rows_kernel, combine_kerne
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language.simulated import allow
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.arguments import Argument
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
@@ -130,7 +131,7 @@ def combine(batch: int, columns: Sequence[Given]) -> tuple[Any, list[int], Call]
     return out, [int(word) for word in record], call
 
 
-def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+def launch(name: str, blocks: int, threads: int, arguments: Sequence[Argument]) -> None:
     """Runs a kernel of `KERNELS`, in blocks that are small, and more of them, if it may be."""
     kernel = KERNELS[name]
     least = threads if kernel.together is None else max(kernel.together, 16)
@@ -138,7 +139,7 @@ def launch(name: str, blocks: int, threads: int, arguments: Sequence[int]) -> No
         size = blocks, min(threads, 8)
     else:
         size = blocks * threads // least, least
-    cuda.jit(kernel.make())[size](*map(int, arguments))
+    cuda.jit(kernel.make())[size](*kernel.grouped(arguments))
 
 
 class Simulated:
@@ -157,7 +158,7 @@ class Simulated:
         found = next(one for one in self.arrays if one.ctypes.data == address)
         return found.reshape(-1).view(np.uint8).view(dtype)[:count]
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """See `launch`."""
         with allow(*self.arrays):
             launch(kernel, blocks, threads, arguments)

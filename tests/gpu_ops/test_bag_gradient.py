@@ -10,9 +10,9 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
+from fusion.gpu_ops.layout.records import Entries, Gathered, GradBags, Gradient
 from fusion.gpu_ops.steps import bag_gradient as steps
-from fusion.gpu_ops.steps.bags import Gathered, by_row
-from fusion.gpu_ops.steps.prune import Entries
+from fusion.gpu_ops.steps.bags import by_row
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
@@ -26,10 +26,10 @@ def poison(shape: tuple[int, ...], dtype: Any) -> Any:
     return out
 
 
-def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> steps.Gradient:
+def gradient_of(device: Simulated, top: Any, combiner: str, limit: float) -> Gradient:
     bits = int(np.float64(limit).view(np.int64))
     kind = DTYPES[top.dtype.name].code
-    return steps.Gradient(
+    return Gradient(
         device.put(top), kind, top.shape[1], COMBINERS.index(combiner), int(limit >= 0), bits
     )
 
@@ -74,19 +74,16 @@ class Ids:
         sizes = [len(array) for array in self.rows]
         described = np.array([[device.put(array), len(array)] for array in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
-        gathered = Gathered(
-            device.put(described), len(sizes), row_bytes, sum(sizes), device.put(self.permutation)
+        firsts, pairs = np.cumsum([0, *sizes], dtype=np.int64), device.put(self.permutation)
+        rows = Gathered(
+            sum(sizes), len(sizes), device.put(described), device.put(firsts), row_bytes, pairs
         )
-        firsts = device.put(np.cumsum([0, *sizes], dtype=np.int64))
         given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)
         ordered = by_row(device, given, record)
-        unique_idxs = device.put(self.unique_idxs)
-        rows = steps.rows_of_ids(
-            device, count, unique_idxs, gathered, firsts, ordered, batch, record
-        )
+        keys = steps.rows_of_ids(device, ordered, device.put(self.unique_idxs), rows, record)
         weights = device.put(self.weights) if weighted else 0
         masked = device.put(self.empty) if masks else 0
-        bags = steps.GradBags(count, batch, *ordered, weights, masked, self.empty.size)
+        bags = GradBags(ordered, keys, weights, masked, self.empty.size)
         gradient = gradient_of(device, self.top, combiner, limit)
         outs = [poison(array.shape, array.dtype) for array in self.rows]
         scaled = steps.add_up(device, gradient, bags, rows, addresses(device, outs))

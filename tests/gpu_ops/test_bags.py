@@ -13,9 +13,9 @@ from fusion.cpu_ops import column_layout
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
-from fusion.gpu_ops.steps.bags import Bags, Gathered, bags, last_row
+from fusion.gpu_ops.layout.records import Entries, Gathered
+from fusion.gpu_ops.steps.bags import Bags, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
-from fusion.gpu_ops.steps.prune import Entries
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table
@@ -80,7 +80,8 @@ def test_gathered_rows(
         0, 0, count, device.put(indices), batch,
         *((device.put(weights), 0, item) if weighted else (0, 0, 0)),
     )  # fmt: skip
-    gathered = Gathered(device.put(described), shards, dim * item, unique, device.put(permutation))
+    pairs = device.put(permutation)
+    gathered = Gathered(unique, shards, device.put(described), 0, dim * item, pairs)
     errors, counts = np.zeros(4, np.int64), device.reserve(4 * batch)
     masked, record = device.put(empty), device.put(errors)
     found = bags(device, given, device.put(unique_idxs), gathered, masked, batch, counts, record)
@@ -124,7 +125,7 @@ def test_errors_are_reported(change: tuple[str, Any, int], record: list[int]) ->
     arrays[name][index] = number
     shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
     given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
-    gathered = Gathered(device.put(shards), 2, 16, 4, device.put(arrays["permutation"]))
+    gathered = Gathered(4, 2, device.put(shards), 0, 16, device.put(arrays["permutation"]))
     errors, unique_idxs, counts = (
         np.zeros(4, np.int64),
         device.put(arrays["unique_idxs"]),

@@ -104,7 +104,7 @@ cuda.compile = lambda *given, **options: (
     compile_one(*given, **options)[0].replace(".param .u64", ".param .u32", 1), None
 )
 try:
-    compiler.ptx(KERNELS["fill_numbers"].make(), KERNELS["fill_numbers"].arguments, 64)
+    compiler.ptx(KERNELS["fill_numbers"])
     raise AssertionError
 except RuntimeError as error:
     assert "takes ['.u32', '.u64', '.u64'], not 3 64-bit integers" in str(error)

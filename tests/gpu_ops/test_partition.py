@@ -9,7 +9,8 @@ import pytest
 
 from fusion import ops
 from fusion.gpu_ops.layout.call import BAD_ID
-from fusion.gpu_ops.steps.partition import Shards, Split, put_ids, split
+from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
+from fusion.gpu_ops.steps.partition import put_ids, split
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import Simulated
 
@@ -26,7 +27,7 @@ def shapes(rows: list[int]) -> list[Any]:
     return [np.array([count, 3], np.int64) for count in rows]
 
 
-def counts_of(device: Simulated, found: Split, shards: int) -> Any:
+def counts_of(device: Simulated, found: Ordered, shards: int) -> Any:
     return np.diff(device.words(found.starts, shards + 1))
 
 
@@ -34,14 +35,14 @@ def partitioned(ids: Any, rows: list[int], strategy: str) -> tuple[list[Any], An
     """(ids of each shard, the permutation, errors)."""
     device, errors = Simulated(), np.zeros(4, np.int64)
     shards, record = shards_of(device, rows, strategy), device.put(errors)
-    given = device.put(ids), DTYPES[ids.dtype.name].code, ids.size
-    found = split(device, *given, shards, record)
+    given = Ids(device.put(ids), DTYPES[ids.dtype.name].code, ids.size)
+    found = split(device, given, shards, record)
     counts = counts_of(device, found, len(rows))
     outs = [np.full(count, 77, ids.dtype) for count in counts]
     addresses = device.put(np.array([device.put(out) for out in outs], np.int64))
     permutation = np.full((ids.size, 2), 77, np.int32)
     if not errors.any():
-        put_ids(device, *given, shards, found, addresses, device.put(permutation))
+        put_ids(device, given, shards, found, addresses, device.put(permutation))
     return outs, permutation, errors
 
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.cpu_ops.prune_dense import DenseRules
-from fusion.gpu_ops.steps.prune_dense import DenseIds, fill_dense, mark_dense, put_dense
+from fusion.gpu_ops.layout.records import DenseIds, Pruned
+from fusion.gpu_ops.steps.prune_dense import fill_dense, mark_dense, put_dense
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 from tests.gpu_ops.simulation import Simulated
 
@@ -48,13 +49,14 @@ def listed(ids: Any, dtype: Any, **attrs: Any) -> tuple[Any, ...]:
     marked, found = mark_dense(device, given, rules, flags, shape)
     kept, empty = (int(word) for word in device.words(marked.totals, 2))
     total = kept + empty * attrs.get("fill_empty_row", False)
-    out = device.reserve(np.dtype(dtype).itemsize * total), device.reserve(16 * total)
-    put_dense(device, given, marked, found, *out)
+    ids_out = device.reserve(np.dtype(dtype).itemsize * total)
+    out = Pruned(ids_out, device.reserve(16 * total), 0)
+    put_dense(device, given, marked, found, out)
     if attrs.get("fill_empty_row"):
-        fill_dense(device, given, marked, kept, max(attrs.get("default_id", -1), 0), *out)
+        fill_dense(device, given, marked, kept, max(attrs.get("default_id", -1), 0), out)
     return (
-        device.get(out[0], total, dtype),
-        device.get(out[1], 2 * total, np.int64).reshape(total, 2),
+        device.get(out.ids, total, dtype),
+        device.get(out.indices, 2 * total, np.int64).reshape(total, 2),
         device.get(flags, batch, np.bool_),
         device.get(shape, 2, np.int64),
     )

@@ -13,6 +13,7 @@ from fusion import ops
 from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import GradientCall
+from fusion.gpu_ops.layout.gradient import ColumnGradient
 from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.runtime.cuda.layout import ErrorRecord
@@ -38,7 +39,7 @@ def gradient(
         out[:] = 77
         index = COMBINERS.index(combiner)
         rows = top_at, top.shape[1] * item
-        described.append(calls.GradColumn(number, dim, device.put(out), *rows, index, weighted))
+        described.append(ColumnGradient(number, dim, device.put(out), *rows, index, weighted))
         top_at += dim * item
     keys = numbers(device, count, unique)
     words = {

@@ -10,7 +10,8 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.kernels import scan
 from fusion.gpu_ops.layout.call import BAD_ROW
-from fusion.gpu_ops.steps.prune import Entries, fill, mark, put
+from fusion.gpu_ops.layout.records import Entries, Ids, Pruned
+from fusion.gpu_ops.steps.prune import fill, mark, put
 from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
 from fusion.gpu_ops.steps.unique import find_firsts, number_ids
 from fusion.runtime.tensorflow.dtypes import FLOAT32, INT32, INT64
@@ -48,12 +49,12 @@ def test_distinct_ids(count: int, dtype: Any) -> None:
         ids = draw.integers(low, high, count, endpoint=True).astype(dtype)
         ids[: count // 3] = ids[count - count // 3 :]
         device = Simulated()
-        given = device.put(ids), KINDS[ids.dtype], count
-        firsts = find_firsts(device, *given)
+        given = Ids(device.put(ids), KINDS[ids.dtype], count)
+        firsts = find_firsts(device, given)
         keys, places, counts = (one.numpy() for one in ops.unique_with_counts_v3(input=ids))
         assert device.words(firsts.total, 1) == [keys.size]
         outs = device.reserve(keys.nbytes), device.reserve(4 * count), device.reserve(counts.nbytes)
-        number_ids(device, *given, firsts, keys.size, *outs)
+        number_ids(device, given, firsts, keys.size, *outs)
         np.testing.assert_array_equal(device.get(outs[0], keys.size, dtype), keys)
         np.testing.assert_array_equal(device.get(outs[1], count, np.int32), places)
         np.testing.assert_array_equal(device.get(outs[2], keys.size, np.int32), counts)
@@ -91,14 +92,14 @@ def test_entries_are_dropped_and_rows_filled(
     found = mark(device, given, 0, int(weighted), device.put(errors))
     kept, empty = device.words(found.totals, 2)
     total = int(kept + empty * fills)
-    outs = (
+    out = Pruned(
         device.reserve(ids.itemsize * total),
         device.reserve(16 * total),
         device.reserve(4 * total),
     )
-    put(device, given, found, *outs)
+    put(device, given, found, out)
     if fills:
-        fill(device, given, found, int(kept), 4, weight, *outs)
+        fill(device, given, found, int(kept), 4, weight, out)
     assert not errors.any()
     wanted = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
@@ -114,15 +115,15 @@ def test_entries_are_dropped_and_rows_filled(
     )
     m = total
     assert m == wanted.sp_values_out.shape[0]
-    np.testing.assert_array_equal(device.get(outs[0], m, dtype), wanted.sp_values_out.numpy())
+    np.testing.assert_array_equal(device.get(out.ids, m, dtype), wanted.sp_values_out.numpy())
     np.testing.assert_array_equal(
-        device.get(outs[1], 2 * m, np.int64).reshape(m, 2), wanted.sp_indices_out.numpy()
+        device.get(out.indices, 2 * m, np.int64).reshape(m, 2), wanted.sp_indices_out.numpy()
     )
     flags = device.get(found.empty, batch, np.int32)
     np.testing.assert_array_equal(flags != 0, wanted.is_row_empty.numpy())
     if weighted:
         np.testing.assert_array_equal(
-            device.get(outs[2], m, np.float32), wanted.sp_weights_values_out.numpy()
+            device.get(out.weights, m, np.float32), wanted.sp_weights_values_out.numpy()
         )
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import fusion
 from tests.grappler.executed import executed
 
-ROWS, DIM, BATCH, DENSE, MOST_IDS = 50, 4, 16, 3, 100
+ROWS, DIM, BATCH, DENSE, MAX_IDS = 50, 4, 16, 3, 100
 v1 = tf.compat.v1
 
 TRAINED = ("GroupedEmbeddingPreLookUp", "GroupedEmbeddingPostLookUp")
@@ -115,7 +115,7 @@ def train(
     weights = tf.SparseTensorSpec([None, None], tf.float32)
     batch = BATCH if static else None
     signature = [
-        [tf.TensorSpec([BATCH, MOST_IDS], tf.int64) if static else sparse] * len(columns),
+        [tf.TensorSpec([BATCH, MAX_IDS], tf.int64) if static else sparse] * len(columns),
         [weights] * len(columns),
         tf.TensorSpec([batch, DENSE]),
         tf.TensorSpec([batch, 1]),
@@ -161,7 +161,7 @@ def _look_up(column: Column, table: Any, ids: Any, weights: Any) -> tf.Tensor:
 
 def _matrix(ids: tf.SparseTensor) -> tf.Tensor:
     """The ids, zeros elsewhere."""
-    matrix = np.zeros((BATCH, MOST_IDS), np.int64)
+    matrix = np.zeros((BATCH, MAX_IDS), np.int64)
     matrix[tuple(ids.indices.numpy().T)] = ids.values
     return tf.constant(matrix)
 
@@ -175,9 +175,9 @@ def _batch(rng: np.random.Generator, count: int) -> tuple[Any, ...]:
         rows = np.repeat(np.arange(BATCH), lengths)
         indices = np.stack([rows, np.arange(len(rows))], 1).astype(np.int64)
         values = rng.integers(-2, ROWS, len(rows))
-        ids.append(tf.SparseTensor(indices, values, [BATCH, MOST_IDS]))
+        ids.append(tf.SparseTensor(indices, values, [BATCH, MAX_IDS]))
         numbers = rng.standard_normal(len(rows)).astype(np.float32) + 0.5
-        weights.append(tf.SparseTensor(indices, numbers, [BATCH, MOST_IDS]))
+        weights.append(tf.SparseTensor(indices, numbers, [BATCH, MAX_IDS]))
     dense = rng.standard_normal((BATCH, DENSE)).astype(np.float32)
     labels = rng.integers(0, 2, (BATCH, 1)).astype(np.float32)
     return ids, weights, tf.constant(dense), tf.constant(labels)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MOST_ROWS, MOST_SLOTS, KeyIndex, index_bytes
+from fusion.cpu_ops.keys.layout import MAX_ROWS, MAX_SLOTS, KeyIndex, index_bytes
 from fusion.tables.initial_rows import memory_bytes
 from tests.ops.keyed_tables import KeyedTable, empty_index, zeros
 
@@ -136,9 +136,9 @@ def test_an_index_is_empty_and_as_large_as_is_said(capacity):
     assert not words[KeyIndex.SIZE :].view(np.int64).any()
 
 
-@pytest.mark.parametrize("capacity", [0, -1, -(2**63), MOST_ROWS + 1, 2**63 - 1])
+@pytest.mark.parametrize("capacity", [0, -1, -(2**63), MAX_ROWS + 1, 2**63 - 1])
 def test_no_capacity(capacity):
-    with pytest.raises(INVALID, match=f"capacity must be from 1 to {MOST_ROWS}, but is {capacity}"):
+    with pytest.raises(INVALID, match=f"capacity must be from 1 to {MAX_ROWS}, but is {capacity}"):
         empty_index(capacity)
 
 
@@ -190,7 +190,7 @@ def test_rows_that_keys_have_got_are_filled_once(dtype, values, row):
 def test_every_slot_is_filled_for_itself():
     table = KeyedTable(4, 2)
     table.train([1, 2, 3])
-    slots = [tf.Variable(zeros(4, 2)) for _ in range(MOST_SLOTS)]
+    slots = [tf.Variable(zeros(4, 2)) for _ in range(MAX_SLOTS)]
     for number, slot in enumerate(slots):
         assert fill(table, slot, [float(number + 1)], number=number) == [3]
     for number, slot in enumerate(slots):
@@ -198,7 +198,7 @@ def test_every_slot_is_filled_for_itself():
         np.testing.assert_array_equal(slot.numpy(), [[number + 1] * 2] * 3 + [[0] * 2])
 
 
-@pytest.mark.parametrize("number", [-1, MOST_SLOTS])
+@pytest.mark.parametrize("number", [-1, MAX_SLOTS])
 def test_numbers_of_no_slot(number):
     table = KeyedTable(4, 2)
     with pytest.raises((ValueError, INVALID), match="number"):

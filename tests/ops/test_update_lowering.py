@@ -13,7 +13,7 @@ from fusion.cpu_ops.updates.layout import CodeCounts, Instruction
 from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import node_kernels
 from fusion.runtime.cache import processor
-from fusion.schema.update_program import MOST_BYTES
+from fusion.schema.update_program import MAX_BYTES
 from tests.ops.update_cases import Case
 from tests.random_programs import random_program
 from tests.tiers import some
@@ -237,7 +237,7 @@ def test_zeros_in_front_of_an_index(text):
 )
 def test_programs_of_some_thousand_lines(first, line):
     lines = [first, *(line.format(k, k - 1) for k in range(1, 1500))]
-    assert 20_000 < len(";".join(lines)) <= MOST_BYTES
+    assert 20_000 < len(";".join(lines)) <= MAX_BYTES
     inputs = Inputs(1500, 1500, 1500, 0, False)
     found = lowered(";".join(lines), inputs)
     words = found.words[: Instruction.SIZE * found.with_entries[CodeCounts.instructions]]

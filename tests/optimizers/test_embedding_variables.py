@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MAX_SLOTS
 from fusion.optimizers import keras3, v1
 from fusion.optimizers import tf_keras as ours_of_tf_keras
 from fusion.tables import EmbeddingVariable
@@ -118,10 +118,10 @@ def test_another_optimizer_fills_the_rows_that_are_there(family):
 @EACH_KERAS
 def test_too_many_slots_that_do_not_begin_with_zeros(family):
     variable = _variable()
-    for _ in range(MOST_SLOTS):
+    for _ in range(MAX_SLOTS):
         _ours(family, "Adagrad").build([variable.table])
     _ours(family, "LazyAdam").build([variable.table])
-    with pytest.raises(NotImplementedError, match=f"more than {MOST_SLOTS} optimizer variables"):
+    with pytest.raises(NotImplementedError, match=f"more than {MAX_SLOTS} optimizer variables"):
         _ours(family, "Adagrad").build([variable.table])
 
 

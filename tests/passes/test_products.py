@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.passes.choose import FEWEST_OPS
+from fusion.passes.choose import MIN_OPS
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.passes.recognise.spec import JoinedIds
@@ -488,7 +488,7 @@ def test_what_is_no_sparse_matrix_is_an_error(changed: dict[str, Any]) -> None:
 
 def test_a_sparse_product_is_as_few_stock_ops_as_it_can_be() -> None:
     (column,) = LowerLookups(preserve=KEEP).apply(sparse_graph()).report.columns
-    assert column.reason == FEWEST_OPS
+    assert column.reason == MIN_OPS
 
 
 def test_narrow_sparse_products_stay() -> None:

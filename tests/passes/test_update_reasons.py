@@ -38,7 +38,7 @@ def test_a_table_of_any_number_of_rows():
 
 @pytest.mark.parametrize("most", [len(SUBTRACT) - 1, len(SUBTRACT)])
 def test_a_program_that_is_too_long(monkeypatch, most):
-    monkeypatch.setattr(table_update, "MOST_BYTES", most)
+    monkeypatch.setattr(table_update, "MAX_BYTES", most)
     graph_def = build(subtract)
     if most < len(SUBTRACT):
         refused(graph_def, "the update has more operations than one op may have")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.runtime.threads import pool
-from fusion.runtime.threads.layout import MOST_THREADS, SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
+from fusion.runtime.threads.layout import MAX_THREADS, SLOT_COUNT, THREADS_VARIABLE, Pool, Slot
 from tests import zygote
 from tests.ops.embedding_columns import NO_IDS, attrs
 
@@ -86,7 +86,7 @@ def test_of_a_number_of_threads_nothing_is_told(monkeypatch, caplog, text):
         monkeypatch.setenv(THREADS_VARIABLE, text)
     pool.warn_of_setting()
     assert not caplog.records
-    assert 1 <= pool.thread_count() <= MOST_THREADS
+    assert 1 <= pool.thread_count() <= MAX_THREADS
 
 
 def test_it_is_told_at_import():

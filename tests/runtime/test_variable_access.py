@@ -45,7 +45,7 @@ def test_a_tensorflow_that_lacks_a_function_shares_none(monkeypatch, forgetful, 
 def test_a_tensorflow_whose_variables_tell_no_dtype_shares_none(monkeypatch, forgetful):
     monkeypatch.setattr(variable_access, "_named_dtype", lambda place, number: b"float")
     assert not variable_access.is_shared("float32", "CPU")
-    with pytest.raises(NotImplementedError, match="where the dtype of a variable is"):
+    with pytest.raises(NotImplementedError, match="where TensorFlow keeps the dtype of a variable"):
         variable_access.functions("float32", "CPU")
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusion.schema.update_program import ENTRIES, MOST_BYTES, ROWS, SCALAR, leaf, parse
+from fusion.schema.update_program import ENTRIES, MAX_BYTES, ROWS, SCALAR, leaf, parse
 from tests.update_programs import NO_PROGRAMS
 
 ADAGRAD = (
@@ -36,10 +36,10 @@ def test_what_is_no_program(text, problem):
 
 def test_length():
     line = "scatter_add(v0,x0)"
-    fits = MOST_BYTES // (len(line) + 1)
+    fits = MAX_BYTES // (len(line) + 1)
     assert len(parse(";".join([line] * fits)).instructions) == fits
-    with pytest.raises(ValueError, match=f"program has {MOST_BYTES + 1} bytes, more than 65536"):
-        parse("x" * (MOST_BYTES + 1))
+    with pytest.raises(ValueError, match=f"program has {MAX_BYTES + 1} bytes, more than 65536"):
+        parse("x" * (MAX_BYTES + 1))
 
 
 def test_leaves():

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.cpu_ops import unique as unique_kernels
-from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MAX_SLOTS
 
 Array = Any
 Types = Mapping[str, str]
@@ -432,7 +432,7 @@ def _keyed_gather(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
 def _fill_slot(rng: np.random.Generator, types: Types) -> Iterator[OpCall]:
     for label, table in _tables(rng, types["T"]):
         values = floats(rng, (1, table.dim if rng.integers(2) else 1), types["T"], False)
-        attrs = {"dim": table.dim, "number": int(rng.integers(MOST_SLOTS))}
+        attrs = {"dim": table.dim, "number": int(rng.integers(MAX_SLOTS))}
         inputs = {"slot": table.table, "index": table.index, "values": values}
         yield OpCall(label, attrs, inputs)
 

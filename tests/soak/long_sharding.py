@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from examples.distributed import sharded as example
-from examples.distributed.model import BATCH, COLUMNS, DIM, MOST_IDS, ROWS
+from examples.distributed.model import BATCH, COLUMNS, DIM, MAX_IDS, ROWS
 from fusion.distribute import Table, row_sharded_messages, row_sharded_traffic
 from tests.distribute import keyed_training, processes, training
 
@@ -76,7 +76,7 @@ def test_a_step_sends_what_the_model_says(workers: int) -> None:
     """The table of docs/distribute.md, whose processes differ from its mean by up to 1.1 %."""
     arguments = ["multi_worker", "--process", f"--steps={STEPS}"]
     printed = processes.run("examples.distributed.sharded", arguments, workers, seconds=900)
-    table = Table("one", ROWS - 1, DIM, hotness=MOST_IDS * 0.6)
+    table = Table("one", ROWS - 1, DIM, hotness=MAX_IDS * 0.6)
     model = row_sharded_traffic(table, workers, BATCH)
     for told in map(json.loads, printed):
         assert told["messages_in_a_step"] == row_sharded_messages(workers)

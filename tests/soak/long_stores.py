@@ -15,7 +15,7 @@ _ROWS, _BLOCK = 20_000_000, 1 << 20
 
 #: The keys of a block and their slots, and the slots of a segment before and behind; and what
 #: Python's allocator holds.
-_MOST_BYTES = 100 << 20
+_MAX_BYTES = 100 << 20
 
 _OPENS = """
 import re
@@ -72,7 +72,7 @@ def test_an_index_of_twenty_million_keys(tmp_path: Path) -> None:
     output, _ = process.communicate()
     assert process.returncode == 0
     print(f"{float(output):.0f} MB above what the process had, for {_ROWS:,} keys")
-    assert float(output) * (1 << 20) < _MOST_BYTES
+    assert float(output) * (1 << 20) < _MAX_BYTES
     names = {file.name for file in (tmp_path / "large").iterdir()}
     assert names == {"key", "emb_vector", "key_index", "manifest.json"}
 

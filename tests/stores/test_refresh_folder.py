@@ -116,7 +116,7 @@ class TestTakeOver:
         }
         assert found == expected
         assert sum(len(keys) for keys, _ in blocks) == tier.count("items") == len(expected)
-        assert max(opened) - min(opened) < 4 * 2 * versioned_files._MOST_DELTAS
+        assert max(opened) - min(opened) < 4 * 2 * versioned_files._MAX_DELTAS
 
     def test_deltas_that_cannot_be_merged(
         self,

@@ -115,7 +115,7 @@ class TestChangedKeys:
         self, redis_server: RedisServer, table: TableDescription, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tier, client = redis_tier(redis_server.address, table), redis_server.client()
-        monkeypatch.setattr(redis_changes, "_MOST_ENTRIES", 10)
+        monkeypatch.setattr(redis_changes, "_MAX_ENTRIES", 10)
         keys = np.arange(4096)
         for _ in range(50):
             announce(tier, table.name, keys)

@@ -100,14 +100,14 @@ class StoreSlot(Layout):
 
 
 #: So many names a process has for stores.
-MOST_STORES = 64
+MAX_STORES = 64
 
 
 class StoreNames(Layout):
     """The names by which ops find stores."""
 
     count: Int64
-    slots: StoreSlot = record(StoreSlot, MOST_STORES)
+    slots: StoreSlot = record(StoreSlot, MAX_STORES)
 
 
 class StoreCall(Job):

@@ -50,7 +50,7 @@ class _Found(Layout):
 
 
 #: Lines of a row that are asked for.
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 _LINE_BYTES = 64
 
@@ -154,7 +154,7 @@ def _find(table: HotTable, keys: Words, size: int, found: _Found, count: int, wh
     """Finds the rows of a block of keys, and asks for these to be brought near."""
     index, marks = table.index, table.marks
     lines = (table.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
-    lines = min(lines, int64(_MOST_LINES))
+    lines = min(lines, int64(_MAX_LINES))
     for k in range(size):
         hashed = found.hashes[k]
         found.versions[k] = _version(table, hashed)

@@ -124,7 +124,7 @@ def new_bucket(index: KeyIndex) -> int:
         bucket = more_bucket(index, number)
         index.free_more = int64(load_as(bucket, NEXT, np.int32))
         store_as(bucket, NEXT, np.int32(0), np.int32)
-    elif index.more_count < index.most_more:
+    elif index.more_count < index.max_more:
         number = index.more_count + 1
         index.more_count = number
     unlock(index, KeyIndex.lock)

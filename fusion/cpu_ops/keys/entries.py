@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.keys.buckets import hash_of, lock, next_of, row_at, unlock, whole_of
-from fusion.cpu_ops.keys.index import MOST_SEEN, add, find
+from fusion.cpu_ops.keys.index import MAX_SEEN, add, find
 from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, Addition, KeyIndex
 from fusion.cpu_ops.keys.rows import release_rows
 from fusion.runtime.layout import Words
@@ -100,6 +100,6 @@ def _add_again(index: KeyIndex, key: int, count: int, step: int, addition: Addit
         row = add(index, key, hash_of(key), max(count, int64(1)), addition)
     if row > 0 and step >= 0:
         record = index + index.records + 8 * (row - 1)
-        store_as(record, int64(0), np.int32(min(count, int64(MOST_SEEN))), np.int32)
+        store_as(record, int64(0), np.int32(min(count, int64(MAX_SEEN))), np.int32)
         store_as(record, int64(1), np.int32(min(step, int64(2**31 - 1))), np.int32)
     return row

@@ -20,7 +20,7 @@ from fusion.runtime.native.pointers import as_record, as_words, stack_words
 _BLOCK = 32
 
 #: Lines of a row that are asked for.
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 _LINE_BYTES = 64
 _SLOT_BYTES = 8 * FileSlot.SIZE
@@ -118,7 +118,7 @@ def _ask_for_keys(args: FileLookup, size: int, rows: Words) -> None:
 @jit
 def _ask_for_rows(args: FileLookup, size: int, rows: Words) -> None:
     table, row_bytes = args.table, args.row_bytes
-    lines = min((row_bytes + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
+    lines = min((row_bytes + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MAX_LINES))
     for k in range(size):
         row = rows[k]
         if row >= 0:

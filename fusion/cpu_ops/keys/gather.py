@@ -14,7 +14,7 @@ from fusion.runtime.native.pointers import as_words
 _BLOCK = 16
 
 #: Lines of a row that are asked for.
-_MOST_LINES = 8
+_MAX_LINES = 8
 
 _LINE_BYTES = 64
 
@@ -59,7 +59,7 @@ def row_address(args: KeyedGather, row: int) -> int:
 def _ask(args: KeyedGather, start: int, count: int) -> None:
     """Asks for rows to be brought near."""
     rows, size = _rows(args, start), args.row_bytes
-    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
+    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MAX_LINES))
     for k in range(count):
         address = row_address(args, rows[k])
         for line in range(lines):

@@ -29,7 +29,7 @@ from fusion.runtime.native.pointers import as_words
 def _is_too_full(index: KeyIndex, count: int) -> bool:
     """Whether there are too many keys for so many buckets, and there can be more buckets."""
     keys = atomic_load(index, KeyIndex.key_count)
-    return 10 * keys > LOAD_TENTHS * KEYS * count and count < index.most_buckets
+    return 10 * keys > LOAD_TENTHS * KEYS * count and count < index.max_buckets
 
 
 @jit

@@ -36,7 +36,7 @@ from fusion.cpu_ops.keys.buckets import (
     whole_of,
 )
 from fusion.cpu_ops.keys.growth import grow
-from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, Addition, KeyIndex, most_buckets
+from fusion.cpu_ops.keys.layout import BUCKET_BYTES, KEYS, STRIPES, Addition, KeyIndex, max_buckets
 from fusion.cpu_ops.keys.rows import begin_row, new_row
 from fusion.cpu_ops.vectors import prefetch_line
 from fusion.runtime.layout import Words
@@ -46,22 +46,22 @@ from fusion.runtime.native.memory import load_as, store_as
 from fusion.runtime.native.pointers import as_words
 
 #: Keys are counted up to here.
-MOST_SEEN = 2**31 - 2**20
+MAX_SEEN = 2**31 - 2**20
 
 #: Keys that are looked up side by side, while their buckets come from memory.
 _BLOCK = 16
 
-_most_buckets = jit(most_buckets)
+_max_buckets = jit(max_buckets)
 
 
 @jit
 def begin_index(index: KeyIndex, capacity: int, admission: int, seed: int, waits: int) -> None:
     """Makes an empty index of zeros at the start of a line."""
-    most = _most_buckets(capacity)
+    most = _max_buckets(capacity)
     index.capacity = capacity
     index.bucket_count = STRIPES
-    index.most_buckets = most
-    index.most_more = most
+    index.max_buckets = most
+    index.max_more = most
     index.buckets = 8 * KeyIndex.SIZE
     index.more = 8 * KeyIndex.SIZE + BUCKET_BYTES * most
     records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most
@@ -155,7 +155,7 @@ def note_found(index: KeyIndex, count: int, rows: Words, addition: Addition) -> 
 @jit
 def _note(record: int, times: int, addition: Addition) -> None:
     """Notes in the record of a row that its key was seen so many times."""
-    if int64(load_as(record, int64(0), np.int32)) < MOST_SEEN:
+    if int64(load_as(record, int64(0), np.int32)) < MAX_SEEN:
         atomic_add(record, int64(0), times)
     step = addition.step
     if int64(load_as(record, int64(1), np.int32)) < step:
@@ -235,7 +235,7 @@ def _add_in(index: KeyIndex, bucket: int, key: int, times: int, addition: Additi
 @jit
 def _seen_again(index: KeyIndex, key: int, row: int, times: int, addition: Addition) -> int:
     """What follows on 0 or -n for a key that is seen more times: its row, begun, or -n."""
-    seen = min(times - row, int64(MOST_SEEN))
+    seen = min(times - row, int64(MAX_SEEN))
     if seen < addition.admission:
         return -seen
     found = new_row(index)

@@ -18,13 +18,13 @@ BUCKET_BYTES = 64
 LOAD_TENTHS = 7
 
 #: The maximum number of slot variables of a table that are distinguished.
-MOST_SLOTS = 256
+MAX_SLOTS = 256
 
 #: Of P partitions, that of a key is key % EV_BUCKETS % P.
 EV_BUCKETS = 1000
 
 #: Rows are int32, counted from 1.
-MOST_ROWS = 2**31 - 2
+MAX_ROWS = 2**31 - 2
 
 
 class KeyIndex(Layout):
@@ -36,9 +36,9 @@ class KeyIndex(Layout):
     waits: Flag  # whether keys that find no room wait for it
     clock: Int64  # how many lookups in training there were
     bucket_count: Int64  # those that hashes lead to
-    most_buckets: Int64
+    max_buckets: Int64
     more_count: Int64  # those that continue chains, behind the others
-    most_more: Int64
+    max_more: Int64
     free_more: Int64  # the first of a chain of these, from 1 on
     key_count: Int64
     row_count: Int64  # those that were ever in use
@@ -53,7 +53,7 @@ class KeyIndex(Layout):
     lock: Int64  # of what is free
     is_growing: Int64
     fill_lock: Int64  # of the next
-    filled: Words = fields(MOST_SLOTS)  # of each slot how many rows have their first values
+    filled: Words = fields(MAX_SLOTS)  # of each slot how many rows have their first values
     padding: Fields = fields(1)
     locks: Fields = fields(STRIPES)
     versions: Fields = fields(STRIPES)
@@ -88,7 +88,7 @@ class KeyedGather(Layout):
     addition: Addition  # where keys are noted as seen, see `note_found`; 0: nowhere
 
 
-def most_buckets(capacity: int) -> int:
+def max_buckets(capacity: int) -> int:
     """Buckets for twice as many keys as rows: some of them have none."""
     return max(STRIPES, 20 * capacity // (LOAD_TENTHS * KEYS) + 1)
 

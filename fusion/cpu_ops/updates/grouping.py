@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import carray
 
@@ -27,27 +29,40 @@ def bits_of(number: int) -> int:
     return bits
 
 
-@jit
-def pack_entries(
-    ids: int, kind: int, count: int, rows: int, shift: int, wraps: int, drops: bool, entries: Words
-) -> int:
-    """Writes the entries of ids in their order; returns their number, or -1 - index of a bad id.
+class RowIds(NamedTuple):
+    """Ids of rows, in compiled code.
 
-    Args:
-      ids, kind: the address of ids, and their dtype.
+    Attributes:
+      address, kind: of the first one, and their dtype.
+      number: how many they are.
       rows: ids must be below it.
       wraps: what is added to ids < 0.
       drops: whether those that are < 0 after that are left out; else they are bad.
-      entries: out, the address of int64 [count].
+    """
+
+    address: int
+    kind: int
+    number: int
+    rows: int
+    wraps: int
+    drops: bool
+
+
+@jit
+def pack_entries(ids: RowIds, shift: int, entries: Words) -> int:
+    """Writes the entries of ids in their order; returns their number, or -1 - index of a bad id.
+
+    Args:
+      entries: out, the address of int64 [number of ids].
     """
     kept = int64(0)
-    for index in range(count):
-        row = integer_at(ids, index, kind)
+    for index in range(ids.number):
+        row = integer_at(ids.address, index, ids.kind)
         if row < 0:
-            row += wraps
-        if row < 0 and drops:
+            row += ids.wraps
+        if row < 0 and ids.drops:
             continue
-        if row < 0 or row >= rows:
+        if row < 0 or row >= ids.rows:
             return -1 - index
         entries[kept] = row << shift | index
         kept += 1
@@ -55,35 +70,22 @@ def pack_entries(
 
 
 @jit
-def number_rows(
-    ids: int,
-    kind: int,
-    count: int,
-    rows: int,
-    shift: int,
-    wraps: int,
-    drops: bool,
-    summands: Words,
-    numbers: int,
-    entries: Words,
-) -> int:
+def number_rows(ids: RowIds, shift: int, summands: Words, numbers: int, entries: Words) -> int:
     """Lists the distinct rows in the order of ids, and which of them each id has.
 
     For few rows this takes less time than to sort.
 
     Args:
-      ids ... drops: as in `pack_entries`.
-      summands: out, the address of int64 [count + 1]: number of the row << shift | index of the id,
-        in the order of ids, then -1.
+      summands: out, the address of int64 [number of ids + 1]: number of the row << shift | index of
+        the id, in the order of ids, then -1.
       numbers: workspace, the address of int32 [rows].
-      entries: out, the address of int64 [count + 1]: row << shift | its number; the last is a
-        workspace.
+      entries: out, as `summands`: row << shift | its number; the last is a workspace.
 
     Returns:
       How many rows there are, or -1 - index of a bad id.
     """
-    carray(pointer(numbers, np.int32), (rows,))[:] = 0
-    kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, summands)
+    carray(pointer(numbers, np.int32), (ids.rows,))[:] = 0
+    kept = pack_entries(ids, shift, summands)
     if kept < 0:
         return kept
     summands[kept] = -1
@@ -104,27 +106,24 @@ def number_rows(
 
 
 @jit
-def mark_rows(
-    ids: int, kind: int, count: int, rows: int, wraps: int, drops: bool, marks: int
-) -> int:
+def mark_rows(ids: RowIds, marks: int) -> int:
     """Marks the rows that ids have.
 
     Args:
-      ids ... drops: as in `pack_entries`.
       marks: out, the address of int32 [rows]: -1 for those, else 0.
 
     Returns:
       How many ids there are that are not left out, or -1 - index of a bad id.
     """
-    carray(pointer(marks, np.int32), (rows,))[:] = 0
+    carray(pointer(marks, np.int32), (ids.rows,))[:] = 0
     kept = int64(0)
-    for index in range(count):
-        row = integer_at(ids, index, kind)
+    for index in range(ids.number):
+        row = integer_at(ids.address, index, ids.kind)
         if row < 0:
-            row += wraps
-        if row < 0 and drops:
+            row += ids.wraps
+        if row < 0 and ids.drops:
             continue
-        if row < 0 or row >= rows:
+        if row < 0 or row >= ids.rows:
             return -1 - index
         store_as(marks, row, np.int32(-1), np.int32)
         kept += 1

@@ -1,4 +1,4 @@
-"""Whether this process may have kernels for GPUs, as far as can be told without calling CUDA."""
+"""Whether this process may have kernels for GPUs, as far as is known without calling CUDA."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fusion.gpu_ops.kernels.registry import Kernel
+from fusion.gpu_ops.layout.arguments import fields_of
+
 #: Compute capabilities that kernels are tested for: Turing, Ampere, Hopper, Blackwell.
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (10, 0))
 
@@ -68,13 +71,16 @@ def _compiling() -> Iterator[None]:
         dispatcher.get_current_device = asked
 
 
-def ptx(kernel: Any, arguments: int, registers: int) -> tuple[str, str]:
-    """The PTX of a kernel of so many 64-bit integers, and the name of its entry.
+def _type_of(kind: Any) -> Any:
+    """Numba's type of a kernel's parameter."""
+    from numba.cuda import types
 
-    Args:
-        kernel: a Python function.
-        arguments: how many integers it takes.
-        registers: the most that whatever compiles the PTX gives a thread.
+    fields = [*map(_type_of, fields_of(kind))]
+    return types.BaseTuple.from_types(fields, kind) if fields else types.int64
+
+
+def ptx(kernel: Kernel) -> tuple[str, str]:
+    """The PTX of a kernel, and the name of its entry.
 
     Raises:
         RuntimeError: the entry does not take its arguments as a launch passes them.
@@ -82,16 +88,16 @@ def ptx(kernel: Any, arguments: int, registers: int) -> tuple[str, str]:
     from numba import cuda
     from numba.cuda import types
 
-    signature = types.void(*[types.int64] * arguments)
+    signature = types.void(*map(_type_of, kernel.parameters))
     with _compiling():
-        code, _ = cuda.compile(kernel, signature, device=False, abi="numba", cc=_OLDEST)
+        code, _ = cuda.compile(kernel.make(), signature, device=False, abi="numba", cc=_OLDEST)
     (entry,) = re.findall(r"^\s*\.visible \.entry (\w+)\(([^)]*)\)", code, re.MULTILINE)
     name, parameters = entry
     kinds = re.findall(r"\.param (\S+)", parameters)
-    if kinds != [".u64"] * arguments:
-        raise RuntimeError(f"{name} takes {kinds}, not {arguments} 64-bit integers")
+    if kinds != [".u64"] * kernel.arguments:
+        raise RuntimeError(f"{name} takes {kinds}, not {kernel.arguments} 64-bit integers")
     head = f".entry {name}({parameters})"
-    return code.replace(head, f"{head}\n.maxnreg {registers}"), name
+    return code.replace(head, f"{head}\n.maxnreg {kernel.registers}"), name
 
 
 @dataclass(frozen=True)

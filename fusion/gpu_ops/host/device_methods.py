@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import types as python_types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from numba.extending import models, overload, overload_method, register_model
 from fusion.gpu_ops.host.driver_calls import driver_call, launch_call
 from fusion.gpu_ops.host.errors import error_reporter
 from fusion.gpu_ops.kernels.registry import KERNELS
+from fusion.gpu_ops.layout.arguments import fields_of
 from fusion.gpu_ops.steps.device import launch_for
 from fusion.runtime.cuda.layout import (
     ERROR_SLOTS,
@@ -40,6 +41,7 @@ from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_i
 from fusion.runtime.native.code_generation import OPTIONS
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load, pointer, store
 from fusion.runtime.native.pointers import POINTERS, as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
@@ -49,7 +51,7 @@ from fusion.runtime.threads.jobs import sched_yield
 class DeviceRecord(Layout):
     """The device of a call."""
 
-    frame: op.Frame
+    frame: Frame
     launcher: LauncherRecord
     stream: Address  # 0 where the call ended before there was any
     gpu: Int64  # its number
@@ -58,9 +60,13 @@ class DeviceRecord(Layout):
 
 
 #: A grid is not larger.
-_MOST_BLOCKS = 2**31 - 1
+_MAX_BLOCKS = 2**31 - 1
 
 _NUMBERS = {name: number for number, name in enumerate(KERNELS)}
+
+
+#: Numba's types of what is passed as an integer: numbers and addresses.
+_WORDS = types.Integer, types.Boolean, POINTERS.record_type, type(POINTERS.words_type)
 
 
 class DeviceType(types.Type):
@@ -347,6 +353,17 @@ def _handle(record: DeviceRecord, kernel: int) -> int:
 # --- a device's methods, see `steps.device.Device` --------------------------------------------
 
 
+def _fits(parameters: tuple[Any, ...], arguments: Sequence[Any]) -> bool:
+    """Whether a kernel takes arguments of Numba's types: integers, and records of its classes."""
+
+    def fits(parameter: Any, kind: Any) -> bool:
+        if fields := fields_of(parameter):
+            return getattr(kind, "instance_class", None) is parameter and _fits(fields, [*kind])
+        return isinstance(kind, _WORDS)
+
+    return len(parameters) == len(arguments) and all(map(fits, parameters, arguments))
+
+
 def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
     """An intrinsic (dtype code) -> the number and the name, a C string, of a dtype's kernel.
 
@@ -354,11 +371,15 @@ def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
         kernels: names by dtype code.
         arguments: Numba's types of what they are launched with.
     """
-    if arguments and isinstance(arguments[0], types.BaseTuple):
+    if arguments and isinstance(arguments[0], types.StarArgTuple | types.StarArgUniTuple):
         arguments = tuple(arguments[0])
     for name in kernels.values():
-        if name not in _NUMBERS or len(arguments) != KERNELS[name].arguments:
-            raise TypingError(f"{name} is no kernel of {len(arguments)} arguments")
+        if name not in KERNELS:
+            raise TypingError(f"{name} is no kernel")
+        if not _fits(KERNELS[name].parameters, arguments):
+            takes = ", ".join(kind.__name__ for kind in KERNELS[name].parameters)
+            given = ", ".join(str(types.unliteral(kind)) for kind in arguments)
+            raise TypingError(f"{name} takes ({takes}), not ({given})")
 
     @instruction(types.UniTuple(types.int64, 2)(types.int64))
     def find(builder: Any, dtype_code: Any) -> Any:
@@ -383,7 +404,7 @@ def _launch_kernel(
     frame = record.frame
     if blocks <= 0 or op.failed(frame):
         return
-    if blocks > _MOST_BLOCKS:
+    if blocks > _MAX_BLOCKS:
         op.fail(frame, op.INVALID_ARGUMENT, "a batch is too large for a GPU's grid")
         return
     handle = _handle(record, number)

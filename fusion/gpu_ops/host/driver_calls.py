@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -27,6 +28,15 @@ def driver_call(typingctx: Any, address: Any, *arguments: Any) -> Any:
     return types.int64(types.int64, packed), codegen
 
 
+def _words(context: Any, builder: Any, value: Any, kind: Any) -> Iterator[Any]:
+    """The words of an argument of a type: of a tuple those of all its items."""
+    if isinstance(kind, types.BaseTuple):
+        for number, item in enumerate(kind):
+            yield from _words(context, builder, builder.extract_value(value, number), item)
+    else:
+        yield context.cast(builder, value, kind, types.int64)
+
+
 @intrinsic
 def launch_call(
     typingctx: Any,
@@ -37,16 +47,15 @@ def launch_call(
     stream: Any,
     arguments: Any,
 ) -> Any:
-    """Calls cuLaunchKernel for a kernel of 64-bit integers."""
+    """Calls cuLaunchKernel for a kernel of 64-bit integers, and of records of them."""
     word, half = ir.IntType(64), ir.IntType(32)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        count = max(len(arguments), 1)
-        values = builder.alloca(ir.ArrayType(word, count))
-        pointers = builder.alloca(ir.ArrayType(word, count))
+        words = [*_words(context, builder, args[5], arguments)]
+        values = builder.alloca(ir.ArrayType(word, max(len(words), 1)))
+        pointers = builder.alloca(ir.ArrayType(word, max(len(words), 1)))
         zero = ir.Constant(half, 0)
-        for number, kind in enumerate(arguments):
-            value = context.cast(builder, builder.extract_value(args[5], number), kind, types.int64)
+        for number, value in enumerate(words):
             at = [zero, ir.Constant(half, number)]
             pointer = builder.gep(values, at)
             builder.store(value, pointer)

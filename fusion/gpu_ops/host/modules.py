@@ -24,10 +24,9 @@ def sources_of(name: str) -> tuple[str, ...]:
 
 def text(name: str) -> str:
     """The PTX of a kernel, from disk or compiled now."""
-    kernel = KERNELS[name]
 
     def compile_it() -> bytes:
-        code, entry = compiler.ptx(kernel.make(), kernel.arguments, kernel.registers)
+        code, entry = compiler.ptx(KERNELS[name])
         return code.replace(entry, entry_of(name)).encode()
 
     return objects.get(f"ptx_{name}_{compiler.tools()}", compile_it, *sources_of(name)).decode()

@@ -29,6 +29,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.gpu_ops.layout.records import Listed, Numbered, Paired
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
@@ -48,9 +49,9 @@ def insert_pairs(
     That gets the first position of its column with the same id.
 
     Args:
-        sums, keys: see `slots.place_elements`.
+        sums, keys: as of `Listed` and `Paired`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as positions.
-        id_slots: out, int64, the slot of each position; `EMPTY` for what is none.
+        id_slots: out, as of `Paired`.
     """
     call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -85,7 +86,8 @@ def mark_pairs(call_address: int, keys: int, slots: int, id_slots: int, marks: i
     Of columns whose ids are to be sorted the largest one is written to the results.
 
     Args:
-        marks: out, int32.
+        keys, slots, id_slots: as of `Paired`.
+        marks: out, the same.
     """
     call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -111,7 +113,7 @@ def count_pairs(call_address: int, ranks: int) -> None:
     """Kernel, a thread for each column: writes how many distinct ids it has.
 
     Args:
-        ranks: int64, prefix sums of the marks, and their total behind them.
+        ranks: as of `Paired`.
     """
     call = as_record(PreLookupCall, call_address)
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -123,9 +125,7 @@ def count_pairs(call_address: int, ranks: int) -> None:
         store(results, ErrorRecord.SIZE + columns + index, distinct)
 
 
-def list_pairs(
-    call_address: int, keys: int, marks: int, ranks: int, words: int, owners: int
-) -> None:
+def list_pairs(call_address: int, paired: Paired, words: int, owners: int) -> None:
     """Kernel, a thread for each position that there may be: by what pairs are to be sorted.
 
     Args:
@@ -136,12 +136,12 @@ def list_pairs(
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     firsts = call.entry_offsets
     columns = call.column_count
-    if own >= firsts[columns] or load_as(marks, own, np.int32) == 0:
+    if own >= firsts[columns] or load_as(paired.marks, own, np.int32) == 0:
         return
-    index, number = column_of(firsts, columns, own), load(ranks, own)
-    word = number - load(ranks, firsts[index])
+    index, number = column_of(firsts, columns, own), load(paired.ranks, own)
+    word = number - load(paired.ranks, firsts[index])
     if as_record(ColumnAttrs, column_attrs(call, index)).sort_key != 0:
-        word = load(keys, own)
+        word = load(paired.keys, own)
     store(words, number, word)
     store_as(owners, number, np.int32(index), np.int32)
 
@@ -183,29 +183,12 @@ def _put_weight(
 
 
 def number_places(
-    call_address: int,
-    owners: int,
-    sums: int,
-    keys: int,
-    sources: int,
-    slots: int,
-    id_slots: int,
-    ranks: int,
-    numbers: int,
-    out_keys: int,
-    out_entries: int,
-    out_weights: int,
+    call_address: int, listed: Listed, paired: Paired, numbers: int, out: Numbered
 ) -> None:
     """Kernel, a thread for each position that there may be: writes distinct ids and entries.
 
     Args:
-        owners: of `listing.mark_elements`.
-        sums, keys, sources: see `slots.place_elements`.
-        slots, id_slots, ranks: see the other kernels.
-        numbers: int64, the number of each pair in an order of them; 0: in that of `ranks`.
-        out_keys: out, addresses of the distinct ids of each column.
-        out_entries: out, int32, which of them each entry is; 0 for what is none.
-        out_weights: out, weights of the entries, 0 for what has none; 0: there are none.
+        numbers: int64, the number of each pair in an order of them; 0: in that of the ranks.
     """
     call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -218,28 +201,29 @@ def number_places(
         as_record(ColumnAttrs, column_attrs(call, index)),
         as_record(ColumnInputs, column_inputs(call, index)),
     )
-    first, entries = firsts[index], entries_before(call, as_words(sums), index, batch)
+    sums, first = as_words(listed.sums), firsts[index]
+    entries = entries_before(call, sums, index, batch)
     if fills_entries(column):
-        entries += fillers_before(call, as_words(sums), index, batch)
+        entries += fillers_before(call, sums, index, batch)
     if own - first >= entries:
-        store_as(out_entries, own, np.int32(0), np.int32)
-        if out_weights != 0:
-            put_weight(out_weights, own, 0.0, source.table_dtype)
-    if load(id_slots, own) == EMPTY:
+        store_as(out.entries, own, np.int32(0), np.int32)
+        if out.weights != 0:
+            put_weight(out.weights, own, 0.0, source.table_dtype)
+    if load(paired.id_slots, own) == EMPTY:
         return
-    head = load(slots, load(id_slots, own))
-    number = load(ranks, head)
+    head = load(paired.slots, load(paired.id_slots, own))
+    number = load(paired.ranks, head)
     if numbers != 0:
         number = load(numbers, number)
-    number -= load(ranks, first)
+    number -= load(paired.ranks, first)
     if head == own:
-        _put_key(column, as_words(load(out_keys, index)), number, load(keys, own))
-    element, entry = int64(load_as(sources, own, np.int32)), own
+        _put_key(column, as_words(load(out.keys, index)), number, load(paired.keys, own))
+    element, entry = int64(load_as(paired.sources, own, np.int32)), own
     if not fills_entries(column) and column.fill_empty_row != 0:
         if element < 0:
             return
-        row = int64(load_as(owners, element, np.int32)) - index * batch
-        entry -= fillers_before(call, as_words(sums), index, row)
-    store_as(out_entries, entry, np.int32(number), np.int32)
-    if out_weights != 0:
-        _put_weight(call, index, column, source, element, out_weights, entry)
+        row = int64(load_as(listed.owners, element, np.int32)) - index * batch
+        entry -= fillers_before(call, sums, index, row)
+    store_as(out.entries, entry, np.int32(number), np.int32)
+    if out.weights != 0:
+        _put_weight(call, index, column, source, element, out.weights, entry)

@@ -24,8 +24,8 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
+from fusion.gpu_ops.layout.records import Gathered, Ordered
 from fusion.runtime.cuda.layout import ErrorRecord
-from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
 
@@ -45,24 +45,24 @@ def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors_addr
     store_as(rows, k, np.int32(row), np.int32)
 
 
-def mark_starts(keys: int, order: int, count: int, most: int, starts: int) -> None:
-    """Kernel, a thread for each entry and one more: where the entries of each key start.
+@jit
+def _owner_of(ordered: Ordered, k: int) -> int:
+    """The group of the element at an index of the order."""
+    return int64(load_as(ordered.owners, int64(load_as(ordered.order, k, np.int32)), np.int32))
 
-    Args:
-        keys: int32 [count], none above `most`.
-        order: int32 [count], the entries by their keys.
-        starts: out, int64 [most + 1]; those of `most` and what has no entries included.
-    """
+
+def mark_starts(ordered: Ordered) -> None:
+    """Kernel, a thread for each element and one more: writes where those of each group start."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k > count:
+    if k > ordered.number:
         return
-    before, key = int64(-1), most
+    before, group = int64(-1), ordered.groups
     if k > 0:
-        before = int64(load_as(keys, int64(load_as(order, k - 1, np.int32)), np.int32))
-    if k < count:
-        key = int64(load_as(keys, int64(load_as(order, k, np.int32)), np.int32))
-    for number in range(before + 1, key + 1):
-        store(starts, number, k)
+        before = _owner_of(ordered, k - 1)
+    if k < ordered.number:
+        group = _owner_of(ordered, k)
+    for number in range(before + 1, group + 1):
+        store(ordered.starts, number, k)
 
 
 @jit
@@ -72,43 +72,28 @@ def is_masked(masked: int, flags: int, row: int) -> bool:
 
 
 @jit
-def _row_of(
-    unique_idxs: int,
-    unique: int,
-    permutation: int,
-    shards: Words,
-    shard_count: int,
-    entry: int,
-    errors: ErrorRecord,
-) -> Any:
-    """The shard and the index in it of an entry's row, see `address_entries`; or else -1."""
+def _row_of(rows: Gathered, unique_idxs: int, entry: int, errors: ErrorRecord) -> Any:
+    """The shard and the index in it of an entry's row; or else -1."""
     index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
-    if index < 0 or index >= unique:
+    if index < 0 or index >= rows.number:
         report_error(errors, BAD_ID, int64(0), entry, index)
         return int64(-1), index
-    if shard_count > 1:
-        shard = int64(load_as(permutation, 2 * index, np.int32))
-        index = int64(load_as(permutation, 2 * index + 1, np.int32))
-        if shard < 0 or shard >= shard_count:
+    if rows.shard_count > 1:
+        shard = int64(load_as(rows.permutation, 2 * index, np.int32))
+        index = int64(load_as(rows.permutation, 2 * index + 1, np.int32))
+        if shard < 0 or shard >= rows.shard_count:
             report_error(errors, BAD_ID, int64(0), entry, shard)
             return int64(-1), index
-    if index < 0 or index >= shards[2 * shard + 1]:
+    if index < 0 or index >= load(rows.shards, 2 * shard + 1):
         report_error(errors, BAD_ID, int64(0), entry, index)
         return int64(-1), index
     return shard, index
 
 
 def address_entries(
-    order: int,
-    count: int,
+    ordered: Ordered,
     unique_idxs: int,
-    unique: int,
-    permutation: int,
-    shards: int,
-    shard_count: int,
-    row_bytes: int,
-    rows: int,
-    batch: int,
+    rows: Gathered,
     masked: int,
     flags: int,
     addresses: int,
@@ -117,72 +102,47 @@ def address_entries(
     """Kernel, a thread for each entry: the address of its row, in the order of the bags.
 
     Args:
-        order: int32 [count], the entries by their bags.
-        unique_idxs, unique: int32 [count], which of so many distinct ids each entry has.
-        permutation: int32 [unique, 2], shard and index in it of each, not read for one shard.
-        shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
-        rows: int32 [count], the row of each entry, below `batch` if it counts.
+        ordered: the entries by their bags.
+        unique_idxs: int32, which distinct id each entry has.
         masked, flags: bool by row, so many, whose entries get -1; 0: there are none.
-        addresses: out, int64 [count].
+        addresses: out, int64.
     """
     errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ordered.number:
         return
     store(addresses, k, -1)
-    entry = int64(load_as(order, k, np.int32))
-    row = int64(load_as(rows, entry, np.int32))
-    if row >= batch or is_masked(masked, flags, row):
+    entry = int64(load_as(ordered.order, k, np.int32))
+    row = int64(load_as(ordered.owners, entry, np.int32))
+    if row >= ordered.groups or is_masked(masked, flags, row):
         return
-    shard, index = _row_of(
-        unique_idxs, unique, permutation, as_words(shards), shard_count, entry, errors
-    )
+    shard, index = _row_of(rows, unique_idxs, entry, errors)
     if shard >= 0:
-        store(addresses, k, load(shards, 2 * shard) + index * row_bytes)
+        store(addresses, k, load(rows.shards, 2 * shard) + index * rows.row_bytes)
 
 
 def number_rows(
-    count: int,
-    unique_idxs: int,
-    unique: int,
-    permutation: int,
-    shards: int,
-    firsts: int,
-    shard_count: int,
-    rows: int,
-    batch: int,
-    keys: int,
-    errors_address: int,
+    ordered: Ordered, unique_idxs: int, rows: Gathered, keys: int, errors_address: int
 ) -> None:
     """Kernel, a thread for each entry: the number of its row among those of all shards.
 
     Args:
-        firsts: int64 [shard_count + 1], the rows of all shards before each, and those of all.
-        keys: out, int32 [count]; the number of all rows for entries that have none.
+        ordered, unique_idxs: see `address_entries`.
+        keys: out, as of `GradBags`.
     """
     errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ordered.number:
         return
-    number = load(firsts, shard_count)
-    if int64(load_as(rows, k, np.int32)) < batch:
-        shard, index = _row_of(
-            unique_idxs, unique, permutation, as_words(shards), shard_count, k, errors
-        )
+    number = load(rows.firsts, rows.shard_count)
+    if int64(load_as(ordered.owners, k, np.int32)) < ordered.groups:
+        shard, index = _row_of(rows, unique_idxs, k, errors)
         if shard >= 0:
-            number = load(firsts, shard) + index
+            number = load(rows.firsts, shard) + index
     store_as(keys, k, np.int32(number), np.int32)
 
 
-def check_pairs(
-    permutation: int,
-    unique: int,
-    shards: int,
-    firsts: int,
-    shard_count: int,
-    seen: int,
-    errors_address: int,
-) -> None:
+def check_pairs(rows: Gathered, seen: int, errors_address: int) -> None:
     """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
 
     Args:
@@ -190,15 +150,15 @@ def check_pairs(
     """
     errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= unique:
+    if k >= rows.number:
         return
-    shard = int64(load_as(permutation, 2 * k, np.int32))
-    index = int64(load_as(permutation, 2 * k + 1, np.int32))
-    if shard < 0 or shard >= shard_count:
+    shard = int64(load_as(rows.permutation, 2 * k, np.int32))
+    index = int64(load_as(rows.permutation, 2 * k + 1, np.int32))
+    if shard < 0 or shard >= rows.shard_count:
         report_error(errors, BAD_ID, int64(0), k, shard)
-    elif index < 0 or index >= load(shards, 2 * shard + 1):
+    elif index < 0 or index >= load(rows.shards, 2 * shard + 1):
         report_error(errors, BAD_ID, shard, k, index)
-    elif atomic_add(seen, load(firsts, shard) + index, np.int32(1), np.int32) != 0:
+    elif atomic_add(seen, load(rows.firsts, shard) + index, np.int32(1), np.int32) != 0:
         report_error(errors, REPEATED, shard, k, index)
 
 

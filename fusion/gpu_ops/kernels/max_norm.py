@@ -12,7 +12,6 @@ from fusion.gpu_ops.language.arithmetic import norm_of
 from fusion.gpu_ops.language.device import (
     added,
     as_float,
-    as_words,
     cuda,
     divided,
     jit,
@@ -22,7 +21,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
     vector_storer,
 )
-from fusion.runtime.layout import Words
+from fusion.gpu_ops.layout.records import Gathered, Gradient, Scaled
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64
 
@@ -74,17 +73,17 @@ def worked_at(working: int, index: int, kind: int) -> float:
 
 
 @jit
-def limit_of(word: int, kind: int) -> float:
-    """The limit whose bits, as a double's, are a word, in the dtype in which a kind is computed."""
-    limit = as_float(word)
-    return limit if kind == FLOAT64 else np.float64(np.float32(limit))
+def limit_of(gradient: Gradient) -> float:
+    """The limit of rows, in the dtype in which their kind is computed."""
+    limit = as_float(gradient.limit)
+    return limit if gradient.kind == FLOAT64 else np.float64(np.float32(limit))
 
 
 @jit
-def row_address(shards: Words, firsts: Words, shard_count: int, row_bytes: int, number: int) -> int:
+def row_address(rows: Gathered, number: int) -> int:
     """Where a gathered row lies."""
-    shard, index = shard_index(firsts, shard_count, number)
-    return shards[2 * shard] + index * row_bytes
+    shard, index = shard_index(rows, number)
+    return load(rows.shards, 2 * shard) + index * rows.row_bytes
 
 
 @jit
@@ -102,73 +101,39 @@ def _plus(a: float, b: float) -> Any:
     return added((a,), (b,))[0]
 
 
-def measure_rows(
-    rows: int,
-    shards: int,
-    firsts: int,
-    shard_count: int,
-    row_bytes: int,
-    kind: int,
-    dim: int,
-    limit: int,
-    working: int,
-    norms: int,
-    alongs: int,
-) -> None:
-    """Kernel, a thread for each gathered row: its norm, and its gradient's part along it.
-
-    Args:
-        rows, shards, firsts, shard_count, row_bytes: gathered rows, see `tiles.shard_index`.
-        kind, dim: of their elements.
-        limit: the bits of a double.
-        working: gradients of the shortened rows, [rows, dim] of the dtype in which they are
-            computed.
-        norms, alongs: out, float64 [rows].
-    """
+def measure_rows(gradient: Gradient, rows: Gathered, scaled: Scaled) -> None:
+    """Kernel, a thread for each gathered row: its norm, and its gradient's part along it."""
     number = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if number >= rows:
+    if number >= rows.number:
         return
-    row = row_address(as_words(shards), as_words(firsts), shard_count, row_bytes, number)
+    kind, dim, row = gradient.kind, gradient.dim, row_address(rows, number)
     norm, along = _norm(row, dim, kind), 0.0
-    store_as(norms, number, norm, np.float64)
-    if norm < limit_of(limit, kind):
+    store_as(scaled.norms, number, norm, np.float64)
+    if norm < limit_of(gradient):
         return
     for d in range(dim):  # divided first, so that nothing overflows
         share = _over(weight_at(row, int64(d), kind), norm)
-        along = _plus(along, _times(share, worked_at(working, number * dim + d, kind)))
-    store_as(alongs, number, along, np.float64)
+        along = _plus(along, _times(share, worked_at(scaled.working, number * dim + d, kind)))
+    store_as(scaled.alongs, number, along, np.float64)
 
 
-def unclip_rows(
-    rows: int,
-    shards: int,
-    firsts: int,
-    shard_count: int,
-    row_bytes: int,
-    kind: int,
-    dim: int,
-    limit: int,
-    working: int,
-    norms: int,
-    alongs: int,
-    outs: int,
-) -> None:
+def unclip_rows(gradient: Gradient, rows: Gathered, scaled: Scaled, outs: int) -> None:
     """Kernel, a thread for each element of gathered rows: the gradient of the rows themselves.
 
     Args:
-        norms, alongs: as `measure_rows` leaves them.
+        scaled: as `measure_rows` leaves it.
         outs: int64 [shard_count], addresses of the gradients of each shard.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if thread >= rows * dim:
+    kind, dim = gradient.kind, gradient.dim
+    if thread >= rows.number * dim:
         return
     number, d = thread // dim, thread % dim
-    grad, norm = worked_at(working, thread, kind), load_as(norms, number, np.float64)
-    bound = limit_of(limit, kind)
+    grad, norm = worked_at(scaled.working, thread, kind), load_as(scaled.norms, number, np.float64)
+    bound = limit_of(gradient)
     if not norm < bound:
-        row = row_address(as_words(shards), as_words(firsts), shard_count, row_bytes, number)
-        along = load_as(alongs, number, np.float64)
+        row, along = row_address(rows, number), load_as(scaled.alongs, number, np.float64)
         part = _times(_over(weight_at(row, d, kind), norm), along)
         grad = _times(_over(bound, norm), _plus(grad, -part))
-    shard, index = shard_index(as_words(firsts), shard_count, number)
+    shard, index = shard_index(rows, number)
     store_float(load(outs, shard), index * dim + d, grad, kind)

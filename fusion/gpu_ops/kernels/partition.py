@@ -6,6 +6,8 @@ those of a shard together in their order, and each is written there, as an id in
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fusion.cpu_ops import partition
@@ -15,83 +17,64 @@ from fusion.gpu_ops.language.device import (
     as_record,
     as_words,
     cuda,
+    jit,
     load,
     load_as,
     on_device,
     store_as,
 )
 from fusion.gpu_ops.layout.call import BAD_ID
+from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
 locate = on_device(partition.locate)
 
 
-def key_ids(
-    ids: int,
-    kind: int,
-    count: int,
-    rows: int,
-    ends: int,
-    shards: int,
-    strategy: int,
-    keys: int,
-    errors_address: int,
-) -> None:
+@jit
+def _located(ids: Ids, shards: Shards, k: int) -> Any:
+    """An id, its shard and the id inside of it, see `locate`."""
+    number = integer_at(ids.address, k, ids.kind)
+    ends = as_words(shards.ends)
+    shard, local = locate(number, as_words(shards.rows), ends, shards.number, shards.strategy)
+    return number, shard, local
+
+
+def key_ids(ids: Ids, shards: Shards, owners: int, errors_address: int) -> None:
     """Kernel, a thread for each id: the shard that it goes to.
 
     Args:
-        ids, kind, count: ids of a kind, see `dtypes`.
-        rows, ends, shards, strategy: see `locate`.
-        keys: out, int32 [count]; `shards` for ids outside the table.
+        owners: out, as of `Ordered`; in no shard are ids outside the table.
         errors: an `ErrorRecord`, for such an id.
     """
     errors = as_record(ErrorRecord, errors_address)
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ids.number:
         return
-    number = integer_at(ids, k, kind)
-    shard, _ = locate(number, as_words(rows), as_words(ends), shards, strategy)
+    number, shard, _ = _located(ids, shards, k)
     if shard < 0:
         report_error(errors, BAD_ID, int64(0), k, number)
-        shard = shards
-    store_as(keys, k, np.int32(shard), np.int32)
+        shard = shards.number
+    store_as(owners, k, np.int32(shard), np.int32)
 
 
-def place_ids(
-    ids: int,
-    kind: int,
-    count: int,
-    rows: int,
-    ends: int,
-    shards: int,
-    strategy: int,
-    keys: int,
-    order: int,
-    starts: int,
-    outs: int,
-    permutation: int,
-) -> None:
+def place_ids(ids: Ids, shards: Shards, split: Ordered, outs: int, permutation: int) -> None:
     """Kernel, a thread for each id: writes it into its shard.
 
     Args:
-        keys: int32 [count], the shard of each id.
-        order: int32 [count], the ids by their shards.
-        starts: int64 [shards + 1], where those of each shard start.
-        outs: int64 [shards], where the ids of each shard go.
-        permutation: out, int32 [count, 2], shard and index in it.
+        split: the ids by their shards.
+        outs: int64 by shard, addresses of what each gets, of the ids' dtype.
+        permutation: out, int32 [number of ids, 2], shard and index in it.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ids.number:
         return
-    entry = int64(load_as(order, k, np.int32))
-    shard = int64(load_as(keys, entry, np.int32))
-    if shard >= shards:
+    entry = int64(load_as(split.order, k, np.int32))
+    shard = int64(load_as(split.owners, entry, np.int32))
+    if shard >= shards.number:
         return
-    index = k - load(starts, shard)
+    index = k - load(split.starts, shard)
     store_as(permutation, 2 * entry, np.int32(shard), np.int32)
     store_as(permutation, 2 * entry + 1, np.int32(index), np.int32)
-    _, local = locate(
-        integer_at(ids, entry, kind), as_words(rows), as_words(ends), shards, strategy
-    )
-    store_integer(as_words(load(outs, shard)), index, local, kind)
+    _, _, local = _located(ids, shards, entry)
+    store_integer(as_words(load(outs, shard)), index, local, ids.kind)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import repeat
+from typing import Any, get_type_hints
 
+from fusion.gpu_ops.layout.arguments import Argument, flat, grouped
 from fusion.gpu_ops.layout.call import WARP
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 
@@ -33,9 +34,23 @@ class Kernel:
     spilled: int = 0
 
     @cached_property
+    def parameters(self) -> tuple[Any, ...]:
+        """The types of its parameters: `int`, or the class of a record."""
+        hints = get_type_hints(self.make())
+        del hints["return"]
+        return tuple(hints.values())
+
+    @cached_property
     def arguments(self) -> int:
         """How many 64-bit integers it takes."""
-        return len(inspect.signature(self.make()).parameters)
+        return len([*flat(grouped(self.parameters, repeat(0)))])
+
+    def grouped(self, arguments: Iterable[Argument]) -> list[Argument]:
+        """Arguments of these types, from records or from the integers of them."""
+        integers = [*flat(arguments)]
+        if len(integers) != self.arguments:
+            raise TypeError(f"{len(integers)} integers for a kernel that takes {self.arguments}")
+        return grouped(self.parameters, iter(integers))
 
 
 def _making(module: str, use: Callable[[Any], Any]) -> Callable[[], Any]:

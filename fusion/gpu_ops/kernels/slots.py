@@ -29,6 +29,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.gpu_ops.layout.records import Listed
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
@@ -82,39 +83,29 @@ def _fillers_among(call: PreLookupCall, sums: Words, index: int, row: int, is_or
 
 
 def place_elements(
-    call_address: int,
-    ids: int,
-    owners: int,
-    sums: int,
-    ranks: int,
-    is_ordered: int,
-    keys: int,
-    sources: int,
+    call_address: int, listed: Listed, ranks: int, is_ordered: int, keys: int, sources: int
 ) -> None:
     """Kernel, a thread for each element of all columns: writes what its position has.
 
     Args:
-        ids, owners: of `mark_elements`.
-        sums: prefix sums of marks, int64, and their total behind them.
-        ranks: int64 by element, how many come before it that count; 0: as `sums` has it.
+        ranks: int64 by element, how many come before it that count; 0: as the sums have it.
         is_ordered: whether that is in the order of rows in all columns.
-        keys: out, int64 by position, the id.
-        sources: out, int32 by position, the element.
+        keys, sources: out, as of `Paired`.
     """
     call = as_record(PreLookupCall, call_address)
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     batch, columns = call.batch_size, call.column_count
     if element >= elements_of(call):
         return
-    owner = int64(load_as(owners, element, np.int32))
+    owner = int64(load_as(listed.owners, element, np.int32))
     if owner == columns * batch:
         return
     index, row = owner // batch, owner % batch
     first = call.entry_offsets[index]
-    own = load(ranks, element) if ranks != 0 else load(sums, element)
-    own -= load(sums, call.element_offsets[index])
-    own += first + _fillers_among(call, as_words(sums), index, row, is_ordered)
-    store(keys, own, load(ids, element))
+    own = load(ranks, element) if ranks != 0 else load(listed.sums, element)
+    own -= load(listed.sums, call.element_offsets[index])
+    own += first + _fillers_among(call, as_words(listed.sums), index, row, is_ordered)
+    store(keys, own, load(listed.ids, element))
     store_as(sources, own, np.int32(element), np.int32)
 
 
@@ -125,7 +116,7 @@ def split_rows(call_address: int, sums: int, batch: int, splits: int) -> None:
     rows in order, and fill none.
 
     Args:
-        sums: see `place_elements`.
+        sums: as of `Listed`.
         batch: the rows.
         splits: out, int32 [columns, batch + 1].
     """
@@ -156,8 +147,8 @@ def place_rows(
     start.
 
     Args:
-        sums, is_ordered, keys: see `place_elements`.
-        sources: out, int32 by position, -1 for rows.
+        sums: as of `Listed`.
+        is_ordered, keys, sources: see `place_elements`.
         splits: out, int32 [columns, batch + 1].
     """
     call = as_record(PreLookupCall, call_address)

@@ -18,7 +18,7 @@ from fusion.runtime.native.jit import int64
 TILE = 128
 #: Sorted by so many bits at once, keys have so many values.
 DIGIT_BITS = 8
-MOST_KEYS = 1 << DIGIT_BITS
+MAX_KEYS = 1 << DIGIT_BITS
 
 
 @jit
@@ -35,13 +35,13 @@ def count_keys(
     Args:
         keys, kind: integers, see `dtypes`; of each, `DIGIT_BITS` from `shift` on are the key.
         order: int32 [count], the element that is at each index, or 0: as they lie.
-        counts: int32 [MOST_KEYS, tiles], zeros before.
+        counts: int32 [MAX_KEYS, tiles], zeros before.
     """
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if index >= count:
         return
     element = _element(order, index)
-    key = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
+    key = (integer_at(keys, element, kind) >> shift) & (MAX_KEYS - 1)
     atomic_add(counts, key * tiles + index // TILE, np.int32(1), np.int32)
 
 
@@ -58,7 +58,7 @@ def place_keys(
     """Kernel, a block for each tile: writes the elements in the order of their keys.
 
     Args:
-        starts: int64 [MOST_KEYS, tiles], the prefix sums of counts.
+        starts: int64 [MAX_KEYS, tiles], the prefix sums of counts.
         sorted_order: out, int32 [count], the element that comes to each index.
     """
     mine = cuda.shared.array(TILE, np.int32)
@@ -67,7 +67,7 @@ def place_keys(
     first = tile * TILE
     for place in range(thread, min(TILE, count - first), threads):
         element = _element(order, first + place)
-        mine[place] = (integer_at(keys, element, kind) >> shift) & (MOST_KEYS - 1)
+        mine[place] = (integer_at(keys, element, kind) >> shift) & (MAX_KEYS - 1)
     cuda.syncthreads()
     for place in range(thread, min(TILE, count - first), threads):
         key, rank = int64(mine[place]), int64(0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusion.gpu_ops.language.device import bit_count, jit
+from fusion.gpu_ops.language.device import as_words, bit_count, jit
+from fusion.gpu_ops.layout.records import Gathered
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
@@ -27,13 +28,10 @@ def column_of(tiles: Words, count: int, tile: int) -> int:
 
 
 @jit
-def shard_index(firsts: Words, shard_count: int, number: int) -> Any:
-    """The shard of a gathered row, and its index there; rows are numbered shard by shard.
-
-    Args:
-        firsts: int64 [shard_count + 1], the first number of each shard, and the number of all.
-    """
-    shard = column_of(firsts, shard_count, number)
+def shard_index(rows: Gathered, number: int) -> Any:
+    """The shard of a gathered row, and its index there."""
+    firsts = as_words(rows.firsts)
+    shard = column_of(firsts, rows.shard_count, number)
     return shard, number - firsts[shard]
 
 

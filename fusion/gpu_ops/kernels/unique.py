@@ -21,6 +21,7 @@ from fusion.gpu_ops.language.device import (
     store,
     store_as,
 )
+from fusion.gpu_ops.layout.records import Found, Ids
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import INT64
 
@@ -34,18 +35,17 @@ def slot_of(key: int, bits: int) -> int:
     return int64((np.uint64(key) * SPREAD) >> np.uint64(64 - bits))
 
 
-def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots: int) -> None:
+def insert_ids(ids: Ids, slots: int, bits: int, id_slots: int) -> None:
     """Kernel, a thread for each id: finds its slot, which gets the first position of the id.
 
     Args:
-        ids, kind, count: ids of a kind, see `dtypes`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
-        id_slots: out, int64 [count], the slot of each id.
+        id_slots: out, as of `Found`.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ids.number:
         return
-    key = integer_at(ids, k, kind)
+    key = integer_at(ids.address, k, ids.kind)
     slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
     while True:
         holder = load(slots, slot)
@@ -54,7 +54,7 @@ def insert_ids(ids: int, kind: int, count: int, slots: int, bits: int, id_slots:
             if holder == EMPTY:
                 break
         # Whichever position the slot has by now, it is one of the same id.
-        if integer_at(ids, holder, kind) == key:
+        if integer_at(ids.address, holder, ids.kind) == key:
             atomic_min(slots, slot, k, np.int64)
             break
         slot = (slot + 1) & mask
@@ -68,34 +68,23 @@ def mark_firsts(slots: int, id_slots: int, count: int, firsts: int) -> None:
         store_as(firsts, k, np.int32(load(slots, load(id_slots, k)) == k), np.int32)
 
 
-def number_ids(
-    ids: int,
-    kind: int,
-    count: int,
-    slots: int,
-    id_slots: int,
-    ranks: int,
-    keys: int,
-    unique_idxs: int,
-    counts: int,
-) -> None:
+def number_ids(ids: Ids, firsts: Found, keys: int, unique_idxs: int, counts: int) -> None:
     """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
 
     Args:
-        ranks: int64 [count], the firsts before each position.
         keys: out, [u] of the dtype of `ids`.
-        unique_idxs: out, int32 [count].
+        unique_idxs: out, int32 [number of ids].
         counts: out, int32 [u], zeros before: occurrences of each key.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    if k >= count:
+    if k >= ids.number:
         return
-    first = load(slots, load(id_slots, k))
-    rank = load(ranks, first)
+    first = load(firsts.slots, load(firsts.id_slots, k))
+    rank = load(firsts.ranks, first)
     store_as(unique_idxs, k, np.int32(rank), np.int32)
     atomic_add(counts, rank, np.int32(1), np.int32)
     if first == k:
-        if kind == INT64:
-            store(keys, rank, load(ids, k))
+        if ids.kind == INT64:
+            store(keys, rank, load(ids.address, k))
         else:
-            store_as(keys, rank, load_as(ids, k, np.int32), np.int32)
+            store_as(keys, rank, load_as(ids.address, k, np.int32), np.int32)

@@ -1,4 +1,4 @@
-"""What device code is made of besides Python: memory by address, atomics, exact arithmetic.
+"""What device code uses beyond Python: memory by address, atomics, exact arithmetic.
 
 `simulated` has the same functions for Numba's CUDA simulator. Addresses are 64-bit integers.
 """

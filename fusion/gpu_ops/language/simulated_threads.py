@@ -37,7 +37,7 @@ class _Meeting(NamedTuple):
 
 
 class _Worker(threading.Thread):
-    """Runs threads of a block one after the other; in the midst of one it may wait for others.
+    """Runs threads of a block one after the other; within one it may wait for others.
 
     The attributes that begin without `_`, and `syncthreads`, are what the simulator's `cuda` asks
     the current thread for.

@@ -1,1 +1,1 @@
-"""Arguments of kernels for GPUs in memory."""
+"""Arguments of kernels for GPUs: records that launches pass, and calls in memory."""

@@ -146,7 +146,7 @@ def lay_out(call: Any, base: int, batch: int, item: int, skew: int) -> None:
 
     Args:
         batch, item: rows of the result, and the bytes of an element.
-        skew: what the addresses of rows have besides multiples of 16; 0: see their tables.
+        skew: the remainder of the addresses of rows modulo 16; 0: see their tables.
     """
     call[CombineCall.batch_size] = batch
     columns = array_index(call, base, CombineCall.columns)

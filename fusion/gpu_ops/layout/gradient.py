@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fusion.gpu_ops.layout.arrays import array_index, open_arrays, words_of
 from fusion.gpu_ops.layout.call import THREADS, GradientCall, group_of, lanes_of
@@ -40,27 +40,36 @@ def open_gradient(call: Any, base: int, columns: int) -> None:
     call[GradientCall.column_count] = columns
 
 
-def put_grad_column(
-    call: Any,
-    base: int,
-    column: int,
-    unique: int,
-    dim: int,
-    top_grad: int,
-    top_grad_bytes: int,
-    combiner: int,
-    weighted: int,
-    out: int,
-) -> None:
+class ColumnGradient(NamedTuple):
+    """A column of a gradient.
+
+    Attributes:
+        unique, dim: the shape of its gradient.
+        out: where that goes.
+        top_grad, top_grad_bytes: the address of the gradient of the first row of its result, and
+            the bytes from one to the next.
+        combiner, weighted: as of the op.
+    """
+
+    unique: int
+    dim: int
+    out: int
+    top_grad: int
+    top_grad_bytes: int
+    combiner: int
+    weighted: int
+
+
+def put_grad_column(call: Any, base: int, index: int, column: ColumnGradient) -> None:
     """Writes what a column is, in their order; see `GradientCall`."""
-    bases = array_index(call, base, GradientCall.key_offsets) + column
-    call[bases + 1] = call[bases] + unique
-    call[array_index(call, base, GradientCall.top_grads) + column] = top_grad
-    call[array_index(call, base, GradientCall.top_grad_bytes) + column] = top_grad_bytes
-    call[array_index(call, base, GradientCall.dims) + column] = dim
-    call[array_index(call, base, GradientCall.combiners) + column] = combiner
-    call[array_index(call, base, GradientCall.weighted) + column] = weighted
-    call[array_index(call, base, GradientCall.outs) + column] = out
+    bases = array_index(call, base, GradientCall.key_offsets) + index
+    call[bases + 1] = call[bases] + column.unique
+    call[array_index(call, base, GradientCall.top_grads) + index] = column.top_grad
+    call[array_index(call, base, GradientCall.top_grad_bytes) + index] = column.top_grad_bytes
+    call[array_index(call, base, GradientCall.dims) + index] = column.dim
+    call[array_index(call, base, GradientCall.combiners) + index] = column.combiner
+    call[array_index(call, base, GradientCall.weighted) + index] = column.weighted
+    call[array_index(call, base, GradientCall.outs) + index] = column.out
 
 
 def lay_out_gradient(call: Any, base: int, batch: int, item: int) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fusion.gpu_ops.layout.records import Entries, Gathered, Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
-from fusion.gpu_ops.steps.prune import Entries
-from fusion.gpu_ops.steps.sums import stable_order
+from fusion.gpu_ops.steps.sums import order_by
 
 
 class Bags(NamedTuple):
@@ -23,37 +23,6 @@ class Bags(NamedTuple):
     weights: int
 
 
-class Gathered(NamedTuple):
-    """Rows of distinct ids, gathered from shards.
-
-    Attributes:
-        shards, shard_count: int64 [shard_count, 2], address and rows of each shard.
-        row_bytes: of each row.
-        unique: the distinct ids.
-        permutation: int32 [unique, 2], shard and index in it; not read with one shard.
-    """
-
-    shards: int
-    shard_count: int
-    row_bytes: int
-    unique: int
-    permutation: int
-
-
-class Ordered(NamedTuple):
-    """Entries by their bags; addresses.
-
-    Attributes:
-        owners: int32, the row of each entry; the number of rows for those that belong to none.
-        order: int32, the entries by their rows.
-        starts: int64 [batch + 1], where the entries of each bag start in that order.
-    """
-
-    owners: int
-    order: int
-    starts: int
-
-
 def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
     """The entries by their rows, those of a row in their order.
 
@@ -66,15 +35,7 @@ def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
     device.launch(
         "rows_of_entries", blocks_of(count), THREADS, entries.indices, count, batch, owners, errors
     )
-    order = stable_order(device, owners, count, batch)
-    return mark_bags(device, owners, order, count, batch)
-
-
-def mark_bags(device: Device, owners: int, order: int, count: int, batch: int) -> Ordered:
-    """`count` entries, of whose rows the order is known."""
-    starts = device.reserve(8 * (batch + 1))
-    device.launch("mark_starts", blocks_of(count + 1), THREADS, owners, order, count, batch, starts)
-    return Ordered(owners, order, starts)
+    return order_by(device, owners, count, batch)
 
 
 def last_row(device: Device, indices: int, count: int, errors: int) -> int:
@@ -108,19 +69,18 @@ def bags(
         errors: an `ErrorRecord`.
     """
     count, batch, blocks = entries.number, entries.batch, blocks_of(entries.number)
-    owners, order, starts = by_row(device, entries, errors)
+    ordered = by_row(device, entries, errors)
     addresses = device.reserve(8 * count)
     device.launch(
         "address_entries", blocks, THREADS,
-        order, count, unique_idxs, rows.unique, rows.permutation, rows.shards, rows.shard_count,
-        rows.row_bytes, owners, batch, masked, flags, addresses, errors,
+        ordered, unique_idxs, rows, masked, flags, addresses, errors,
     )  # fmt: skip
-    device.launch("count_entries", blocks_of(batch), THREADS, starts, batch, counts)
+    device.launch("count_entries", blocks_of(batch), THREADS, ordered.starts, batch, counts)
     weights = 0
     if entries.weights != 0:
         weights = device.reserve(entries.weight_bytes * count)
         device.launch(
             "order_weights", blocks, THREADS,
-            order, count, entries.weights, entries.weight_bytes, weights,
+            ordered.order, count, entries.weights, entries.weight_bytes, weights,
         )  # fmt: skip
-    return Bags(addresses, starts, weights)
+    return Bags(addresses, ordered.starts, weights)

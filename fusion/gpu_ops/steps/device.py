@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT64
+from fusion.gpu_ops.layout.arguments import Argument
+from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
 
 #: Threads of a block of kernels that have one for each element.
 THREADS = 128
@@ -15,7 +16,7 @@ ALL_BITS = 0xFF
 class Device(Protocol):
     """A GPU, its stream and its memory; addresses are those of its memory."""
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """Launches a kernel of `kernels.KERNELS` behind those before."""
 
     def reserve(self, size: int) -> int:
@@ -32,7 +33,7 @@ class Device(Protocol):
 
 
 def launch_for(
-    device: Device, kernel: str, dtype_code: int, blocks: int, threads: int, *arguments: int
+    device: Device, kernel: str, dtype_code: int, blocks: int, threads: int, *arguments: Argument
 ) -> None:
     """Launches the kernel of a dtype of floats: its name is `kernel`, and that of the dtype."""
     (stored,) = (name for name in FLOATS if DTYPES[name].code == dtype_code)
@@ -42,8 +43,3 @@ def launch_for(
 def blocks_of(threads: int) -> int:
     """The blocks of a launch with at least one thread for each element."""
     return max((threads + THREADS - 1) // THREADS, 1)
-
-
-def id_bytes(kind: int) -> int:
-    """The bytes of an id."""
-    return 8 if kind == INT64 else 4

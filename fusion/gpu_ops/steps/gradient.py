@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusion.gpu_ops.layout.call import THREADS as CALL_THREADS
+from fusion.gpu_ops.layout.records import Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 from fusion.gpu_ops.steps.sums import stable_order
 
@@ -34,10 +35,8 @@ def order_entries(device: Device, call: int, entries: GradEntries, batch_rows: i
     """
     device.launch("own_entries", blocks_of(batch_rows), THREADS, call)
     order = stable_order(device, entries.keys, entries.number, entries.unique)
-    device.launch(
-        "mark_starts", blocks_of(entries.number + 1), THREADS,
-        entries.keys, order, entries.number, entries.unique, entries.starts,
-    )  # fmt: skip
+    ordered = Ordered(entries.number, entries.unique, entries.keys, order, entries.starts)
+    device.launch("mark_starts", blocks_of(entries.number + 1), THREADS, ordered)
     return order
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fusion.gpu_ops.layout.records import Listed, Numbered, Paired
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
 from fusion.runtime.cuda.layout import ErrorRecord
@@ -35,36 +36,6 @@ class PreCall(NamedTuple):
     entries: int
 
 
-class Listed(NamedTuple):
-    """Elements and rows that are listed; addresses, see `fusion.gpu_ops.kernels.listing`.
-
-    Attributes:
-        ids, owners: by element.
-        sums: prefix sums of marks of elements and rows.
-    """
-
-    ids: int
-    owners: int
-    sums: int
-
-
-class Paired(NamedTuple):
-    """Places and distinct pairs; addresses, see `fusion.gpu_ops.kernels.column_ids`.
-
-    Attributes:
-        keys, sources: by position, its id and element.
-        slots, id_slots: the hash table, and the slot of each position.
-        marks, ranks: by position, whether it is the first of its pair, and how many are before.
-    """
-
-    keys: int
-    sources: int
-    slots: int
-    id_slots: int
-    marks: int
-    ranks: int
-
-
 def _sums_with_total(device: Device, marks: int, number: int) -> int:
     """Int64 [number + 1], the prefix sums of marks, and the sum of all."""
     sums = device.reserve(8 * (number + 1))
@@ -80,7 +51,7 @@ def _pairs(
     keys, sources = device.reserve(8 * entries), device.reserve(4 * entries)
     device.launch(
         "place_elements", blocks_of(call.elements), THREADS,
-        call.words, listed.ids, listed.owners, listed.sums, ranks, is_ordered, keys, sources,
+        call.words, listed, ranks, is_ordered, keys, sources,
     )  # fmt: skip
     device.launch(
         "place_rows", blocks_of(rows), THREADS,
@@ -142,10 +113,8 @@ def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, lar
         pairs, largest: how many there are, and the largest id that is sorted.
     """
     words, owners = device.reserve(8 * pairs), device.reserve(4 * pairs)
-    device.launch(
-        "list_pairs", blocks_of(call.entries), THREADS,
-        call.words, paired.keys, paired.marks, paired.ranks, words, owners,
-    )  # fmt: skip
+    blocks = blocks_of(call.entries)
+    device.launch("list_pairs", blocks, THREADS, call.words, paired, words, owners)
     order = order_from(device, 0, words, INT64, pairs, bits_of(max(largest, pairs)))
     order = order_from(device, order, owners, INT32, pairs, bits_of(call.columns))
     return inverse_of(device, order, pairs)
@@ -158,9 +127,7 @@ def number_entries(
     paired: Paired,
     results: Any,
     splits: int,
-    keys: int,
-    entries: int,
-    weights: int,
+    out: Numbered,
 ) -> None:
     """Writes the distinct ids of all columns, and which of them each entry is.
 
@@ -168,9 +135,6 @@ def number_entries(
         listed, paired: of `list_entries`.
         results: int64 [result_words(columns)], see `PreLookupCall`.
         splits: as of `list_entries`; written again where elements are not in the order of rows.
-        keys: address of the addresses where the distinct ids of each column go.
-        entries: out, int32 [entries], which of them each entry is.
-        weights: out, [entries]; 0 if no column has weights.
     """
     unsorted, pairs, largest = 0, 0, -1
     for index in range(call.columns):
@@ -182,8 +146,5 @@ def number_entries(
     numbers = 0
     if largest >= 0:
         numbers = _sorted_pairs(device, call, paired, pairs, largest)
-    device.launch(
-        "number_places", blocks_of(call.entries), THREADS,
-        call.words, listed.owners, listed.sums, paired.keys, paired.sources, paired.slots,
-        paired.id_slots, paired.ranks, numbers, keys, entries, weights,
-    )  # fmt: skip
+    blocks = blocks_of(call.entries)
+    device.launch("number_places", blocks, THREADS, call.words, listed, paired, numbers, out)

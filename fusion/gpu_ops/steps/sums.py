@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fusion.gpu_ops.kernels.scan import THREADS as SCAN_THREADS
 from fusion.gpu_ops.kernels.scan import tiles_of
-from fusion.gpu_ops.kernels.sort import DIGIT_BITS, MOST_KEYS, TILE
+from fusion.gpu_ops.kernels.sort import DIGIT_BITS, MAX_KEYS, TILE
+from fusion.gpu_ops.layout.records import Ordered
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.runtime.tensorflow.dtypes import INT32
 
@@ -50,11 +51,11 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
         keys, kind: integers, by element; the lowest `bits` of them count, as a number >= 0.
     """
     tiles, shift = max((count + TILE - 1) // TILE, 1), 0
-    starts, total = device.reserve(8 * MOST_KEYS * tiles), device.reserve(8)
+    starts, total = device.reserve(8 * MAX_KEYS * tiles), device.reserve(8)
     while shift < bits:
-        counts = device.filled(4 * MOST_KEYS * tiles, 0)
+        counts = device.filled(4 * MAX_KEYS * tiles, 0)
         device.launch("count_keys", tiles, TILE, keys, kind, order, count, shift, tiles, counts)
-        sums_into(device, counts, MOST_KEYS * tiles, starts, total)
+        sums_into(device, counts, MAX_KEYS * tiles, starts, total)
         target = device.reserve(4 * count)
         device.launch(
             "place_keys", tiles, TILE,
@@ -63,6 +64,19 @@ def order_from(device: Device, order: int, keys: int, kind: int, count: int, bit
         order = target
         shift += DIGIT_BITS
     return order
+
+
+def mark_starts(device: Device, owners: int, order: int, number: int, groups: int) -> Ordered:
+    """Elements whose order is known, see `Ordered`."""
+    ordered = Ordered(number, groups, owners, order, device.reserve(8 * (groups + 1)))
+    device.launch("mark_starts", blocks_of(number + 1), THREADS, ordered)
+    return ordered
+
+
+def order_by(device: Device, owners: int, number: int, groups: int) -> Ordered:
+    """Elements in the order of their groups, see `Ordered`."""
+    order = stable_order(device, owners, number, groups)
+    return mark_starts(device, owners, order, number, groups)
 
 
 def inverse_of(device: Device, order: int, count: int) -> int:

@@ -6,7 +6,7 @@ import re
 import struct
 
 from fusion.cpu_ops.row_tiles import tiles
-from fusion.ops.cpu.columns.kernel_indices import FIRST_FLOAT, MOST_TILES
+from fusion.ops.cpu.columns.kernel_indices import FIRST_FLOAT, MAX_TILES
 from fusion.ops.cpu.columns.layout import (
     FLOAT_RANGE,
     FULL,
@@ -104,7 +104,7 @@ def _put_tiles(words: list[int], code: int) -> None:
     shapes, index = tiles(dtype), code - FIRST_FLOAT
     words[ColumnsConstants.tile_counts + index] = len(shapes)
     for k, (lanes, vectors) in enumerate(shapes):
-        tile = ColumnsConstants.tiles + (index * MOST_TILES + k) * Tile.SIZE
+        tile = ColumnsConstants.tiles + (index * MAX_TILES + k) * Tile.SIZE
         words[tile + Tile.lanes], words[tile + Tile.vectors] = lanes, vectors
 
 

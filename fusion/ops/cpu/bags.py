@@ -24,27 +24,6 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
 
-class Bags(NamedTuple):
-    """The entries of a batch by row, in compiled code.
-
-    Attributes:
-      rows: int64 [u], addresses of gathered rows [D] of the compute dtype.
-      row_indices: int32 [m], the gathered row of each entry.
-      starts, order: see `combine.group_by_row`.
-      is_row_empty: flags of the rows of the batch.
-      mask_empty: whether flagged rows give zeros.
-      weights: [m] of the compute dtype, or a dummy.
-    """
-
-    rows: Any
-    row_indices: Any
-    starts: Any
-    order: Any
-    is_row_empty: Any
-    mask_empty: Any
-    weights: Any
-
-
 class GradOutputs(NamedTuple):
     """Jitted functions for the outputs of a gradient op.
 
@@ -270,21 +249,8 @@ def _grad_of_weights(spec: OpSpec, types: Mapping[str, str], weight: Access) -> 
         total = op.scratch(frame, top_grad.shape[1], dtype)
         if op.failed(frame):
             return
-        combine_grad.weight_grads(
-            top_grad,
-            clipped,
-            bags.row_indices,
-            bags.starts,
-            bags.order,
-            bags.is_row_empty,
-            bags.mask_empty,
-            bags.weights,
-            op.attr(frame, slot.combiner),
-            dtype,
-            scaled,
-            total,
-            grads,
-        )
+        combiner = op.attr(frame, slot.combiner)
+        combine_grad.weight_grads(top_grad, clipped, bags, combiner, dtype, scaled, total, grads)
         write(grads, result)
 
     return gradients

@@ -94,7 +94,7 @@ def shape_checker(spec: OpSpec) -> Any:
 def pruner(spec: OpSpec, prune_attr: str) -> Any:
     """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
     slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
-    least_id = np.int64(np.iinfo(np.int64).min)
+    min_id = np.int64(np.iinfo(np.int64).min)
     # Ids that are put in buckets are valid from then on.
     bucket_slot = getattr(slot, "num_buckets", prune_slot)
     has_buckets = bucket_slot != prune_slot
@@ -105,7 +105,7 @@ def pruner(spec: OpSpec, prune_attr: str) -> Any:
         use_weights = op.attr(frame, slot.use_sparse_weights) != 0
         by_weight = prune and use_weights and op.attr(frame, slot.prune_sparse_weights) != 0
         in_buckets = has_buckets and op.attr(frame, bucket_slot) > 0
-        return int64(0) if prune and not in_buckets else least_id, by_weight
+        return int64(0) if prune and not in_buckets else min_id, by_weight
 
     return prunes
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops import combine as kernels
-from fusion.ops.cpu.bags import Bags, forward_kernel
+from fusion.cpu_ops.combine import Bags
+from fusion.ops.cpu.bags import forward_kernel
 from fusion.ops.cpu.float_access import access
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 
 def _row_finder(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -73,9 +74,9 @@ def _bag_grouper(spec: OpSpec) -> Any:
         """(starts int64 [n_rows + 1], order int32 [m]) of the bags."""
         rows = op.matrix(frame, arg.indices_before_unique, 0, np.int64)
         unique_idxs = op.vector(frame, arg.unique_idxs, np.int32)
-        if rows.shape[0] > MOST_ENTRIES:
+        if rows.shape[0] > MAX_ENTRIES:
             text = "unique_idxs has %lld entries, but at most %lld can be ordered"
-            op.fail(frame, op.INVALID_ARGUMENT, text, rows.shape[0], int64(MOST_ENTRIES))
+            op.fail(frame, op.INVALID_ARGUMENT, text, rows.shape[0], int64(MAX_ENTRIES))
         starts = op.scratch(frame, n_rows + 1, np.int64)
         order = op.scratch(frame, rows.shape[0], np.int32)
         if op.failed(frame):

@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.combine import (
+    Bags,
     first_unsorted,
     group_by_row,
     locate_entries,
     rows_until_last,
     sort_bags,
 )
-from fusion.ops.cpu.bags import Bags, forward_kernel
+from fusion.ops.cpu.bags import forward_kernel
 from fusion.ops.cpu.float_access import access
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 
 def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
@@ -44,9 +45,9 @@ def _row_locator(spec: OpSpec, types: Mapping[str, str]) -> Any:
             bases[shard] = op.data(frame, arg.emb_shards, shard)
             counts[shard] = op.size(frame, arg.emb_shards, shard, 0)
             total += counts[shard]
-        if total > int64(MOST_ENTRIES):
+        if total > int64(MAX_ENTRIES):
             text = "emb_shards have %lld entries, but at most %lld can be ordered"
-            op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
+            op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MAX_ENTRIES))
         addresses = op.scratch(frame, total, np.int64)
         if not op.failed(frame):
             row_bytes = op.size(frame, arg.emb_shards, 0, 1) * item

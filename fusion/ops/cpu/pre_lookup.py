@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.combine import first_unsorted, group_by_row, rows_until_last
-from fusion.cpu_ops.elements import MOST_ROWS
+from fusion.cpu_ops.elements import MAX_ROWS
 from fusion.cpu_ops.partition import MOD_EV, order_by_shard
 from fusion.cpu_ops.prune import count_true, mark_entries, take_indices, take_values
 from fusion.ops.cpu.entries import listing
@@ -18,7 +18,7 @@ from fusion.runtime.native import op
 from fusion.runtime.native.jit import Array, int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 #: The index of "input" among the values of `entry_order`.
 _INPUT = 0
@@ -150,7 +150,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
         values = op.vector(frame, arg.sp_values, tid)
         weights = read(frame, op.vector(frame, arg.sp_weights_values, stored))
         count = values.shape[0]
-        flags = op.output_vector(frame, 2, 0, min(batch, int64(MOST_ROWS)) + count, np.int32)
+        flags = op.output_vector(frame, 2, 0, min(batch, int64(MAX_ROWS)) + count, np.int32)
         if op.failed(frame):
             return
         kept_count = mark(frame, weights, flags[:batch])
@@ -160,9 +160,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
         mark_entries(values, weights, least, prune_weights, flags[batch:])
         fill = op.attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (count_true(flags[:batch]) if fill else int64(0))
-        if total > int64(MOST_ENTRIES):
+        if total > int64(MAX_ENTRIES):
             text = "%lld entries are more than the %lld that can be ordered"
-            op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
+            op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MAX_ENTRIES))
         unchanged = kept_count == count and total == kept_count
         in_order = op.attr(frame, slot.entry_order) == _INPUT or (
             unchanged and first_unsorted(op.matrix(frame, arg.sp_indices, 0, np.int64)) < 0

@@ -20,7 +20,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
     """The kernel body."""
     dense_type, tid = DTYPES[types["Tdense"]].stored_type, DTYPES[types["Tid"]].stored_type
     slot, arg = spec.slots, spec.input_indices
-    fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
+    fill_id, min_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
 
     def body(frame: op.Frame) -> None:
         filler = fill_id(frame)
@@ -33,7 +33,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
             op.attr(frame, slot.column_stride),
             op.attr(frame, slot.num_buckets),
             op.attr(frame, slot.bucket_default),
-            int64(0) if op.attr(frame, slot.prune) != 0 else least_id,
+            int64(0) if op.attr(frame, slot.prune) != 0 else min_id,
         )
         is_row_empty = op.output_vector(frame, 2, 0, ids.shape[0], np.bool_)
         dense_shape = op.output_vector(frame, 3, 0, int64(2), np.int64)

@@ -22,7 +22,7 @@ from fusion.runtime.native.memory import pointer, store
 from fusion.runtime.native.pointers import as_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import MOST_ENTRIES
+from fusion.schema.attributes import MAX_ENTRIES
 
 _WORDS = combine_layout.words_of_call(1, 0)
 #: Of a table of bytes from 0 on: addresses are its ids.
@@ -128,7 +128,7 @@ def rows_to_last(frame: int, device: Any, indices: int, number: int) -> int:
     if number == 0:
         return int64(0)
     rows = device.words(_last_row(device, indices, number, error_record(device)), 1)[0]
-    if rows > int64(MOST_ENTRIES):
+    if rows > int64(MAX_ENTRIES):
         text = "there are %lld rows, but at most %lld can be ordered"
-        op.fail(frame, op.INVALID_ARGUMENT, text, rows, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, rows, int64(MAX_ENTRIES))
     return rows

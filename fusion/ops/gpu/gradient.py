@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
-from fusion.gpu_ops.steps.bag_gradient import Gradient, Scaled, add_up, add_up_weights
+from fusion.gpu_ops.layout.records import Gradient, Scaled
+from fusion.gpu_ops.steps.bag_gradient import add_up, add_up_weights
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import store
@@ -19,8 +20,8 @@ class GradientBody(NamedTuple):
     """Jitted functions.
 
     Attributes:
-        of_call: (frame) -> the call's `steps.bag_gradient.Gradient`; reports what cannot be done.
-        add_up: (frame, device, Gradient, GradBags, GradRows) -> what is left for the gradient of
+        of_call: (frame) -> the call's `Gradient`; reports what cannot be done.
+        add_up: (frame, device, Gradient, GradBags, Gathered) -> what is left for the gradient of
             weights; makes the op's first output.
         add_up_weights: of `steps.bag_gradient`.
     """
@@ -57,7 +58,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
         if op.failed(frame):
-            return Scaled(int64(0), int64(0))
+            return Scaled(int64(0), int64(0), int64(0), int64(0))
         return add_up_rows(device, call, bags, rows, outs)
 
     return GradientBody(of_call, add_up_outputs, on_host(add_up_weights))

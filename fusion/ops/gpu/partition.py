@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
-from fusion.gpu_ops.steps.partition import Shards, put_ids, split
+from fusion.gpu_ops.layout.records import Ids, Shards
+from fusion.gpu_ops.steps.partition import put_ids, split
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import store
 from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import MOST_ENTRIES
+from fusion.schema.attributes import MAX_ENTRIES
 
 
 def shard_reader(spec: OpSpec) -> Any:
-    """A jitted function (frame, device) -> the `steps.partition.Shards` of `partition_shapes`."""
+    """A jitted function (frame, device) -> the `Shards` of `partition_shapes`."""
     slot, arg = spec.slots, spec.input_indices
 
     @jit
@@ -48,15 +49,16 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
     def partition(frame: op.Frame, device: Any) -> None:
-        ids, count = op.data(frame, arg.input, 0), op.size(frame, arg.input, 0, 0)
-        if count > int64(MOST_ENTRIES):
+        count = op.size(frame, arg.input, 0, 0)
+        ids = Ids(op.data(frame, arg.input, 0), kind, count)
+        if count > int64(MAX_ENTRIES):
             text = "input has %lld ids, but at most %lld can be ordered"
-            op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(MOST_ENTRIES))
+            op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(MAX_ENTRIES))
         permutation = op.output_matrix(frame, 1, 0, count, 2, np.int32).ctypes.data
         shards = read_shards(frame, device)
         if op.failed(frame):
             return
-        partitioned = find(device, ids, kind, count, shards, error_record(device))
+        partitioned = find(device, ids, shards, error_record(device))
         starts = device.words(partitioned.starts, shards.number + 1)
         host = stack_words(shards.number)
         for shard in range(shards.number):
@@ -64,6 +66,6 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
             store(host, shard, ids_of_shard.ctypes.data)
         outs = device.reserve(8 * shards.number)
         copy_in(device, outs, host, 8 * shards.number)
-        put(device, ids, kind, count, shards, partitioned, outs, permutation)
+        put(device, ids, shards, partitioned, outs, permutation)
 
     return partition

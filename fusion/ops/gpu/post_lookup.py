@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
-from fusion.gpu_ops.steps.bags import Gathered, bags
-from fusion.gpu_ops.steps.prune import Entries
+from fusion.gpu_ops.layout.records import Entries, Gathered
+from fusion.gpu_ops.steps.bags import bags
 from fusion.ops.gpu.bags import bag_combiner, rows_to_last, shard_lister
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 
 def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
-    """A jitted function (frame, rows of the batch) -> the op's `steps.prune.Entries`."""
+    """A jitted function (frame, rows of the batch) -> the op's `Entries`."""
     slot, arg = spec.slots, spec.input_indices
     item, kind = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
 
@@ -29,9 +29,9 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
             op.size(frame, arg.unique_idxs, 0, 0),
             op.data(frame, arg.indices_before_unique, 0),
         )
-        if number > int64(MOST_ENTRIES):
+        if number > int64(MAX_ENTRIES):
             text = "unique_idxs has %lld entries, but at most %lld can be ordered"
-            op.fail(frame, op.INVALID_ARGUMENT, text, number, int64(MOST_ENTRIES))
+            op.fail(frame, op.INVALID_ARGUMENT, text, number, int64(MAX_ENTRIES))
         weighted = op.attr(frame, slot.use_sparse_weights) != 0
         weights = op.data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
         return Entries(int64(0), int64(0), number, indices, batch, weights, kind, item)
@@ -63,7 +63,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         listed_entries, dim = entries(frame, batch), op.size(frame, arg.emb_shards, 0, 1)
-        listed, _, total, skew = list_shards(frame, device)
+        listed, firsts, total, skew = list_shards(frame, device)
         pairs = op.size(frame, arg.partition_permutation, 0, 0)
         if op.list_length(frame) > 1 and pairs != total:
             text = "partition_permutation has %lld rows, but emb_shards have %lld in all"
@@ -73,7 +73,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         permutation = op.data(frame, arg.partition_permutation, 0)
-        rows = Gathered(listed, op.list_length(frame), dim * item, total, permutation)
+        rows = Gathered(total, op.list_length(frame), listed, firsts, dim * item, permutation)
         masked, number = op.data(frame, arg.is_row_empty, 0), op.size(frame, arg.is_row_empty, 0, 0)
         if op.attr(frame, slot.fill_empty_row) == 0 or op.attr(frame, slot.default_id) >= 0:
             number = int64(0)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
-from fusion.gpu_ops.steps.bag_gradient import GradBags, rows_of_ids
-from fusion.gpu_ops.steps.bags import Gathered, by_row
+from fusion.gpu_ops.layout.records import Gathered, GradBags
+from fusion.gpu_ops.steps.bag_gradient import rows_of_ids
+from fusion.gpu_ops.steps.bags import by_row
 from fusion.ops.gpu.bags import shard_lister
 from fusion.ops.gpu.gradient import gradient_body
 from fusion.ops.gpu.post_lookup import entries_of
@@ -39,16 +40,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         errors, number = error_record(device), listed.number
-        permutation = op.data(frame, arg.partition_permutation, 0)
-        gathered = Gathered(shards, op.list_length(frame), call.dim * item, total, permutation)
-        ordered = in_bags(device, listed, errors)
-        unique_idxs = op.data(frame, arg.unique_idxs, 0)
-        rows = find_rows(device, number, unique_idxs, gathered, firsts, ordered, batch, errors)
-        masked, flags = masks_of(frame)
-        bags = GradBags(
-            number, batch, ordered.owners, ordered.order, ordered.starts, listed.weights,
-            masked, flags,
+        rows = Gathered(
+            total, op.list_length(frame), shards, firsts, call.dim * item,
+            op.data(frame, arg.partition_permutation, 0),
         )  # fmt: skip
+        ordered = in_bags(device, listed, errors)
+        keys = find_rows(device, ordered, op.data(frame, arg.unique_idxs, 0), rows, errors)
+        masked, flags = masks_of(frame)
+        bags = GradBags(ordered, keys, listed.weights, masked, flags)
         scaled = add_up(frame, device, call, bags, rows)
         weighted = listed.weights != 0
         grads = op.output_vector(frame, 1, 0, number if weighted else int64(0), tw)

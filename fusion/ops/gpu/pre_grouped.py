@@ -12,6 +12,7 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
+from fusion.gpu_ops.layout.records import Numbered
 from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.ops.cpu.columns.inputs import SharedInputs
 from fusion.ops.cpu.columns.layout import ColumnsState
@@ -29,7 +30,7 @@ from fusion.runtime.native.memory import c_free, c_malloc, pointer
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.spec import OpSpec
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 _list_entries, _number_entries = on_host(list_entries), on_host(number_entries)
 _split_rows, _result_words = on_host(split_rows), jit(call_of.result_words)
@@ -107,9 +108,9 @@ def _new_keys(frame: op.Frame, device: Any, results: Array, count: int, host: Ar
 @jit
 def _check_rows(frame: op.Frame, columns: int, batch: int) -> None:
     """Rows of all columns have numbers that are int32."""
-    if columns * (batch + 1) > int64(MOST_ENTRIES) and not op.failed(frame):
+    if columns * (batch + 1) > int64(MAX_ENTRIES) and not op.failed(frame):
         text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
-        op.fail(frame, op.INVALID_ARGUMENT, text, columns, batch, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, columns, batch, int64(MAX_ENTRIES))
 
 
 @jit
@@ -144,9 +145,9 @@ def _prepare(frame: op.Frame, device: Any, host: Array, boundaries: int) -> None
     state = as_record(ColumnsState, frame.state)
     count = state.column_count
     call = _described(frame, device, host, boundaries)
-    if call.entries > int64(MOST_ENTRIES):
+    if call.entries > int64(MAX_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
-        op.fail(frame, op.INVALID_ARGUMENT, text, call.entries, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, call.entries, int64(MAX_ENTRIES))
     _check_rows(frame, call.columns, call.batch)
     if op.failed(frame):
         return
@@ -174,7 +175,8 @@ def _prepare(frame: op.Frame, device: Any, host: Array, boundaries: int) -> None
     keys = _new_keys(frame, device, results, count, host)
     if not weighted:
         weights = int64(0)
-    _number_entries(device, call, listed, paired, results, splits, keys, entries, weights)
+    out = Numbered(keys, entries, weights)
+    _number_entries(device, call, listed, paired, results, splits, out)
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:

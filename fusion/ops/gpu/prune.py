@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
+from fusion.gpu_ops.layout.records import Entries, Ids, Pruned
 from fusion.gpu_ops.steps import prune as steps
 from fusion.ops.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.gpu.bits import bits_of
@@ -27,7 +28,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
     mark, put, fill = on_host(steps.mark), on_host(steps.put), on_host(steps.fill)
     put_flags, put_in_buckets = on_host(steps.put_flags), on_host(steps.put_in_buckets)
-    fill_elements, entries_of = on_host(steps.fill_elements), steps.Entries
+    fill_elements = on_host(steps.fill_elements)
 
     def prune(frame: op.Frame, device: Any) -> None:
         check_shape(frame)
@@ -43,7 +44,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
             op.data(frame, arg.sp_weights_values, 0),
         )
         weighted = op.attr(frame, slot.use_sparse_weights) != 0
-        entries = entries_of(
+        entries = Entries(
             op.data(frame, arg.sp_values, 0), kind, count, op.data(frame, arg.sp_indices, 0), batch,
             weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
         )  # fmt: skip
@@ -58,13 +59,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         put_flags(device, marked.empty, batch, is_row_empty.ctypes.data)
-        put(device, entries, marked, ids, indices, out_weights)
+        out = Pruned(ids, indices, out_weights)
+        put(device, entries, marked, out)
         if fills:
-            fill(device, entries, marked, kept_count, filler, weight, ids, indices, out_weights)
+            fill(device, entries, marked, kept_count, filler, weight, out)
         if op.attr(frame, slot.num_buckets) > 0:
             # Entries that were filled in stand behind, and are ids already.
             buckets, default = op.attr(frame, slot.num_buckets), op.attr(frame, slot.bucket_default)
-            put_in_buckets(device, ids, kind, kept_count, buckets, default)
+            put_in_buckets(device, Ids(ids, kind, kept_count), buckets, default)
         if not weighted:
             fill_elements(device, out_weights, total, weight, item)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.host.device_methods import on_host
+from fusion.gpu_ops.layout.records import DenseIds, Pruned
 from fusion.gpu_ops.steps import prune_dense as steps
 from fusion.ops.cpu.entries import check_fill_id
 from fusion.runtime.native import op
@@ -21,9 +22,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
     """The kernel body (frame, device)."""
     slot, arg, tid = spec.slots, spec.input_indices, DTYPES[types["Tid"]].stored_type
     kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
-    fill_id, least_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
+    fill_id, min_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)
-    fill, dense_ids = on_host(steps.fill_dense), steps.DenseIds
+    fill = on_host(steps.fill_dense)
 
     def prune(frame: op.Frame, device: Any) -> None:
         filler = int64(fill_id(frame))
@@ -33,14 +34,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         shape[0], shape[1] = batch, width
-        inputs = dense_ids(op.data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
+        inputs = DenseIds(op.data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
         rules = DenseRules(
             op.attr(frame, slot.use_ignored_id),
             op.attr(frame, slot.ignored_id),
             op.attr(frame, slot.column_stride),
             op.attr(frame, slot.num_buckets),
             op.attr(frame, slot.bucket_default),
-            int64(0) if op.attr(frame, slot.prune) != 0 else least_id,
+            int64(0) if op.attr(frame, slot.prune) != 0 else min_id,
         )
         marked, ids_of = mark(device, inputs, rules, flags, int64(0))
         totals = device.words(marked.totals, 2)
@@ -50,8 +51,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         indices = op.output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
         if op.failed(frame):
             return
-        put(device, inputs, marked, ids_of, ids, indices)
+        out = Pruned(ids, indices, int64(0))
+        put(device, inputs, marked, ids_of, out)
         if fills:
-            fill(device, inputs, marked, kept_count, filler, ids, indices)
+            fill(device, inputs, marked, kept_count, filler, out)
 
     return prune

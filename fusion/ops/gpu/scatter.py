@@ -12,6 +12,7 @@ from fusion.gpu_ops.host.device_methods import copy_in, error_record, on_host
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout import gradient as gradient_layout
 from fusion.gpu_ops.layout.call import GradientCall
+from fusion.gpu_ops.layout.gradient import ColumnGradient
 from fusion.gpu_ops.steps import gradient
 from fusion.gpu_ops.steps.sums import numbers
 from fusion.ops.cpu.columns import gradient_kernel as job_of
@@ -42,14 +43,12 @@ def _put_columns(state: ColumnsState, job: GradJob, call: Array, base: int) -> i
     for index in range(state.column_count):
         own = state.columns[index]
         record = job.columns[index]
-        keys = record.unique_count
-        _put_column(
-            call, base, index, keys, record.dim,
-            record.top_grad, record.top_grad_bytes,
+        column = ColumnGradient(
+            record.unique_count, record.dim, record.out, record.top_grad, record.top_grad_bytes,
             own.combiner, own.use_sparse_weights,
-            record.out,
         )  # fmt: skip
-        total += keys
+        _put_column(call, base, index, column)
+        total += column.unique
     return total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.keys.layout import MOST_SLOTS
+from fusion.cpu_ops.keys.layout import MAX_SLOTS
 from fusion.ops import cpu
 from fusion.ops.tables.access import BUILDER
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
@@ -22,7 +22,7 @@ SPEC = OpSpec(
     attrs=(
         Attr("T", "type", allowed=UPDATE_DTYPES, doc="dtype of the slot"),
         Attr("dim", "int", minimum=1, doc="D"),
-        Attr("number", "int", minimum=0, maximum=MOST_SLOTS - 1, doc="of the slot, of its table's"),
+        Attr("number", "int", minimum=0, maximum=MAX_SLOTS - 1, doc="of the slot, of its table's"),
     ),
     kernels={"CPU": cpu.kernel("tables.fill_kernel")},
     kernel_types={"T": UPDATE_DTYPES},

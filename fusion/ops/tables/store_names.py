@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from fusion.cpu_ops.hot_rows.layout import MOST_STORES, StoreNames, StoreSlot
+from fusion.cpu_ops.hot_rows.layout import MAX_STORES, StoreNames, StoreSlot
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.records import LiveMemory
 
@@ -57,8 +57,8 @@ class Names:
 
     def _new_slot(self, name: str) -> int:
         count = self.words[StoreNames.count]
-        if count == MOST_STORES:
-            raise ValueError(f"a process has at most {MOST_STORES} names of table stores")
+        if count == MAX_STORES:
+            raise ValueError(f"a process has at most {MAX_STORES} names of table stores")
         slot, text = StoreNames.slots + StoreSlot.SIZE * count, name.encode()
         self.words[slot + StoreSlot.name] = self._memory.bytes(text)
         self.words[slot + StoreSlot.name_length] = len(text)

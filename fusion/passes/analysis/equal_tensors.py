@@ -12,7 +12,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 
 #: So many pairs of nodes are compared at most.
-_MOST_PAIRS = 64
+_MAX_PAIRS = 64
 _MERGES = frozenset({"Merge", "RefMerge"})
 
 
@@ -28,7 +28,7 @@ def are_equal(view: GraphView, one: Tensor, other: Tensor) -> bool:
         a, b = map(view.resolve, stack.pop())
         if a == b or (a.index == b.index and (a.node, b.node) in compared):
             continue
-        if a.index != b.index or len(compared) == _MOST_PAIRS or not _do_same(view, a.node, b.node):
+        if a.index != b.index or len(compared) == _MAX_PAIRS or not _do_same(view, a.node, b.node):
             return False
         compared.add((a.node, b.node))
         stack += zip(view.inputs(a.node), view.inputs(b.node), strict=True)

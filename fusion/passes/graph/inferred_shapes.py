@@ -24,9 +24,9 @@ Symbolic = tuple[int, ...]
 """Sizes of a shape; those below 0 stand for unknown ones, and equal ones are equal."""
 
 #: So many nodes are asked about at most, nearest first.
-_MOST_NODES = 128
+_MAX_NODES = 128
 #: Constants of more elements are as good as their shape.
-_MOST_ELEMENTS = 64
+_MAX_ELEMENTS = 64
 _LOOP_OPS = BRANCH_OPS | {"Exit", "RefExit", "Merge", "RefMerge", "NextIteration", "LoopCond"}
 _GIVEN = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 _OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
@@ -80,7 +80,7 @@ class _Cone:
     def _choose(self, roots: Iterable[str]) -> None:
         """Chooses the nodes to copy, nearest first; what else they read becomes a leaf."""
         waiting = deque(dict.fromkeys(roots))
-        while waiting and len(self.names) < _MOST_NODES:
+        while waiting and len(self.names) < _MAX_NODES:
             name = waiting.popleft()
             if name not in self.names and not self._is_leaf(name):
                 self.names[name] = f"n{len(self.names)}"
@@ -93,7 +93,7 @@ class _Cone:
             return True
         if op == "Const":
             shape = view.shape(Tensor(name))
-            return shape is not None and math.prod(n or 0 for n in shape) > _MOST_ELEMENTS
+            return shape is not None and math.prod(n or 0 for n in shape) > _MAX_ELEMENTS
         if any(_has_function(attr) for attr in view.nodes[name].attr.values()):
             return True
         made = view.signatures.output_types(view.nodes[name])

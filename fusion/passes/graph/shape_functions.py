@@ -21,7 +21,7 @@ from fusion.runtime.tensorflow.scratch_graph import Output, ScratchGraph, output
 #: Tensors of these types may be sizes or axes, of which more than the shape matters.
 _COUNTING = frozenset({types_pb2.DT_INT32, types_pb2.DT_INT64})
 #: None of these has more elements; constants that have are as good as their shape.
-_MOST_SIZES = 4096
+_MAX_SIZES = 4096
 
 
 class _View(Protocol):
@@ -88,7 +88,7 @@ class ShapeFunctions:
             return False
         if self._view.dtype(tensor) not in _COUNTING:
             return True
-        return None in shape or math.prod(size or 0 for size in shape) > _MOST_SIZES
+        return None in shape or math.prod(size or 0 for size in shape) > _MAX_SIZES
 
     def _operation(self, name: str) -> int | None:
         """Adds a node whose inputs are there, as far as they can be; None if it cannot be added."""

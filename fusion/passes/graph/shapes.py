@@ -22,7 +22,7 @@ from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor, dims
 #: How far recorded shapes are followed through ops that are made of each other.
 _DEEPEST = 64
 #: How often a loop is gone through. A size is lost each time, and a whole shape from then on.
-_MOST_ROUNDS = 16
+_MAX_ROUNDS = 16
 
 
 class _View(Protocol):
@@ -145,7 +145,7 @@ def _solved(view: _View, merge: str, solved: dict[str, Shape | None]) -> dict[st
             for name in sorted(waiting):
                 corrected = trial.corrected(name)
                 if corrected != assumed[name]:
-                    corrections[name] = corrected if number < _MOST_ROUNDS else None
+                    corrections[name] = corrected if number < _MAX_ROUNDS else None
             checked |= waiting
         if not corrections:
             break

@@ -9,7 +9,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 
 from fusion.runtime.tensorflow.private import op_def_registry
 
-_MOST_OUTPUTS = 1 << 20
+_MAX_OUTPUTS = 1 << 20
 """A node that says that it has more is damaged, and its outputs are better not counted."""
 
 
@@ -58,7 +58,7 @@ class OpSignatures:
         if definition is None:
             return None
         count = sum(max(arg_length(arg, node.attr), 0) for arg in definition.output_arg)
-        if count > _MOST_OUTPUTS:
+        if count > _MAX_OUTPUTS:
             raise ValueError(f"node {node.name!r} has {count} outputs")
         return tuple(
             f"{arg.name}:{i}"

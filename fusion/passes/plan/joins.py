@@ -122,19 +122,19 @@ def why_alone(
     if known_shape(view, lookup) is None:
         return NoMatch("more than one size of its result is not known", lookup.anchor)
     if lookup.full_spec.table.shards[0].is_vector:
-        few = f"for fewer than {_FEWEST_VECTORS} vectors gathers are as fast"
+        few = f"for fewer than {_MIN_VECTORS} vectors gathers are as fast"
         costs = "(8 take 15 us for 64 ids, and 15 as one op)"
         return NoMatch(f"nothing to gain: {few} {costs}", slots[0].join)
     why = "nothing to gain: no other lookup is beside it in what joins its rows, and alone"
     return NoMatch(f"{why} a gather of 32 KiB is as fast (9 us) as one op (9 us)", slots[0].join)
 
 
-_FEWEST_BYTES = 1 << 15
+_MIN_BYTES = 1 << 15
 """Of a gather that an op is better for though it does nothing else: 30 us for 256 KiB, where stock
 takes 100; of fewer it takes as long, and of one row 6.5 us instead of 5.4."""
 
 
-_FEWEST_VECTORS = 16
+_MIN_VECTORS = 16
 """Of vectors side by side that one op is better for: 26 take 141 us for 512 ids, and 81 as one op,
 but 25 and 30 us for one id; 8 take 11 and 14 us for one, 15 and 15 for 64."""
 
@@ -150,7 +150,7 @@ def worth_joining(
             slots = slots_of(view, lookup, unread)
             joins[lookup.anchor] = "" if isinstance(slots, NoMatch) else slots[0].join
     counts = Counter(joins.values())
-    few = {anchor for anchor, join in joins.items() if counts[join] < _FEWEST_VECTORS}
+    few = {anchor for anchor, join in joins.items() if counts[join] < _MIN_VECTORS}
     return [lookup for lookup in lookups if lookup.anchor not in few]
 
 
@@ -166,7 +166,7 @@ def is_better_alone(view: GraphView, lookup: LookupMatch) -> bool:
     table = lookup.full_spec.table
     # Sizes may not be known, and be 1.
     count = abs(math.prod(known[0])) * dtypes.as_dtype(table.dtype).size
-    return count > _FEWEST_BYTES and not is_small(table.dtype, table.shape)
+    return count > _MIN_BYTES and not is_small(table.dtype, table.shape)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
                 run.append(one_more)
 
 
-_FEWEST_GATHERS = 8
-_MOST_BYTES = 1 << 23
+_MIN_GATHERS = 8
+_MAX_BYTES = 1 << 23
 """Of gathers that are better as one: 26 of 2,000 rows and 16 columns take 27 us for one id and 198
 for 512, and 15 and 164 us as one; 4 take 23 us for 512 ids, and 31 as one; and 26 of 50,000 rows
 165 us, and 194 as one, whose rows no cache holds."""
@@ -100,7 +100,7 @@ def _pays(group: Group) -> bool:
         return False
     tables = {lookup.full_spec.table for lookup in group.lookups}
     sizes = (math.prod(n or 1 for n in t.shape) * dtypes.as_dtype(t.dtype).size for t in tables)
-    return len(group.lookups) >= _FEWEST_GATHERS and sum(sizes) <= _MOST_BYTES
+    return len(group.lookups) >= _MIN_GATHERS and sum(sizes) <= _MAX_BYTES
 
 
 def _held_once(

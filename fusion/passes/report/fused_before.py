@@ -23,7 +23,7 @@ from fusion.passes.recognise.fused.fused_op import column_spec
 from fusion.passes.recognise.lookup import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
-from fusion.passes.recognise.stock.encodings import MOST_CLASSES
+from fusion.passes.recognise.stock.encodings import MAX_CLASSES
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.recognise.stock.padded_sums import PaddedSum
 from fusion.passes.recognise.stock.products import NoProduct, Product
@@ -110,7 +110,7 @@ def is_reported(view: GraphView, lookup: LookupMatch) -> bool:
         table = whole.spec.table
         return not is_small(table.dtype, table.shape) or _is_variable(view, table.shards[0])
     if isinstance(lookup.failure, NoProduct):
-        return lookup.failure.classes > MOST_CLASSES
+        return lookup.failure.classes > MAX_CLASSES
     if isinstance(whole, PaddedSum):
         return False
     if any(view.op(use.node) == POST_V1 for use in view.uses(lookup.anchor)):

@@ -29,7 +29,7 @@ _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 _LOCK_MODE = 0o600
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 class UntrustedError(Exception):
@@ -110,7 +110,7 @@ def _walk(path: str, create: bool) -> int:
             finally:
                 os.close(entry)
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             rest += target.split("/")[::-1]
             if os.path.isabs(target):

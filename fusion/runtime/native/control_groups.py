@@ -27,7 +27,7 @@ NO_LIMIT = 2**63 - 1
 _LINE_FEED, _COLON, _COMMA, _SLASH, _DIGIT_0, _DIGIT_9 = map(ord, "\n:,/09")
 
 
-def least_limit(controller: str, limit_of: Any) -> Any:
+def min_limit(controller: str, limit_of: Any) -> Any:
     """A jitted function (root) that gives the least limit of the process's groups.
 
     The root is the path below which /proc and /sys are, a C string.
@@ -40,7 +40,7 @@ def least_limit(controller: str, limit_of: Any) -> Any:
     folder = f"/sys/fs/cgroup/{controller}"
 
     @jit
-    def least_of(message: Message, group: int, end: int, is_old: bool) -> int:
+    def min_of(message: Message, group: int, end: int, is_old: bool) -> int:
         """The least limit of a group and those above it.
 
         Args:
@@ -79,7 +79,7 @@ def least_limit(controller: str, limit_of: Any) -> Any:
             begin(message, path, int64(8 * PATH_WORDS))
             append_literal(message, root)
             append_literal(message, literal(folder) if is_old else literal("/sys/fs/cgroup"))
-            limit = min(limit, least_of(message, group, end, is_old))
+            limit = min(limit, min_of(message, group, end, is_old))
         return limit
 
     return least

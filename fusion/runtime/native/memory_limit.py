@@ -10,7 +10,7 @@ from fusion.runtime.native.control_groups import (
     PATH_WORDS,
     behind,
     first_number,
-    least_limit,
+    min_limit,
     number_at,
     read_text,
 )
@@ -24,12 +24,12 @@ _SPACE = ord(" ")
 
 @jit
 def _limit_of_group(message: Message, is_old: bool) -> int:
-    """The bytes that a group may use, see `least_limit`."""
+    """The bytes that a group may use, see `min_limit`."""
     name = literal("/memory.limit_in_bytes") if is_old else literal("/memory.max")
     return first_number(message, name)
 
 
-_limit_of_groups = least_limit("memory", _limit_of_group)
+_limit_of_groups = min_limit("memory", _limit_of_group)
 
 
 @jit

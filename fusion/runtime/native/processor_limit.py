@@ -12,7 +12,7 @@ from fusion.runtime.native.control_groups import (
     NUMBER_WORDS,
     behind,
     first_number,
-    least_limit,
+    min_limit,
     number_at,
     read_text,
 )
@@ -31,7 +31,7 @@ _SPACE = ord(" ")
 
 @jit
 def _limit_of_group(message: Message, is_old: bool) -> int:
-    """The processors that a group may keep busy, see `least_limit`; a part of one counts whole."""
+    """The processors that a group may keep busy, see `min_limit`; a part of one counts whole."""
     quota, period = int64(NO_LIMIT), int64(0)
     if is_old:
         quota = first_number(message, literal("/cpu.cfs_quota_us"))
@@ -54,7 +54,7 @@ def _second_number(message: Message, name: int) -> int:
     return number_at(behind(text, _SPACE))
 
 
-_limit_of_groups = least_limit("cpu", _limit_of_group)
+_limit_of_groups = min_limit("cpu", _limit_of_group)
 
 
 @jit

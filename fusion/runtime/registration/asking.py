@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.pointers import as_record, as_words
-from fusion.runtime.registration.creation import MOST_MISSING, Creation
+from fusion.runtime.registration.creation import MAX_MISSING, Creation
 from fusion.runtime.registration.refusal import RESOURCE_EXHAUSTED, refuse
 from fusion.runtime.upcalls.native import free_request, new_request, upcall
 from fusion.runtime.upcalls.service import RequestRecord
@@ -15,7 +15,7 @@ _OK, _DEADLINE_EXCEEDED = 0, 4
 def ask_python(creation: Creation) -> None:
     """Asks Python for all that is lacking; refuses if it cannot bring it."""
     server = creation.record.server
-    count = min(creation.missing_count, int64(MOST_MISSING))
+    count = min(creation.missing_count, int64(MAX_MISSING))
     number = server.number
     request = as_record(RequestRecord, new_request(number, creation.missing, 8 * count))
     if request == 0:

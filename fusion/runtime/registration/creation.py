@@ -70,7 +70,7 @@ class TypeEntry(Layout):
 
 
 MESSAGE_BYTES = 2304
-MOST_MISSING = 64
+MAX_MISSING = 64
 
 
 class Creation(Layout):
@@ -83,4 +83,4 @@ class Creation(Layout):
     code: Int64  # `TF_Code`, and the message, a C string
     message: Fields = fields(MESSAGE_BYTES // 8)
     missing_count: Int64  # what was not there, each once; what is beyond is found the next time
-    missing: Words = fields(MOST_MISSING)
+    missing: Words = fields(MAX_MISSING)

@@ -22,7 +22,7 @@ from fusion.runtime.tensorflow.attrs import Text
 _LONGEST = 240
 
 #: The most bytes that a byte is escaped as.
-_MOST_ESCAPED = 10
+_MAX_ESCAPED = 10
 
 #: What is around a name, its end included, and between the halves of a long one.
 _AROUND, _DOTS = 4, 3
@@ -35,7 +35,7 @@ def name_bytes(creation: Creation, attr: int) -> int:
     size = 8 * count
     for k in range(count):
         length = as_record(Text, _name(creation, attr, k)).length
-        size += min(_MOST_ESCAPED * length, int64(_LONGEST + _DOTS)) + _AROUND
+        size += min(_MAX_ESCAPED * length, int64(_LONGEST + _DOTS)) + _AROUND
     return (size + 7) // 8 * 8
 
 
@@ -72,7 +72,7 @@ def _name(creation: Creation, attr: int, index: int) -> int:
 def _write(name: Text, out: int) -> int:
     """Writes a name as it stands in messages; returns its bytes, the end included."""
     address, length = name.address, name.length
-    scratch = c_malloc(_MOST_ESCAPED * length + 1)
+    scratch = c_malloc(_MAX_ESCAPED * length + 1)
     if length == 0 or scratch == 0:
         c_free(scratch)
         return int64(1)

@@ -23,7 +23,7 @@ from fusion.runtime.tensorflow.c_api import (
 _OK = 0
 
 #: A builder that begins so often lacks what is said to be there.
-_MOST_ROUNDS = 1000
+_MAX_ROUNDS = 1000
 
 _i32 = types.int32
 
@@ -62,7 +62,7 @@ def create(record: KernelsRecord, construction: int, made: int) -> None:
 def _build(creation: Creation) -> None:
     """Has the state built, and what is lacking provided until nothing is."""
     record = creation.record
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         creation.missing_count = 0
         if record.builder == 0:
             creation.missing_count = 1

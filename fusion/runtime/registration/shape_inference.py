@@ -5,6 +5,8 @@ Imported only when it is compiled.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
 
@@ -112,15 +114,31 @@ def _read_input(entry: InputEntry, sizes: Words, ctx: int, index: int, status: i
     _delete_shape(shape)
 
 
+class _Shapes(NamedTuple):
+    """What is known of a node's shapes when its outputs are set.
+
+    Attributes:
+      table: of its op.
+      ctx, status: TensorFlow's.
+      lengths: how many tensors arguments have, see `_find_lengths`.
+      sizes: of symbols.
+    """
+
+    table: OpTable
+    ctx: int
+    status: int
+    lengths: Words
+    sizes: Words
+
+
 @jit
-def _peer_size(
-    table: OpTable, lengths: Words, ctx: int, peer: int, position: int, status: int
-) -> int:
+def _peer_size(known: _Shapes, peer: int, position: int) -> int:
     """A size of the tensor at place `position` of a list input, or UNKNOWN."""
+    table, ctx, status = known.table, known.ctx, known.status
     owner, axis = peer // MAX_RANK, peer % MAX_RANK
     index = position
     for arg in range(owner):
-        index += _length(table.entries[arg], lengths)
+        index += _length(table.entries[arg], known.lengths)
     shape = _new_shape()
     dim = _new_dim()
     size = int64(UNKNOWN)
@@ -138,21 +156,20 @@ def _peer_size(
 
 
 @jit
-def _sum_of_sizes(
-    table: OpTable, lengths: Words, ctx: int, peer: int, output: int, status: int
-) -> int:
+def _sum_of_sizes(known: _Shapes, peer: int, output: int) -> int:
     """The sum of a size over the tensors of a list input that an output is of, or UNKNOWN."""
+    table, lengths = known.table, known.lengths
     outputs = table.single_output_count
     for k in range(MAX_LENGTHS):
         outputs += table.output_list_counts[k] * lengths[k + 1]
     owner = table.entries[peer // MAX_RANK]
     count, total = _length(owner, lengths), int64(0)
     if outputs == count:
-        return _peer_size(table, lengths, ctx, peer, output, status)
+        return _peer_size(known, peer, output)
     if outputs != 1:
         return int64(UNKNOWN)
     for index in range(count):
-        size = _peer_size(table, lengths, ctx, peer, int64(index), status)
+        size = _peer_size(known, peer, int64(index))
         if size < 0:
             return int64(UNKNOWN)
         total += size
@@ -160,16 +177,13 @@ def _sum_of_sizes(
 
 
 @jit
-def _size(
-    code: int, table: OpTable, lengths: Words, sizes: Words, ctx: int, index: int, position: int,
-    status: int,
-) -> int:  # fmt: skip
+def _size(known: _Shapes, code: int, index: int, position: int) -> int:
     """A size of output `index`, which is at a position of its list."""
     if code <= FIRST_SUM:
-        return _sum_of_sizes(table, lengths, ctx, FIRST_SUM - code, index, status)
+        return _sum_of_sizes(known, FIRST_SUM - code, index)
     if code <= FIRST_PEER:
-        return _peer_size(table, lengths, ctx, FIRST_PEER - code, position, status)
-    return sizes[FIRST_SYMBOL - code] if code <= FIRST_SYMBOL else code
+        return _peer_size(known, FIRST_PEER - code, position)
+    return known.sizes[FIRST_SYMBOL - code] if code <= FIRST_SYMBOL else code
 
 
 @jit
@@ -185,19 +199,19 @@ def _is_resized(table: OpTable, ctx: int, status: int) -> bool:
 
 @jit
 def _write_output(
-    entry: OutputEntry, table: OpTable, lengths: Words, sizes: Words, ctx: int, index: int,
-    position: int, is_resized: bool, status: int,
-) -> None:  # fmt: skip
+    known: _Shapes, entry: OutputEntry, index: int, position: int, is_resized: bool
+) -> None:
     """Sets one output, of rank 1 or 2 or of the rank of an input and one more."""
     if entry.rank == EXTENDED:
-        _extend_input(table, lengths, ctx, index, position, status)
+        _extend_input(known, index, position)
         return
+    ctx, status = known.ctx, known.status
     rows, width = entry.dims[0], entry.dims[1]
     if is_resized:
         rows = width = int64(UNKNOWN)
-    shape = _vector(ctx, _size(rows, table, lengths, sizes, ctx, index, position, status))
+    shape = _vector(ctx, _size(known, rows, index, position))
     if entry.rank == 2:
-        columns = _vector(ctx, _size(width, table, lengths, sizes, ctx, index, position, status))
+        columns = _vector(ctx, _size(known, width, index, position))
         _concatenate(ctx, shape, columns, shape, status)
         _delete_shape(columns)
     if tf_get_code(status) == 0:
@@ -206,13 +220,12 @@ def _write_output(
 
 
 @jit
-def _extend_input(
-    table: OpTable, lengths: Words, ctx: int, index: int, position: int, status: int
-) -> None:
+def _extend_input(known: _Shapes, index: int, position: int) -> None:
     """Sets an output to the shape of an input, and one dimension more that is not known."""
+    table, ctx, status = known.table, known.ctx, known.status
     number, arg = position, int64(0)
     while table.entries[arg].rank >= 0:
-        number += _length(table.entries[arg], lengths)
+        number += _length(table.entries[arg], known.lengths)
         arg += 1
     shape, last = _new_shape(), _vector(ctx, int64(UNKNOWN))
     _get_input(ctx, np.int32(number), shape, status)
@@ -244,14 +257,12 @@ def infer_shapes(table: OpTable, ctx: int, status: int) -> None:
             if tf_get_code(status) != 0:
                 return
             index += 1
+    known = _Shapes(table, ctx, status, lengths, sizes)
     index, is_resized = 0, _is_resized(table, ctx, status)
     for arg in range(table.output_count):
         output = as_record(OutputEntry, table.entries[n_inputs])[arg]
         for position in range(_length(output, lengths)):
-            number = int64(position)
-            _write_output(
-                output, table, lengths, sizes, ctx, int64(index), number, is_resized, status
-            )
+            _write_output(known, output, int64(index), int64(position), is_resized)
             if tf_get_code(status) != 0:
                 return
             index += 1

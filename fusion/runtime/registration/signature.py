@@ -10,7 +10,7 @@ from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 from fusion.runtime.tensorflow.attrs import ArgEntry, AttrValue
 from fusion.runtime.tensorflow.layout import State
 
-_MOST_INPUTS = 1 << 20
+_MAX_INPUTS = 1 << 20
 
 
 @jit
@@ -20,7 +20,7 @@ def dtype_words(creation: Creation) -> int:
     if record.is_kept == 0:
         return int64(0)
     count = _total(creation, int64(0), record.input_count)
-    if count > _MOST_INPUTS:  # TensorFlow counts them before, but not who asks for a kernel
+    if count > _MAX_INPUTS:  # TensorFlow counts them before, but not who asks for a kernel
         refuse(creation, INVALID_ARGUMENT, "no node has %lld inputs", count)
     return count
 

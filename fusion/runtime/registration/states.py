@@ -13,7 +13,7 @@ from fusion.runtime.registration.creation import (
     CONSTANTS,
     FIRST_ROW_KERNEL,
     LAUNCHER,
-    MOST_MISSING,
+    MAX_MISSING,
     POOL,
     Creation,
     KernelsRecord,
@@ -118,7 +118,7 @@ def lack(creation: Creation, what: int) -> None:
     for k in range(count):
         if creation.missing[k] == what:
             return
-    if count < MOST_MISSING:
+    if count < MAX_MISSING:
         creation.missing[count] = what
         creation.missing_count = count + 1
 

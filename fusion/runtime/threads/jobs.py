@@ -119,7 +119,7 @@ def withdraw(pool: int, slot: int) -> None:
 @jit
 def open_job(pool: Pool, job: Job) -> int:
     """Offers a job to a pool, 0 for none; returns what `close_job` needs. Between them, work."""
-    job.most_helpers = 0
+    job.max_helpers = 0
     if pool == 0:
         return int64(-1)
     atomic_add(pool, Pool.active_count, int64(1))
@@ -143,7 +143,7 @@ def close_job(pool: Pool, slot: int) -> None:
 @jit
 def count_helpers(frame: Frame, job: Job) -> None:
     """Notes for `Counters` how many threads have helped with a job of a call that is done."""
-    most = max(frame.helper_count, job.most_helpers)
+    most = max(frame.helper_count, job.max_helpers)
     frame.helper_count = most
 
 
@@ -177,7 +177,7 @@ def _help(pool: Pool, slot: int) -> None:
     if job != 0 and _is_wanted(job):
         if _begins_to_help(pool):
             atomic_add(pool, Pool.helper_count, int64(1))
-            atomic_max(job, Job.most_helpers, atomic_load(job, Job.helper_count))
+            atomic_max(job, Job.max_helpers, atomic_load(job, Job.helper_count))
             set_float_modes(job + 8 * Job.float_modes)
             call_at(job.kernel, job, int64(0))
             atomic_add(pool, Pool.helper_count, int64(-1))

@@ -14,7 +14,7 @@ THREADS_VARIABLE = "FUSION_NUM_THREADS"
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 #: More would only wait for the memory.
-MOST_THREADS = 64
+MAX_THREADS = 64
 
 
 class Slot(Layout):
@@ -48,5 +48,5 @@ class Job(Layout):
     pool: Pool  # that it is offered to
     helper_count: Int64
     helper_limit: Int64
-    most_helpers: Int64  # that were at work at the same time
+    max_helpers: Int64  # that were at work at the same time
     float_modes: Int64  # of the thread that offers it

@@ -10,7 +10,7 @@ from fusion.runtime.native.memory import store
 from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.native.processor_limit import processor_limit
 from fusion.runtime.native.text import byte, literal
-from fusion.runtime.threads.layout import INTRA_OP_VARIABLE, MOST_THREADS, THREADS_VARIABLE, Pool
+from fusion.runtime.threads.layout import INTRA_OP_VARIABLE, MAX_THREADS, THREADS_VARIABLE, Pool
 
 _i32, _i64 = types.int32, types.int64
 _c_getenv = types.ExternalFunction("getenv", _i64(_i64))
@@ -30,7 +30,7 @@ def threads_setting() -> int:
 
 @jit
 def positive_number(text: int) -> int:
-    """The number that a C string at an address is, at most MOST_THREADS; 0 if it is none."""
+    """The number that a C string at an address is, at most MAX_THREADS; 0 if it is none."""
     count = int64(0)
     if text == 0:
         return count
@@ -38,7 +38,7 @@ def positive_number(text: int) -> int:
         digit = byte(text) - _DIGIT_0
         if digit < 0 or digit > 9:
             return int64(0)
-        count = min(10 * count + digit, int64(MOST_THREADS))
+        count = min(10 * count + digit, int64(MAX_THREADS))
         text += 1
     return count
 
@@ -53,7 +53,7 @@ def thread_count(chosen: int) -> int:
     count = positive_number(threads_setting())
     if count > 0:
         return count
-    limit = min(processor_limit(literal("")), int64(MOST_THREADS))
+    limit = min(processor_limit(literal("")), int64(MAX_THREADS))
     if chosen <= 0:
         chosen = positive_number(_c_getenv(literal(INTRA_OP_VARIABLE)))
     return min(chosen, limit) if chosen > 0 else limit

@@ -29,7 +29,7 @@ from fusion.saved_model.inputs.atoms import (
 )
 from fusion.saved_model.inputs.constraints import Bounds, Constraints, Extent, Key, Role
 
-_MOST_CLAIMED = 4
+_MAX_CLAIMED = 4
 """Of more atoms than this nothing is claimed: then the values come from all over the model."""
 
 _ZIPPED = frozenset(
@@ -380,7 +380,7 @@ def _claimed(atoms: Atoms) -> frozenset[Source | Number | Count | Rows]:
         for atom in in_part(atoms)
         if isinstance(atom, Number | Count | Rows) or (isinstance(atom, Source) and atom.exact)
     )
-    return claimed if len(claimed) <= _MOST_CLAIMED else frozenset()
+    return claimed if len(claimed) <= _MAX_CLAIMED else frozenset()
 
 
 def _rows(atoms: Atoms, form: str) -> frozenset[tuple[Key, Role]]:

@@ -16,7 +16,7 @@ UNUSUAL = 0.25
 """So many values are unusual in a batch that is to show such ones."""
 
 _UNKNOWN_ROWS = 10
-_MOST_WORDS = 5
+_MAX_WORDS = 5
 """In a text that is split into words."""
 
 
@@ -106,8 +106,8 @@ def known_words(
         return _with_others(rng, words[rng.integers(len(words), size=shape)], unknown)
     texts = np.empty(int(np.prod(shape)), dtype=object)
     for index in range(texts.size):
-        drawn = [candidates[n] for n in rng.integers(len(candidates), size=_MOST_WORDS)]
-        texts[index] = known.separator.join(drawn[: rng.integers(1, _MOST_WORDS + 1)])
+        drawn = [candidates[n] for n in rng.integers(len(candidates), size=_MAX_WORDS)]
+        texts[index] = known.separator.join(drawn[: rng.integers(1, _MAX_WORDS + 1)])
     return _with_others(rng, texts.reshape(shape), unknown)
 
 

@@ -17,7 +17,7 @@ LOAD_HINT = (
     "Run `import fusion` (distribution tf-embedding-fusion) before loading this model: it uses "
     "ops which that package registers with TensorFlow."
 )
-_MOST_HASHED = 64 << 20
+_MAX_HASHED = 64 << 20
 LOAD_PLAIN = "This model uses no op of fusion: it loads like any SavedModel."
 
 
@@ -74,6 +74,6 @@ def _origin(source: SourceModel) -> dict[str, object]:
         path = source.path / file
         size = path.stat().st_size
         files[str(file)] = {"bytes": size}
-        if size <= _MOST_HASHED:
+        if size <= _MAX_HASHED:
             files[str(file)] = {"bytes": size, "sha256": sha256(path.read_bytes()).hexdigest()}
     return {"saved_model_sha256": source.sha256, "files": files}

@@ -42,7 +42,7 @@ from fusion.saved_model.model.staging import (
 from fusion.saved_model.rewriting.manifest import manifest
 from fusion.saved_model.rewriting.networks import Reported
 from fusion.saved_model.rewriting.rewrite_options import (
-    LEAST_TABLE_BYTES,
+    MIN_TABLE_BYTES,
     TABLE_PLACES,
     CopyObserver,
     Observer,
@@ -126,7 +126,7 @@ def fuse_saved_model(
     batch_size: int = DEFAULT_BATCH_SIZE,
     runtime: str | None = None,
     tables: str = TABLE_PLACES[0],
-    least_table_bytes: int = LEAST_TABLE_BYTES,
+    least_table_bytes: int = MIN_TABLE_BYTES,
     dtype: str = FLOAT32,
     table_dtypes: Mapping[str, str] | None = None,
     max_deviation: float | None = None,

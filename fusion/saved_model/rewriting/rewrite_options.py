@@ -19,7 +19,7 @@ TARGETS = tuple(target.value for target in Target)
 TABLE_PLACES = ("variables", "mapped", "memory")
 """Where the tables of a model can be."""
 
-LEAST_TABLE_BYTES = 1 << 20
+MIN_TABLE_BYTES = 1 << 20
 """What is smaller stays among the variables, if nothing else is said."""
 
 _FUNCTION = "fuse_saved_model"
@@ -42,7 +42,7 @@ class RewriteOptions:
     batch_size: int = DEFAULT_BATCH_SIZE
     runtime: str | None = None
     tables: str = TABLE_PLACES[0]
-    least_table_bytes: int = LEAST_TABLE_BYTES
+    least_table_bytes: int = MIN_TABLE_BYTES
     dtype: str = FLOAT32
     dtypes_by_name: tuple[tuple[str, str], ...] = ()
     max_deviation: float | None = None

@@ -49,7 +49,7 @@ _READERS = ("GatherV2", "Gather", SINGLE, GROUPED)
 def find_tables(
     meta: meta_graph_pb2.MetaGraphDef,
     bundle: Bundle,
-    least_bytes: int,
+    min_bytes: int,
     *,
     in_memory: bool,
     taken: Collection[PurePosixPath] = (),
@@ -62,7 +62,7 @@ def find_tables(
     Args:
         meta: the model.
         bundle: its variables.
-        least_bytes: what is smaller stays where it is.
+        min_bytes: what is smaller stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
         taken: files that it has among its assets.
     """
@@ -82,7 +82,7 @@ def find_tables(
         is_same &= node.attr["dtype"].type == entry.dtype
         if not is_same or len(shape) != 2 or entry.dtype not in TABLE_TYPES:
             continue
-        if entry.size < max(least_bytes, 1):
+        if entry.size < max(min_bytes, 1):
             continue
         rows, width = shape
         name = _name(meta, numbers.get(one.key), node)

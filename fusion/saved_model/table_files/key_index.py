@@ -38,7 +38,7 @@ _BUCKET = np.dtype([("keys", "<i8", KEYS), ("rows", "<i4", KEYS), ("next", "<i4"
 #: How often the key of each row was seen, and the last step.
 _RECORD = np.dtype([("count", "<i4"), ("step", "<i4")])
 
-_MOST_STEP = 2**31 - 1
+_MAX_STEP = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SavedKeys:
             has_row = steps >= 0
             records = np.empty(np.count_nonzero(has_row), _RECORD)
             records["count"] = counts[has_row]
-            records["step"] = np.minimum(steps[has_row], _MOST_STEP)
+            records["step"] = np.minimum(steps[has_row], _MAX_STEP)
             yield keys[has_row], records
 
 

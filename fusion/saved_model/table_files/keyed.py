@@ -65,7 +65,7 @@ def find_keyed(
     meta: meta_graph_pb2.MetaGraphDef,
     bundle: Bundle,
     numbers: Mapping[str, int],
-    least_bytes: int,
+    min_bytes: int,
     *,
     in_memory: bool,
     taken: Collection[PurePosixPath] = (),
@@ -79,7 +79,7 @@ def find_keyed(
         meta: the model.
         bundle: its variables.
         numbers: of tables and indices among its objects, by the checkpoint keys of rows and keys.
-        least_bytes: what has smaller rows stays where it is.
+        min_bytes: what has smaller rows stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
         taken: files that it has among its assets.
 
@@ -98,7 +98,7 @@ def find_keyed(
             continue
         shape, dtype = _shape(bundle, prefix), nodes[table].attr["dtype"].type
         size = bundle.entries[keys[0].encode()].size if shape is not None else 0
-        if shape is None or dtype not in TABLE_TYPES or size < max(least_bytes, 1):
+        if shape is None or dtype not in TABLE_TYPES or size < max(min_bytes, 1):
             continue
         name = nodes[table].attr["shared_name"].s.decode(errors="replace") or table
         words = index_bytes(shape[0]) // 8

@@ -45,13 +45,13 @@ class TableDtypes:
 
     Attributes:
         default: of tables of so many bytes.
-        least_bytes: smaller ones stay as they are.
+        min_bytes: smaller ones stay as they are.
         named: (pattern, dtype) of tables by their names, whatever their sizes; the last one counts
             that fits.
     """
 
     default: str = FLOAT32
-    least_bytes: int = 0
+    min_bytes: int = 0
     named: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -64,7 +64,7 @@ class TableDtypes:
         for pattern, dtype in reversed(self.named):
             if fnmatch.fnmatchcase(name, pattern):
                 return dtype
-        return self.default if size >= self.least_bytes else FLOAT32
+        return self.default if size >= self.min_bytes else FLOAT32
 
     def names(self, name: str) -> bool:
         """Whether a table is chosen by its name."""

@@ -29,7 +29,7 @@ _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _JOINS = frozenset(["ConcatV2", "Pack"])
 #: What may be in the place of a join, behind an op for many columns.
 _SHAPED = frozenset(["Identity", "Reshape"])
-_MOST_PARTS = 1 << 16
+_MAX_PARTS = 1 << 16
 _DEEPEST = 64
 
 
@@ -249,7 +249,7 @@ def _flat(
             locations += _flat(view, matrix, known, depth + 1)
         else:
             locations.append(_column_at(view, tensor, part))
-        if len(locations) > _MOST_PARTS:
+        if len(locations) > _MAX_PARTS:
             return whole
     known[tensor] = tuple(locations)
     return known[tensor]

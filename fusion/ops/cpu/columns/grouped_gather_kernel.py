@@ -55,7 +55,7 @@ _PARALLEL_KEYS = 4096
 #: A task has so many keys, or more where tasks enough are left for each thread.
 _TASK_KEYS, _TASKS_PER_THREAD = 256, 4
 #: So many keys ahead, and so many lines of their rows, are asked for.
-_AHEAD, _MOST_LINES, _LINE_BYTES = 12, 4, 64
+_AHEAD, _MAX_LINES, _LINE_BYTES = 12, 4, 64
 
 
 @jit
@@ -79,7 +79,7 @@ def _ask(call: GatherCall, k: int, lines: int) -> None:
 def _gather(call: GatherCall, first: int, end: int) -> None:
     """Gathers the rows of some keys."""
     size = call.row_bytes
-    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MOST_LINES))
+    lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MAX_LINES))
     for k in range(first, min(first + _AHEAD, end)):
         _ask(call, int64(k), lines)
     for k in range(first, end):

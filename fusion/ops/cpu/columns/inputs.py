@@ -24,7 +24,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_tensor_data,
 )
 from fusion.schema.attributes import LAST_ROW
-from fusion.schema.columns import MOST_ZEROS
+from fusion.schema.columns import MAX_ZEROS
 
 _TENSORS = 5
 
@@ -172,7 +172,7 @@ def _take_table(
     source.table_dtype = state.dtype_code
     source.row_bytes = width * state.item_bytes
     zeros = state.zeros_offset
-    has_zeros = zeros != 0 and 0 <= column.dim <= MOST_ZEROS
+    has_zeros = zeros != 0 and 0 <= column.dim <= MAX_ZEROS
     source.zeros = state + 8 * zeros if has_zeros else int64(0)
     return True
 

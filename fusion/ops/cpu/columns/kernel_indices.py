@@ -16,7 +16,7 @@ FIRST_FLOAT, DTYPE_COUNT = FLOAT32, BFLOAT16 - FLOAT32 + 1
 TABLE_COUNT = DTYPE_COUNT + len(PACKED_FORMATS)
 
 #: Tile 0 is that for any number of elements; the others are those of `row_tiles.tiles`, in order.
-MOST_TILES = 32
+MAX_TILES = 32
 
 #: With weights or not, limited norms or not; then of each other order of sums, see `ordered`.
 GATHER_VARIANTS, FIRST_ORDERED = 32, 4
@@ -31,7 +31,7 @@ def table_code(dtype: int, row_format: int) -> int:
 
 def shape_index(table: int, tile: int) -> int:
     """The index of a tile of tables, by their code."""
-    return (table - FIRST_FLOAT) * MOST_TILES + tile
+    return (table - FIRST_FLOAT) * MAX_TILES + tile
 
 
 def ordered(order: int, terms: int, takes_max: int) -> int:

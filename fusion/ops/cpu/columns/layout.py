@@ -6,7 +6,7 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.cpu_ops.column_layout import ColumnAttrs
-from fusion.ops.cpu.columns.kernel_indices import DTYPE_COUNT, MOST_TILES
+from fusion.ops.cpu.columns.kernel_indices import DTYPE_COUNT, MAX_TILES
 from fusion.ops.cpu.tables.layout import AccessedDtype
 from fusion.runtime.layout import Fields, Flag, Int64, Layout, LayoutOf, Words, fields, record
 from fusion.runtime.tensorflow.dtypes import COMPUTED
@@ -133,7 +133,7 @@ class ColumnsConstants(Layout):
     output_columns_attr: Int64
     sources: Source = record(Source, GIVEN_ATTRS)
     tile_counts: Words = fields(DTYPE_COUNT)
-    tiles: Tile = record(Tile, DTYPE_COUNT * MOST_TILES)
+    tiles: Tile = record(Tile, DTYPE_COUNT * MAX_TILES)
     rules: ColumnRule = record(ColumnRule, len(RULES))
 
 

@@ -39,12 +39,12 @@ from fusion.runtime.threads.layout import Pool
 
 #: So many elements a task has at most, in the mean over the columns: rows are read fastest when
 #: many are listed before they are combined.
-_MOST_ELEMENTS = 24_576
+_MAX_ELEMENTS = 24_576
 #: A task should have so many elements if it can, and write so many bytes of a row: of columns that
 #: do not end where lines end, two threads would write the same lines.
 _TASK_ELEMENTS = 4096
 _TASK_BYTES = 256
-_LEAST_ROWS = 16
+_MIN_ROWS = 16
 #: So many tasks for each thread even out what they cost.
 _TASKS_PER_THREAD = 4
 #: Work that takes fewer nanoseconds is done before another thread has woken up.
@@ -142,10 +142,10 @@ def _task_size(
     if width % LINE_BYTES != 0 and not apart:
         least = min((int64(_TASK_BYTES) + width - 1) // width, count)
     per_row = max(elements // max(batch * count, int64(1)), int64(1))
-    rows = max(int64(_MOST_ELEMENTS) // (per_row * least), int64(_LEAST_ROWS))
+    rows = max(int64(_MAX_ELEMENTS) // (per_row * least), int64(_MIN_ROWS))
     if threads > 1:
         fair = batch * (count // least) // (threads * _TASKS_PER_THREAD) + 1
-        rows = min(rows, max(fair, int64(_LEAST_ROWS)))
+        rows = min(rows, max(fair, int64(_MIN_ROWS)))
     # Blocks are of one size.
     blocks = max(batch // rows, int64(1))
     rows = max((batch + blocks - 1) // blocks, int64(1))

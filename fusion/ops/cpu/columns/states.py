@@ -26,7 +26,7 @@ from fusion.ops.cpu.columns.given_columns import (
 from fusion.ops.cpu.columns.kernel_indices import (
     FIRST_FLOAT,
     GATHER_VARIANTS,
-    MOST_TILES,
+    MAX_TILES,
     SCATTER_VARIANTS,
     ordered,
     shape_index,
@@ -57,7 +57,7 @@ from fusion.runtime.registration.states import (
     row_kernel,
 )
 from fusion.runtime.tensorflow.dtypes import BFLOAT16, DTYPES
-from fusion.schema.columns import MOST_ZEROS, Column
+from fusion.schema.columns import MAX_ZEROS, Column
 from fusion.schema.row_formats import PACKED_BITS, WORD_BITS
 
 _shape_index, _table_code, _ordered = jit(shape_index), jit(table_code), jit(ordered)
@@ -215,7 +215,7 @@ def _put_kernels(
     else:
         variants, variant = int64(GATHER_VARIANTS), _gather_variant(given, role)
     code = dtype - FIRST_FLOAT
-    tiles = as_record(Tile, address_of(constants.tiles[code * MOST_TILES]))
+    tiles = as_record(Tile, address_of(constants.tiles[code * MAX_TILES]))
     count = constants.tile_counts[code]
     last = tiles[count - 1]
     most = last.lanes * last.vectors
@@ -297,7 +297,7 @@ def _zero_words(creation: Creation, constants: ColumnsConstants, count: int, dty
         for index in range(count):
             read_column(creation, constants, index, given)
             dim = given.dim
-            if dim <= MOST_ZEROS:
+            if dim <= MAX_ZEROS:
                 most = max(most, dim * _item_bytes(dtype), _row_words(given) * (WORD_BITS // 8))
     return (most + 7) // 8
 

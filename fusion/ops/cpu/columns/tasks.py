@@ -54,7 +54,7 @@ class ColumnResult(Layout):
 
 
 #: Entries, and rows, that a thread reserves at first.
-_LEAST_CAPACITY = 4096
+_MIN_CAPACITY = 4096
 
 
 class Workspace(Layout):
@@ -85,7 +85,7 @@ def reserve(workspace: Workspace, entries: int, rows: int) -> bool:
     ):
         return True
     free_workspace(workspace)
-    entries, rows = max(entries, int64(_LEAST_CAPACITY)), max(rows, int64(_LEAST_CAPACITY))
+    entries, rows = max(entries, int64(_MIN_CAPACITY)), max(rows, int64(_MIN_CAPACITY))
     size = 8 * (4 * (entries + row_tiles.AHEAD) + rows + 2)
     workspace.memory = c_malloc(size)
     workspace.entry_capacity = entries

@@ -43,7 +43,7 @@ from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Job, Pool
-from fusion.schema.attributes import LAST_ROW, MOST_ENTRIES
+from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 
 class UniqueJob(Job):
@@ -85,7 +85,7 @@ def _survey(
         )
         if sound:
             rows, ids = source.batch_size, source.id_count
-            if max(rows, ids) >= int64(MOST_ENTRIES):
+            if max(rows, ids) >= int64(MAX_ENTRIES):
                 text = " has %lld rows and %lld ids, more than can be numbered"
                 op.fail_column(frame, op.INVALID_ARGUMENT, text, int64(index), rows, ids)
             batch = rows if batch < 0 else batch
@@ -291,9 +291,9 @@ def find_keys(frame: op.Frame, job: UniqueJob) -> None:
     if op.failed(frame):
         return
     total = firsts[count]
-    if total > int64(MOST_ENTRIES):
+    if total > int64(MAX_ENTRIES):
         text = "%lld entries are more than the %lld that can be numbered"
-        op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MOST_ENTRIES))
+        op.fail(frame, op.INVALID_ARGUMENT, text, total, int64(MAX_ENTRIES))
         return
     keys = op.scratch(frame, total, np.int64)
     weights = total if state.weighted_count != 0 else int64(0)

@@ -30,7 +30,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 _NO_FILE, _NO_MEMORY = 2, 12
 
 #: No file is larger: half of what a process can address.
-_MOST_BYTES = 1 << 46
+_MAX_BYTES = 1 << 46
 
 
 @jit
@@ -95,7 +95,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
 
     def body(frame: op.Frame) -> None:
         rows, width = op.attr(frame, slot.rows), op.attr(frame, slot.width)
-        if rows > _MOST_BYTES // item // width:
+        if rows > _MAX_BYTES // item // width:
             too_large = "a table of %lld rows of %lld elements is too large"
             op.fail(frame, op.INVALID_ARGUMENT, too_large, rows, width)
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fusion.cpu_ops.keys.index import begin_index
-from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex, index_bytes
+from fusion.cpu_ops.keys.layout import MAX_ROWS, KeyIndex, index_bytes
 from fusion.ops.cpu.tables.pages import zeros_output
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
@@ -23,9 +23,9 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
 
     def body(frame: op.Frame) -> None:
         capacity = op.vector(frame, 0, np.int64)[0]
-        if capacity < 1 or capacity > MOST_ROWS:
+        if capacity < 1 or capacity > MAX_ROWS:
             text = "capacity must be from 1 to %lld, but is %lld"
-            op.fail(frame, op.INVALID_ARGUMENT, text, int64(MOST_ROWS), capacity)
+            op.fail(frame, op.INVALID_ARGUMENT, text, int64(MAX_ROWS), capacity)
             return
         size = _index_bytes(capacity)
         words = as_record(KeyIndex, zeros_output(frame, int64(1), size // 8, int64(1), int64(8)))

@@ -34,7 +34,7 @@ from fusion.runtime.tensorflow.c_api import (
 )
 
 #: The most that is mapped at once: half of what a process can address.
-_MOST_BYTES = 1 << 46
+_MAX_BYTES = 1 << 46
 
 
 class _TensorInterface(Layout):
@@ -76,9 +76,9 @@ def zeros_output(frame: op.Frame, rank: int, rows: int, columns: int, item: int)
 @jit
 def _is_large(rows: int, columns: int, item: int) -> bool:
     """Whether elements take more than a large page, and not more than can be mapped."""
-    if rows < 1 or columns < 1 or rows > _MOST_BYTES or columns > _MOST_BYTES:
+    if rows < 1 or columns < 1 or rows > _MAX_BYTES or columns > _MAX_BYTES:
         return False
-    return rows <= _MOST_BYTES // (columns * item) and rows * columns * item > LARGE_PAGE
+    return rows <= _MAX_BYTES // (columns * item) and rows * columns * item > LARGE_PAGE
 
 
 @jit

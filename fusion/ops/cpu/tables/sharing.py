@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.cpu_ops.keys.layout import MOST_ROWS, KeyIndex, index_bytes
+from fusion.cpu_ops.keys.layout import MAX_ROWS, KeyIndex, index_bytes
 from fusion.ops.cpu.tables.layout import AccessState, SharedVariable
 from fusion.ops.cpu.variables import end_status, find_variable, is_ok, let_go
 from fusion.runtime.native import op
@@ -156,7 +156,7 @@ def check_index(frame: int, index: SharedVariable, column: int) -> None:
     words = index.byte_count // 8
     if words >= KeyIndex.SIZE:
         capacity = as_record(KeyIndex, index.data).capacity
-        if 1 <= capacity <= int64(MOST_ROWS) and words == _index_bytes(capacity) // 8:
+        if 1 <= capacity <= int64(MAX_ROWS) and words == _index_bytes(capacity) // 8:
             return
     _fail_index(frame, column, words, int64(0), int64(0))
 

@@ -68,7 +68,7 @@ class UpdateJob(Job):
     marks: Address  # of all rows those that have ids, see `Block.marks`, or 0
     sums: Words  # of each value those of all rows, where there are marks
     distinct_count: Int64
-    most_entries: Int64  # of a block
+    max_entries: Int64  # of a block
     skips: Flag  # whether rows of zero slots stay
 
 

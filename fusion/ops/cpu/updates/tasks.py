@@ -52,12 +52,12 @@ def open_worker(worker: Worker, job: UpdateJob) -> bool:
     state = job.state
     dim, item = state.dim, state.item_bytes
     row_bytes = _buffer_bytes(dim << job.block_bits, item)
-    entry_bytes = _buffer_bytes(dim * job.most_entries, item)
+    entry_bytes = _buffer_bytes(dim * job.max_entries, item)
     first, second = state.with_entries, state.without
     rows = max(first.row_buffers, second.row_buffers)
     scalars = max(first.scalar_buffers, second.scalar_buffers)
     words = _register_count(state, first) + _register_count(state, second)
-    words += scalars + job.most_entries
+    words += scalars + job.max_entries
     entries = first.entry_buffers
     size = rows * row_bytes + entries * entry_bytes + _LINE + 8 * words
     worker.memory = c_malloc(size)

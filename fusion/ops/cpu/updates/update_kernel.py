@@ -11,6 +11,7 @@ from typing import Any
 
 from fusion.cpu_ops.elements import integer_at
 from fusion.cpu_ops.updates.grouping import (
+    RowIds,
     bits_of,
     list_rows,
     mark_rows,
@@ -70,7 +71,7 @@ _NUMBERED_ELEMENTS, _NUMBERED_ROWS = 8192, 32
 
 #: All rows are computed and those of ids kept if the elements are so many for each id at most, and
 #: so many in all: one thread sums.
-_MARKED_ELEMENTS, _MOST_MARKED = 8, 1 << 20
+_MARKED_ELEMENTS, _MAX_MARKED = 8, 1 << 20
 
 #: What takes so many words at most is on the stack: to allocate takes longer than a small update.
 _STACK_WORDS = 4096
@@ -91,7 +92,7 @@ def _choose_block(dim: int, entries: int, rows: int) -> int:
 
 
 @jit
-def _most_entries(job: UpdateJob) -> int:
+def _max_entries(job: UpdateJob) -> int:
     """The most entries of a block."""
     state, bits, most = job.state, job.block_bits, int64(0)
     if state.deduplicates != 0:
@@ -140,10 +141,8 @@ def _group(frame: op.Frame, job: UpdateJob, ids: int) -> None:
     memory = as_words(op.scratch_bytes(frame, 8 * (lists * count + 1)))
     if op.failed(frame):
         return
-    buffer, kind = memory + 8 * count, state.ids_dtype
-    drops = state.needs_rows == 0
-    wraps = _wraps_of(job)
-    kept = pack_entries(ids, kind, count, rows, shift, wraps, drops, memory)
+    buffer = memory + 8 * count
+    kept = pack_entries(_ids_of(job, ids), shift, memory)
     if kept < 0:
         _fail_id(frame, job, ids, -1 - kept)
         return
@@ -157,7 +156,7 @@ def _group(frame: op.Frame, job: UpdateJob, ids: int) -> None:
     bits = _choose_block(dim, job.entry_count, rows)
     job.block_bits = bits
     job.block_count = (rows + (int64(1) << bits) - 1) >> bits
-    job.most_entries = _most_entries(job)
+    job.max_entries = _max_entries(job)
 
 
 @jit
@@ -188,6 +187,14 @@ def _wraps_of(job: UpdateJob) -> int:
 
 
 @jit
+def _ids_of(job: UpdateJob, ids: int) -> RowIds:
+    """The ids at an address, as they are grouped."""
+    state, wraps = job.state, _wraps_of(job)
+    drops = state.needs_rows == 0
+    return RowIds(ids, state.ids_dtype, job.id_count, job.row_count, wraps, drops)
+
+
+@jit
 def _marks_rows(job: UpdateJob) -> bool:
     """Whether all rows are computed, and those of ids kept."""
     state, rows = job.state, job.row_count
@@ -195,7 +202,7 @@ def _marks_rows(job: UpdateJob) -> bool:
     return (
         state.is_sweep == 0
         and state.deduplicates != 0
-        and rows * dim <= _MOST_MARKED
+        and rows * dim <= _MAX_MARKED
         and rows * min(dim, most) <= job.id_count * most
     )
 
@@ -203,10 +210,7 @@ def _marks_rows(job: UpdateJob) -> bool:
 @jit
 def _mark(frame: int, job: UpdateJob, ids: int, memory: int) -> None:
     """Marks the rows that ids have, and sums their values; blocks are of all rows."""
-    state, count = job.state, job.id_count
-    rows, kind = job.row_count, state.ids_dtype
-    wraps, drops = _wraps_of(job), state.needs_rows == 0
-    kept = mark_rows(ids, kind, count, rows, wraps, drops, memory)
+    rows, kept = job.row_count, mark_rows(_ids_of(job, ids), memory)
     if kept < 0:
         _fail_id(frame, job, ids, -1 - kept)
         return
@@ -215,7 +219,7 @@ def _mark(frame: int, job: UpdateJob, ids: int, memory: int) -> None:
     if kept > 0:
         _sum_by_ids(job, ids)
     rows = rows if kept > 0 else int64(0)
-    bits = _choose_block(state.dim, rows, rows)
+    bits = _choose_block(job.state.dim, rows, rows)
     _put_blocks(job, rows, bits)
 
 
@@ -261,12 +265,9 @@ def _numbers_rows(job: UpdateJob) -> bool:
 @jit
 def _number(frame: int, job: UpdateJob, ids: int, memory: Words) -> None:
     """Numbers the rows that ids have; all that have ids are one block."""
-    state, count = job.state, job.id_count
-    rows, kind = job.row_count, state.ids_dtype
-    drops, shift = state.needs_rows == 0, bits_of(count)
+    count, shift = job.id_count, bits_of(job.id_count)
     entries, listed = as_words(memory + 8 * (count + 1)), memory + 8 * (2 * count + 2)
-    numbers, wraps = listed + 8 * count, _wraps_of(job)
-    distinct = number_rows(ids, kind, count, rows, shift, wraps, drops, memory, numbers, entries)
+    distinct = number_rows(_ids_of(job, ids), shift, memory, listed + 8 * count, entries)
     if distinct < 0:
         _fail_id(frame, job, ids, -1 - distinct)
         return
@@ -307,7 +308,7 @@ def _put_blocks(job: UpdateJob, rows: int, bits: int) -> None:
     """Lets blocks have 1 << bits of so many rows, each with an entry."""
     job.distinct_count = rows
     job.entry_count = rows
-    job.most_entries = min(rows, int64(1) << bits)
+    job.max_entries = min(rows, int64(1) << bits)
     job.block_bits = bits
     job.block_count = (rows + (int64(1) << bits) - 1) >> bits
 

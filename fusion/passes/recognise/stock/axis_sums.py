@@ -38,7 +38,7 @@ _OF_ALL = {"Max": ("max", True), "Mean": ("mean", False)}
 
 REDUCTIONS = frozenset({*_OF_ALL, "Sum"})
 
-_MOST_ELEMENTS = 4096
+_MAX_ELEMENTS = 4096
 """The op has zeros for rows of no more."""
 
 
@@ -145,8 +145,8 @@ def match_bags(view: GraphView, reduction: str, terms: Terms) -> Bags | NoMatch:
     if at not in (-2, len(shape) - 2):
         return NoMatch("rows are not added up over the last axis of the ids", reduction)
     width = shape[-1]
-    if not isinstance(width, int) or not 0 < width <= _MOST_ELEMENTS:
-        return NoMatch(f"the width of rows is not known to be at most {_MOST_ELEMENTS}", reduction)
+    if not isinstance(width, int) or not 0 < width <= _MAX_ELEMENTS:
+        return NoMatch(f"the width of rows is not known to be at most {_MAX_ELEMENTS}", reduction)
     keeps = view.flag_attr(reduction, "keep_dims")
     op = view.op(reduction)
     if op == "Mean" and not mask.is_all:

@@ -18,7 +18,7 @@ from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 ENCODINGS = frozenset({"DenseBincount", "OneHot", "RaggedBincount", "SparseBincount"})
 """What spreads ids over columns."""
 
-MOST_CLASSES = 64
+MAX_CLASSES = 64
 """Products of no more columns of encoded ids cost about as little as a bag, and are left alone."""
 
 LONGEST, _DEEPEST = 1 << 10, 6
@@ -166,7 +166,7 @@ def classes_of(view: GraphView, leaf: Tensor) -> int:
     encoding = steps[-1]
     place = {"RaggedBincount": 2, "SparseBincount": 3}.get(view.op(encoding), 1)
     most = range_of(view, view.inputs(encoding)[place]).high
-    return MOST_CLASSES + 1 if most is None else most
+    return MAX_CLASSES + 1 if most is None else most
 
 
 def _match_ids(

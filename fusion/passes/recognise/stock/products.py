@@ -29,7 +29,7 @@ from fusion.passes.recognise.spec import (
 from fusion.passes.recognise.stock.encodings import (
     ENCODINGS,
     LONGEST,
-    MOST_CLASSES,
+    MAX_CLASSES,
     Encoded,
     Sizes,
     classes_of,
@@ -46,7 +46,7 @@ OTHER_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Ei
 
 SPARSE_PRODUCT = "SparseTensorDenseMatMul"
 
-_FEWEST_COLUMNS = 32
+_MIN_COLUMNS = 32
 """Of a sparse product: TensorFlow goes through narrower matrices element by element, which is fast
 (18 us for 512 rows of 5 ids and 24 columns, 19 us as a bag), and row by row from here on (123 us
 for 32 columns, 21 us)."""
@@ -136,9 +136,9 @@ def match_product(view: GraphView, product: str) -> Product | NoMatch:
 
     def stop(reason: str, node: str) -> NoProduct:
         # Where it is not known how many classes there are, there may be many.
-        return NoProduct(reason, node, MOST_CLASSES + 1 if refused else classes)
+        return NoProduct(reason, node, MAX_CLASSES + 1 if refused else classes)
 
-    if classes <= MOST_CLASSES:
+    if classes <= MAX_CLASSES:
         few = NoMatch(f"nothing to gain: of {classes} classes the product is as cheap", product)
         why = refused[0] if refused else few
         return stop(why.reason, why.node)
@@ -199,7 +199,7 @@ def match_sparse_product(view: GraphView, product: str) -> Product | NoMatch:
     indices, values, shape, kernel = view.inputs(product)
 
     def stop(reason: str) -> NoProduct:
-        return NoProduct(reason, product, MOST_CLASSES + 1)
+        return NoProduct(reason, product, MAX_CLASSES + 1)
 
     if view.type_attr(product, "T") not in TABLE_TYPES:
         return stop("the matrix is of no dtype of tables")
@@ -210,8 +210,8 @@ def match_sparse_product(view: GraphView, product: str) -> Product | NoMatch:
     of_table = view.shape(kernel)
     if of_table is None or len(of_table) != 2:
         return stop("the matrix is not known to be one")
-    if of_table[1] is None or of_table[1] < _FEWEST_COLUMNS:
-        few = f"with fewer than {_FEWEST_COLUMNS} columns stock's op is as fast"
+    if of_table[1] is None or of_table[1] < _MIN_COLUMNS:
+        few = f"with fewer than {_MIN_COLUMNS} columns stock's op is as fast"
         return stop(f"nothing to gain: {few} (18 us for 512 rows of 5 ids, 19 us as a bag)")
     ids = SparseIds(
         view.resolve(indices), view.resolve(indices), shape, flattened=False, columns=True

@@ -18,7 +18,7 @@ from fusion.schema.attributes import HALF_TYPES
 DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 """Ops that divide, and whether a quotient by 0 is 0."""
 
-_MOST_COUNTED = 2048
+_MAX_COUNTED = 2048
 """Sums of more ones are rounded in float16 on the way."""
 
 
@@ -114,7 +114,7 @@ def _is_rounded_otherwise(gather: Gathered, mask: Mask) -> bool:
     if gather.dtype == types_pb2.DT_BFLOAT16:
         return mask.is_all
     length = None if gather.shape is None else gather.shape[-2]
-    is_counted = isinstance(length, int) and length <= _MOST_COUNTED
+    is_counted = isinstance(length, int) and length <= _MAX_COUNTED
     return gather.dtype == types_pb2.DT_HALF and not is_counted
 
 

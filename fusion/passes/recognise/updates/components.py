@@ -28,7 +28,7 @@ from fusion.schema.attributes import UPDATE_DTYPES
 _DTYPES = {DTYPES[name].enum for name in UPDATE_DTYPES}
 _HALVES = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
 #: So many nodes are looked at for a sum of entries.
-_MOST_NODES = 64
+_MAX_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _dtype(view: GraphView, name: str) -> int:
 def _sums(view: GraphView, write: str, shape: Shape) -> bool:
     """Whether a variable of this shape is changed by something that has summed up rows."""
     stack, seen = [view.resolve(view.inputs(write)[1])], set[str]()
-    while stack and len(seen) < _MOST_NODES:
+    while stack and len(seen) < _MAX_NODES:
         tensor = stack.pop()
         if tensor.node in seen or not _may_be_of(view.shape(tensor), shape):
             continue

@@ -21,7 +21,7 @@ from fusion.passes.recognise.updates.program import Stage, scheduled
 from fusion.passes.recognise.updates.writes import Write, ids_of
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.attributes import ID_TYPES
-from fusion.schema.update_program import MOST_BYTES, Program, parse
+from fusion.schema.update_program import MAX_BYTES, Program, parse
 
 _ASSIGNED = re.compile(r"assign\((v\d+),")
 _BYTES = {dtype.enum: dtype.item_bytes for dtype in DTYPES.values()}
@@ -172,7 +172,7 @@ def match_update(
     stages = scheduled(writes, variables, order)
     if isinstance(stages, NoMatch):
         return stages
-    if any(len(stage.program) > MOST_BYTES for stage in stages):
+    if any(len(stage.program) > MAX_BYTES for stage in stages):
         return NoMatch("the update has more operations than one op may have", last)
     values = {value: None for write in writes for value in write.value.walk()}
     reads = dict.fromkeys(node for v in values if v.op == "read" for node in v.nodes)

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 #: After so many seconds without a request it ends itself.
-_MOST_IDLE_SECONDS = 60.0
+_MAX_IDLE_SECONDS = 60.0
 
 
 class Setting(NamedTuple):
@@ -118,7 +118,7 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_end_with_other, args=(connection,), daemon=True).start()
     connection.send_bytes(b"ready")
     with suppress(EOFError, OSError):  # the other process is gone, or wants no more
-        while connection.poll(_MOST_IDLE_SECONDS):
+        while connection.poll(_MAX_IDLE_SECONDS):
             request = connection.recv_bytes()
             connection.send_bytes(pickle.dumps(answer(request)))
 
