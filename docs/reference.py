@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema.column_rules import IS_LOOKUP, RULES, Test
 from fusion.schema.names import SINGLE

@@ -116,7 +116,7 @@ def __dir__() -> list[str]:
 def register() -> None:
     """Imports TensorFlow, and registers ops, columns and layers."""
     installation.require()
-    for name in ("feature_column", "keras", "ops", "tables.deeprec"):
+    for name in ("feature_column", "keras", "ops.registered", "tables.deeprec"):
         importlib.import_module(f"fusion.{name}")
     from fusion.runtime.tensorflow.forks import warn_children
     from fusion.tables.keyed_variables import make_keyed

@@ -7,6 +7,8 @@ characters that XML has no place for.
 
 from __future__ import annotations
 
+import re
+
 
 def printable(text: object) -> str:
     r"""Returns one line: what `str` makes of a thing, with all that is not printed escaped.
@@ -30,3 +32,8 @@ def printable_lines(text: object) -> str:
 def counted(count: int, noun: str) -> str:
     """Returns a number and what there are so many of: "1 signature", "2 signatures"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def snake_case(op_name: str) -> str:
+    """Returns the name of an op in snake case, as TensorFlow's own generator makes it."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op_name).lower()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from fusion.cpu_ops.updates.layout import CodeCounts, CodeWords
-from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops.updates.cpu_kernels.layout import CodeCounts, CodeWords
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 
 
 class Lowered(NamedTuple):

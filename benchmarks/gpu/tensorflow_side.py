@@ -28,10 +28,10 @@ def gpu() -> str:
         import tensorflow as tf
     except ImportError:
         return ""
-    from fusion import ops
+    from fusion.ops.registered import DEVICES
 
     gpus = tf.config.list_physical_devices("GPU")
-    is_there = "GPU" in ops.DEVICES.types and gpus
+    is_there = "GPU" in DEVICES.types and gpus
     for one in gpus:
         # Else TensorFlow takes nearly all memory, beside torch or cupy.
         tf.config.experimental.set_memory_growth(one, True)

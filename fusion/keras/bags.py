@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fusion.keras.tables import as_ids, gather
 from fusion.lookup import Lookup, LookupOptions, single_lookup, trained_lookup
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.schema.columns import COLUMN_COMBINERS
 
 COMBINERS = COLUMN_COMBINERS

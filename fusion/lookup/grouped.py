@@ -14,6 +14,7 @@ from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
 from fusion.lookup.keyed_columns import beside_keyed, is_here, is_keyed, keyed_inputs, read_keyed
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
+from fusion.ops.registered import DEVICES
 from fusion.runtime.tensorflow.private import variable_accessed
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.runtime.tensorflow.variable_access import is_shared, is_updated_in_place
@@ -73,7 +74,7 @@ class Lookup:
             return False
         if isinstance(table, EmbeddingVariable):
             return self.sum_order == "segment" and is_updated_in_place(dtype.name)
-        return not has_handle(table) or is_shared(dtype.name, ops.DEVICES.home)
+        return not has_handle(table) or is_shared(dtype.name, DEVICES.home)
 
     @property
     def is_gathered_well(self) -> bool:
@@ -82,7 +83,7 @@ class Lookup:
         if isinstance(table, KeyedTable) or not has_handle(table) or not is_here(table):
             return False
         has_elements = table.shape.rank == 2 and (table.shape[1] or 0) > 0
-        return has_elements and ops.DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
+        return has_elements and DEVICES.home == "CPU" and is_updated_in_place(table.dtype.name)
 
 
 def grouped_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.cpu_ops.row_tiles import max_elements
-from fusion.ops import SPECS
-from fusion.ops.row_kernels import (
+from fusion.ops.base.row_kernels import (
     GATHERS,
     SCATTERS,
     any_gathers,
@@ -17,7 +16,8 @@ from fusion.ops.row_kernels import (
     common_gathers,
     common_scatters,
 )
-from fusion.ops.update import BLOCK_KERNELS
+from fusion.ops.registered import SPECS
+from fusion.ops.updates.specs import BLOCK_KERNELS
 from fusion.runtime.native import objects
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.optimizer import plugin

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from fusion.ops import SPECS
 from fusion.ops.node_kernels import Place
+from fusion.ops.registered import SPECS
 from fusion.ops_library.contents import Contents
 from fusion.ops_library.linking import archive, emit, find_tools, link
 from fusion.runtime.cache import kernel_cache, processor

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.cpu_ops.updates.lowering import Inputs, lower
-from fusion.ops import DEVICES, fused_embedding_update
+from fusion import ops
+from fusion.ops.registered import DEVICES
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.optimizers.programs import PROGRAMS
 from fusion.runtime.tensorflow.private import control_flow_util
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
@@ -199,7 +200,7 @@ def update_by_program(
     table, program = variables[0], PROGRAMS[rule]
     dtype = table.dtype.base_dtype
     deduplicates = rule != "adagrad"  # which squares each value of an id by itself
-    fused_embedding_update(
+    ops.fused_embedding_update(
         [variable.handle for variable in variables],
         gradient.indices,
         [gradient.values],

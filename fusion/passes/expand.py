@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from fusion.ops.bags.stock import NoDefinition
+from fusion.ops.stock_definitions import DEFINITIONS
 from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
 from fusion.passes.graph.runtime_ops import TOO_OLD, drop_later_defaults, lacking
 from fusion.passes.graph.tensor import Tensor
@@ -20,8 +22,6 @@ from fusion.passes.graph.view import GraphView
 from fusion.runtime.tensorflow.private import op_def_registry
 from fusion.schema.names import OP_NAMES, SINGLE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
-from fusion.stock_ops.definitions import DEFINITIONS
-from fusion.stock_ops.entries import NoDefinition
 
 _MATRICES = frozenset(
     {"emb_shards", "emb_rows", "top_grad", "other_top_grads", "row_splits"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.analysis.variables import VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lookup_pass import COMPILED

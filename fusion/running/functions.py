@@ -20,7 +20,7 @@ from tensorflow.core.function.polymorphism.function_type import (
 )
 
 from fusion.arguments import wrong_type
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called

@@ -10,7 +10,7 @@ from functools import partial
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.arguments import wrong_type
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.runtime_ops import recorded_release

@@ -21,7 +21,7 @@ from functools import partial
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes import fuse_updates
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.fuse_updates import FuseUpdates

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.calls import called

@@ -1,6 +1,6 @@
 """Which attrs of an embedding column exclude each other.
 
-The rules are read where a node's state is made (`fusion.ops.cpu.columns.column_checks`) and for
+The rules are read where a node's state is made (`columns.cpu.column_checks`) and for
 docs/ops.md. They cover the attrs and what else a column has by then: its dtypes, how many
 boundaries, the role of its op, and whether that is on a GPU.
 """

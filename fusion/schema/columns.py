@@ -65,7 +65,7 @@ class Column:
     """What is done with the ids of an embedding column, without its dtypes and boundaries.
 
     Each field is an attr of the ops for whole columns; of a group, there is a list of it. What does
-    not go together is refused when a node's state is made, see `fusion.ops.cpu.columns`.
+    not go together is refused when a node's state is made, see `fusion.ops.columns.cpu`.
     """
 
     form: str = _attr("indices", "how ids are given, see above", FORMS)

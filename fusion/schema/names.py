@@ -19,8 +19,8 @@ GROUPED_KEYED_PRE = "GroupedKeyedEmbeddingPreLookUp"
 GROUPED_GATHER = "GroupedEmbeddingGather"
 GROUPED_POST = "GroupedEmbeddingPostLookUp"
 GROUPED_POST_GRAD = "GroupedEmbeddingPostLookUpGrad"
-READ_TABLES = "ReadEmbeddingTables"
 UPDATE = "FusedEmbeddingUpdate"
+READ_TABLES = "ReadEmbeddingTables"
 ZEROS_ON_DEMAND = "ZerosOnDemand"
 KEY_INDEX = "EmbeddingKeyIndex"
 KEYED_GATHER = "KeyedEmbeddingGather"
@@ -32,35 +32,5 @@ REMOVE_KEYS = "RemoveEmbeddingKeys"
 READ_TABLE_FILE = "ReadTableFile"
 TABLE_STORE_GATHER = "TableStoreGather"
 
-#: Every op of this package.
-OP_NAMES: tuple[str, ...] = (
-    PRE_V1,
-    POST_V1,
-    POST_V1_GRAD,
-    PRUNE,
-    PRUNE_DENSE,
-    UNIQUE,
-    PARTITION,
-    POST_V2,
-    POST_V2_GRAD,
-    SINGLE,
-    GROUPED,
-    GROUPED_PRE,
-    GROUPED_KEYED,
-    GROUPED_KEYED_PRE,
-    GROUPED_GATHER,
-    GROUPED_POST,
-    GROUPED_POST_GRAD,
-    READ_TABLES,
-    UPDATE,
-    ZEROS_ON_DEMAND,
-    KEY_INDEX,
-    KEYED_GATHER,
-    FILL_SLOT,
-    KEY_ENTRIES,
-    FIND_KEYS,
-    ADD_KEYS,
-    REMOVE_KEYS,
-    READ_TABLE_FILE,
-    TABLE_STORE_GATHER,
-)
+#: Every op of this package, in this order in lists of them.
+OP_NAMES: tuple[str, ...] = tuple(value for name, value in [*globals().items()] if name.isupper())

@@ -6,7 +6,7 @@ Lines are executed in order. `v<k>` are the rows of variable k as they are at th
 entries of value k, `s<k>` scalar k; every other name is given a value once. A value is *rows*, one
 for each row of the variables; *entries*, one for each id; or a *scalar*, which goes with both.
 
-What is executed are instructions that `fusion.cpu_ops.updates.lowering` makes of a program.
+What is executed are instructions that `updates.cpu_kernels.lowering` makes of a program.
 """
 
 from __future__ import annotations

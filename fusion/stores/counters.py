@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusion.cpu_ops.hot_rows.layout import HISTOGRAM_BUCKETS, OCTAVE_BUCKETS
+from fusion.ops.stores.cpu_kernels.layout import HISTOGRAM_BUCKETS, OCTAVE_BUCKETS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 It is made when it is missing or of other keys, in bounded memory: keys are counted by segment, then
 written to the segments that they belong to, and each segment becomes a hash table
-(`fusion.cpu_ops.keys.file_layout` has the format). All of that happens to a file of another name,
+(`tables.cpu_kernels.file_layout` has the format). All of that happens to a file of another name,
 which takes the index's name when it is on the disk. Of several processes that find no index one
 makes it, and the others wait for a lock on that file; the lock of a process that was killed is
 gone, and the next process starts over.
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.cpu_ops.keys.file_layout import (
+from fusion.ops.tables.cpu_kernels.file_layout import (
     MAGIC,
     VERSION,
     FileFill,
@@ -349,6 +349,6 @@ def _fill(given: Words, slot_count: int) -> tuple[Words, int]:
 def _kernel(name: str) -> Callable[[int], object]:
     """A function of the kernels' module, compiled: it gets the address of its arguments."""
     symbol = f"file_index_{name}"
-    compile_it = Compilation("fusion.cpu_ops.keys.file_index", name, 1, symbol)
+    compile_it = Compilation("fusion.ops.tables.cpu_kernels.file_index", name, 1, symbol)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64)
     return kind(objects.address(symbol, compile_it))

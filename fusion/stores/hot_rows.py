@@ -1,6 +1,6 @@
 """The cache of a table store: the rows of each table that were needed last, in memory.
 
-Lookups are native code that needs neither Python nor its lock, see `fusion.cpu_ops.hot_rows`.
+Lookups are native code that needs neither Python nor its lock, see `fusion.ops.stores.cpu_kernels`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.cpu_ops.hot_rows.layout import (
+from fusion.ops.stores.cpu_kernels.layout import (
     HISTOGRAM_BUCKETS,
     HotTable,
     MissQueue,
     StoreRecord,
     hash_of_name,
 )
-from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
+from fusion.ops.tables.cpu_kernels.layout import KeyIndex, index_bytes
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.process import keep_forever
@@ -36,7 +36,7 @@ _MAX_ROWS = 2**31 - 2
 
 
 class _Function:
-    """A function of a module of `fusion.cpu_ops`, compiled; a call releases Python's lock.
+    """A function of a module of `fusion.ops`, compiled; a call releases Python's lock.
 
     Attributes:
       call: the function itself. No code in Python comes before it, which an interrupt could end.
@@ -44,7 +44,7 @@ class _Function:
 
     def __init__(self, name: str, module: str, arguments: int) -> None:
         symbol = f"hot_{name}"
-        compile_it = Compilation(f"fusion.cpu_ops.{module}", name, arguments, symbol)
+        compile_it = Compilation(f"fusion.ops.{module}", name, arguments, symbol)
         self.address = objects.address(symbol, compile_it)
         self.call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address)
 
@@ -54,20 +54,20 @@ class _Function:
 
 
 class Native:
-    """The functions of `fusion.cpu_ops.hot_rows` that Python calls, by their names."""
+    """The functions of `fusion.ops.stores.cpu_kernels` that Python calls, by their names."""
 
     def __init__(self) -> None:
-        self.begin_index = _Function("begin_index", "keys.index", 5)
-        self.read_rows = _Function("read_rows", "hot_rows.table", 6)
-        self.insert_rows = _Function("insert_rows", "hot_rows.table", 6)
-        self.remove_rows = _Function("remove_rows", "hot_rows.table", 3)
-        self.remove_all = _Function("remove_all", "hot_rows.table", 1)
-        self.look_up = _Function("look_up", "hot_rows.lookup", 1)
-        self.look_up_open = _Function("look_up_open", "hot_rows.lookup", 1)
-        self.help_lookup = _Function("help_lookup", "hot_rows.lookup", 2)
-        self.enter = _Function("enter_open", "hot_rows.lookup", 2)
-        self.end_lookup = _Function("end_lookup", "hot_rows.lookup", 2)
-        self.take = _Function("take", "hot_rows.queue", 4)
+        self.begin_index = _Function("begin_index", "tables.cpu_kernels.index", 5)
+        self.read_rows = _Function("read_rows", "stores.cpu_kernels.table", 6)
+        self.insert_rows = _Function("insert_rows", "stores.cpu_kernels.table", 6)
+        self.remove_rows = _Function("remove_rows", "stores.cpu_kernels.table", 3)
+        self.remove_all = _Function("remove_all", "stores.cpu_kernels.table", 1)
+        self.look_up = _Function("look_up", "stores.cpu_kernels.lookup", 1)
+        self.look_up_open = _Function("look_up_open", "stores.cpu_kernels.lookup", 1)
+        self.help_lookup = _Function("help_lookup", "stores.cpu_kernels.lookup", 2)
+        self.enter = _Function("enter_open", "stores.cpu_kernels.lookup", 2)
+        self.end_lookup = _Function("end_lookup", "stores.cpu_kernels.lookup", 2)
+        self.take = _Function("take", "stores.cpu_kernels.queue", 4)
 
 
 @cache

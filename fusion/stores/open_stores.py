@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fusion.cpu_ops.hot_rows.layout import Waiting, WaitingTable
-from fusion.ops.tables import store_names
+from fusion.ops.stores import store_names
+from fusion.ops.stores.cpu_kernels.layout import Waiting, WaitingTable
 from fusion.runtime.process import single
 from fusion.runtime.upcalls.service import Request, upcalls
 from fusion.stores.tier import Keys, Rows, TierError

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, NDArray
 
-from fusion.cpu_ops.hot_rows.layout import HotTable, StoreCall, TableCall
-from fusion.ops.tables import store_names
+from fusion.ops.stores import store_names
+from fusion.ops.stores.cpu_kernels.layout import HotTable, StoreCall, TableCall
 from fusion.runtime.upcalls.service import upcalls
 from fusion.stores.config import StoreConfig, open_tiers
 from fusion.stores.counters import Latency, StoreCounters, TableCounters

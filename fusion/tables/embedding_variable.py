@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MAX_ROWS, index_bytes
+from fusion.ops.tables.cpu_kernels.layout import MAX_ROWS, index_bytes
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.runtime.tensorflow.private import record, save_context, variable_accessed
 from fusion.schema.attributes import UPDATE_DTYPES

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import EV_BUCKETS
+from fusion.ops.tables.cpu_kernels.layout import EV_BUCKETS
 from fusion.runtime.tensorflow.private import colocate_with
 from fusion.tables import exchange
 from fusion.tables.arguments import as_ids, check_eager, key_tensor, module_name

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.cpu_ops.keys.layout import EV_BUCKETS
+from fusion.ops.tables.cpu_kernels.layout import EV_BUCKETS
 from fusion.tables.arguments import integer
 
 #: Rows that each partition has beyond its share, so that a small table is not full too early.

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MAX_SLOTS
+from fusion.ops.tables.cpu_kernels.layout import MAX_SLOTS
 from fusion.runtime.tensorflow.private import ResourceVariable
 from fusion.tables.graph_order import is_of_session
 from fusion.tables.initial_rows import takes_too_much

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fusion.cpu_ops.keys.layout import KeyIndex
+from fusion.ops.tables.cpu_kernels.layout import KeyIndex
 
 #: Of a key in a checkpoint: itself, int64, how often it was seen, int32, and when, int64.
 _KEY_BYTES = 20

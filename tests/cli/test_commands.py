@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.cli import main
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.targets import PASSES, Target
 from fusion.version import __version__

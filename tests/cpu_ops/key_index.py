@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.cpu_ops.keys import buckets, entries
-from fusion.cpu_ops.keys import index as key_index
-from fusion.cpu_ops.keys import rows as key_rows
-from fusion.cpu_ops.keys.layout import (
+from fusion.ops.tables.cpu_kernels import buckets, entries
+from fusion.ops.tables.cpu_kernels import index as key_index
+from fusion.ops.tables.cpu_kernels import rows as key_rows
+from fusion.ops.tables.cpu_kernels.layout import (
     BUCKET_BYTES,
     KEYS,
     STRIPES,

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import combine, combine_grad
+from fusion.cpu_ops import combine
+from fusion.ops.bags.cpu_kernels import combine_grad
 from fusion.runtime.native.jit import callable_from_python
 from tests.cpu_ops.bags import COMBINERS, Bags, clipped, row_addresses
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fusion.cpu_ops.keys.layout import (
+from fusion.ops.tables.cpu_kernels.layout import (
     MAX_SLOTS,
 )
 from tests.cpu_ops.key_index import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops.keys import gather as keyed_gather
-from fusion.cpu_ops.keys.layout import KeyedGather
+from fusion.ops.tables.cpu_kernels import gather as keyed_gather
+from fusion.ops.tables.cpu_kernels.layout import KeyedGather
 from fusion.runtime.native.jit import callable_from_python
 from tests.cpu_ops.key_index import Guarded, Index
 

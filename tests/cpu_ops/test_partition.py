@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import partition
-from fusion.cpu_ops.partition import DIV, MOD, MOD_EV
+from fusion.ops.bags.cpu_kernels import partition
+from fusion.ops.bags.cpu_kernels.partition import DIV, MOD, MOD_EV
 from fusion.runtime.native.jit import callable_from_python
 
 assign_shards = callable_from_python(partition.assign_shards)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import prune
+from fusion.ops.bags.cpu_kernels import prune
 from fusion.runtime.native.jit import callable_from_python
 
 mark_rows = callable_from_python(prune.mark_rows)

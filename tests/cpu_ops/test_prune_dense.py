@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusion.cpu_ops import prune_dense
-from fusion.cpu_ops.prune_dense import DenseRules
+from fusion.ops.bags.cpu_kernels import prune_dense
+from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
 from fusion.runtime.native.jit import callable_from_python
 
 mark_dense_rows = callable_from_python(prune_dense.mark_dense_rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.keys.layout import MAX_ROWS, MAX_SLOTS, KeyIndex
+from fusion.ops.tables.cpu_kernels.layout import MAX_ROWS, MAX_SLOTS, KeyIndex
 from fusion.tables import EmbeddingVariable, PartitionedEmbeddingVariable
 from fusion.tables.slots import Slots
 from tests.embedding_variables.ways import DENSE, SPARSE, eager, loss_of

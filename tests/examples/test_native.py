@@ -21,7 +21,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from examples.native.client import Client, Refused
 from examples.serving.client import read_response, request
 from examples.serving.load_test import check_equal, measure, served
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from tests.examples.native import (
     ENVIRONMENT,
     PREDICT,

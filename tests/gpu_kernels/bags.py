@@ -31,7 +31,7 @@ from tests.gpu_kernels.references import (
 )
 
 if TYPE_CHECKING:
-    from fusion.gpu_ops.steps.bags import Bags
+    from fusion.ops.bags.gpu_steps.bags import Bags
     from tests.gpu_kernels.device import Gpu
 
 _DIM = 8
@@ -110,8 +110,8 @@ def _drawn(
 
 def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Lookup:
     """Entries of distinct ids in any order, as many as a third of them."""
-    from fusion.gpu_ops.steps.bag_gradient import rows_of_ids
-    from fusion.gpu_ops.steps.bags import bags, by_row
+    from fusion.ops.bags.gpu_steps.bag_gradient import rows_of_ids
+    from fusion.ops.bags.gpu_steps.bags import bags, by_row
 
     owners, weights, masked = _drawn(draw, count, stored)
     batch, unique = masked.size, count // 3 + 1
@@ -175,7 +175,7 @@ def check_bags(gpu: Gpu, lookup: Lookup, stored: str) -> float:
 
 def last_row(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """The rows up to the last entry's."""
-    from fusion.gpu_ops.steps.bags import last_row as step
+    from fusion.ops.bags.gpu_steps.bags import last_row as step
 
     indices = np.sort(draw.integers(0, 2**40, (count, 2)), axis=0)
     errors = gpu.put_words([0] * 4)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def grouped(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> float:
     """Two columns behind gathers, one of them with weights: GroupedEmbeddingPostLookUpGrad."""
-    from fusion.gpu_ops.steps.gradient import GradEntries, order_entries, scatter
     from fusion.gpu_ops.steps.sums import numbers
+    from fusion.ops.columns.gpu_steps.gradient import GradEntries, order_entries, scatter
 
     dims, batch, each, most = (16, 3), count // 8 + 1, count // 2, count // 6 + 1
     owners = np.sort(draw.integers(0, batch, (2, each)))
@@ -103,7 +103,7 @@ def _gradient(
     Args:
         drawn: the gradient of the bags, its address and what it is.
     """
-    from fusion.gpu_ops.steps import bag_gradient as steps
+    from fusion.ops.bags.gpu_steps import bag_gradient as steps
 
     (top_at, top), (combiner, weighted, is_clipped) = drawn, rules
     rows, batch, count = lookup.rows, lookup.masked.size, lookup.owners.size

@@ -37,7 +37,7 @@ def _located(
 
 def partition(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     """Ids over shards, by each strategy."""
-    from fusion.gpu_ops.steps.partition import put_ids, split
+    from fusion.ops.bags.gpu_steps.partition import put_ids, split
 
     each = count // 3 + 1
     for strategy, rows, dtype in (

@@ -87,7 +87,7 @@ def _stable_order(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops.steps.unique import find_firsts, number_ids
+    from fusion.ops.bags.gpu_steps.unique import find_firsts, number_ids
 
     ids = (count * draw.random(count) ** 3).astype(np.int64)
     given = Ids(gpu.put(ids), INT64, count)
@@ -104,7 +104,7 @@ def _unique(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops.steps.prune import fill, mark, put
+    from fusion.ops.bags.gpu_steps.prune import fill, mark, put
 
     batch = count // 2 + 1
     ids = draw.integers(-2, 50, count)
@@ -129,8 +129,8 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.cpu_ops.prune_dense import DenseRules
-    from fusion.gpu_ops.steps.prune_dense import fill_dense, mark_dense, put_dense
+    from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
+    from fusion.ops.bags.gpu_steps.prune_dense import fill_dense, mark_dense, put_dense
 
     batch, width, ignored, stride, buckets = count // 3 + 1, 3, 4, 7, 20
     ids = draw.integers(-3, 25, (batch, width))
@@ -158,7 +158,7 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
 
 
 def _elements(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
-    from fusion.gpu_ops.steps.prune import fill_elements, put_flags, put_in_buckets
+    from fusion.ops.bags.gpu_steps.prune import fill_elements, put_flags, put_in_buckets
 
     for dtype, kind in ((np.int32, INT32), (np.int64, INT64)):
         ids: npt.NDArray[Any] = draw.integers(-9, 40, count).astype(dtype)

@@ -29,7 +29,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_layout
     from fusion.gpu_ops.layout import call as call_of
-    from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries
+    from fusion.ops.columns.gpu_steps.listing import PreCall, list_entries, number_entries
 
     batch, each, filler = count // _PER_ROW + 1, count // 3, 5
     ids = [(count * draw.random(each) ** 3).astype(np.int64) for _ in range(3)]
@@ -92,7 +92,12 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     from benchmarks.gpu.call import Column
     from fusion.cpu_ops import column_layout
     from fusion.gpu_ops.layout import call as call_of
-    from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
+    from fusion.ops.columns.gpu_steps.listing import (
+        PreCall,
+        list_entries,
+        number_entries,
+        split_rows,
+    )
 
     batch, each = count // _PER_ROW + 1, count // 2 + 1
     ids = [draw.integers(0, count + 1, each) for _ in range(2)]

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from fusion.gpu_ops.kernels.registry import KERNELS
 from fusion.gpu_ops.language import simulated
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.runtime.cuda import launcher
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.registration import op_kernels, registration

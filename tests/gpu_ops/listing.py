@@ -15,7 +15,7 @@ from fusion import ops
 from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.records import Numbered
-from fusion.gpu_ops.steps.listing import PreCall, list_entries, number_entries, split_rows
+from fusion.ops.columns.gpu_steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
 from tests.gpu_ops.simulation import FORMS, Simulated

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
+from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.records import Entries, Gathered, GradBags, Gradient
-from fusion.gpu_ops.steps import bag_gradient as steps
-from fusion.gpu_ops.steps.bags import by_row
+from fusion.ops.bags.gpu_steps import bag_gradient as steps
+from fusion.ops.bags.gpu_steps.bags import by_row
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table

@@ -14,8 +14,8 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
 from fusion.gpu_ops.layout.records import Entries, Gathered
-from fusion.gpu_ops.steps.bags import Bags, bags, last_row
 from fusion.gpu_ops.steps.combine import combine_columns
+from fusion.ops.bags.gpu_steps.bags import Bags, bags, last_row
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import COMBINERS, Simulated
 from tests.gpu_ops.test_combine import table

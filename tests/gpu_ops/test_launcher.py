@@ -19,7 +19,7 @@ from fusion import ops
 from fusion.gpu_ops.host import availability, device_methods
 from fusion.gpu_ops.layout.records import Gathered, GradBags, Gradient, Ordered, Shards
 from fusion.gpu_ops.steps.device import launch_for
-from fusion.ops.gpu import facts
+from fusion.ops.base import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import fusion
 from fusion import ops
+from fusion.ops.registered import SPECS
 from tests.gpu_ops.driver import gpus, on_gpu
 from tests.gpu_ops.test_ops import same, table
 
@@ -104,8 +105,8 @@ def test_dense_ids(attrs: dict[str, Any], dtype: Any) -> None:
 
 def test_every_op_has_kernels_for_gpus() -> None:
     # What optimizers do to tables is fused on CPUs alone, where embedding variables and stores are.
-    without = [spec.name for spec in ops.SPECS if "GPU" not in spec.kernels]
-    names = [spec.name for spec in ops.SPECS]
+    without = [spec.name for spec in SPECS if "GPU" not in spec.kernels]
+    names = [spec.name for spec in SPECS]
     grouped = [f"GroupedKeyedEmbedding{name}" for name in ("Lookup", "PreLookUp")]
     # Tables that are beside ops on a GPU are gathered from there by stock's.
     grouped.append("GroupedEmbeddingGather")

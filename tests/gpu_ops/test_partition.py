@@ -10,7 +10,7 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.layout.call import BAD_ID
 from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
-from fusion.gpu_ops.steps.partition import put_ids, split
+from fusion.ops.bags.gpu_steps.partition import put_ids, split
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import Simulated
 

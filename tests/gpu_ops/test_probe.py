@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusion.gpu_ops.host import availability, cuda_driver
-from fusion.ops.gpu import facts, probe
+from fusion.ops.base import facts, probe
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.kernel_cache import KernelCache
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.prune_dense import DenseRules
 from fusion.gpu_ops.layout.records import DenseIds, Pruned
-from fusion.gpu_ops.steps.prune_dense import fill_dense, mark_dense, put_dense
+from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
+from fusion.ops.bags.gpu_steps.prune_dense import fill_dense, mark_dense, put_dense
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 from tests.gpu_ops.simulation import Simulated
 

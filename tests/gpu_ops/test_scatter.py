@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fusion import ops
-from fusion.gpu_ops.kernels.gradients.entry_sums import LONG
+from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import GradientCall
 from fusion.gpu_ops.layout.gradient import ColumnGradient
-from fusion.gpu_ops.steps.gradient import GradEntries, order_entries
 from fusion.gpu_ops.steps.sums import numbers
+from fusion.ops.columns.gpu_steps.gradient import GradEntries, order_entries
 from fusion.runtime.cuda.layout import ErrorRecord
 from tests.gpu_kernels import grad_call as calls
 from tests.gpu_ops.simulation import COMBINERS, Simulated

@@ -11,9 +11,9 @@ from fusion import ops
 from fusion.gpu_ops.kernels import scan
 from fusion.gpu_ops.layout.call import BAD_ROW
 from fusion.gpu_ops.layout.records import Entries, Ids, Pruned
-from fusion.gpu_ops.steps.prune import fill, mark, put
 from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
-from fusion.gpu_ops.steps.unique import find_firsts, number_ids
+from fusion.ops.bags.gpu_steps.prune import fill, mark, put
+from fusion.ops.bags.gpu_steps.unique import find_firsts, number_ids
 from fusion.runtime.tensorflow.dtypes import FLOAT32, INT32, INT64
 from tests.gpu_ops.simulation import Simulated
 

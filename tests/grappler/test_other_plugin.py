@@ -63,7 +63,7 @@ before = graphs_seen.value
 assert not lookups.is_fused(function)
 assert graphs_seen.value > before
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.runtime.doctor import facts
 ((_, text, is_good),) = (fact for fact in facts(SPECS) if fact[0] == "Grappler plugin symbol")
 assert is_good

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusion.ops.cpu.columns import lookup_kernel
+from fusion.ops.columns.cpu import lookup_kernel
 from tests.ops.embedding_columns import NO_IDS, attrs, copied, grouped
 
 _ROWS = 50

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.schema.names import OP_NAMES
 
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import MAX_ROWS, MAX_SLOTS, KeyIndex, index_bytes
+from fusion.ops.tables.cpu_kernels.layout import MAX_ROWS, MAX_SLOTS, KeyIndex, index_bytes
 from fusion.tables.initial_rows import memory_bytes
 from tests.ops.keyed_tables import KeyedTable, empty_index, zeros
 

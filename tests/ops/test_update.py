@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.schema.update_program import parse
 from tests.ops.update_cases import ADAM, INVALID, Case, refused
 from tests.update_programs import OF_VECTORS, PROGRAMS, run_stock, same

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import CodeCounts, CodeWords, Instruction
+from fusion.ops.updates.cpu_kernels import layout
+from fusion.ops.updates.cpu_kernels.layout import CodeCounts, CodeWords, Instruction
 from tests.ops.update_cases import INVALID, Case, refused
 from tests.random_programs import random_program
 from tests.update_lowering import code_of, words_of

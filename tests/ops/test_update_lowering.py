@@ -8,10 +8,10 @@ import re
 import pytest
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.cpu_ops.updates import layout
-from fusion.cpu_ops.updates.layout import CodeCounts, Instruction
-from fusion.cpu_ops.updates.lowering import Inputs, lower
 from fusion.ops import node_kernels
+from fusion.ops.updates.cpu_kernels import layout
+from fusion.ops.updates.cpu_kernels.layout import CodeCounts, Instruction
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.runtime.cache import processor
 from fusion.schema.update_program import MAX_BYTES
 from tests.ops.update_cases import Case

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.schema.update_program import parse
 from tests.update_programs import PROGRAMS, counts, result_count, run_stock, same
 

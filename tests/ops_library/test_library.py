@@ -13,10 +13,10 @@ import pytest
 from tensorflow.core.framework import op_def_pb2
 
 import fusion
+from fusion.cpu_ops.kernel_indices import GATHER_VARIANTS, SCATTER_VARIANTS, shape_index
 from fusion.cpu_ops.row_tiles import tiles
-from fusion.ops import SPECS
-from fusion.ops.cpu.columns.kernel_indices import GATHER_VARIANTS, SCATTER_VARIANTS, shape_index
-from fusion.ops.row_kernels import GATHERS, SCATTERS
+from fusion.ops.base.row_kernels import GATHERS, SCATTERS
+from fusion.ops.registered import SPECS
 from fusion.ops_library.linking import LinkError, find_tools
 from fusion.runtime.cache import processor
 from fusion.runtime.cache.processor import Processor

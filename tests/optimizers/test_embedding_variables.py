@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.cpu_ops.keys.layout import MAX_SLOTS
+from fusion.ops.tables.cpu_kernels.layout import MAX_SLOTS
 from fusion.optimizers import keras3, v1
 from fusion.optimizers import tf_keras as ours_of_tf_keras
 from fusion.tables import EmbeddingVariable

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
 import fusion.passes
-from fusion import ops
+from fusion.ops.registered import SPECS
 from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
 from fusion.passes.graph.edit import GraphEdit
@@ -29,7 +29,7 @@ OUT = frozenset({"out"})
 raw = tf.raw_ops
 v1 = tf.compat.v1
 
-STATEFUL = [spec for spec in ops.SPECS if spec.is_stateful]
+STATEFUL = [spec for spec in SPECS if spec.is_stateful]
 
 
 def is_stateful(op: str) -> bool:

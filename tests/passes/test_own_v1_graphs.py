@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import fusion
-from fusion.ops.columns.training import PRE
+from fusion.ops.columns.specs.training import PRE
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import Target
 from fusion.schema.names import OP_NAMES

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.runtime.cache import kernel_cache, processor
 from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native import objects, sources

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusion
+from fusion.ops.registered import SPECS
 from fusion.runtime.native import objects
 from fusion.runtime.registration import kernel_objects
 
@@ -64,7 +65,7 @@ def test_threads_create_the_same_kernel_at_once(monkeypatch):
         return load(code, symbol)
 
     monkeypatch.setattr(objects, "load", count_and_load)
-    spec = next(spec for spec in fusion.ops.SPECS if spec.name == "UniqueWithCountsV3")
+    spec = next(spec for spec in SPECS if spec.name == "UniqueWithCountsV3")
     recipe = kernel_objects.kernel_recipe(spec, "CPU", {"Tid": "int64"})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = pool.map(lambda _: objects.recipe_address(*recipe), range(8))

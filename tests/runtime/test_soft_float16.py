@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from fusion.ops.cpu.columns.kernel_indices import GATHER_VARIANTS, shape_index
-from fusion.ops.row_kernels import GATHERS
+from fusion.cpu_ops.kernel_indices import GATHER_VARIANTS, shape_index
+from fusion.ops.base.row_kernels import GATHERS
 from fusion.runtime.cache import processor
 from fusion.runtime.cache.processor import Processor
 from fusion.runtime.native import compiler, objects

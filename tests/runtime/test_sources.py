@@ -19,7 +19,8 @@ import pytest
 import fusion
 from fusion.gpu_ops.host import modules
 from fusion.gpu_ops.kernels.registry import KERNELS
-from fusion.ops import SPECS, node_kernels
+from fusion.ops import node_kernels
+from fusion.ops.registered import SPECS
 from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.native import objects, sources
@@ -95,12 +96,10 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
         ("cpu_ops/gather.py", (r"^from", "NEW = 1\nfrom"), {GATHER}),
         ("cpu_ops/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
         ("cpu_ops/half.py", (r"^from", "NEW = 1\nfrom"), ALL - {UNIQUE, SHAPES, SERVE}),
-        ("ops/v2/unique.py", (r"name=names.UNIQUE", "name=names.PRUNE"), set()),
-        ("ops/cpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
-        ("ops/cpu/__init__.py", (r"found\.kernel_body\(", "found.other("),
-         {UNIQUE, PRUNE, COMBINE, LOOKUP}),
-        ("ops/gpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE_ON_GPU}),
-        ("ops/gpu/__init__.py", (r"with_device\(found", "(found"), {UNIQUE_ON_GPU}),
+        ("ops/bags/specs/unique.py", (r"name=names.UNIQUE", "name=names.PRUNE"), set()),
+        ("ops/bags/cpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE}),
+        ("ops/bags/gpu/unique.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE_ON_GPU}),
+        ("ops/base/bodies.py", (r"with_device\(super", "(super"), NODES),
         ("gpu_ops/kernels/sort.py", (r"^from", "NEW = 1\nfrom"), {UNIQUE_ON_GPU, SORT}),
         ("gpu_ops/kernels/unique.py", (r"^from", "NEW = 1\nfrom"), set()),
         ("gpu_ops/language/intrinsics.py", (r"^from", "NEW = 1\nfrom"),
@@ -109,7 +108,7 @@ ALL, NODES = set(SOME), {UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP}
         ("runtime/threads/jobs.py", (r"^from", "NEW = 1\nfrom"),
          {UNIQUE_ON_GPU, LOOKUP, SERVE}),
         ("runtime/registration/registration.py", (r"^from", "NEW = 1\nfrom"), set()),
-        ("ops/__init__.py", (r"^SPECS", "NEW = 1\nSPECS"), set()),
+        ("ops/registered.py", (r"^SPECS", "NEW = 1\nSPECS"), set()),
     ],
 )  # fmt: skip
 def test_what_an_edit_changes(path: str, edit: tuple[str, str], changed: set[str]) -> None:
@@ -282,13 +281,13 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fresh")
 def test_sources_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache(str(tmp_path)))
-    first = sources.digest("fusion.ops.cpu.unique")
+    first = sources.digest("fusion.ops.bags.cpu.unique")
     (kept,) = tmp_path.iterdir()
     monkeypatch.setattr(sources, "parse", None)
-    assert sources.digest("fusion.ops.cpu.unique") == first
+    assert sources.digest("fusion.ops.bags.cpu.unique") == first
     kept.write_bytes(kept.read_bytes()[:-1])
     with pytest.raises(TypeError):  # a file that is damaged, or others wrote, is not believed
-        sources.digest("fusion.ops.cpu.unique")
+        sources.digest("fusion.ops.bags.cpu.unique")
 
 
 @pytest.mark.usefixtures("fresh")
@@ -298,17 +297,17 @@ def test_what_one_python_finds_comes_with_the_package_for_all(
     shipped, kept = KernelCache(str(tmp_path / "shipped")), KernelCache(str(tmp_path / "kept"))
     monkeypatch.setattr(kernel_cache, "packaged", lambda: shipped)
     monkeypatch.setattr(kernel_cache, "default", lambda: kept)
-    first = sources.digest("fusion.ops.cpu.unique")
+    first = sources.digest("fusion.ops.bags.cpu.unique")
     sources.keep_for_any_python(shipped)
     shutil.rmtree(tmp_path / "kept")
     monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
     monkeypatch.setattr(sources, "parse", None)
-    assert sources.digest("fusion.ops.cpu.unique") == first
+    assert sources.digest("fusion.ops.bags.cpu.unique") == first
     assert not (tmp_path / "kept").exists()
     package = copied(tmp_path, "other", ".py", "\nNEW = 1\n")
     monkeypatch.setattr(sources, "_PACKAGE", package)
     with pytest.raises(TypeError):  # it is of other sources
-        sources.digest("fusion.ops.cpu.unique")
+        sources.digest("fusion.ops.bags.cpu.unique")
 
 
 @pytest.mark.usefixtures("fresh")
@@ -318,7 +317,7 @@ def test_where_nothing_can_be_kept_sources_are_parsed(
     (tmp_path / "file").touch()
     nowhere = KernelCache(str(tmp_path / "file" / "kernels"))
     monkeypatch.setattr(kernel_cache, "default", lambda: nowhere)
-    assert sources.digest("fusion.ops.cpu.unique")
+    assert sources.digest("fusion.ops.bags.cpu.unique")
     assert caplog.messages == []
 
 

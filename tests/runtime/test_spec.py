@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from fusion.runtime.records import LiveMemory
 from fusion.runtime.registration.wrapper import check_static
 from fusion.runtime.tensorflow import layout

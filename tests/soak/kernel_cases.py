@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.cpu_ops import unique as unique_kernels
-from fusion.cpu_ops.keys.layout import MAX_SLOTS
+from fusion.ops.tables.cpu_kernels.layout import MAX_SLOTS
 
 Array = Any
 Types = Mapping[str, str]

@@ -16,9 +16,10 @@ from typing import Any
 
 from numba.core.dispatcher import Dispatcher
 
-from fusion.ops import SPECS
-from fusion.ops.bag_builders import BAGS, BAGS_GRAD
+import fusion
+from fusion.ops.bags.builders import BAGS, BAGS_GRAD
 from fusion.ops.node_kernels import node_of_bags
+from fusion.ops.registered import SPECS
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import undefined_symbols
 from fusion.runtime.records import LiveMemory
@@ -113,17 +114,19 @@ def kernel_objects_for(processor: str) -> dict[int, Kernel]:
 
 
 def array_kernels() -> dict[str, set[str]]:
-    """The kernels of `fusion.cpu_ops` by name, each with the ops whose kernels call it.
+    """The loops of lookups on CPUs by name, each with the ops whose kernels call it.
 
     Found by following the functions that a kernel's body names, before anything is compiled.
     """
     users: dict[str, set[str]] = {}
-    package = Path(objects.__file__).parent.parent / "cpu_ops"
-    for source in package.glob("[a-z]*.py"):
-        module = importlib.import_module(f"fusion.cpu_ops.{source.stem}")
-        for function in vars(module).values():
-            if isinstance(function, Dispatcher) and _is_array_kernel(function):
-                users.setdefault(_name(function), set())
+    package = Path(fusion.__file__).parent
+    for folder in ("cpu_ops", "ops/bags/cpu_kernels", "ops/columns/cpu_kernels"):
+        for source in package.glob(f"{folder}/*.py"):
+            parts = source.relative_to(package.parent).with_suffix("").parts
+            module = importlib.import_module(".".join(parts))
+            for function in vars(module).values():
+                if isinstance(function, Dispatcher) and _is_array_kernel(function):
+                    users.setdefault(_name(function), set())
     inference = [(spec, dict[str, str]()) for spec in SPECS if not spec.is_per_dtype]
     for spec, types in [*KERNELS, *inference]:
         made = spec.kernels["CPU"](spec, types)
@@ -135,7 +138,10 @@ def array_kernels() -> dict[str, set[str]]:
 
 
 def _is_array_kernel(function: Any) -> bool:
-    return bool(function.py_func.__module__.startswith("fusion.cpu_ops."))
+    module, name = function.py_func.__module__, function.py_func.__name__
+    return not name.startswith("_") and (
+        module.startswith("fusion.cpu_ops.") or ".cpu_kernels." in module
+    )
 
 
 def _name(function: Any) -> str:

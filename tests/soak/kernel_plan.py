@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
-from fusion.ops.cpu.bag_layout import BagWords
-from fusion.ops.cpu.tables.layout import AccessState
+from fusion.ops.bags.cpu.bag_layout import BagWords
+from fusion.ops.tables.cpu.layout import AccessState
 from fusion.runtime.registration.kernel_objects import kernel_name
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.spec import OpSpec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.ops import SPECS
+from fusion.ops.registered import SPECS
 from tests.differential.case import Case
 from tests.soak import (
     jobs,

@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 
-from fusion.cpu_ops.hot_rows import lookup
-from fusion.cpu_ops.hot_rows.layout import HISTOGRAM_BUCKETS, hash_of_name
-from fusion.cpu_ops.hot_rows.store import hash_of_text
+from fusion.ops.stores.cpu_kernels import lookup
+from fusion.ops.stores.cpu_kernels.layout import HISTOGRAM_BUCKETS, hash_of_name
+from fusion.ops.stores.cpu_kernels.store import hash_of_text
 from fusion.runtime.native.jit import callable_from_python
 from fusion.stores.counters import Latency, TierMeter, bucket_of, bucket_start
 

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from fusion.cpu_ops.hot_rows.layout import HotTable, MissQueue
-from fusion.cpu_ops.keys.layout import KeyIndex
+from fusion.ops.stores.cpu_kernels.layout import HotTable, MissQueue
+from fusion.ops.tables.cpu_kernels.layout import KeyIndex
 from fusion.stores.hot_rows import HotRows, Queue, address_of, native, new_tables
 from fusion.stores.tier import TableDescription
 
@@ -232,7 +232,7 @@ class TestQueue:
 
 
 def _push():
-    from fusion.cpu_ops.hot_rows import queue
+    from fusion.ops.stores.cpu_kernels import queue
     from fusion.runtime.native.jit import callable_from_python
 
     return callable_from_python(queue.push)

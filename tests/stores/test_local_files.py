@@ -13,7 +13,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fusion.cpu_ops.keys.file_layout import FileHead, slots_offset
+from fusion.ops.tables.cpu_kernels.file_layout import FileHead, slots_offset
 from fusion.stores import hash_index, local_files
 from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.tier import TableDescription, TierError

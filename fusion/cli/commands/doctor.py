@@ -32,8 +32,8 @@ def doctor(library: str | None, as_json: bool) -> int:
     """
     if library is not None:
         return _show_library(library, as_json)
-    from fusion.ops import SPECS
-    from fusion.ops.gpu.facts import facts as facts_of_gpus
+    from fusion.ops.base.facts import facts as facts_of_gpus
+    from fusion.ops.registered import SPECS
     from fusion.runtime.doctor import facts
 
     checks = [("fusion", __version__, True), *facts(SPECS), *facts_of_gpus()]

@@ -110,7 +110,8 @@ def on_host(function: Any) -> Any:
 def _brought(value: Any) -> Any:
     is_function = isinstance(value, python_types.FunctionType)
     is_step = is_function and not hasattr(value, "py_func") and value is not launch_for
-    return on_host(value) if is_step and value.__module__.startswith("fusion.gpu_ops.") else value
+    is_ours = is_step and value.__module__.startswith(("fusion.gpu_ops.", "fusion.ops."))
+    return on_host(value) if is_ours else value
 
 
 # --- a call's device ------------------------------------------------------------------------

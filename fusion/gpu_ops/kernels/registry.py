@@ -53,9 +53,14 @@ class Kernel:
         return grouped(self.parameters, iter(integers))
 
 
+_BAGS = "gpu_ops.kernels.bags.combine"
+_BAGS_GRADIENTS = "ops.bags.gpu_kernels.gradients"
+_COLUMNS_GRADIENTS = "ops.columns.gpu_kernels.gradients"
+
+
 def _making(module: str, use: Callable[[Any], Any]) -> Callable[[], Any]:
     """What makes a kernel of a module's contents, and imports it only then."""
-    path = f"fusion.gpu_ops.kernels.{module}"
+    path = f"fusion.{module}"
 
     def make() -> Any:
         return use(importlib.import_module(path))
@@ -68,7 +73,7 @@ def _combine(stored: str, *, is_plain: bool) -> Kernel:
     # So many blocks are on a multiprocessor, for all of which rows are on their way: of plain
     # columns six, or five if a thread has eight elements; of any four, or three.
     plain, other = (96, 168) if DTYPES[stored].item_bytes == 2 else (80, 128)
-    make = _making("bags.combine", lambda module: module.combine_kernel(stored, is_plain))
+    make = _making(_BAGS, lambda module: module.combine_kernel(stored, is_plain))
     if is_plain and stored == "float32":
         # Eight blocks: no workload took longer on an H200, and bags of few rows a sixth less time.
         # What is spilled is read once for a bag, or where a bag is slow.
@@ -86,13 +91,13 @@ _SCATTER_BAGS_SPILLED = {"float64": 8}
 
 
 def _scatter(stored: str) -> Kernel:
-    make = _making("gradients.columns", lambda module: module.scatter_kernel(stored))
+    make = _making(_COLUMNS_GRADIENTS, lambda module: module.scatter_kernel(stored))
     registers, spilled = _scatter_registers(stored), _SCATTER_SPILLED.get(stored, 0)
     return Kernel(make, registers, spilled=spilled)
 
 
 def _scatter_bags(stored: str) -> Kernel:
-    make = _making("gradients.bags", lambda module: module.scatter_bags_kernel(stored))
+    make = _making(_BAGS_GRADIENTS, lambda module: module.scatter_bags_kernel(stored))
     registers, spilled = _scatter_registers(stored), _SCATTER_BAGS_SPILLED.get(stored, 0)
     return Kernel(make, registers, together=WARP, spilled=spilled)
 
@@ -105,11 +110,11 @@ def _of(module: str, name: str) -> Kernel:
 
 #: Kernels that are functions of modules.
 _FUNCTIONS = {
-    "scan": ("sum_tiles", "scan_sums", "scan_tiles", "fill_numbers"),
-    "unique": ("insert_ids", "mark_firsts", "number_ids"),
-    "sort": ("count_keys", "place_keys"),
-    "gradients.columns": ("own_entries",),
-    "entries": (
+    "gpu_ops.kernels.scan": ("sum_tiles", "scan_sums", "scan_tiles", "fill_numbers"),
+    "gpu_ops.kernels.unique": ("insert_ids", "mark_firsts", "number_ids"),
+    "gpu_ops.kernels.sort": ("count_keys", "place_keys"),
+    _COLUMNS_GRADIENTS: ("own_entries",),
+    "gpu_ops.kernels.entries": (
         "rows_of_entries",
         "mark_starts",
         "address_entries",
@@ -119,12 +124,18 @@ _FUNCTIONS = {
         "count_entries",
         "order_weights",
     ),
-    "partition": ("key_ids", "place_ids"),
-    "prune": ("mark_entries", "put_entries", "fill_rows", "put_in_buckets", "fill_elements"),
-    "prune_dense": ("mark_dense", "put_dense", "put_row_flags"),
-    "listing": ("mark_elements", "mark_rows"),
-    "slots": ("place_elements", "place_rows", "split_rows"),
-    "column_ids": (
+    "ops.bags.gpu_kernels.partition": ("key_ids", "place_ids"),
+    "ops.bags.gpu_kernels.prune": (
+        "mark_entries",
+        "put_entries",
+        "fill_rows",
+        "put_in_buckets",
+        "fill_elements",
+    ),
+    "ops.bags.gpu_kernels.prune_dense": ("mark_dense", "put_dense", "put_row_flags"),
+    "ops.columns.gpu_kernels.listing": ("mark_elements", "mark_rows"),
+    "ops.columns.gpu_kernels.slots": ("place_elements", "place_rows", "split_rows"),
+    "ops.columns.gpu_kernels.column_ids": (
         "insert_pairs",
         "mark_pairs",
         "count_pairs",
@@ -132,9 +143,9 @@ _FUNCTIONS = {
         "invert_order",
         "number_places",
     ),
-    "gradients.bags": ("scale_bags",),
-    "max_norm": ("measure_rows", "unclip_rows"),
-    "gradients.weights": ("total_bags", "through_bags", "weight_grads"),
+    _BAGS_GRADIENTS: ("scale_bags",),
+    "ops.bags.gpu_kernels.max_norm": ("measure_rows", "unclip_rows"),
+    "ops.bags.gpu_kernels.weights": ("total_bags", "through_bags", "weight_grads"),
 }
 
 #: Those of them that need more than 64 registers.
@@ -148,6 +159,6 @@ KERNELS: dict[str, Kernel] = {
     **{f"combine_any_{stored}": _combine(stored, is_plain=False) for stored in FLOATS},
     **{f"scatter_{stored}": _scatter(stored) for stored in FLOATS},
     **{f"scatter_bags_{stored}": _scatter_bags(stored) for stored in FLOATS},
-    "check_rows": Kernel(_making("bags.combine", lambda module: module.check_rows_kernel()), 64),
+    "check_rows": Kernel(_making(_BAGS, lambda module: module.check_rows_kernel()), 64),
     **{name: _of(module, name) for module, names in _FUNCTIONS.items() for name in names},
 }

@@ -57,7 +57,7 @@ class Shards(NamedTuple):
     Attributes:
         rows, ends: int64 [number], the rows of each, none negative, and the cumulative ones.
         number: how many they are.
-        strategy: `DIV`, `MOD` or `MOD_EV` of `fusion.cpu_ops.partition`.
+        strategy: `DIV`, `MOD` or `MOD_EV` of `bags.cpu_kernels.partition`.
     """
 
     rows: int

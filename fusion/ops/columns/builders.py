@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import struct
 
+from fusion.cpu_ops.kernel_indices import FIRST_FLOAT, MAX_TILES
 from fusion.cpu_ops.row_tiles import tiles
-from fusion.ops.cpu.columns.kernel_indices import FIRST_FLOAT, MAX_TILES
-from fusion.ops.cpu.columns.layout import (
+from fusion.ops.base.row_kernels import GATHERS, SCATTERS
+from fusion.ops.columns.cpu.layout import (
     FLOAT_RANGE,
     FULL,
     GIVEN_ATTRS,
@@ -25,7 +26,6 @@ from fusion.ops.cpu.columns.layout import (
     Source,
     Tile,
 )
-from fusion.ops.row_kernels import GATHERS, SCATTERS
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word
@@ -160,7 +160,7 @@ def _number(field: str, value: str | bool) -> int:
     return DTYPES[value].code
 
 
-_NAME, _MODULE = "build_columns_state", "fusion.ops.cpu.columns.states"
+_NAME, _MODULE = "build_columns_state", "fusion.ops.columns.cpu.states"
 
 LOOKUP = Builder(_NAME, _MODULE, columns_constants(FULL, COLUMN_ATTRS), GATHERS)
 PRE_LOOKUP = Builder(_NAME, _MODULE, columns_constants(PRE, PRE_ATTRS))

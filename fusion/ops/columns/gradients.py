@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion import ops
+from fusion.ops.bags.stock import combine_entries
+from fusion.ops.columns.stock import dense_sum, wrapped
 from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS, Column
 from fusion.schema.row_formats import PLAIN
-from fusion.stock_ops.combine import combine_entries
-from fusion.stock_ops.dense_sums import dense_sum, wrapped
 
 
 def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
@@ -113,8 +114,6 @@ def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     column = call.column
     if column.form == "copy":
         return top_grad, None
-    from fusion import ops
-
     if column.sum_order != "segment":
         return _dense_gradients(call, top_grad)
     weights = call.weights if column.use_sparse_weights else tf.ones([1], call.table.dtype)
@@ -144,8 +143,6 @@ def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
 
 def _entries(call: ColumnCall, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Values, indices, flags of empty rows, dense shape [2] and weights, pruned and filled."""
-    from fusion import ops
-
     column, ids = call.column, call.ids
     options = column.only("fill_empty_row", "prune", "default_id", "num_buckets", "bucket_default")
     if column.form in ("dense", "each"):
@@ -198,8 +195,6 @@ def _rows(call: ColumnCall) -> tuple[tf.Tensor, tf.Tensor]:
 
 def post_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     """Gradients of GroupedEmbeddingPostLookUp's inputs: of rows, matrices and weights."""
-    from fusion import ops
-
     count, copied = op.get_attr("num_columns"), op.get_attr("copied")
     emb_rows, (unique_idxs, splits, weights) = op.inputs[:count], op.inputs[count:]
     result: list[Any] = [None] * (count + 3)
@@ -370,8 +365,6 @@ def weights_gradient(op: tf.Operation, of_entries: Any) -> list[Any]:
     What an entry's weight gets goes to the weight that was given for it; those of fillers are
     dropped, and pruned entries get 0.
     """
-    from fusion import ops
-
     count = op.get_attr("num_columns")
     result: list[Any] = [None] * (4 * count)
     weighted = op.get_attr("use_sparse_weights")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fusion import ops
 from fusion.runtime.tensorflow.graph_notes import notes
 from fusion.runtime.tensorflow.private import colocate_with
 
@@ -43,8 +44,6 @@ def note_slot(handle: Any, slot: Any, values: Any, number: int) -> None:
 
 def _connect(noted: _Gradient, handle: Any, slot: Any, values: Any, number: int) -> None:
     """Has a slot filled between a gather and its gradient."""
-    from fusion import ops
-
     if noted.table is not handle:
         return
     graph = noted.gradient.graph

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensorflow.core.protobuf import config_pb2
 
-from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.runtime.tensorflow.private import (
     dtypes,
     errors,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusion.cpu_ops.updates.lowering import Inputs, lower
+from fusion.ops.updates.cpu_kernels.lowering import Inputs, lower
 from fusion.passes.analysis.variables import is_accessed_by_rows
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.emit.scalars import SharedScalars

@@ -27,7 +27,7 @@ from fusion.runtime.cache.kernel_cache import KernelCache
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 #: Where the sources of objects are; modules of no folder count, too.
-_FOLDERS = ("runtime", "schema", "stock_ops", "cpu_ops", "gpu_ops", "ops")
+_FOLDERS = ("runtime", "schema", "cpu_ops", "gpu_ops", "ops")
 #: A source in another language belongs to the module beside it that has its name.
 _OTHER = ".cc"
 #: The bytes of a `.pyc` before its code: they describe its source, which is not there.
@@ -38,13 +38,11 @@ _PYC_HEAD_BYTES = 16
 _REGISTERING = frozenset({"fusion", "fusion.ops"})
 #: Imports of these bring no code: public functions of ops, for gradients; factories of kernels,
 #: which name the modules that they take kernels from as their own; what finds objects.
-_APART = frozenset(
-    {"fusion.ops", "fusion.ops.cpu", "fusion.ops.gpu", "fusion.runtime.native.objects"}
-)
+_APART = frozenset({"fusion.ops", "fusion.ops.base.bodies", "fusion.runtime.native.objects"})
 #: Modules that import others by names that are computed, and make objects that name those.
 _NAMING = frozenset(
     {
-        *("fusion.ops.cpu", "fusion.ops.gpu", "fusion.gpu_ops.kernels.registry"),
+        *("fusion.ops.base.bodies", "fusion.gpu_ops.kernels.registry"),
         "fusion.runtime.native.compiler",
     }
 )

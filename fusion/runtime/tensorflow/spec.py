@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from fusion.printable import snake_case
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
@@ -274,7 +275,7 @@ class OpSpec:
     @cached_property
     def python_name(self) -> str:
         """The op's name in snake case, as TensorFlow's own generator makes it."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.name).lower()
+        return snake_case(self.name)
 
     @cached_property
     def is_per_dtype(self) -> bool:

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError, Message
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult

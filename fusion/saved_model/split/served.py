@@ -16,7 +16,7 @@ import networkx as nx
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from fusion.ops import DEVICES
+from fusion.ops.registered import DEVICES
 from fusion.passes.gather_lookups import GatherLookups
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.networks import first_iteration

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.cpu_ops.keys.layout import (
+from fusion.ops.tables.cpu_kernels.layout import (
     BUCKET_BYTES,
     KEYS,
     LOAD_TENTHS,

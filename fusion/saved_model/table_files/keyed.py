@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorflow.core.framework import tensor_shape_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
+from fusion.ops.tables.cpu_kernels.layout import KeyIndex, index_bytes
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.key_index import (
     SavedKeys,

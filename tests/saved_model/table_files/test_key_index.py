@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.cpu_ops.keys.layout import KeyIndex, index_bytes
+from fusion.ops.tables.cpu_kernels.layout import KeyIndex, index_bytes
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.table_files import key_index
 from fusion.saved_model.table_files.key_index import (

@@ -92,11 +92,10 @@ def _name_symbols() -> None:
 
 
 def bare_package(folder: str) -> None:
-    """Lets modules be imported without what the package and `fusion.ops` import themselves."""
-    for name, path in (("fusion", folder), ("fusion.ops", os.path.join(folder, "ops"))):
-        package = types.ModuleType(name)
-        package.__path__ = [path]
-        sys.modules[name] = package
+    """Lets modules be imported without what the package imports itself."""
+    package = types.ModuleType("fusion")
+    package.__path__ = [folder]
+    sys.modules["fusion"] = package
 
 
 def _end_with_other(connection: Connection) -> None:

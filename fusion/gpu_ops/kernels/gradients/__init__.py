@@ -1,1 +1,0 @@
-"""The kernels that take the gradients of bags to rows, and to weights."""

@@ -1,0 +1,1 @@
+"""What ops of all families have in common."""

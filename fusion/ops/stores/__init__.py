@@ -1,0 +1,1 @@
+"""The op of table stores, see `fusion.stores`."""

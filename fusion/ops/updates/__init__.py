@@ -1,0 +1,1 @@
+"""The op that updates a variable and its slots, by a program."""

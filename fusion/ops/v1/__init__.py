@@ -1,1 +1,0 @@
-"""The v1 family: one op before the gathers and one behind them."""

@@ -1,1 +1,0 @@
-"""What the fused ops compute, by TensorFlow's own: for second gradients, and to lower models."""
