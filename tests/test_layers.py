@@ -17,7 +17,7 @@ FAMILIES = ("bags", "columns", "tables", "stores", "updates")
 #: The parts of a family of ops; not each has all of them.
 FAMILY = (
     *("cpu_kernels", "gpu_kernels", "gpu_steps", "cpu", "gpu", "stock", "gradients", "store_names"),
-    *("builders", "slots", "specs"),
+    *("builders", "slots", "attr_errors", "specs"),
 )
 
 #: For each package its parts, the lowest layer first; a part is a module or a package.

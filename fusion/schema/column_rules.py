@@ -1,14 +1,17 @@
 """Which attrs of an embedding column exclude each other.
 
-The rules are read where a node's state is made (`columns.cpu.column_checks`) and for
-docs/ops.md. They cover the attrs and what else a column has by then: its dtypes, how many
-boundaries, the role of its op, and whether that is on a GPU.
+The rules are read where a node's state is made (`columns.cpu.column_checks`), when an op's function
+is called while a graph is built (`columns.attr_errors`), and for docs/ops.md. They cover the attrs
+and what else a column has by then: its dtypes, how many boundaries, the role of its op, and whether
+that is on a GPU.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fusion.schema.columns import DENSE_FORMS, MAX_ZEROS
 from fusion.schema.row_formats import PACKED_FORMATS
@@ -23,6 +26,14 @@ class Test:
     low: float = -math.inf
     high: float = math.inf
     negated: bool = False
+
+    def holds(self, column: Mapping[str, Any]) -> bool:
+        """Whether it holds for the fields of a column; it does not for one that is not known."""
+        if self.field not in column:
+            return False
+        value = column[self.field]
+        is_one = value in self.values if self.values else self.low <= value <= self.high
+        return is_one != self.negated
 
 
 @dataclass(frozen=True)
@@ -170,3 +181,11 @@ IS_LOOKUP = _is_not("form", "copy")
 
 #: The first that applies is the error.
 RULES = (*_OF_TABLES, *(Rule(rule.text, (IS_LOOKUP, *rule.tests)) for rule in _OF_LOOKUPS))
+
+
+def broken(column: Mapping[str, Any]) -> str:
+    """What the first rule says that a column breaks, by its fields; "" if it breaks none."""
+    for rule in RULES:
+        if all(test.holds(column) for test in rule.tests):
+            return rule.text.format_map(column)
+    return ""

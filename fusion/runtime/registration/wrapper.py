@@ -9,7 +9,13 @@ from typing import Any
 from tensorflow.core.framework import op_def_pb2
 
 from fusion.runtime.tensorflow.documentation import docstring
-from fusion.runtime.tensorflow.private import _pywrap_python_op_gen, dtypes, ops
+from fusion.runtime.tensorflow.private import (
+    _pywrap_python_op_gen,
+    context,
+    dtypes,
+    errors,
+    ops,
+)
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
 #: The least and the most of an int attr.
@@ -89,6 +95,12 @@ def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) 
             else:
                 _check_rank(spec, arg, item)
         result.append(items if arg.length else items[0])
+    if spec.attr_error is not None and not context.executing_eagerly():
+        # Eager ops have their kernels created now, which says the same.
+        names = [arg.name for arg in spec.inputs]
+        text = spec.attr_error(dict(zip(names, result, strict=True)), attrs)
+        if text:
+            raise errors.InvalidArgumentError(None, None, f"{spec.python_name}: {text}")
     return result
 
 

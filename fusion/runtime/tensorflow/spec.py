@@ -255,7 +255,8 @@ class OpSpec:
     `resized` is a type attr with a default: with another value the sizes of outputs do not follow
     from those of inputs. The shape functions of TensorFlow's C API see no attrs of other kinds.
     `rows` is the input whose elements a call is counted by, dimensions of fixed size left out; a
-    kernel that takes its inputs itself counts them itself.
+    kernel that takes its inputs itself counts them itself. `attr_error` says what is wrong with
+    inputs and attrs, both by name, as far as kernels refuse to be created for it; "" for nothing.
     """
 
     name: str
@@ -271,6 +272,7 @@ class OpSpec:
     names: str | None = None
     resized: str | None = None
     rows: str | None = None
+    attr_error: Callable[[Mapping[str, Any], Mapping[str, Any]], str] | None = None
 
     @cached_property
     def python_name(self) -> str:

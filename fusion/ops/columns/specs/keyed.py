@@ -15,6 +15,7 @@ import tensorflow as tf
 from fusion import ops as fused_ops
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.base.row_kernels import GATHERS
+from fusion.ops.columns.attr_errors import attr_errors
 from fusion.ops.columns.builders import columns_constants
 from fusion.ops.columns.cpu.layout import FULL as FULL_ROLE
 from fusion.ops.columns.cpu.layout import PRE as PRE_ROLE
@@ -165,6 +166,7 @@ PRE_SPEC = OpSpec(
     builder=Builder(_BUILDER, _MODULE, _constants(PRE_ROLE, PRE_ATTRS | _DIMS)),
     names=PRE.names,
     gradient=_pre_gradient,
+    attr_error=attr_errors("pre", PRE_ATTRS | _DIMS),
     is_stateful=True,
 )
 
@@ -265,5 +267,6 @@ LOOKUP_SPEC = OpSpec(
     names=GROUPED.names,
     resized=GROUPED.resized,
     gradient=_lookup_gradient,
+    attr_error=attr_errors("full", COLUMN_ATTRS),
     is_stateful=True,
 )

@@ -7,6 +7,7 @@ several, so that no op is needed to join or to split them.
 from __future__ import annotations
 
 from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.columns.attr_errors import attr_errors
 from fusion.ops.columns.builders import LOOKUP
 from fusion.ops.columns.gradients import grouped_gradient, single_gradient
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
@@ -66,6 +67,7 @@ SINGLE = OpSpec(
     names=NAME_ATTR.name,
     resized=PACKED_ATTR.name,
     gradient=single_gradient,
+    attr_error=attr_errors("full", COLUMN_ATTRS),
 )
 
 GROUPED = OpSpec(
@@ -116,4 +118,5 @@ GROUPED = OpSpec(
     names=NAMES_ATTR.name,
     resized=PACKED_ATTR.name,
     gradient=grouped_gradient,
+    attr_error=attr_errors("full", COLUMN_ATTRS),
 )

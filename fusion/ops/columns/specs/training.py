@@ -10,6 +10,7 @@ the gradient of that has distinct ids.
 from __future__ import annotations
 
 from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.columns.attr_errors import attr_errors
 from fusion.ops.columns.builders import POST_LOOKUP, POST_LOOKUP_GRAD, PRE_LOOKUP
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
 from fusion.ops.columns.specs.lookup import MATRICES
@@ -77,6 +78,7 @@ PRE = OpSpec(
     builder=PRE_LOOKUP,
     names=NAMES_ATTR.name,
     gradient=pre_gradient,
+    attr_error=attr_errors("pre", PRE_ATTRS),
 )
 
 POST = OpSpec(
