@@ -156,7 +156,7 @@ def _write_records(saved: SavedKeys, offset: int, out: BinaryIO) -> int:
 
 
 def bucket_numbers(keys: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Returns which of so many buckets keys belong to: see `cpu_ops.keys.buckets`."""
+    """Returns which of so many buckets keys belong to: see `ops.tables.cpu_kernels.buckets`."""
     value = keys.view(np.uint64)
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         value = (value ^ value >> np.uint64(33)) * np.uint64(factor)
