@@ -2,8 +2,8 @@
 
 The rules are read where a node's state is made (`columns.cpu.column_checks`), when an op's function
 is called while a graph is built (`columns.attr_errors`), and for docs/ops.md. They cover the attrs
-and what else a column has by then: its dtypes, how many boundaries, the role of its op, and whether
-that is on a GPU.
+and what else a column has by then: its dtypes, how many boundaries, whether its table is an embedding
+variable, the role of its op, and whether that is on a GPU.
 """
 
 from __future__ import annotations
@@ -176,11 +176,25 @@ _OF_LOOKUPS = (
     _rule(_UNWEIGHTED, _is("sum_order", "sequence"), _WEIGHTED, _is("T", "float16", "bfloat16")),
 )
 
+_OF_KEYED = (
+    _rule("the dim of an embedding variable must be at least 1, not {dim}", Test("dim", high=0)),
+    *(
+        _rule("an embedding variable needs sum_order segment, and no form copy", test)
+        for test in (_is("form", "copy"), _NO_SEGMENT)
+    ),
+    _rule("wrap_negative does not go with an embedding variable", _flag("wrap_negative")),
+    _rule("an embedding variable has row_format plain", _PACKED),
+)
+
 #: That it is no matrix which is copied.
 IS_LOOKUP = _is_not("form", "copy")
 
 #: The first that applies is the error.
-RULES = (*_OF_TABLES, *(Rule(rule.text, (IS_LOOKUP, *rule.tests)) for rule in _OF_LOOKUPS))
+RULES = (
+    *_OF_TABLES,
+    *(Rule(rule.text, (IS_LOOKUP, *rule.tests)) for rule in _OF_LOOKUPS),
+    *(Rule(rule.text, (_flag("keyed"), *rule.tests)) for rule in _OF_KEYED),
+)
 
 
 def broken(column: Mapping[str, Any]) -> str:

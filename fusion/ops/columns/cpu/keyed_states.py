@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fusion.cpu_ops.column_layout import COPY, SEGMENT
 from fusion.ops.columns.cpu.layout import ColumnsState, KeyedColumn, KeyedColumns, KeyedConstants
 from fusion.ops.columns.cpu.states import columns_state
 from fusion.ops.tables.cpu.layout import AccessedDtype
@@ -17,7 +16,6 @@ from fusion.runtime.registration.states import (
     attr_item,
     attr_word,
     constants_of,
-    give_up,
 )
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
 
@@ -49,8 +47,7 @@ def build_keyed_columns_state(creation: Creation) -> None:
         store(columns.table_access, k, of_tables)
         store(columns.index_access, k, of_indices)
     columns.count = count
-    if not _put_columns(creation, constants, state, columns.columns):
-        give_up(creation)
+    _put_columns(creation, constants, state, columns.columns)
 
 
 @jit
@@ -76,33 +73,13 @@ def _check(creation: Creation, constants: KeyedConstants) -> bool:
 @jit
 def _put_columns(
     creation: Creation, constants: KeyedConstants, state: ColumnsState, columns: int
-) -> bool:
-    """Writes each `KeyedColumn`; whether their dimensions are known."""
+) -> None:
+    """Writes each `KeyedColumn`."""
     keyed, trained = constants.keyed, constants.is_training
     for index in range(state.column_count):
         if attr_item(creation, keyed, index) == 0:
             continue
-        column = state.columns[index]
-        dim = column.dim
-        if dim < 1:
-            text = "column %lld: the dim of an embedding variable must be at least 1, not %lld"
-            refuse(creation, INVALID_ARGUMENT, text, index, dim)
-            return False
-        is_copy = column.id_format == COPY
-        if is_copy or column.sum_order != SEGMENT:
-            text = "column %lld: an embedding variable needs sum_order segment, and no form copy"
-            refuse(creation, INVALID_ARGUMENT, text, index)
-            return False
-        if column.wrap_negative != 0:
-            text = "column %lld: wrap_negative does not go with an embedding variable"
-            refuse(creation, INVALID_ARGUMENT, text, index)
-            return False
-        if column.row_words != 0:
-            text = "column %lld: an embedding variable has row_format plain"
-            refuse(creation, INVALID_ARGUMENT, text, index)
-            return False
         as_record(KeyedColumn, columns).index = index
         if attr_count(creation, trained) != 0:
             as_record(KeyedColumn, columns).is_training = attr_item(creation, trained, index)
         columns += 8 * KeyedColumn.SIZE
-    return True

@@ -72,6 +72,7 @@ class NodeColumn(LayoutOf, record=Column):
     sort_key: Flag
     copied: Flag
     offset: Int64
+    keyed: Flag
     T: Int64  # no attr of a column alone, nor what follows
     role: Int64  # see above
     boundaries: Int64  # how many

@@ -144,6 +144,8 @@ _KEYED_ATTRS = (
     Attr("is_training", "list(bool)", default=(), doc="see above; of no column if empty"),
 )
 
+_KEYED = {"keyed": Attr("keyed", "bool")}
+
 PRE_SPEC = OpSpec(
     name=names.GROUPED_KEYED_PRE,
     doc="GroupedEmbeddingPreLookUp, which also finds and gathers rows of embedding variables.\n\n"
@@ -166,7 +168,7 @@ PRE_SPEC = OpSpec(
     builder=Builder(_BUILDER, _MODULE, _constants(PRE_ROLE, PRE_ATTRS | _DIMS)),
     names=PRE.names,
     gradient=_pre_gradient,
-    attr_error=attr_errors("pre", PRE_ATTRS | _DIMS),
+    attr_error=attr_errors("pre", PRE_ATTRS | _DIMS | _KEYED),
     is_stateful=True,
 )
 
@@ -267,6 +269,6 @@ LOOKUP_SPEC = OpSpec(
     names=GROUPED.names,
     resized=GROUPED.resized,
     gradient=_lookup_gradient,
-    attr_error=attr_errors("full", COLUMN_ATTRS),
+    attr_error=attr_errors("full", COLUMN_ATTRS | _KEYED),
     is_stateful=True,
 )
