@@ -2,8 +2,8 @@
 
 The rules are read where a node's state is made (`columns.cpu.column_checks`), when an op's function
 is called while a graph is built (`columns.attr_errors`), and for docs/ops.md. They cover the attrs
-and what else a column has by then: its dtypes, how many boundaries, whether its table is an embedding
-variable, the role of its op, and whether that is on a GPU.
+and what else a column has by then: its dtypes, how many boundaries, the role of its op, whether its
+table is an embedding variable, and whether it is on a GPU.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def weight_gradients(
     combiner: int,
     limit: float,
 ) -> tuple[Doubles, Doubles]:
-    """As `row_gradients`, the gradient of the weights [entries]; see `bags.cpu_kernels.combine_grad`."""
+    """As `row_gradients`, the gradient of the weights [entries]; see `combine_grad`."""
     shares, entries = _shares(top, owners, weights, masked, combiner), clipped(rows, limit)[keys]
     terms = shares[owners] * entries
     grads, size = terms.sum(1), np.abs(terms).sum(1)

@@ -23,7 +23,7 @@ ALLOWED = {
 }
 GOOD = {"T": "float32", "Tids": "int64", "Trows": "int64", "boundaries": 0, "form": "dense"}
 #: What a test cannot have: a GPU, and another op.
-ELSEWHERE = ("on_gpu", "role")
+ELSEWHERE = ("on_gpu", "role", "keyed")
 
 
 def value(test: Test) -> Any:
@@ -91,3 +91,11 @@ def test_a_column_that_breaks_no_rule_becomes_a_node() -> None:
 def test_no_rule_is_said_of_what_is_not_known() -> None:
     assert broken({}) == ""
     assert broken({"form": "lengths", "sum_order": "segment"})
+
+
+def test_embedding_variables_have_rules_of_their_own() -> None:
+    known = attrs(dim=4) | {"keyed": True}
+    assert broken(known) == ""
+    assert broken(known | {"keyed": False, "dim": -1}) == ""
+    assert broken(known | {"dim": -1}).startswith("the dim of an embedding variable")
+    assert broken(known | {"wrap_negative": True}).startswith("wrap_negative does not go with")
