@@ -151,7 +151,7 @@ sys.modules["fusion"] = package
 from fusion.runtime.tensorflow import library
 {change}
 try:
-    import fusion.ops
+    import fusion.ops.registered
 except ImportError as error:
     print(tf.__version__ in str(error) or "supports" in str(error), error)
 """
