@@ -61,7 +61,7 @@ from fusion.runtime.tensorflow import executable_memory
 def refuse(): raise ImportError("not here")
 executable_memory.require = refuse
 try:
-    import fusion.ops
+    import fusion.ops.registered
 except ImportError as error:
     print(error)
 """

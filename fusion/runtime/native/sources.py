@@ -38,7 +38,12 @@ _PYC_HEAD_BYTES = 16
 _REGISTERING = frozenset({"fusion", "fusion.ops"})
 #: Imports of these bring no code: public functions of ops, for gradients; factories of kernels,
 #: which name the modules that they take kernels from as their own; what finds objects.
-_APART = frozenset({"fusion.ops", "fusion.ops.base.bodies", "fusion.runtime.native.objects"})
+_APART = frozenset(
+    {
+        *("fusion.ops", "fusion.ops.base.bodies", "fusion.ops.base.gpu_bodies"),
+        "fusion.runtime.native.objects",
+    }
+)
 #: Modules that import others by names that are computed, and make objects that name those.
 _NAMING = frozenset(
     {

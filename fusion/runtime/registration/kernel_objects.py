@@ -26,7 +26,8 @@ def kernel_recipe(
     factory, name = spec.kernels[device], kernel_name(spec, device, types, label)
     made_with = (factory, _declaration(spec), dict(types))
     compile_it = Compilation(__name__, "kernel_entry", 2, name, made_with)
-    return name, Recipe(compile_it, (factory.__module__,))
+    making = {each.__module__ for each in type(factory).__mro__} - {"builtins"}
+    return name, Recipe(compile_it, (factory.__module__, *sorted(making)))
 
 
 def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusion.ops.bags.specs.shared_args import PARTITION_SHAPES
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import AXIS_ATTR, IDS, IDS_ATTR

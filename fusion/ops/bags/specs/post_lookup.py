@@ -18,7 +18,8 @@ from fusion.ops.bags.specs.signature import (
     UNIQUE_IDXS,
     WEIGHTS,
 )
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import NO_NAN_ATTR

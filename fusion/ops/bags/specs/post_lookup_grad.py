@@ -20,7 +20,8 @@ from fusion.ops.bags.specs.signature import (
     WEIGHTS,
 )
 from fusion.ops.bags.stock import combine_entries
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
 

@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops.bags.specs.shared_args import SPARSE_IDS
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, OpSpec
 from fusion.schema import names
 from fusion.schema.attributes import IDS, IDS_ATTR

@@ -6,7 +6,8 @@ several, so that no op is needed to join or to split them.
 
 from __future__ import annotations
 
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.ops.columns.attr_errors import attr_errors
 from fusion.ops.columns.builders import LOOKUP
 from fusion.ops.columns.gradients import grouped_gradient, single_gradient

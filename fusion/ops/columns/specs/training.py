@@ -9,7 +9,8 @@ the gradient of that has distinct ids.
 
 from __future__ import annotations
 
-from fusion.ops.base.bodies import cpu_body, gpu_body
+from fusion.ops.base.bodies import cpu_body
+from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.ops.columns.attr_errors import attr_errors
 from fusion.ops.columns.builders import POST_LOOKUP, POST_LOOKUP_GRAD, PRE_LOOKUP
 from fusion.ops.columns.gradients import post_gradient, pre_gradient, second_gradient
