@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         for family in ("bags", "columns", "tables", "stores", "updates")
     },
     "fusion.ops.columns.cpu": (
-        *("layout", "given_columns", "column_checks", "states", "inputs"),
+        *("layout", "node_columns", "column_checks", "states", "inputs"),
         *("keyed_states", "keyed_variables", "tasks", "slow_path", "lookup_kernel"),
         *("unique_kernel", "gradient_kernel", "keyed_lookup_kernel", "keyed_unique_kernel"),
         *("grouped_gather_layout", "grouped_gather_state", "grouped_gather_kernel"),

@@ -1,6 +1,6 @@
-"""From the ids of a column to the rows of its table: which entries count, and where they lie.
+"""Lists the entries of a column: which ids count, and the addresses of their rows.
 
-What a column does, and what it is given, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
+What a column does, and its inputs, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
 are addresses here.
 """
 
@@ -36,7 +36,7 @@ from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32, INT64
 
 @jit
 def _put(batch: Batch, count: int, number: int, index: int) -> int:
-    """Adds an entry that counts; returns the new count, or INVALID for a bad id."""
+    """Appends an entry; returns the new count, or INVALID for an id out of bounds."""
     column, source = batch.column, batch.source
     if is_dropped(column, source, number, index):
         return count
@@ -45,8 +45,8 @@ def _put(batch: Batch, count: int, number: int, index: int) -> int:
     address = source.table + number * source.row_bytes
     batch.addresses[count] = address
     if column.use_sparse_weights != 0:
-        kind = source.table_dtype
-        _put_weight(batch, count, weight_at(source.weights, index, kind))
+        dtype = source.table_dtype
+        _put_weight(batch, count, weight_at(source.weights, index, dtype))
     return count + 1
 
 
@@ -55,18 +55,18 @@ def _list_sorted(batch: Batch, first: int, end: int) -> int:
     column, source = batch.column, batch.source
     rows = source.entry_rows
     step = source.entry_row_stride
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     for row in range(batch.count + 1):
         batch.starts[row] = 0
     changes = column.num_buckets | column.wrap_negative
-    if kind == INT64 and changes == 0:
+    if dtype == INT64 and changes == 0:
         if column.use_sparse_weights == 0:
             return list_sorted(batch, first, end)
         if source.table_dtype == FLOAT32:
             return list_sorted_weighted(batch, first, end)
     before, count = int64(0), int64(0)
     for k in range(first, end):
-        row = integer_at(rows, k * step, kind) - batch.first
+        row = integer_at(rows, k * step, dtype) - batch.first
         if row < before or row >= batch.count:
             return int64(INVALID)
         before = row
@@ -108,17 +108,17 @@ def _has_single_ids(column: ColumnAttrs, source: ColumnInputs) -> bool:
         return False
     # Of values, `ignored` is compared before they become ids.
     has_limits = column.boundary_count > 0
-    kind = column.ids_dtype
+    dtype = column.ids_dtype
     if has_limits:
-        return kind == FLOAT32 and column.use_ignored_id == 0
-    return kind in (INT32, INT64)
+        return dtype == FLOAT32 and column.use_ignored_id == 0
+    return dtype in (INT32, INT64)
 
 
 @jit
-def list_kept(batch: Batch, first: int, end: int) -> int:
+def list_unfilled(batch: Batch, first: int, end: int) -> int:
     """Lists the entries of rows that are in order, without those that fill empty rows.
 
-    The start of a row behind an empty one may be 0 instead of where it is.
+    The start of a row after an empty one may be 0.
 
     Args:
       first, end: the elements of the rows, see `element_range`.
@@ -147,7 +147,7 @@ def list_entries(batch: Batch, first: int, end: int) -> int:
         if batch.column.boundary_count > 0:
             return list_single_buckets(batch)
         return list_single_ids(batch)
-    count = list_kept(batch, first, end)
+    count = list_unfilled(batch, first, end)
     return _filled(batch, count) if count >= 0 else count
 
 
@@ -159,26 +159,26 @@ def list_unsorted(batch: Batch, order: Words) -> int:
       batch: what to list; its starts must hold one more.
       order: scratch, int64 [nnz].
     """
-    count = list_kept_unsorted(batch, order)
+    count = list_unfilled_unsorted(batch, order)
     return _filled(batch, count) if count >= 0 else count
 
 
 @jit
-def list_kept_unsorted(batch: Batch, order: Words) -> int:
+def list_unfilled_unsorted(batch: Batch, order: Words) -> int:
     """As `list_unsorted`, without the entries that fill empty rows."""
     column = batch.column
     source = batch.source
     starts = batch.starts
     rows = source.entry_rows
     step = source.entry_row_stride
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     for row in range(batch.count + 2):
         starts[row] = 0
     for turn in range(2):
         for k in range(source.id_count):
             if is_dropped(column, source, id_at(column, source, k, 0), k):
                 continue
-            row = integer_at(rows, k * step, kind)
+            row = integer_at(rows, k * step, dtype)
             if row < 0 or row >= batch.count:
                 return int64(INVALID)
             # Counted one further on, so that in the end each row's start stands in its place.
@@ -212,16 +212,16 @@ def split_range(column: ColumnAttrs, source: ColumnInputs, first: int, count: in
 
 @jit
 def element_range(column: ColumnAttrs, source: ColumnInputs, first: int, count: int) -> Any:
-    """The first of the elements of some rows, and the one behind the last; (0, -1) if wrong."""
+    """The element range [first, end) of some rows; (0, -1) if the rows are invalid."""
     if column.id_format in (DENSE, ROW_SPLITS, LISTED):
         return split_range(column, source, first, count)
     rows = source.entry_rows
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     total = source.id_count
     step = source.entry_row_stride
-    start = int64(0) if first == 0 else lower_bound(rows, step, kind, total, first)
+    start = int64(0) if first == 0 else lower_bound(rows, step, dtype, total, first)
     is_last = first + count == source.batch_size
-    end = total if is_last else lower_bound(rows, step, kind, total, first + count)
+    end = total if is_last else lower_bound(rows, step, dtype, total, first + count)
     return start, max(start, end)
 
 
@@ -234,12 +234,12 @@ def _put_weight(batch: Batch, index: int, weight: float) -> None:
 
 
 @jit
-def lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
-    """The number of entries before a row, if entries are sorted."""
+def lower_bound(rows: int, step: int, dtype: int, count: int, row: int) -> int:
+    """The number of sorted entries before a row: a binary search."""
     low, high = int64(0), count
     while low < high:
         middle = (low + high) // 2
-        if integer_at(rows, middle * step, kind) < row:
+        if integer_at(rows, middle * step, dtype) < row:
             low = middle + 1
         else:
             high = middle
@@ -248,7 +248,7 @@ def lower_bound(rows: int, step: int, kind: int, count: int, row: int) -> int:
 
 @jit
 def _filled(batch: Batch, count: int) -> int:
-    """Gives rows without entries one, if they need it; returns the number of entries or INVALID.
+    """Fills rows without entries, if the column asks for it; returns the entry count or INVALID.
 
     Where no row has more than one, an empty row gets a row of zeros: then all have exactly one, and
     a kernel need not look.
@@ -278,7 +278,7 @@ def _filled(batch: Batch, count: int) -> int:
 
 @jit
 def _insert(batch: Batch, count: int, empty: int, address: int) -> int:
-    """Gives each row without entries one that lies at an address; moves the others behind it."""
+    """Inserts an entry at an address into each row without entries; moves later ones back."""
     weighted = batch.column.use_sparse_weights != 0
     is_double = batch.source.table_dtype == FLOAT64
     source, target = count, count + empty

@@ -1,6 +1,6 @@
-"""The elements of a column: their ids and weights, from whatever dtype they come in.
+"""Reads the elements of a column: ids and weights of any dtype.
 
-What a column does, and what it is given, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
+What a column does, and its inputs, its *source*: see `ColumnAttrs` and `ColumnInputs`; both
 are addresses here.
 """
 
@@ -50,11 +50,11 @@ _narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 
 
 @jit
-def integer_at(address: int, index: int, kind: int) -> int:
-    """The int32 or int64 at an index."""
+def integer_at(address: int, index: int, dtype: int) -> int:
+    """The element at an index of an array of int32 or int64, widened to int64."""
     return (
         load_as(address, index, np.int64)
-        if kind == INT64
+        if dtype == INT64
         else int64(load_as(address, index, np.int32))
     )
 
@@ -85,15 +85,15 @@ def _counter(stored: str, dtype: type) -> Any:
 
     @jit
     def bucket(value: Any, limits: int, count: int) -> int:
-        first, left = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
-        largest = limits + 4 * LIMIT_BLOCK * left
-        while left > LIMIT_BLOCK:
-            half = left // 2
+        first, block_count = int64(0), (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
+        largest = limits + 4 * LIMIT_BLOCK * block_count
+        while block_count > LIMIT_BLOCK:
+            half = block_count // 2
             if not value < dtype(load_as(largest, first + half - 1, np.float32)):
                 first += half
-            left -= half
-        if left > 1:
-            first += min(count_block(value, largest + 4 * first), left - 1)
+            block_count -= half
+        if block_count > 1:
+            first += min(count_block(value, largest + 4 * first), block_count - 1)
         inside = count_block(value, limits + 4 * LIMIT_BLOCK * first)
         return min(first * LIMIT_BLOCK + inside, count)
 
@@ -104,24 +104,24 @@ bucket32, bucket64 = _counter("float32", np.float32), _counter("float64", np.flo
 
 
 @jit
-def _bucket_at(address: int, index: int, kind: int, limits: int, count: int) -> int:
+def _bucket_at(address: int, index: int, dtype: int, limits: int, count: int) -> int:
     """The bucket of a value, as stock's Bucketize has it: integers are rounded to float32."""
-    if kind == FLOAT64:
+    if dtype == FLOAT64:
         return bucket64(load_as(address, index, np.float64), limits, count)
-    if kind == FLOAT32:
+    if dtype == FLOAT32:
         return bucket32(load_as(address, index, np.float32), limits, count)
-    return bucket32(np.float32(integer_at(address, index, kind)), limits, count)
+    return bucket32(np.float32(integer_at(address, index, dtype)), limits, count)
 
 
 @jit
 def id_at(column: ColumnAttrs, source: ColumnInputs, index: int, position: int) -> int:
     """The id of an element: its index among all, and its position in its row."""
-    ids, kind = source.ids, column.ids_dtype
+    ids, dtype = source.ids, column.ids_dtype
     count = column.boundary_count
     if count > 0:
-        number = _bucket_at(ids, index, kind, source.boundaries, count)
+        number = _bucket_at(ids, index, dtype, source.boundaries, count)
     else:
-        number = integer_at(ids, index, kind)
+        number = integer_at(ids, index, dtype)
     number += position * column.column_stride
     buckets = column.num_buckets
     if buckets > 0 and (number < 0 or number >= buckets):
@@ -141,33 +141,33 @@ def first_element(column: ColumnAttrs, source: ColumnInputs, row: int) -> int:
 
 @jit
 def is_ignored(column: ColumnAttrs, source: ColumnInputs, index: int) -> bool:
-    """Whether an element stands for no entry, by its value."""
+    """Whether an element has the ignored id."""
     if column.use_ignored_id == 0:
         return False
-    kind = column.ids_dtype
-    if kind == FLOAT32:
+    dtype = column.ids_dtype
+    if dtype == FLOAT32:
         return load_as(source.ids, index, np.float32) == np.float32(column.ignored_id)
-    if kind == FLOAT64:
+    if dtype == FLOAT64:
         return load_as(source.ids, index, np.float64) == np.float64(column.ignored_id)
-    return integer_at(source.ids, index, kind) == column.ignored_id
+    return integer_at(source.ids, index, dtype) == column.ignored_id
 
 
 @jit
-def weight_at(address: int, index: int, kind: int) -> float:
-    """A weight as a double, exactly."""
-    if kind == FLOAT32:
+def weight_at(address: int, index: int, dtype: int) -> float:
+    """The weight at an index, exactly, as a double."""
+    if dtype == FLOAT32:
         return np.float64(load_as(address, index, np.float32))
-    if kind == FLOAT64:
+    if dtype == FLOAT64:
         return load_as(address, index, np.float64)
     bits = load_as(address, index, np.uint16)
-    if kind == FLOAT16:
+    if dtype == FLOAT16:
         return np.float64(_widen_float16(bits))
     return np.float64(_widen_bfloat16(bits))
 
 
 @jit
 def is_dropped(column: ColumnAttrs, source: ColumnInputs, number: int, index: int) -> bool:
-    """Whether an element is no entry, for its id or its weight."""
+    """Whether an element is dropped because of its id or its weight."""
     if number < 0 and column.prune != 0:
         return True
     if column.use_sparse_weights == 0 or column.prune_sparse_weights == 0:
@@ -177,25 +177,25 @@ def is_dropped(column: ColumnAttrs, source: ColumnInputs, number: int, index: in
 
 
 @jit
-def put_weight(address: int, index: int, weight: float, kind: int) -> None:
-    """Writes a weight, rounded to the dtype."""
-    if kind == FLOAT32:
+def put_weight(address: int, index: int, weight: float, dtype: int) -> None:
+    """Writes a weight, rounded to its dtype."""
+    if dtype == FLOAT32:
         store_as(address, index, np.float32(weight), np.float32)
-    elif kind == FLOAT64:
+    elif dtype == FLOAT64:
         store_as(address, index, np.float64(weight), np.float64)
-    elif kind == FLOAT16:
+    elif dtype == FLOAT16:
         store_as(address, index, _narrow_float16(np.float32(weight)), np.uint16)
     else:
         store_as(address, index, _narrow_bfloat16(np.float32(weight)), np.uint16)
 
 
 @jit
-def integer_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
-    """The id of an element that is just that."""
-    return integer_at(ids, index, kind)
+def integer_id(ids: int, dtype: int, limits: int, count: int, index: int) -> int:
+    """The id of an element that is an integer id."""
+    return integer_at(ids, index, dtype)
 
 
 @jit
-def bucket_id(ids: int, kind: int, limits: int, count: int, index: int) -> int:
+def bucket_id(ids: int, dtype: int, limits: int, count: int, index: int) -> int:
     """The id of an element that is a float32, its bucket among `count` limits."""
     return bucket32(load_as(ids, index, np.float32), limits, count)

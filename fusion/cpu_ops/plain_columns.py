@@ -29,7 +29,7 @@ def _listing_sorted(weighted: bool) -> Any:
         rows = as_words(source.entry_rows)
         step = source.entry_row_stride
         ids = source.ids
-        kind, weights = column.ids_dtype, source.weights
+        dtype, weights = column.ids_dtype, source.weights
         table, table_rows = source.table, source.table_rows
         row_bytes = source.row_bytes
         dropped = int64(0) if column.prune != 0 else int64(np.iinfo(np.int64).min)
@@ -37,7 +37,7 @@ def _listing_sorted(weighted: bool) -> Any:
         before, count = int64(0), int64(0)
         for k in range(first, end):
             row = rows[k * step] - batch.first
-            number = integer_at(ids, k, kind)
+            number = integer_at(ids, k, dtype)
             if row < before or row >= batch.count:
                 return int64(INVALID)
             before = row
@@ -64,15 +64,15 @@ list_sorted, list_sorted_weighted = _listing_sorted(weighted=False), _listing_so
 
 @jit
 def _list_all(batch: Batch, first: int, end: int) -> bool:
-    """Lists all elements, without a look at the rows; returns whether all are in the table."""
+    """Lists all elements, ignoring rows; returns whether all ids are in the table."""
     column, source = batch.column, batch.source
     ids = source.ids
-    kind = column.ids_dtype
+    dtype = column.ids_dtype
     addresses = batch.addresses
     table, table_rows = source.table, source.table_rows
     row_bytes, inside = source.row_bytes, int64(-1)
     for k in range(first, end):
-        number = integer_at(ids, k, kind)
+        number = integer_at(ids, k, dtype)
         # The first is negative unless the id is, the second unless it is too large.
         inside &= ~number & (number - table_rows)
         addresses[k - first] = table + number * row_bytes
@@ -83,7 +83,7 @@ def _list_all(batch: Batch, first: int, end: int) -> bool:
 def list_rows(batch: Batch, first: int, last: int) -> int:
     """Lists rows that are dense or have splits, without weights."""
     column, source = batch.column, batch.source
-    ids, kind = source.ids, column.ids_dtype
+    ids, dtype = source.ids, column.ids_dtype
     addresses, starts = batch.addresses, batch.starts
     table, table_rows = source.table, source.table_rows
     row_bytes = source.row_bytes
@@ -106,7 +106,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
             starts[row + 1] = end - first
             continue
         for k in range(start, end):
-            number = integer_at(ids, k, kind)
+            number = integer_at(ids, k, dtype)
             if may_ignore and number == ignored:
                 continue
             number += (k - start) * stride
@@ -127,14 +127,14 @@ def _listing_singles(id_of: Any) -> Any:
     """A jitted function (batch) that lists rows with one id each; see `_has_single_ids`.
 
     Args:
-      id_of: a jitted function (ids, kind, limits, number of limits, index) -> an element's id.
+      id_of: a jitted function (ids, dtype, limits, number of limits, index) -> an element's id.
     """
 
     @jit
     def list_singles(batch: Batch) -> int:
         column, source = batch.column, batch.source
         ids = source.ids
-        kind = column.ids_dtype
+        dtype = column.ids_dtype
         limits = source.boundaries
         limit_count, first = column.boundary_count, batch.first
         addresses, starts = batch.addresses, batch.starts
@@ -148,7 +148,7 @@ def _listing_singles(id_of: Any) -> Any:
         may_ignore = column.use_ignored_id != 0
         wrapped = table_rows if column.wrap_negative != 0 else int64(0)
         for row in range(batch.count):
-            number = id_of(ids, kind, limits, limit_count, first + row)
+            number = id_of(ids, dtype, limits, limit_count, first + row)
             address = table + number * row_bytes
             is_ignored = may_ignore and number == ignored
             if buckets > 0 and not 0 <= number < buckets:

@@ -44,7 +44,7 @@ class RowOps(NamedTuple):
 
 @cache
 def row_ops(stored: str, row_format: str, lanes: int, count: int) -> RowOps:
-    """Those on tiles of `count` vectors of `lanes` elements.
+    """The `RowOps` for tiles of `count` vectors of `lanes` elements.
 
     Args:
       stored: the dtype of the table, float32 if its rows are packed.
@@ -59,7 +59,7 @@ def row_ops(stored: str, row_format: str, lanes: int, count: int) -> RowOps:
 
 
 def _as_dtype(stored: str, lanes: int, count: int) -> RowOps:
-    """Those for rows of elements that lie side by side, as one of the dtypes."""
+    """The `RowOps` for unpacked rows of one of the dtypes."""
     ops, item = tile_ops(stored, lanes, count), DTYPES[stored].item_bytes
     load_tile, prefetch_tile = ops.load, ops.prefetch
 
@@ -75,12 +75,12 @@ def _as_dtype(stored: str, lanes: int, count: int) -> RowOps:
 
 
 def _load(row_format: str, lanes: int, count: int) -> Any:
-    """Loads numbers that have a scale and an offset."""
-    kind, vector = TileType(types.float32, lanes, count), ir.VectorType(_FLOAT, lanes)
+    """An intrinsic that loads a tile of quantized numbers and applies scale and offset."""
+    tile_type, vector = TileType(types.float32, lanes, count), ir.VectorType(_FLOAT, lanes)
     words = ir.VectorType(ir.IntType(32), lanes)
     numbers_at = _bytes if row_format == "int8" else _halves
 
-    @instruction(kind(types.int64, types.int64, types.int64))
+    @instruction(tile_type(types.int64, types.int64, types.int64))
     def load(builder: Any, row: Any, first: Any, last: Any) -> Any:
         scale, offset = (
             splat(builder, _number(builder, row, place, _FLOAT, 4), vector) for place in (0, 4)
@@ -99,10 +99,10 @@ def _load(row_format: str, lanes: int, count: int) -> Any:
     return load
 
 
-def _number(builder: Any, address: Any, place: Any, kind: Any, alignment: int) -> Any:
-    """Loads a number, or a vector, some bytes behind an address."""
+def _number(builder: Any, address: Any, place: Any, number_type: Any, alignment: int) -> Any:
+    """Loads a number, or a vector, at a byte offset from an address."""
     place = ir.Constant(_WORD, place) if isinstance(place, int) else place
-    pointer = builder.inttoptr(builder.add(address, place), kind.as_pointer())
+    pointer = builder.inttoptr(builder.add(address, place), number_type.as_pointer())
     return unaligned(builder.load(pointer), alignment)
 
 
@@ -131,8 +131,8 @@ def _halves(builder: Any, row: Any, first: Any, lanes: int, is_last: bool) -> An
     if is_last:
         # The same bytes, or the next: what is read ends with the last element's byte.
         place = builder.lshr(builder.add(first, one), one)
-        behind = _lower(builder, _number(builder, numbers, place, pairs, 1))
-        even, odd = builder.select(is_odd, odd, even), builder.select(is_odd, behind, odd)
+        next_even = _lower(builder, _number(builder, numbers, place, pairs, 1))
+        even, odd = builder.select(is_odd, odd, even), builder.select(is_odd, next_even, odd)
     mask = [lane // 2 + lane % 2 * (lanes // 2) for lane in range(lanes)]
     order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), mask)
     return builder.shuffle_vector(even, odd, order)
@@ -147,7 +147,7 @@ def _upper(builder: Any, pairs: Any) -> Any:
 
 
 def _prefetch(row_format: str, elements: int) -> Any:
-    """Asks for scale, offset and a tile of numbers, on whatever lines a row lies."""
+    """Prefetches scale, offset and a tile of numbers, on all cache lines of a row."""
     size = elements if row_format == "int8" else (elements + 1) // 2
     level, halved = prefetch_level(size), int(row_format == "int4")
 

@@ -60,20 +60,20 @@ class _Arithmetic(AbstractTemplate):
     """An operator between tiles, or between one and a number."""
 
     def generic(self, args: Any, kws: Any) -> Any:
-        kinds = {kind for kind in args if isinstance(kind, TileType)}
-        if len(kinds) != 1 or len(args) != 2:
+        tile_types = {tile_type for tile_type in args if isinstance(tile_type, TileType)}
+        if len(tile_types) != 1 or len(args) != 2:
             return None
-        (kind,) = kinds
-        fits = all(arg in (kind, kind.element) for arg in args)
-        return signature(kind, *args) if fits else None
+        (tile_type,) = tile_types
+        fits = all(arg in (tile_type, tile_type.element) for arg in args)
+        return signature(tile_type, *args) if fits else None
 
 
 def _define(operation: Any, instruction: str) -> None:
     """Makes an operator do what an LLVM instruction does to each vector."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = sig.return_type
-        array = context.get_value_type(kind)
+        tile_type = sig.return_type
+        array = context.get_value_type(tile_type)
 
         def side(place: int, index: int) -> Any:
             if isinstance(sig.args[place], TileType):
@@ -81,14 +81,14 @@ def _define(operation: Any, instruction: str) -> None:
             return splat(builder, args[place], array.element)
 
         result = ir.Constant(array, ir.Undefined)
-        for index in range(kind.count):
+        for index in range(tile_type.count):
             value = getattr(builder, instruction)(side(0, index), side(1, index))
             result = builder.insert_value(result, value, index)
         return result
 
     infer_global(operation)(type(operation.__name__, (_Arithmetic,), {"key": operation}))
-    for kinds in ((TileType, TileType), (TileType, types.Float), (types.Float, TileType)):
-        lower_builtin(operation, *kinds)(codegen)
+    for operand_types in ((TileType, TileType), (TileType, types.Float), (types.Float, TileType)):
+        lower_builtin(operation, *operand_types)(codegen)
 
 
 _define(operator.add, "fadd")
@@ -172,12 +172,12 @@ def tile_ops(stored: str, lanes: int, count: int) -> TileOps:
 
 
 class _Maker:
-    """Makes the intrinsics for one kind of tiles."""
+    """Makes the intrinsics for one type of tiles."""
 
     def __init__(self, stored: str, lanes: int, count: int) -> None:
         self.stored, self.lanes, self.count = stored, lanes, count
         self.element, compute = _compute(stored)
-        self.kind = TileType(self.element, lanes, count)
+        self.tile_type = TileType(self.element, lanes, count)
         self.vector = ir.VectorType(compute, lanes)
         self.array = ir.ArrayType(self.vector, count)
         self.size = DTYPES[stored].item_bytes
@@ -189,7 +189,7 @@ class _Maker:
         return builder.add(address, builder.mul(last, ir.Constant(_WORD, self.size)))
 
     def load(self) -> Any:
-        @instruction(self.kind(types.int64, types.int64))
+        @instruction(self.tile_type(types.int64, types.int64))
         def load(builder: Any, address: Any, last: Any) -> Any:
             result = ir.Constant(self.array, ir.Undefined)
             for index in range(self.count):
@@ -201,7 +201,7 @@ class _Maker:
         return load
 
     def store(self, *, is_streamed: bool) -> Any:
-        @instruction(types.void(types.int64, types.int64, self.kind))
+        @instruction(types.void(types.int64, types.int64, self.tile_type))
         def store(builder: Any, address: Any, last: Any, tile: Any) -> None:
             for index in range(self.count):
                 value = builder.extract_value(tile, index)
@@ -213,7 +213,7 @@ class _Maker:
         return store
 
     def zero(self) -> Any:
-        @instruction(self.kind())
+        @instruction(self.tile_type())
         def zero(builder: Any) -> Any:
             return ir.Constant(self.array, None)
 
@@ -241,7 +241,7 @@ def prefetch_level(size: int) -> int:
     return 3 if size <= _LINE else 2
 
 
-#: So many sums of squares are kept side by side.
+#: Sums of squares that are added up in parallel.
 SUMS = 8
 _SUMS = TileType(types.float64, SUMS, 1)
 _DOUBLES = ir.VectorType(ir.DoubleType(), SUMS)
@@ -256,18 +256,18 @@ def no_squares(builder: Any) -> Any:
 def square_adder(stored: str = "") -> Any:
     """An intrinsic (sums, address, place, dtype) -> the sums, of `SUMS` elements more.
 
-    These are at that place of a row and the next ones, stored as dtype, or as `stored` if given.
+    These start at that place of a row, and are stored as `stored`, or as dtype if that is "".
     """
 
     @intrinsic
     def add_squares(typingctx: Any, sums: Any, address: Any, place: Any, dtype: Any) -> Any:
-        kind = stored or str(dtype.dtype)
+        dtype_name = stored or str(dtype.dtype)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            offset = builder.mul(args[2], ir.Constant(_WORD, DTYPES[kind].item_bytes))
-            vector = ir.VectorType(_compute(kind)[1], SUMS)
-            values = _load(builder, builder.add(args[1], offset), kind, vector)
-            if DTYPES[kind].compute != "float64":
+            offset = builder.mul(args[2], ir.Constant(_WORD, DTYPES[dtype_name].item_bytes))
+            vector = ir.VectorType(_compute(dtype_name)[1], SUMS)
+            values = _load(builder, builder.add(args[1], offset), dtype_name, vector)
+            if DTYPES[dtype_name].compute != "float64":
                 values = builder.fpext(values, _DOUBLES)
             before = builder.extract_value(args[0], 0)
             after = builder.fadd(before, builder.fmul(values, values))
@@ -393,12 +393,12 @@ def fence(builder: Any) -> None:
 
 @instruction(types.void(types.int64))
 def prefetch_line(builder: Any, address: Any) -> None:
-    """(address) -> None; asks for a line to be brought near."""
+    """(address) -> None; prefetches a line."""
     emit_prefetch(builder, address, False, 3)
 
 
 def emit_prefetch(builder: Any, address: Any, for_writing: bool, level: int) -> None:
-    """In code generation: asks for a line to be brought as far as a level of caches."""
+    """In code generation: prefetches a line into a level of caches."""
     pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(

@@ -17,7 +17,7 @@ from fusion.data.schema import Column, Form
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows.
+    """Rows of a few batches, by column.
 
     Attributes:
         columns: of each column what `columns.Rows` says.
@@ -29,10 +29,10 @@ class Chunk:
 
     def arrays(self) -> list[Array]:
         """Those of all columns: the rows, or of lists the values and the offsets."""
-        found: list[Array] = []
+        result: list[Array] = []
         for rows in self.columns:
-            found += rows if isinstance(rows, tuple) else [rows]
-        return found
+            result += rows if isinstance(rows, tuple) else [rows]
+        return result
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Rows `start` to `stop`, without a copy of them."""
@@ -78,34 +78,34 @@ def cut(chunks: Iterable[Chunk], division: Division, start: int = 0) -> Iterator
     Yields:
         Chunks of some batches, which all have the same number of rows, and how many batches.
     """
-    left = division.batches - start
+    remaining = division.batches - start
     position = begin = division.begin(start)
-    held: list[Chunk] = []
+    pending: list[Chunk] = []
     for chunk in chunks:
         stop = position + chunk.rows
-        ends = division.ends(position, stop)[:left]
-        left -= len(ends)
-        if held and len(ends):
+        ends = division.ends(position, stop)[:remaining]
+        remaining -= len(ends)
+        if pending and len(ends):
             begin = int(ends[0])
-            yield joined([*held, chunk.slice(0, begin - position)]), 1
-            held, ends = [], ends[1:]
+            yield joined([*pending, chunk.slice(0, begin - position)]), 1
+            pending, ends = [], ends[1:]
         for rows, batches in groupby(np.diff(ends, prepend=begin).tolist()):
             count = len([*batches])
             end = begin + rows * count
             yield chunk.slice(begin - position, end - position), count
             begin = end
-        if not left:
+        if not remaining:
             return
         if begin < stop:
-            held.append(chunk.slice(max(begin - position, 0), chunk.rows))
+            pending.append(chunk.slice(max(begin - position, 0), chunk.rows))
         position = stop
-    if held and not division.drop_last:
-        yield joined(held), 1
+    if pending and not division.drop_last:
+        yield joined(pending), 1
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What batches are like.
+    """The structure of batches.
 
     Attributes:
         columns: of the files.
@@ -148,22 +148,22 @@ class Layout:
         if not lists:
             return tf.data.Dataset.from_tensor_slices(self._structure(dense))
 
-        def with_lists(batch: tf.Tensor, found: dict[str, tf.Tensor]) -> Any:
+        def with_lists(batch: tf.Tensor, batch_columns: dict[str, tf.Tensor]) -> Any:
             for column, values, offsets in lists.values():
                 size = (tf.size(offsets, tf.int64) - 1) // count
                 own = offsets[batch * size : (batch + 1) * size + 1]
                 own.set_shape([None if self.rows is None else self.rows + 1])
-                found |= _lists(column, values[own[0] : own[-1]], own - own[0])
-            return self._structure(found)
+                batch_columns |= _lists(column, values[own[0] : own[-1]], own - own[0])
+            return self._structure(batch_columns)
 
         return tf.data.Dataset.from_tensor_slices((tf.range(count), dense)).map(with_lists)
 
-    def _structure(self, found: dict[str, tf.Tensor]) -> Any:
+    def _structure(self, columns: dict[str, tf.Tensor]) -> Any:
         """Features and labels."""
-        labels = tuple(found.pop(name) for name in self.label_names)
+        labels = tuple(columns.pop(name) for name in self.label_names)
         if not labels:
-            return found
-        return found, labels[0] if len(labels) == 1 else labels
+            return columns
+        return columns, labels[0] if len(labels) == 1 else labels
 
 
 def _lists(column: Column, values: tf.Tensor, offsets: tf.Tensor) -> dict[str, tf.Tensor]:

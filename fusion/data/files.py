@@ -21,7 +21,7 @@ _BUFFER = 1 << 20
 
 
 class DataError(ValueError):
-    """Data that cannot be read as asked; the message names the file and the column."""
+    """Data cannot be read as requested; the message names the file and the column."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ def _errors_of(path: str) -> Iterator[None]:
 
 
 def find_files(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[Location]:
-    """The files of paths, in the order given; those of a glob or folder in that of their names.
+    """The files of paths, in the order of the paths; those of a glob or folder sorted by name.
 
     Args:
-        paths: files, globs, folders (of which the files that end in .parquet are taken, and those
+        paths: files, globs, folders (of which the files that end in .parquet are read, and those
             of folders in them whose names are a key and a value), or URLs of any of them, for which
             fsspec is needed.
         storage_options: for fsspec's filesystem.
@@ -132,16 +132,16 @@ def find_files(paths: Paths, storage_options: Mapping[str, Any] | None = None) -
         DataError: a path is no file, or there is none in a folder or of a glob.
         ImportError: a path is a URL, and fsspec is not installed.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    if not given:
+    path_list = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+    if not path_list:
         raise DataError("paths: there is none")
-    found = []
-    for path in [os.fspath(one) for one in given]:
+    locations = []
+    for path in [os.fspath(one) for one in path_list]:
         if "://" in path and not path.startswith("file://"):
-            found += _in_url(path, storage_options or {})
+            locations += _in_url(path, storage_options or {})
         else:
-            found += _in_path(path.removeprefix("file://"))
-    return found
+            locations += _in_path(path.removeprefix("file://"))
+    return locations
 
 
 def _in_path(path: str) -> list[Location]:
@@ -175,13 +175,13 @@ def _in_url(url: str, storage_options: Mapping[str, Any]) -> list[Location]:
 def _of_folder(filesystem: Any, folder: str, path: str) -> list[str]:
     names, others = list[str](), list[str]()
     start = len(folder.rstrip("/")) + 1
-    for found in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
-        if found.type == pafs.FileType.Directory or not found.base_name.endswith(".parquet"):
+    for entry in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
+        if entry.type == pafs.FileType.Directory or not entry.base_name.endswith(".parquet"):
             continue
-        *folders, name = found.path[start:].split("/")
+        *folders, name = entry.path[start:].split("/")
         if name.startswith((".", "_")):
             continue
-        (names if all(map(is_partition, folders)) else others).append(found.path)
+        (names if all(map(is_partition, folders)) else others).append(entry.path)
     if not names:
         inside = f"; {min(others)} is in a folder that is not called KEY=VALUE" if others else ""
         raise DataError(f"{path}: no file in it ends in .parquet{inside}")

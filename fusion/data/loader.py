@@ -79,7 +79,7 @@ class ParquetLoader(tf.data.Dataset):
 
         Args:
             paths: files, globs, folders, or URLs that fsspec knows. Folders may have partitions in
-                them, `day=3/part.parquet`, whose keys are columns if they are asked for.
+                them, `day=3/part.parquet`, whose keys are columns if they are requested.
             batch_size: rows of a batch, of each replica.
             label_names: columns that are labels.
             cat_names: columns that are ids or strings.
@@ -177,7 +177,7 @@ class ParquetLoader(tf.data.Dataset):
         return next(iter(self._pipeline(lambda: epoch)))
 
     def resume(self, epoch: int, batch: int = 0) -> tf.data.Dataset:
-        """The rest of an epoch, from a batch on; the loader goes on with the epoch behind it.
+        """The rest of an epoch, from a batch on; the loader continues with the next epoch.
 
         Raises:
             ValueError: there is no such batch.
@@ -193,7 +193,7 @@ class ParquetLoader(tf.data.Dataset):
             return self.epoch - 1
 
     def _pipeline(self, epoch: Callable[[], int], start: int = 0) -> tf.data.Dataset:
-        """Batches of the epoch that is given to each iteration, from batch `start` on."""
+        """Batches of the epoch of each iteration, from batch `start` on."""
         rows = self._division.batch_size if self._division.drop_last else None
         layout = Layout(self.columns, self._label_names, rows)
         chunks = tf.data.Dataset.from_generator(
@@ -230,12 +230,12 @@ class ParquetLoader(tf.data.Dataset):
             tf.numpy_function(begin, [number], [])
             return number
 
-        def behind(_: tf.Tensor, chunk: Any) -> Any:
+        def after(_: tf.Tensor, chunk: Any) -> Any:
             tf.numpy_function(end, [], [])
             return chunk
 
-        # What is zipped is asked for one after the other.
-        return tf.data.Dataset.zip((tf.data.Dataset.counter().map(before), chunks)).map(behind)
+        # Zipped datasets are iterated one after the other.
+        return tf.data.Dataset.zip((tf.data.Dataset.counter().map(before), chunks)).map(after)
 
     def _tensors(self, epoch: int, start: int) -> Iterator[tuple[Array | int, ...]]:
         """The tensors of chunks of whole batches, and how many batches."""
@@ -253,19 +253,19 @@ class ParquetLoader(tf.data.Dataset):
             order = np.random.default_rng([self.seed, epoch]).permutation(len(parts))
             parts = [parts[place] for place in order]
         self.num_rows_processed = 0
-        left = begin
+        rows_to_skip = begin
         for number, part in enumerate(chunks_of(parts, self._parts_per_chunk, self._division)):
             rows = sum(map(len, part))
-            if rows <= left and not self._may_lose_rows:
-                left -= rows
+            if rows <= rows_to_skip and not self._may_lose_rows:
+                rows_to_skip -= rows
                 continue
             chunk = self._reader.read(part, self._order(epoch, rank, number))
             self.num_rows_processed += chunk.rows
             if self._progress is not None:
                 self._progress(self.num_rows_processed, self.num_rows)
-            if left < chunk.rows:
-                yield chunk.slice(left, chunk.rows)
-            left = max(left - chunk.rows, 0)
+            if rows_to_skip < chunk.rows:
+                yield chunk.slice(rows_to_skip, chunk.rows)
+            rows_to_skip = max(rows_to_skip - chunk.rows, 0)
 
     def _order(self, *key: int) -> Callable[[int], Array] | None:
         if not self._shuffle:

@@ -1,4 +1,4 @@
-"""Opens files that have the columns asked for; nothing of TensorFlow runs."""
+"""Opens files and checks that they have the requested columns; nothing of TensorFlow runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def columns_of(
 
 
 def tensor_dtypes(dtypes: Mapping[str, tf.DType] | None) -> dict[str, tf.DType]:
-    """The dtypes that are asked for, by column, of whatever TensorFlow takes for one."""
+    """The requested dtypes, by column, from anything that TensorFlow takes for one."""
     return {name: tf.as_dtype(dtype) for name, dtype in (dtypes or {}).items()}
 
 
@@ -53,7 +53,7 @@ def open_files(
     request: Request,
     skip: Callable[[Skipped], None] | None = None,
 ) -> tuple[list[File], tuple[Column, ...]]:
-    """The files that have the columns asked for, and these.
+    """The files that have the requested columns, and these columns.
 
     Args:
         locations: of files.
@@ -74,20 +74,20 @@ def open_files(
     files, reason = list[File](), ""
     columns: dict[str, _Seen] = {}
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        for location, found in zip(locations, pool.map(footer, locations), strict=True):
+        for location, outcome in zip(locations, pool.map(footer, locations), strict=True):
             try:
-                if isinstance(found, DataError):
-                    raise found
-                own = request.columns_of(found.path, found.schema)
-                columns = {column.name: _merged(columns, column, found) for column in own}
+                if isinstance(outcome, DataError):
+                    raise outcome
+                own = request.columns_of(outcome.path, outcome.schema)
+                columns = {column.name: _merged(columns, column, outcome) for column in own}
             except DataError as error:
                 reason = reason or str(error)
                 if skip is None:
                     raise
-                rows = None if isinstance(found, DataError) else sum(found.rows)
+                rows = None if isinstance(outcome, DataError) else sum(outcome.rows)
                 skip(Skipped(location.path, rows, str(error)))
                 continue
-            files.append(found)
+            files.append(outcome)
     if not files:
         raise DataError(f"no file can be read: {reason}")
     return files, tuple(
@@ -99,14 +99,14 @@ def open_files(
 def roles_of(
     label_names: Sequence[str], cat_names: Sequence[str], cont_names: Sequence[str]
 ) -> dict[str, Role]:
-    """What columns are, by their names."""
+    """The role of each column, by its name."""
     roles: dict[str, Role] = {}
-    given = (
+    names_by_role = (
         (Role.CATEGORICAL, cat_names),
         (Role.CONTINUOUS, cont_names),
         (Role.LABEL, label_names),
     )
-    for role, names in given:
+    for role, names in names_by_role:
         if isinstance(names, str):
             raise ValueError(f"{role.value} must be a list of names, got {names!r}")
         for name in names:
@@ -127,8 +127,10 @@ def _merged(columns: Mapping[str, _Seen], column: Column | Nulls, file: File) ->
     before, first = columns.get(column.name, (column, file))
     both = merged(before, column)
     if both is None:
-        kinds = (one.schema.field(column.name).type for one in (file, first))
+        data_types = (one.schema.field(column.name).type for one in (file, first))
         raise DataError(
-            "{}: column {} has {}, but {} in {}".format(file.path, column.name, *kinds, first.path)
+            "{}: column {} has {}, but {} in {}".format(
+                file.path, column.name, *data_types, first.path
+            )
         )
     return both, first if both == before else file

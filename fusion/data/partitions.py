@@ -46,11 +46,11 @@ def partition_types(
     return {key: pa.string() if key in strings else _type(own) for key, own in values.items()}
 
 
-def typed(value: str | None, kind: pa.DataType) -> pa.Scalar:
+def typed(value: str | None, data_type: pa.DataType) -> pa.Scalar:
     """The value of a key as its type has it."""
-    if value is None or pa.types.is_null(kind):
-        return pa.scalar(None, kind)
-    return pa.scalar(int(value) if pa.types.is_integer(kind) else value, kind)
+    if value is None or pa.types.is_null(data_type):
+        return pa.scalar(None, data_type)
+    return pa.scalar(int(value) if pa.types.is_integer(data_type) else value, data_type)
 
 
 def _type(values: set[str]) -> pa.DataType:
@@ -59,4 +59,6 @@ def _type(values: set[str]) -> pa.DataType:
     if not all(map(_INTEGER.fullmatch, values)):
         return pa.string()
     largest = max(abs(int(value)) for value in values)
-    return next((kind for kind in _INTEGERS if largest < 1 << (kind.bit_width - 1)), pa.string())
+    return next(
+        (integer for integer in _INTEGERS if largest < 1 << (integer.bit_width - 1)), pa.string()
+    )

@@ -37,17 +37,17 @@ def parts_of(rows: Sequence[Sequence[int]], buffer_size: int) -> list[Part]:
         buffer_size: see above.
     """
     parts: list[Part] = []
-    held: list[Slice] = []
+    slices: list[Slice] = []
     count = 0
     for file, groups in enumerate(rows):
         for group, size in enumerate(groups):
-            if held and count + size > buffer_size:
-                parts.append(tuple(held))
-                held, count = [], 0
+            if slices and count + size > buffer_size:
+                parts.append(tuple(slices))
+                slices, count = [], 0
             if size:
-                held.append(Slice(file, group, 0, size))
+                slices.append(Slice(file, group, 0, size))
                 count += size
-    return [*parts, tuple(held)] if held else parts
+    return [*parts, tuple(slices)] if slices else parts
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,20 @@ class Division:
         """How many batches each replica has."""
         if self.drop_last:
             return self.total // self.size // self.batch_size
-        most = (self.total + self.size - 1) // self.size
-        return (most + self.batch_size - 1) // self.batch_size
+        max_rows = (self.total + self.size - 1) // self.size
+        return (max_rows + self.batch_size - 1) // self.batch_size
 
     def begin(self, batch: int) -> int:
-        """The row that a batch begins with; behind the last batch, the end of its rows."""
+        """The first row of a batch; after the last batch, the end of its rows."""
         begin = batch * self.batch_size
-        return min(begin, self._row_left) if batch == self.batches - 1 else min(begin, self.rows)
+        return min(begin, self._last_begin) if batch == self.batches - 1 else min(begin, self.rows)
 
     def ends(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Where batches end behind row `start` and not behind `stop`, but for the last row."""
+        """The ends of batches in (`start`, `stop`], except the last row."""
         size = self.batch_size
         ends = np.arange((start // size + 1) * size, stop + 1, size, dtype=np.int64)
-        if self._is_short and start < self._row_left <= stop:
-            return np.insert(ends, np.searchsorted(ends, self._row_left), self._row_left)
+        if self._is_short and start < self._last_begin <= stop:
+            return np.insert(ends, np.searchsorted(ends, self._last_begin), self._last_begin)
         return ends
 
     @property
@@ -108,13 +108,13 @@ class Division:
         return not self.drop_last and self.rows == (self.batches - 1) * self.batch_size
 
     @property
-    def _row_left(self) -> int:
-        """Where the last batch begins; one of no row where batches have one each."""
+    def _last_begin(self) -> int:
+        """The first row of the last batch, which is empty where batches have one row each."""
         return max(self.rows - (self.batch_size > 1), 0) if self._is_short else self.rows
 
 
 def chunks_of(parts: Sequence[Part], parts_per_chunk: int, division: Division) -> Iterator[Part]:
-    """What a replica reads together: its rows of some parts that follow each other."""
+    """The rows that a replica reads together, from consecutive parts."""
     own = filter(None, _clipped(parts, division.first, division.first + division.rows))
     while some := [*islice(own, parts_per_chunk)]:
         yield tuple(one for part in some for one in part)

@@ -56,12 +56,12 @@ class Reader:
         Raises:
             DataError: a file cannot be read, or has nulls or values that it must not have.
         """
-        found: list[list[list[pa.Array]]] = []
+        runs: list[list[list[pa.Array]]] = []
         rows = 0
         for run in _runs(part):
             size = sum(map(len, run))
             try:
-                found.append(self._read(run))
+                runs.append(self._read(run))
                 rows += size
             except DataError as error:
                 if self.on_skip is None:
@@ -70,13 +70,13 @@ class Reader:
         if not rows:
             return Chunk([no_rows(column) for column in self.columns], 0)
         wanted = None if order is None else order(rows)
-        made = []
+        columns = []
         for place, column in enumerate(self.columns):
-            arrays = [array for one in found for array in one[place]]
-            for one in found:
+            arrays = [array for one in runs for array in one[place]]
+            for one in runs:
                 one[place] = []  # so that a chunk is not in memory twice
-            made.append(in_order(column, arrays, wanted))
-        return Chunk(made, rows)
+            columns.append(in_order(column, arrays, wanted))
+        return Chunk(columns, rows)
 
     def _read(self, run: Sequence[Slice]) -> list[list[pa.Array]]:
         """The columns of slices of a file, of which only the outer two may have fewer rows."""
@@ -96,10 +96,10 @@ class Reader:
         if len(table) < run[0].start + wanted:
             raise DataError(f"{file.path}: has {len(table)} rows where its footer says more")
         table = table.slice(run[0].start, wanted)
-        found = dict(zip(table.column_names, table.columns, strict=True))
+        arrays = dict(zip(table.column_names, table.columns, strict=True))
         for name, value in file.constants.items():
-            found[name] = pa.chunked_array([pa.repeat(value, wanted)])
-        return [without_nulls(column, found[column.name], file.path) for column in self.columns]
+            arrays[name] = pa.chunked_array([pa.repeat(value, wanted)])
+        return [without_nulls(column, arrays[column.name], file.path) for column in self.columns]
 
 
 def _is_readable(file: pq.ParquetFile, groups: Sequence[int], name: str) -> bool:
@@ -111,7 +111,7 @@ def _is_readable(file: pq.ParquetFile, groups: Sequence[int], name: str) -> bool
 
 
 def _runs(part: Part) -> Iterator[list[Slice]]:
-    """Slices that one read gives: of a file, one behind the other."""
+    """Runs of slices that one read returns: consecutive ones of a file."""
     if not part:
         return
     run = [part[0]]

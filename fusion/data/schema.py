@@ -1,4 +1,4 @@
-"""Which tensors come of the columns of a file."""
+"""The tensors that the columns of a file become."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusion.data.files import DataError
 
 
 class Role(Enum):
-    """What a column is of a model."""
+    """The role of a column in a model."""
 
     LABEL = "label_names"
     CATEGORICAL = "cat_names"
@@ -22,7 +22,7 @@ class Role(Enum):
 
 
 class Form(Enum):
-    """What the tensors of a column of lists are."""
+    """The form of the tensors of a column of lists."""
 
     OFFSETS = "offsets"
     """`<name>__values`, [values], and `<name>__offsets`, int64 [rows + 1]."""
@@ -41,7 +41,7 @@ class Column:
         dtype: of the tensor.
         width: values of a row: 1, or the size of lists that all have the same.
         form: of lists of any length; None if it holds none.
-        longest: the most values that such a list may have; None for any number.
+        longest: the maximum length of such a list; None for any length.
         fill_value: what stands for nulls and NaNs; None to refuse nulls.
     """
 
@@ -93,7 +93,7 @@ class Nulls:
 
 
 def merged(one: Column | Nulls, other: Column | Nulls) -> Column | Nulls | None:
-    """What a column is that is this in one file and that in another; None if it is not the same."""
+    """The column that is this in one file and that in another; None if they differ."""
     if isinstance(one, Nulls) and one.may_be(other):
         return other
     if isinstance(other, Nulls) and other.may_be(one):
@@ -103,7 +103,7 @@ def merged(one: Column | Nulls, other: Column | Nulls) -> Column | Nulls | None:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the columns of files, see `ParquetLoader`."""
+    """The requested columns, see `ParquetLoader`."""
 
     roles: Mapping[str, Role]
     forms: Mapping[str, Form]
@@ -151,12 +151,12 @@ class Request:
         return self._of(nulls.name, dtype or tf.float32, nulls.width or 1, form)
 
     def _column(self, path: str, field: pa.Field) -> Column | Nulls:
-        name, kind = field.name, field.type
+        name, data_type = field.name, field.type
         width, form = None, None
-        if pa.types.is_fixed_size_list(kind):
-            width, kind = kind.list_size, kind.value_type
-        elif is_list(kind):
-            form, kind = self.forms.get(name, Form.OFFSETS), kind.value_type
+        if pa.types.is_fixed_size_list(data_type):
+            width, data_type = data_type.list_size, data_type.value_type
+        elif is_list(data_type):
+            form, data_type = self.forms.get(name, Form.OFFSETS), data_type.value_type
         is_null = has_nulls_alone(field.type)
         if is_null and width is None and form is None:
             return Nulls(name)
@@ -164,7 +164,7 @@ class Request:
             raise DataError(f"{path}: column {name} has {field.type}, no lists of any length")
         if is_null:
             return Nulls(name, form is not None, width)
-        dtype = _dtype(plain(kind), self.roles[name], self.dtypes.get(name))
+        dtype = _dtype(plain(data_type), self.roles[name], self.dtypes.get(name))
         if isinstance(dtype, str):
             raise DataError(f"{path}: column {name} has {field.type}, {dtype}")
         return self._of(name, dtype, width or 1, form)
@@ -175,40 +175,40 @@ class Request:
         )
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether it is of lists of any length."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+def is_list(data_type: pa.DataType) -> bool:
+    """Whether a type is of lists of any length."""
+    return pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
 
 
-def has_nulls_alone(kind: pa.DataType) -> bool:
+def has_nulls_alone(data_type: pa.DataType) -> bool:
     """Whether values of a type, or of lists of it, can be nulls and nothing else."""
-    is_any_list = is_list(kind) or pa.types.is_fixed_size_list(kind)
-    return pa.types.is_null(plain(kind.value_type if is_any_list else kind))
+    is_any_list = is_list(data_type) or pa.types.is_fixed_size_list(data_type)
+    return pa.types.is_null(plain(data_type.value_type if is_any_list else data_type))
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain(data_type: pa.DataType) -> pa.DataType:
     """The type of values that may be encoded by a dictionary."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether it is of strings or bytes."""
+def is_text(data_type: pa.DataType) -> bool:
+    """Whether a type is of strings or bytes."""
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     bytes_tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(test(kind) for test in (*tests, *bytes_tests, pa.types.is_fixed_size_binary))
+    return any(test(data_type) for test in (*tests, *bytes_tests, pa.types.is_fixed_size_binary))
 
 
-def _dtype(kind: pa.DataType, role: Role, dtype: tf.DType | None) -> tf.DType | str:
+def _dtype(data_type: pa.DataType, role: Role, dtype: tf.DType | None) -> tf.DType | str:
     """The dtype of a tensor of values, or why there is none."""
-    is_integer = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    is_number = is_integer or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if is_text(kind):
+    is_integer = pa.types.is_integer(data_type) or pa.types.is_boolean(data_type)
+    is_number = is_integer or pa.types.is_floating(data_type) or pa.types.is_decimal(data_type)
+    if is_text(data_type):
         if dtype is not None and dtype != tf.string:
             return f"which is no {dtype.name}"
         return tf.string if role is Role.CATEGORICAL or dtype else "not numbers that it can have"
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(data_type):
         if dtype is None:
-            return f"no numbers: dtypes={{...: tf.int64}} has it counted in its unit ({kind})"
+            return f"no numbers: dtypes={{...: tf.int64}} has it counted in its unit ({data_type})"
     elif not is_number:
         return "which no tensor holds"
     if dtype is not None:
@@ -218,4 +218,4 @@ def _dtype(kind: pa.DataType, role: Role, dtype: tf.DType | None) -> tf.DType | 
         return tf.float32
     if not is_integer:
         return "not numbers that it can have: ids are integers or strings, or dtypes= says which"
-    return tf.int64 if kind.bit_width > 32 or kind == pa.uint32() else tf.int32
+    return tf.int64 if data_type.bit_width > 32 or data_type == pa.uint32() else tf.int32

@@ -1,4 +1,4 @@
-"""A callback that evaluates a model behind each epoch."""
+"""A callback that evaluates a model after each epoch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 
 class ValidationCallback(keras.callbacks.Callback):
-    """Evaluates a model behind each epoch of `fit`, in Keras 3 and tf_keras.
+    """Evaluates a model after each epoch of `fit`, in Keras 3 and tf_keras.
 
     What KerasSequenceValidater of NVTabular does: logs get `val_loss` and so on, for the history
-    and for callbacks that come behind it. `fit(..., validation_data=loader)` does the same.
+    and for callbacks that come after it. `fit(..., validation_data=loader)` does the same.
 
     Args:
         loader: batches, a `ParquetLoader` or any dataset.
@@ -26,9 +26,9 @@ class ValidationCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by `fit`."""
-        found = self.model.evaluate(self._loader, verbose=self._verbose, return_dict=True)
+        metrics = self.model.evaluate(self._loader, verbose=self._verbose, return_dict=True)
         if logs is not None:
-            logs.update({f"val_{name}": value for name, value in found.items()})
+            logs.update({f"val_{name}": value for name, value in metrics.items()})
 
     # What tf_keras asks its callbacks.
 

@@ -62,8 +62,8 @@ def dump(
     check_eager("dump")
     if format not in _FORMATS:
         raise ValueError(f"format must be one of {_FORMATS}, got {format!r}")
-    found = _dumped(_named(tables, format), format, optimizer)
-    for dumped in found:
+    dumps = _dumped(_named(tables, format), format, optimizer)
+    for dumped in dumps:
         if isinstance(dumped.table, Sharded) and dumped.table.replicas.peers is not None:
             raise NotImplementedError(
                 f"sharded table {dumped.name!r} has its rows in several processes, and none can "
@@ -71,7 +71,7 @@ def dump(
                 "restores that"
             )
     with files.new_folder(path) as folder:
-        return {dumped.name: _write(folder, dumped, format) for dumped in found}
+        return {dumped.name: _write(folder, dumped, format) for dumped in dumps}
 
 
 def load(
@@ -107,15 +107,15 @@ def load(
         raise ValueError(f"format must be None or one of {_FORMATS}, got {format!r}")
     folder = Path(path)
     format = format or _format_of(folder, tables)
-    found = _dumped(_named(tables, format), format, optimizer)
-    opened = [_open(folder, dumped, format) for dumped in found]
-    for dumped, (keys, _) in zip(found, opened, strict=True):
+    dumps = _dumped(_named(tables, format), format, optimizer)
+    opened = [_open(folder, dumped, format) for dumped in dumps]
+    for dumped, (keys, _) in zip(dumps, opened, strict=True):
         dumped.rows.check(keys.path, int64_blocks(keys))
-    for dumped, (keys, arrays) in zip(found, opened, strict=True):
+    for dumped, (keys, arrays) in zip(dumps, opened, strict=True):
         blocks = zip(int64_blocks(keys), *(array.blocks() for array in arrays), strict=True)
         for some_keys, *rows in blocks:
             dumped.rows.put(some_keys, rows)
-    return {dumped.name: len(keys) for dumped, (keys, _) in zip(found, opened, strict=True)}
+    return {dumped.name: len(keys) for dumped, (keys, _) in zip(dumps, opened, strict=True)}
 
 
 @dataclass(frozen=True)

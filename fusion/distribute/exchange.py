@@ -24,7 +24,7 @@ _SIZES = np.array(
     [*range(1, 64), *((1 << e) * m // 32 for e in range(6, 31) for m in range(32, 64))]
 )
 
-#: What messages are for: those of different kinds are on their way at the same time.
+#: The kinds of messages; messages of different kinds may be in flight at the same time.
 COUNTS, IDS, ROWS, GRADIENTS, WHOLE = range(_KINDS := 5)
 
 #: Strategies of a process have groups of their own; all processes make them in the same order.
@@ -76,21 +76,21 @@ class Exchange:
           sent: [N], int64 [], how many elements there are in each part.
 
         Raises:
-          LookupError: when a second gradient is asked for.
+          LookupError: when a second gradient is taken.
         """
 
         @tf.custom_gradient
         def moved(*parts: tf.Tensor) -> Any:
             def back(*gradients: tf.Tensor) -> list[tf.Tensor]:
                 # A tape does not record what other replicas computed from its gradients.
-                come = self.exchange(GRADIENTS, gradients, sent)
+                incoming = self.exchange(GRADIENTS, gradients, sent)
                 message = "gradients of sharded tables that came from other replicas"
-                return [tf.raw_ops.PreventGradient(input=x, message=message) for x in come]
+                return [tf.raw_ops.PreventGradient(input=x, message=message) for x in incoming]
 
             return self.exchange(ROWS, parts, sizes), back
 
-        found: list[tf.Tensor] = moved(*parts)
-        return found
+        received: list[tf.Tensor] = moved(*parts)
+        return received
 
 
 class Threads(Exchange):
@@ -108,8 +108,8 @@ class Threads(Exchange):
     def check_alike(self, tables: Sequence[Any]) -> None:
         """As of all; the tables of all threads are known."""
 
-        def check(strategy: Any, asked: Any) -> None:
-            first, *others = (of() for of in strategy.experimental_local_results(asked))
+        def check(strategy: Any, getters: Any) -> None:
+            first, *others = (of() for of in strategy.experimental_local_results(getters))
             for other in others:
                 if [*map(id, other)] != [*map(id, first)]:
                     names = [[table.name for table in tables] for tables in (first, other)]
@@ -133,8 +133,8 @@ class Threads(Exchange):
 
         # One tensor that all send would be taken for one of all replicas.
         own = [tf.identity(part) for part in parts]
-        found: list[tf.Tensor] = tf.distribute.get_replica_context().merge_call(swap, args=own)
-        return found
+        received: list[tf.Tensor] = tf.distribute.get_replica_context().merge_call(swap, args=own)
+        return received
 
 
 class Peers(Exchange):
@@ -147,7 +147,7 @@ class Peers(Exchange):
     """
 
     def __init__(self, rank: int, count: int, device: str, timeout: float) -> None:
-        """Makes what knows the peers.
+        """Sets up the exchange with the peers.
 
         Args:
           rank, count: see the attributes.
@@ -170,8 +170,8 @@ class Peers(Exchange):
             does not answer.
         """
         # A function even where ops are eager: its ops wait side by side.
-        found: list[tf.Tensor] = self._exchange(kind, list(parts), list(sizes))
-        return found
+        received: list[tf.Tensor] = self._exchange(kind, list(parts), list(sizes))
+        return received
 
     def _exchanged(
         self, kind: int, parts: list[tf.Tensor], sizes: list[tf.Tensor]

@@ -36,24 +36,24 @@ def rows_of_blocks(
       rows: their numbers, up to the table's end.
     """
     # Each block is written where it belongs: to join blocks takes all of their memory twice.
-    made = tf.raw_ops.Empty(shape=[len(rows), dimension], dtype=dtype)
+    result = tf.raw_ops.Empty(shape=[len(rows), dimension], dtype=dtype)
     for first in range(0, rows.stop, BLOCK_ROWS):
         stop = min(first + BLOCK_ROWS, rows.stop)
         if inside := positions(rows, range(first, stop)):
             own = make_block(first, stop)[rows[inside.start] - first :: rows.step]
             numbers = tf.range(inside.start, inside.stop)
-            made = tf.raw_ops.InplaceUpdate(x=made, i=numbers, v=own)
-    return made
+            result = tf.raw_ops.InplaceUpdate(x=result, i=numbers, v=own)
+    return result
 
 
 def block_maker(
     initializer: Any, rows: int, dimension: int, dtype: tf.DType, seed: int
 ) -> MakeBlock:
-    """What makes the blocks of a table; for the arguments see `ShardedTable`.
+    """The function that makes the blocks of a table; for the arguments see `ShardedTable`.
 
     Raises:
       TypeError: a name of an initializer.
-      ValueError: an array of another shape; when a block is made, an initializer that gives one.
+      ValueError: an array of another shape; when a block is made, an initializer that returns one.
     """
     if initializer is None:
         return functools.partial(_truncated_normal, dimension, dtype, seed)
@@ -75,7 +75,7 @@ def block_maker(
 def _truncated_normal(
     dimension: int, dtype: tf.DType, seed: int, first: int, stop: int
 ) -> tf.Tensor:
-    """A block of the default."""
+    """A block of the default initializer."""
     seeds, deviation = [seed, first // BLOCK_ROWS], 1 / math.sqrt(dimension)
     shape = [stop - first, dimension]
     return tf.random.stateless_truncated_normal(shape, seeds, stddev=deviation, dtype=dtype)
@@ -83,10 +83,10 @@ def _truncated_normal(
 
 def _is_of_elements(initializer: Any) -> bool:
     """Whether an initializer is one of those, with a number as its seed or none."""
-    kind = type(initializer)
+    initializer_class = type(initializer)
     return (
-        kind.__module__.split(".")[0] in _PACKAGES
-        and kind.__name__ in _CLASSES
+        initializer_class.__module__.split(".")[0] in _PACKAGES
+        and initializer_class.__name__ in _CLASSES
         and np.ndim(getattr(initializer, "value", 0)) == 0
         and isinstance(initializer.get_config().get("seed"), int | None)
     )
@@ -122,10 +122,10 @@ def _part(
 ) -> tf.Tensor:
     """A block as a part of a variable."""
     shape = [stop - first, dimension]
-    made = initializer(
+    block = initializer(
         [rows, dimension], dtype=dtype, partition_shape=shape, partition_offset=[first, 0]
     )
-    return tf.cast(_checked(made, shape), dtype)
+    return tf.cast(_checked(block, shape), dtype)
 
 
 def _checked(values: Any, shape: list[int]) -> Any:

@@ -45,7 +45,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a table is.
+    """The placement of a table.
 
     Attributes:
         table: the table.
@@ -83,7 +83,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where tables are, as `plan` decides. `str()` is a table for people.
+    """The placement of tables, as `plan` decides. `str()` is a table for people.
 
     Attributes:
         replicas: how many there are.
@@ -104,10 +104,10 @@ class Plan:
     @cached_property
     def bytes(self) -> tuple[int, ...]:
         """Bytes of tables and slots on each replica."""
-        found = [0] * self.replicas
+        totals = [0] * self.replicas
         for placement, piece in self._slices():
-            found[piece.replica] += self._bytes(placement.table, piece.elements)
-        return tuple(found)
+            totals[piece.replica] += self._bytes(placement.table, piece.elements)
+        return tuple(totals)
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...] | None:

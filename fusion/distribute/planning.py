@@ -57,17 +57,17 @@ def plan(
     if strategy not in (*STRATEGIES,):
         raise ValueError(f"strategy must be one of {(*STRATEGIES,)}, got {strategy!r}")
     replicas, slots = integer("replicas", replicas), integer("slots", slots, least=0)
-    made = as_tables(tables)
+    all_tables = as_tables(tables)
     max_replicated = _optional("data_parallel_threshold", data_parallel_threshold)
     min_split = _optional("row_slice_threshold", row_slice_threshold)
     placements: dict[str, Placement] = {}
     if replicas > 1:
-        for table in made:
+        for table in all_tables:
             if max_replicated is not None and table.elements <= max_replicated:
                 placements[table.name] = _replicated(table, replicas)
             elif min_split is not None and table.elements >= min_split:
                 placements[table.name] = _split_by_rows(table, replicas)
-    others = [table for table in made if table.name not in placements]
+    others = [table for table in all_tables if table.name not in placements]
     threshold = _optional("column_slice_threshold", column_slice_threshold)
     if threshold is None:
         threshold = _threshold(others, replicas)
@@ -80,7 +80,7 @@ def plan(
     return Plan(
         replicas=replicas,
         strategy=strategy,
-        placements=tuple(placements[table.name] for table in made),
+        placements=tuple(placements[table.name] for table in all_tables),
         slots=slots,
         batch_size=_optional("batch_size", batch_size),
         alpha=None if alpha is None else number("alpha", alpha),
@@ -127,11 +127,11 @@ def _threshold(tables: Sequence[Table], replicas: int) -> int:
 
 def _slice_count(table: Table, threshold: int, replicas: int) -> int:
     """Into how many slices of columns a table is split."""
-    most = min(replicas, table.dimension)
+    max_count = min(replicas, table.dimension)
     count = 1
-    while count < most and _widest(table, count) > threshold:
+    while count < max_count and _widest(table, count) > threshold:
         count *= 2
-    return min(count, most)
+    return min(count, max_count)
 
 
 def _widest(table: Table, count: int) -> int:
@@ -169,11 +169,11 @@ def _split_by_columns(table: Table, widths: Sequence[int]) -> Placement:
 
 
 def _filled(sizes: Sequence[int], loads: Sequence[int], owners: Sequence[int]) -> list[int]:
-    """The bytes of each replica."""
-    found = [*loads]
+    """The bytes of each replica after sizes are added to their owners."""
+    result = [*loads]
     for owner, size in zip(owners, sizes, strict=True):
-        found[owner] += size
-    return found
+        result[owner] += size
+    return result
 
 
 def _round_robin(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:

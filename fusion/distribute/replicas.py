@@ -76,12 +76,12 @@ class Replicas:
 
     @property
     def cpus(self) -> dict[int, str | None]:
-        """The CPUs beside the devices, by their number."""
-        given = self.devices.items()
-        return {r: None if device is None else cpu_beside(device) for r, device in given}
+        """The CPU next to the device of each replica, by its number."""
+        devices = self.devices.items()
+        return {r: None if device is None else cpu_beside(device) for r, device in devices}
 
     def variables_of(self, replica: int) -> AbstractContextManager[None]:
-        """A context in which variables are made beside a replica of this process, once."""
+        """A context, for use once, that makes variables on the device of a replica."""
         device = self.devices[replica]
         return contextlib.nullcontext() if device is None else variables_on(device)
 

@@ -27,12 +27,12 @@ class Rows(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a replica wants of a table.
+    """The requests of a replica for rows of a table.
 
     Attributes:
       table: the table.
       requests: [N], what it asks each replica for.
-      places: which of these rows, one replica's behind the other's, each id has, int32.
+      places: the index of each id's row among these, concatenated by replica, int32.
       first_bad: an id that the table does not have, int64 [1]; [0] if there is none.
     """
 
@@ -70,8 +70,8 @@ def fetch(
                 "different strategies"
             )
     make_keras_slots_follow()
-    given = zip(tables, ids, counts or [None] * len(ids), strict=True)
-    wanted = [_wanted(*one, min_id) for one in given]
+    lookups = zip(tables, ids, counts or [None] * len(ids), strict=True)
+    wanted = [_wanted(*one, min_id) for one in lookups]
     exchange: Exchange | None = replicas.peers
     if exchange is None and is_in_replica() and any(table.joins_lookups for table in tables):
         exchange = replicas.threads
@@ -82,11 +82,11 @@ def fetch(
 
 
 def _wanted(table: Sharded, ids: tf.Tensor, counts: tf.Tensor | None, min_id: int) -> _Wanted:
-    """What is wanted of a table: nothing if there is an id that it does not have."""
+    """The requests for ids of a table; none if it does not have one of the ids."""
     numbers = tf.cast(ids, tf.int64)
     bad = tf.boolean_mask(numbers, (numbers < min_id) | (numbers > table.last_id))
-    kept = tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)
-    requests, places = table.split(ids[:kept], None if counts is None else counts[:kept])
+    count = tf.where(tf.equal(tf.size(bad), 0), tf.size(ids), 0)
+    requests, places = table.split(ids[:count], None if counts is None else counts[:count])
     return _Wanted(table, requests, places, bad[:1])
 
 
@@ -150,29 +150,29 @@ def _from_others(wanted: Sequence[_Wanted], exchange: Exchange) -> list[list[tf.
     size = tf.constant(len(wanted) + 3, tf.int64)
     messages = [tf.concat([counts[r], errors], 0) for r in replicas]
     answers = exchange.exchange(COUNTS, messages, [size for _ in replicas])
-    asked = [answer[:-3] for answer in answers]
+    request_counts = [answer[:-3] for answer in answers]
     numbers = tf.stack([answer[-3] for answer in answers])
     first = tf.argmax(numbers, output_type=tf.int32)
     bad = tf.bitcast(tf.stack([answer[-2:] for answer in answers])[first], tf.int64)
     checked = _check(wanted, numbers[first], bad, first)
     # No more messages are on their way when a step ends in this error.
     with tf.control_dependencies([] if checked is None else [checked]):
-        asked = [tf.identity(numbers) for numbers in asked]
+        request_counts = [tf.identity(numbers) for numbers in request_counts]
         parts = [_packed([one.requests[r] for one in wanted]) for r in replicas]
     # The vectors that ask for a row of each table, and the int32 numbers of an element.
     dtypes = [[vector.dtype for vector in one.requests[here]] for one in wanted]
     widths = [sum(dtype.size // 4 for dtype in own) for own in dtypes]
-    received = exchange.exchange(IDS, parts, [_sum(asked[r] * widths) for r in replicas])
-    by_sender = [_unpacked(received[r], asked[r], dtypes) for r in replicas]
+    received = exchange.exchange(IDS, parts, [_sum(request_counts[r] * widths) for r in replicas])
+    by_sender = [_unpacked(received[r], request_counts[r], dtypes) for r in replicas]
     gathered = []
     for number, one in enumerate(wanted):
         requests = [requests[number] for requests in by_sender]
         gathered.append(_gather_for(one.table, here, requests))
-    found = _send_rows(wanted, gathered, counts, asked, exchange)
-    for one, rows in zip(wanted, found, strict=True):
+    rows_by_table = _send_rows(wanted, gathered, counts, request_counts, exchange)
+    for one, rows in zip(wanted, rows_by_table, strict=True):
         # Optimizers want gradients of all shards of this process from each of its replicas.
         rows.extend(one.table.no_rows(other) for other in one.table.shards if other != here)
-    return found
+    return rows_by_table
 
 
 def _sum(sizes: tf.Tensor) -> tf.Tensor:
@@ -186,17 +186,17 @@ def _packed(requests: Sequence[Request]) -> tf.Tensor:
 
 
 def _unpacked(
-    message: tf.Tensor, asked: tf.Tensor, dtypes: Sequence[Sequence[tf.DType]]
+    message: tf.Tensor, request_counts: tf.Tensor, dtypes: Sequence[Sequence[tf.DType]]
 ) -> list[Request]:
-    """The requests of a message, which has `asked` elements for each table."""
+    """The requests of a message, which has `request_counts` elements for each table."""
     each = [(number, dtype) for number, own in enumerate(dtypes) for dtype in own]
-    sizes = tf.stack([asked[number] * (dtype.size // 4) for number, dtype in each])
+    sizes = tf.stack([request_counts[number] * (dtype.size // 4) for number, dtype in each])
     pieces = tf.split(message, sizes, num=len(each))
-    found: list[Request] = [() for _ in dtypes]
+    requests: list[Request] = [() for _ in dtypes]
     for (number, dtype), piece in zip(each, pieces, strict=True):
         words = piece if dtype.size == 4 else tf.reshape(piece, [-1, dtype.size // 4])
-        found[number] += (tf.bitcast(words, dtype),)
-    return found
+        requests[number] += (tf.bitcast(words, dtype),)
+    return requests
 
 
 def _gather_for(table: Sharded, here: int, requests: Sequence[Request]) -> list[tf.Tensor]:
@@ -214,11 +214,11 @@ def _send_rows(
     wanted: Sequence[_Wanted],
     gathered: list[list[tf.Tensor]],
     counts: tf.Tensor,
-    asked: list[tf.Tensor],
+    request_counts: list[tf.Tensor],
     exchange: Exchange,
 ) -> list[list[tf.Tensor]]:
     """Sends replicas the rows that they want, those of tables of one dtype in one message."""
-    found: list[list[tf.Tensor]] = [[] for _ in wanted]
+    rows_by_table: list[list[tf.Tensor]] = [[] for _ in wanted]
     for dtype in dict.fromkeys(one.table.dtype for one in wanted):
         numbers = [k for k, one in enumerate(wanted) if one.table.dtype == dtype]
         widths = tf.constant([wanted[k].table.dimension for k in numbers], tf.int64)
@@ -226,11 +226,11 @@ def _send_rows(
         parts = [
             tf.concat([tf.reshape(gathered[k][r], [-1]) for k in numbers], 0) for r in replicas
         ]
-        come = [tf.cast(tf.gather(counts[r], numbers), tf.int64) * widths for r in replicas]
-        gone = [tf.size(part, tf.int64) for part in parts]
-        received = exchange.exchange_rows(parts, gone, [_sum(sizes) for sizes in come])
+        incoming = [tf.cast(tf.gather(counts[r], numbers), tf.int64) * widths for r in replicas]
+        outgoing = [tf.size(part, tf.int64) for part in parts]
+        received = exchange.exchange_rows(parts, outgoing, [_sum(sizes) for sizes in incoming])
         for r in replicas:
-            pieces = tf.split(received[r], come[r], num=len(numbers))
+            pieces = tf.split(received[r], incoming[r], num=len(numbers))
             for k, piece in zip(numbers, pieces, strict=True):
-                found[k].append(tf.reshape(piece, [-1, wanted[k].table.dimension]))
-    return found
+                rows_by_table[k].append(tf.reshape(piece, [-1, wanted[k].table.dimension]))
+    return rows_by_table

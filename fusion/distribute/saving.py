@@ -68,9 +68,9 @@ class SavedShards(Trackable):
             shape = [self.layout.rows if is_writer else 0, one.shape[1]]
             whole = tf.raw_ops.Empty(shape=shape, dtype=one.dtype)
         for first in range(0, self.layout.rows, size):
-            found = self._block(range(first, first + size))
+            block_rows = self._block(range(first, first + size))
             with tf.device(_HOST):
-                for numbers, rows in found if is_writer else ():
+                for numbers, rows in block_rows if is_writer else ():
                     whole = tf.raw_ops.InplaceUpdate(x=whole, i=numbers, v=rows)
         return {WHOLE_TABLE: whole}
 

@@ -25,12 +25,12 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
     """A table as an `EmbeddingVariable` whose keys are spread over the replicas of a strategy.
 
     Of N replicas, replica `k % 1000 % N` has key k, with the modulo that is never negative. In the
-    scope of a `MirroredStrategy` each has an embedding variable in the memory of the CPU beside its
-    device, in that of a `MultiWorkerMirroredStrategy` in its process; without a strategy there is
+    scope of a `MirroredStrategy` each has an embedding variable in the memory of its device's CPU,
+    in that of a `MultiWorkerMirroredStrategy` in its process; without a strategy there is
     one. Lookups bring rows of distinct keys to the replica that asks, and are one lookup for the
     owner, which admits keys, counts steps, evicts, and makes new rows as an `EmbeddingVariable`
     that looks up the keys of all replicas. Gradients go back to the owner, whose optimizer
-    variables are beside its rows.
+    variables are on the same device.
 
     A checkpoint is that of an `EmbeddingVariable` or a `PartitionedEmbeddingVariable`, and can be
     restored into these, and into any number of replicas. It passes through the first process, which
@@ -133,8 +133,8 @@ class ShardedEmbeddingVariable(PartitionedEmbeddingVariable, Sharded):
             return gather_from(self.shards[replica], tf.zeros([0], tf.int64))
 
     def _gather(self, keys: tf.Tensor, counts: tf.Tensor | None) -> tf.Tensor:
-        (found,) = fetch([self], [keys], [counts], min_id=tf.int64.min)
-        return tf.gather(found.rows, found.places)
+        (fetched,) = fetch([self], [keys], [counts], min_id=tf.int64.min)
+        return tf.gather(fetched.rows, fetched.places)
 
     def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
         own, peers = super()._joined(parts), self.replicas.peers

@@ -8,7 +8,7 @@ same order; the last one for each optimizer variable that has rows:
     NAME-OPTIMIZER-STATE  [n, D], as Adagrad-accumulator, Adam-m or Adam-v
 
 NAME is `variable.name` with "_" for punctuation: `users_0` of "users:0". Arrays are little-endian,
-each behind a header of 296 bytes, whose integers are big-endian:
+each after a header of 296 bytes, whose integers are big-endian:
 
     256 bytes  name of the table, UTF-8, padded with spaces on the left; SOK leaves it blank
     uint32     what the file has: 0 keys, 1 rows, 2 an optimizer variable
@@ -129,10 +129,10 @@ def _open(path: Path, kind: int, state: str, shape: tuple[int, ...]) -> ArrayFil
         raise ValueError(
             f"{path}: has {len(header)} bytes, fewer than the {_HEADER.size} of a header"
         )
-    _, found, padded, code = _HEADER.unpack(header)
-    if (found, padded.strip()) != (kind, state.encode()):
+    _, file_kind, padded, code = _HEADER.unpack(header)
+    if (file_kind, padded.strip()) != (kind, state.encode()):
         raise ValueError(
-            f"{path}: is no such file of SparseOperationKit: its header says kind {found} and "
+            f"{path}: is no such file of SparseOperationKit: its header says kind {file_kind} and "
             f"{padded.strip()!r}, and should say {kind} and {state.encode()!r}"
         )
     allowed = _DTYPES[:4] if kind == _KEYS else _DTYPES[4:]

@@ -75,15 +75,15 @@ def as_tables(tables: Iterable[Table | Sequence[int]]) -> tuple[Table, ...]:
     """
     if isinstance(tables, str | bytes) or not isinstance(tables, Iterable):
         raise TypeError(f"tables must be a list of Table or of (rows, dimension), got {tables!r}")
-    found = tuple(_as_table(index, table) for index, table in enumerate(tables))
-    if not found:
+    checked = tuple(_as_table(index, table) for index, table in enumerate(tables))
+    if not checked:
         raise ValueError("tables must have at least one table, got none")
     seen: set[str] = set()
-    for table in found:
+    for table in checked:
         if table.name in seen:
             raise ValueError(f"tables must have different names, got {table.name!r} twice")
         seen.add(table.name)
-    return found
+    return checked
 
 
 def _as_table(index: int, table: Any) -> Table:
@@ -97,13 +97,13 @@ def _as_table(index: int, table: Any) -> Table:
     return Table(f"table_{index}", rows, dimension)
 
 
-def number(name: str, value: Any, least: float = 0.0, above: float | None = None) -> float:
+def number(name: str, value: Any, min_value: float = 0.0, above: float | None = None) -> float:
     """An argument that is a finite number.
 
     Args:
         name: of the argument.
-        value: what was given.
-        least: what it may be at least; or `above`, what it must be more than.
+        value: of the argument.
+        min_value: the minimum; or `above`, an exclusive lower bound.
 
     Raises:
         TypeError: it is no number.
@@ -111,8 +111,8 @@ def number(name: str, value: Any, least: float = 0.0, above: float | None = None
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    found = float(value)
-    if not math.isfinite(found) or (found < least if above is None else found <= above):
-        bound = f"at least {least:g}" if above is None else f"above {above:g}"
+    result = float(value)
+    if not math.isfinite(result) or (result < min_value if above is None else result <= above):
+        bound = f"at least {min_value:g}" if above is None else f"above {above:g}"
         raise ValueError(f"{name} must be finite and {bound}, got {value!r}")
-    return found
+    return result

@@ -27,7 +27,7 @@ _COUNT_BYTES = 4
 #: Counts, ids, rows and gradients, each all to all.
 _EXCHANGES = 4
 
-#: Up to this row sums are taken term by term, and by integrals behind it.
+#: Up to this row sums are taken term by term, and by integrals after it.
 _EXACT_TERMS = 1 << 16
 
 _Floats = npt.NDArray[np.float64]
@@ -92,20 +92,20 @@ def _zipf_scale(rows: int, alpha: float) -> float:
 def _sum_over_rows(rows: int, term: Callable[[_Floats], _Floats]) -> float:
     """The sum of smooth terms for k = 1, ..., rows.
 
-    Behind the first ones it is the integral from 1/2 before to 1/2 behind (the midpoint rule) by
+    After the first ones it is the integral from 1/2 before to 1/2 after (the midpoint rule) by
     Gauss and Legendre's quadrature over log k.
     """
     exact = min(rows, _EXACT_TERMS)
-    found = float(term(np.arange(1.0, exact + 1)).sum())
+    total = float(term(np.arange(1.0, exact + 1)).sum())
     if rows == exact:
-        return found
+        return total
     first, last = math.log(exact + 0.5), math.log(rows + 0.5)
     nodes, weights = np.polynomial.legendre.leggauss(16)
     panels = math.ceil(last - first)
     half = (last - first) / panels / 2
     middles = first + half * (2 * np.arange(panels) + 1)
     k = np.exp(middles[:, None] + half * nodes)
-    return found + half * float((term(k) * k * weights).sum())
+    return total + half * float((term(k) * k * weights).sum())
 
 
 def id_bytes(rows: int) -> int:

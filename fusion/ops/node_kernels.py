@@ -1,4 +1,4 @@
-"""The kernels that nodes ask for when they are first run, found without running anything."""
+"""The kernels that nodes need when they first run, without running them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Place = tuple[Kernels, int]
 
 
 def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
-    """How each kernel is made that nodes ask for on a CPU, and all that every process does.
+    """Recipes of the kernels that nodes need on a CPU, and of all that every process loads.
 
     Nodes of other ops ask for none.
 
@@ -54,18 +54,18 @@ def of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> dict[str, Recipe]:
 
 
 def of_all_ops() -> dict[str, Recipe]:
-    """How each kernel on a CPU is made that does not depend on a model, see `places_of_all_ops`."""
+    """Recipes of the kernels on a CPU that do not depend on a model, see `places_of_all_ops`."""
     return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places_of_all_ops())
 
 
 def of_common_types() -> dict[str, Recipe]:
-    """How each kernel on a CPU is made that most models need, see `places_of_common_types`."""
+    """Recipes of the kernels on a CPU that most models need, see `places_of_common_types`."""
     places = places_of_common_types()
     return _common() | dict(kernels_of.recipe(what) for kernels_of, what in places)
 
 
 def places_of_nodes(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[Place]:
-    """Yields the kernels that nodes ask for on a CPU.
+    """Yields the kernels that nodes need on a CPU.
 
     Raises:
       ValueError: a node that could not run, by its attrs; the message names it.
@@ -141,12 +141,12 @@ def _are_common(spec: OpSpec, types: Mapping[str, str]) -> bool:
     )
 
 
-def _common_rows(kind: RowKernels | None) -> Iterable[int]:
+def _common_rows(family: RowKernels | None) -> Iterable[int]:
     """The indices of row kernels for the most common rows."""
-    if kind is BLOCK_KERNELS:
+    if family is BLOCK_KERNELS:
         return [UPDATE_DTYPES.index(_COMMON)]
     makers = {GATHERS.name: common_gathers, SCATTERS.name: common_scatters}
-    return [] if kind is None else makers[kind.name](_COMMON)
+    return [] if family is None else makers[family.name](_COMMON)
 
 
 def places_of_any_dimension() -> Iterator[Place]:
@@ -154,13 +154,15 @@ def places_of_any_dimension() -> Iterator[Place]:
     for spec in SPECS:
         kernels_of = op_kernels.kernels_of(spec.name)
         assert kernels_of is not None
-        kind = None if spec.builder is None else spec.builder.row_kernels
-        indices = any_gathers() if kind is GATHERS else any_scatters() if kind is SCATTERS else []
+        family = None if spec.builder is None else spec.builder.row_kernels
+        indices = (
+            any_gathers() if family is GATHERS else any_scatters() if family is SCATTERS else []
+        )
         yield from ((kernels_of, FIRST_ROW_KERNEL + index) for index in indices)
 
 
 def _common() -> dict[str, Recipe]:
-    """How that is made which every process loads."""
+    """Recipes of the objects that every process loads."""
     with objects.asked_for() as wanted:
         op_functions.native_functions()
         op_functions.registrar()
@@ -201,7 +203,7 @@ def node_of_bags(spec: OpSpec, dtype: str, weighted: bool) -> node_def_pb2.NodeD
 
 
 def _put_plain(values: attr_value_pb2.AttrValue.ListValue, attr: Attr, count: int) -> None:
-    """Lets an attr that is a list have so many items."""
+    """Sets a list attr to plain values for so many items."""
     if attr.element == "type":
         values.type.extend([DTYPES["int64"].enum] * count)
     elif attr.element == "string":

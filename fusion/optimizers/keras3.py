@@ -70,8 +70,8 @@ class _RowSparse(rows.RowSparse, keras.optimizers.Optimizer):
 
     def _on_demand(self, variable: Any, initializer: Any, add: Callable[..., Any]) -> Any:
         """A slot of an embedding variable, made by `add` with an initializer."""
-        made = keras.initializers.get(initializer)
-        first = first_values(made, variable.dimension, variable.dtype)
+        slot_initializer = keras.initializers.get(initializer)
+        first = first_values(slot_initializer, variable.dimension, variable.dtype)
         with variable.own_variables(), following(variable, first):
             return add(initializer=ZerosOnDemand())
 

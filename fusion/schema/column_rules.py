@@ -38,7 +38,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is said of a column for which all tests hold; `{name}` stands for a field."""
+    """The message for columns for which all tests hold; `{name}` stands for a field."""
 
     text: str
     tests: tuple[Test, ...]
@@ -66,7 +66,7 @@ _ORDER, _AXIS = "sum_order {sum_order}", _is("sum_order", "axis")
 _NO_AXIS, _NO_SEGMENT = _is_not("sum_order", "axis"), _is_not("sum_order", "segment")
 _SEGMENTS, _WEIGHTED = _is("sum_order", "dense_segment"), _flag("use_sparse_weights")
 _LIMITED = Test("max_norm", low=0)
-_BESIDE = f"{_ORDER} does not go with use_sparse_weights beside other masks"
+_TWO_MASKS = f"{_ORDER} does not go with use_sparse_weights beside other masks"
 _EPSILONS = f"{_ORDER} does not go with epsilon_input beside use_sparse_weights or divisor_epsilon"
 _PENALTY = f"{_ORDER} does not go with mask_penalty beside products"
 _UNWEIGHTED = f"{_ORDER} does not go with use_sparse_weights"
@@ -82,7 +82,7 @@ def _of_packed(text: str, test: Test) -> Rule:
 
 
 def _not_in_order(what: str, *tests: Test) -> Rule:
-    """What is only in the order of a sparse segment reduction."""
+    """A rule for what only sum_order segment has."""
     return Rule(f"{_ORDER} does not go with {what}", (_NO_SEGMENT, *tests))
 
 
@@ -165,8 +165,8 @@ _OF_LOOKUPS = (
     _not_in_order("column_stride", _nonzero("column_stride")),
     _not_in_order("max_norm", _LIMITED),
     _not_in_order("default_id", _flag("fill_empty_row"), Test("default_id", low=0)),
-    _rule(_BESIDE, _NO_SEGMENT, _WEIGHTED, _flag("use_ignored_id")),
-    _rule(_BESIDE, _NO_SEGMENT, _WEIGHTED, _is("form", "lengths")),
+    _rule(_TWO_MASKS, _NO_SEGMENT, _WEIGHTED, _flag("use_ignored_id")),
+    _rule(_TWO_MASKS, _NO_SEGMENT, _WEIGHTED, _is("form", "lengths")),
     _rule(_EPSILONS, _NO_SEGMENT, _flag("epsilon_input"), _WEIGHTED),
     _rule(_EPSILONS, _NO_SEGMENT, _flag("epsilon_input"), _nonzero("divisor_epsilon")),
     _rule(_PENALTY, _NO_SEGMENT, _nonzero("mask_penalty"), _WEIGHTED),
@@ -198,7 +198,7 @@ RULES = (
 
 
 def broken(column: Mapping[str, Any]) -> str:
-    """What the first rule says that a column breaks, by its fields; "" if it breaks none."""
+    """The message of the first rule that a column breaks, by its fields; "" if it breaks none."""
     for rule in RULES:
         if all(test.holds(column) for test in rule.tests):
             return rule.text.format_map(column)

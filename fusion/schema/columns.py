@@ -62,7 +62,7 @@ def _shared(attr: Attr, many: str = "", **changes: Any) -> Any:
 
 @dataclass(frozen=True)
 class Column:
-    """What is done with the ids of an embedding column, without its dtypes and boundaries.
+    """The attrs of an embedding column, without its dtypes and boundaries.
 
     Each field is an attr of the ops for whole columns; of a group, there is a list of it. What does
     not go together is refused when a node's state is made, see `fusion.ops.columns.cpu`.
@@ -125,7 +125,7 @@ class Column:
         return cls(**own | texts)
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Some attrs."""
+        """Attrs by their names."""
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -136,14 +136,14 @@ class Column:
         return is_whole and not (is_masked or self.divisor_epsilon or self.epsilon_input)
 
 
-_KINDS = {"bool": "bool", "float": "float", "int": "int", "str": "string"}
+_ATTR_TYPES = {"bool": "bool", "float": "float", "int": "int", "str": "string"}
 
 
 def _attrs_of_column() -> Iterator[tuple[str, Attr]]:
     for one in fields(Column):
-        given = {"default": one.default, **one.metadata}
-        many = given.pop("many") or f"{one.name}s"
-        yield many, Attr(one.name, _KINDS[str(one.type)], **given)
+        options = {"default": one.default, **one.metadata}
+        many = options.pop("many") or f"{one.name}s"
+        yield many, Attr(one.name, _ATTR_TYPES[str(one.type)], **options)
 
 
 #: The attrs of a column, by the name of their list in a group.
@@ -216,7 +216,7 @@ ROWS_DOC = (
 
 
 #: Attrs that the op before gathers does not have.
-_BEHIND = (
+_POST_ONLY = (
     *("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives", "sum_orders"),
     *("mask_products", "mask_penalties", "divisor_epsilons", "epsilon_inputs", "row_formats"),
 )
@@ -225,7 +225,7 @@ _OWN = ("sort_key", "copied", "offset")
 
 #: The attrs of a column by the name of their list, for each of the ops.
 PRE_ATTRS: dict[str, Attr] = {
-    **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _BEHIND},
+    **{name: attr for name, attr in COLUMN_ATTRS.items() if name not in _POST_ONLY},
     "sort_keys": Attr("sort_key", "bool", default=False, doc="whether unique_keys are ascending"),
 }
 _COMBINE_ATTRS = {

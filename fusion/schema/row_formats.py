@@ -8,7 +8,7 @@ the byte order of the machine, little-endian:
     int8      scale, offset, D unsigned bytes
     int4      scale, offset, D unsigned halves of bytes, the lower half first
 
-zeros behind them up to a whole word. `scale` and `offset` are float32, and an element is
+zeros after them up to a whole word. `scale` and `offset` are float32, and an element is
 `q * scale + offset`, rounded to float32 after the product and again after the sum. Kernels that
 read such rows give what `unpack_rows` does, to the bit. A row of zero bits is one of zeros.
 
@@ -40,12 +40,12 @@ ROW_FORMATS: Final = (PLAIN, *PACKED_FORMATS)
 #: The bits of a word.
 WORD_BITS: Final = 32
 
-#: Smaller scales and offsets are zeros: then neither they nor any element are denormals, which
-#: TensorFlow's threads take for zeros.
-_LEAST: Final = 2.0**-103
+#: Scales and offsets of a smaller magnitude are zeros: then neither they nor any element are
+#: denormals, which TensorFlow's threads take for zeros.
+_MIN_MAGNITUDE: Final = 2.0**-103
 
 #: Products of scales stay finite if no two elements of a row are further apart.
-_FARTHEST: Final = 2.0**127
+_MAX_DISTANCE: Final = 2.0**127
 
 
 def packed_words(row_format: str, dimension: int) -> int:
@@ -74,7 +74,7 @@ def pack_rows(rows: Any, row_format: str) -> Any:
     """Packs rows; any number of them at a time gives the same as all at once.
 
     Elements become the nearest ones of a half type, ties to even. Those of int8 and int4 become
-    the nearest of 256 or 16 numbers from the row's least one to its largest. Rows of one number
+    the nearest of 256 or 16 numbers from the row's minimum to its maximum. Rows of one number
     stay exact, but for denormals, which become zeros.
 
     Args:
@@ -168,11 +168,11 @@ def _widened(bits: Any, row_format: str) -> Any:
 def _quantized(rows: Any, largest: int) -> tuple[Any, Any]:
     """Scale and offset, float32 [n, 2], and the numbers of elements, uint8 [n, D]."""
     _refuse(~np.isfinite(rows), "is not finite")
-    least, most = rows.min(1).astype(np.float64), rows.max(1).astype(np.float64)
-    apart = most - least
-    _refuse((apart > _FARTHEST)[:, np.newaxis], "is too far from another")
-    header = np.stack((apart / largest, least), 1).astype(np.float32)
-    header[np.abs(header) < _LEAST] = 0.0
+    low, high = rows.min(1).astype(np.float64), rows.max(1).astype(np.float64)
+    apart = high - low
+    _refuse((apart > _MAX_DISTANCE)[:, np.newaxis], "is too far from another")
+    header = np.stack((apart / largest, low), 1).astype(np.float32)
+    header[np.abs(header) < _MIN_MAGNITUDE] = 0.0
     # Rows that are one number are that one, however small.
     is_constant = apart == 0
     header[is_constant, 1] = _without_denormals(rows[is_constant, 0])

@@ -3,7 +3,7 @@
     g=sum(x0);a=sub(g,v1);b=mul(s0,a);c=add(v1,b);assign(v1,c);o=sub(v0,c);assign(v0,o)
 
 Lines are executed in order. `v<k>` are the rows of variable k as they are at that line, `x<k>` the
-entries of value k, `s<k>` scalar k; every other name is given a value once. A value is *rows*, one
+entries of value k, `s<k>` scalar k; every other name is assigned once. A value is *rows*, one
 for each row of the variables; *entries*, one for each id; or a *scalar*, which goes with both.
 
 What is executed are instructions that `updates.cpu_kernels.lowering` makes of a program.
@@ -91,7 +91,7 @@ class Program:
 
 
 def parse(text: str) -> Program:
-    """The program that a text is.
+    """Parses the text of a program.
 
     Raises:
       ValueError: with the line: it is no operation, of other operands than that has, or of a name
@@ -106,7 +106,7 @@ def parse(text: str) -> Program:
 
 
 def _instruction(text: str, kinds: dict[str, str]) -> Instruction:
-    """A line; notes the kinds of its names."""
+    """Parses a line; adds the kinds of its names to `kinds`."""
     match = _LINE.fullmatch(text)
     if not match:
         raise _error(text, "it is not name=op(args)")
@@ -128,20 +128,20 @@ def _instruction(text: str, kinds: dict[str, str]) -> Instruction:
 
 
 def _result(text: str, op: str, args: tuple[str, ...], kinds: dict[str, str]) -> str:
-    """The kind of what an operation gives, "" for nothing."""
-    given = [kinds[arg] for arg in args]
+    """The kind of the result of an operation, "" for none."""
+    operand_kinds = [kinds[arg] for arg in args]
     if op in ELEMENTWISE:
         if len(args) != (2 if op in BINARY else 1):
             raise _error(text, f"{op} has not {len(args)} operands")
-        found = {*given} - {SCALAR}
-        if len(found) != 1:
-            raise _error(text, f"{op} of {' and '.join(given)}")
-        return found.pop()
+        element_kinds = {*operand_kinds} - {SCALAR}
+        if len(element_kinds) != 1:
+            raise _error(text, f"{op} of {' and '.join(operand_kinds)}")
+        return element_kinds.pop()
     if op not in _SIGNATURES:
         raise _error(text, f"there is no operation {op!r}")
     wanted, result = _SIGNATURES[op]
     is_variable = wanted[0] != "v" or (leaf(args[0]) or "x")[0] == "v"
-    if [kind.replace("v", ROWS) for kind in wanted] != given or not is_variable:
+    if [kind.replace("v", ROWS) for kind in wanted] != operand_kinds or not is_variable:
         raise _error(text, f"{op} takes {', '.join(wanted)}")
     return result
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusion.cpu_ops.column_layout import ColumnAttrs
-from fusion.gpu_ops.layout.records import Entries, Gathered, Ordered
+from fusion.gpu_ops.layout.records import Entries, GatheredRows, GroupOrder
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_kernels.columns import combine
 from tests.gpu_kernels.references import (
@@ -89,9 +89,9 @@ class Lookup:
     owners: npt.NDArray[np.int64]
     weights: Doubles
     masked: npt.NDArray[np.bool_]
-    ordered: Ordered
+    ordered: GroupOrder
     bags: Bags
-    gathered: Gathered
+    gathered: GatheredRows
     keys_at: int
     weights_at: int
     masked_at: int
@@ -124,7 +124,7 @@ def by_ids(gpu: Gpu, count: int, draw: np.random.Generator, stored: str) -> Look
     weights_at, masked_at = gpu.put(weights), gpu.put(masked)
     places_at, kind = gpu.put(places.astype(np.int32)), DTYPES[stored].code
     pairs, firsts = gpu.put(permutation), gpu.put(rows.firsts)
-    gathered = Gathered(unique, 3, rows.shards, firsts, rows.row_bytes, pairs)
+    gathered = GatheredRows(unique, 3, rows.shards, firsts, rows.row_bytes, pairs)
     given = Entries(0, 0, count, gpu.put(indices), batch, weights_at, kind, weights.itemsize)
     found = bags(gpu, given, places_at, gathered, masked_at, batch, counts, errors)
     same("entries", gpu.get(counts, np.int32, batch), np.bincount(owners, minlength=batch))

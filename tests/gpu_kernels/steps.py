@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fusion.gpu_ops.layout.records import DenseIds, Entries, Ids, Pruned
+from fusion.gpu_ops.layout.records import DenseIds, Entries, Ids, PrunedEntries
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
 from tests.gpu_kernels import bags, columns, gradients, shards, training
 from tests.gpu_kernels.device import Gpu
@@ -114,7 +114,7 @@ def _prune(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     given = Entries(gpu.put(ids), INT64, count, gpu.put(indices), batch, 0, 0, 0)
     found = mark(gpu, given, 0, 0, errors)
     total, first = int(gpu.words(found.totals, 2).sum()), int(gpu.words(found.totals, 1)[0])
-    out = Pruned(gpu.reserve(8 * total), gpu.reserve(16 * total), 0)
+    out = PrunedEntries(gpu.reserve(8 * total), gpu.reserve(16 * total), 0)
     put(gpu, given, found, out)
     fill(gpu, given, found, first, 7, 0, out)
     kept = ids >= 0
@@ -140,7 +140,7 @@ def _prune_dense(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     marked, found = mark_dense(gpu, given, rules, flags, shape)
     first, fillers = (int(word) for word in gpu.words(marked.totals, 2))
     total = first + fillers
-    out = Pruned(gpu.reserve(4 * total), gpu.reserve(16 * total), 0)
+    out = PrunedEntries(gpu.reserve(4 * total), gpu.reserve(16 * total), 0)
     put_dense(gpu, given, marked, found, out)
     fill_dense(gpu, given, marked, first, 3, out)
     numbers = ids + stride * np.arange(width)

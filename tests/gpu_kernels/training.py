@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusion.cpu_ops.column_layout import ColumnAttrs
-from fusion.gpu_ops.layout.records import Numbered
+from fusion.gpu_ops.layout.records import NumberedEntries
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import INT64
 from fusion.schema.attributes import LAST_ROW
@@ -67,7 +67,7 @@ def columns(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     found = gpu.words(results, call_of.result_words(3))
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 3 :][:3]]
     keys = [gpu.reserve(8 * number) for number in numbers]
-    out = Numbered(gpu.put_words(keys), entries, weights)
+    out = NumberedEntries(gpu.put_words(keys), entries, weights)
     number_entries(gpu, call, listed, paired, found, splits, out)
     gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, starts[3])
@@ -127,7 +127,7 @@ def columns_to_last(gpu: Gpu, count: int, draw: np.random.Generator) -> float:
     split_rows(gpu, call, listed, batch, splits)
     numbers = [int(one) for one in found[ErrorRecord.SIZE + 2 :][:2]]
     keys = [gpu.reserve(8 * number) for number in numbers]
-    out = Numbered(gpu.put_words(keys), entries, 0)
+    out = NumberedEntries(gpu.put_words(keys), entries, 0)
     number_entries(gpu, call, listed, paired, found, one_row, out)
     gpu.check_errors("columns", results)
     places = gpu.get(entries, np.int32, 2 * each)

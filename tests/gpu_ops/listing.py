@@ -14,7 +14,7 @@ from benchmarks.gpu.call import Column
 from fusion import ops
 from fusion.cpu_ops.column_layout import ColumnAttrs
 from fusion.gpu_ops.layout import call as call_of
-from fusion.gpu_ops.layout.records import Numbered
+from fusion.gpu_ops.layout.records import NumberedEntries
 from fusion.ops.columns.gpu_steps.listing import PreCall, list_entries, number_entries, split_rows
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.tensorflow.dtypes import DTYPES, INT64
@@ -151,7 +151,7 @@ def by_steps(
         for number, one in zip(results[first : first + count], columns, strict=True)
     ]
     outs = device.put(np.array([device.put(one) for one in keys], np.int64))
-    out = Numbered(outs, entries, weights)
+    out = NumberedEntries(outs, entries, weights)
     number_entries(device, call, listed, paired, results, splits, out)
     if is_open:
         splits = device.reserve(4 * count * (batch + 1))

@@ -10,7 +10,7 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.kernels.entry_sums import LONG
 from fusion.gpu_ops.layout import call as call_of
-from fusion.gpu_ops.layout.records import Entries, Gathered, GradBags, Gradient
+from fusion.gpu_ops.layout.records import Entries, GatheredRows, GradBags, Gradient
 from fusion.ops.bags.gpu_steps import bag_gradient as steps
 from fusion.ops.bags.gpu_steps.bags import by_row
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -75,7 +75,7 @@ class Ids:
         described = np.array([[device.put(array), len(array)] for array in self.rows], np.int64)
         row_bytes = self.top.shape[1] * self.top.itemsize
         firsts, pairs = np.cumsum([0, *sizes], dtype=np.int64), device.put(self.permutation)
-        rows = Gathered(
+        rows = GatheredRows(
             sum(sizes), len(sizes), device.put(described), device.put(firsts), row_bytes, pairs
         )
         given = Entries(0, 0, count, device.put(self.indices), batch, 0, 0, 0)

@@ -13,7 +13,7 @@ from fusion.cpu_ops import column_layout
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import CombineCall
-from fusion.gpu_ops.layout.records import Entries, Gathered
+from fusion.gpu_ops.layout.records import Entries, GatheredRows
 from fusion.gpu_ops.steps.combine import combine_columns
 from fusion.ops.bags.gpu_steps.bags import Bags, bags, last_row
 from fusion.runtime.tensorflow.dtypes import DTYPES
@@ -81,7 +81,7 @@ def test_gathered_rows(
         *((device.put(weights), 0, item) if weighted else (0, 0, 0)),
     )  # fmt: skip
     pairs = device.put(permutation)
-    gathered = Gathered(unique, shards, device.put(described), 0, dim * item, pairs)
+    gathered = GatheredRows(unique, shards, device.put(described), 0, dim * item, pairs)
     errors, counts = np.zeros(4, np.int64), device.reserve(4 * batch)
     masked, record = device.put(empty), device.put(errors)
     found = bags(device, given, device.put(unique_idxs), gathered, masked, batch, counts, record)
@@ -125,7 +125,7 @@ def test_errors_are_reported(change: tuple[str, Any, int], record: list[int]) ->
     arrays[name][index] = number
     shards = np.array([[device.put(rows), 2], [rows.ctypes.data, 2]], np.int64)
     given = Entries(0, 0, 4, device.put(arrays["indices"]), 5, 0, 0, 0)
-    gathered = Gathered(4, 2, device.put(shards), 0, 16, device.put(arrays["permutation"]))
+    gathered = GatheredRows(4, 2, device.put(shards), 0, 16, device.put(arrays["permutation"]))
     errors, unique_idxs, counts = (
         np.zeros(4, np.int64),
         device.put(arrays["unique_idxs"]),

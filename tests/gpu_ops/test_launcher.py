@@ -17,7 +17,7 @@ from numba.core.errors import TypingError
 
 from fusion import ops
 from fusion.gpu_ops.host import availability, device_methods
-from fusion.gpu_ops.layout.records import Gathered, GradBags, Gradient, Ordered, Shards
+from fusion.gpu_ops.layout.records import GatheredRows, GradBags, Gradient, GroupOrder, Shards
 from fusion.gpu_ops.steps.device import launch_for
 from fusion.ops.base import facts
 from fusion.runtime.cuda import launcher, stream
@@ -78,7 +78,7 @@ def _no_integer(frame: int, device: Any) -> None:
 
 
 def _another_record(frame: int, device: Any) -> None:
-    device.launch("mark_starts", 1, 128, Gathered(0, 0, 0, 0, 0, 0))
+    device.launch("mark_starts", 1, 128, GatheredRows(0, 0, 0, 0, 0, 0))
 
 
 def _without_record(frame: int, device: Any) -> None:
@@ -95,7 +95,7 @@ def _another_record_in_one(frame: int, device: Any) -> None:
 
 
 #: What mypy would refuse.
-_ORDERED: Any = Ordered
+_ORDERED: Any = GroupOrder
 _BAGS: Any = GradBags
 _OF_A_FRAME = types.void(POINTERS.record_type(Frame))
 
@@ -110,9 +110,12 @@ _OF_A_FRAME = types.void(POINTERS.record_type(Frame))
         (_too_few_for_a_dtype, r"scatter_float16 takes \(int, int\), not \(int64\)"),
         (_of_no_dtype, "unique_float16 is no kernel"),
         (_no_integer, r"fill_numbers takes \(int, int, int\), not \(int64, int64, float64\)"),
-        (_another_record, r"mark_starts takes \(Ordered\), not \(Gathered"),
-        (_without_record, r"mark_starts takes \(Ordered\), not \(int64"),
-        (_no_integer_in_record, r"mark_starts takes \(Ordered\), not \(Ordered\(.*float64\)\)"),
+        (_another_record, r"mark_starts takes \(GroupOrder\), not \(GatheredRows"),
+        (_without_record, r"mark_starts takes \(GroupOrder\), not \(int64"),
+        (
+            _no_integer_in_record,
+            r"mark_starts takes \(GroupOrder\), not \(GroupOrder\(.*float64\)\)",
+        ),
         (_another_record_in_one, r"scale_bags takes .*, not \(.*GradBags\(Shards"),
     ],
 )
@@ -125,8 +128,8 @@ def test_a_launch_that_fits_no_kernel_is_not_compiled(body: Any, message: str) -
 def test_a_launch_that_fits_its_kernel_is_compiled() -> None:
     def body(frame: int, device: Any) -> None:
         device.launch("fill_numbers", 1, 128, 0, 0, 0)
-        device.launch("mark_starts", 1, 128, Ordered(0, 0, 0, 0, 0))
-        bags = GradBags(Ordered(0, 0, 0, 0, 0), 0, 0, 0, 0)
+        device.launch("mark_starts", 1, 128, GroupOrder(0, 0, 0, 0, 0))
+        bags = GradBags(GroupOrder(0, 0, 0, 0, 0), 0, 0, 0, 0)
         device.launch("scale_bags", 1, 128, Gradient(0, 0, 0, 0, 0, 0), bags, 0)
 
     compiled: Any = jit(device_methods.with_device(body))

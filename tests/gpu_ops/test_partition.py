@@ -9,7 +9,7 @@ import pytest
 
 from fusion import ops
 from fusion.gpu_ops.layout.call import BAD_ID
-from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
+from fusion.gpu_ops.layout.records import GroupOrder, Ids, Shards
 from fusion.ops.bags.gpu_steps.partition import put_ids, split
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from tests.gpu_ops.simulation import Simulated
@@ -27,7 +27,7 @@ def shapes(rows: list[int]) -> list[Any]:
     return [np.array([count, 3], np.int64) for count in rows]
 
 
-def counts_of(device: Simulated, found: Ordered, shards: int) -> Any:
+def counts_of(device: Simulated, found: GroupOrder, shards: int) -> Any:
     return np.diff(device.words(found.starts, shards + 1))
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.gpu_ops.layout.records import DenseIds, Pruned
+from fusion.gpu_ops.layout.records import DenseIds, PrunedEntries
 from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
 from fusion.ops.bags.gpu_steps.prune_dense import fill_dense, mark_dense, put_dense
 from fusion.runtime.tensorflow.dtypes import INT32, INT64
@@ -50,7 +50,7 @@ def listed(ids: Any, dtype: Any, **attrs: Any) -> tuple[Any, ...]:
     kept, empty = (int(word) for word in device.words(marked.totals, 2))
     total = kept + empty * attrs.get("fill_empty_row", False)
     ids_out = device.reserve(np.dtype(dtype).itemsize * total)
-    out = Pruned(ids_out, device.reserve(16 * total), 0)
+    out = PrunedEntries(ids_out, device.reserve(16 * total), 0)
     put_dense(device, given, marked, found, out)
     if attrs.get("fill_empty_row"):
         fill_dense(device, given, marked, kept, max(attrs.get("default_id", -1), 0), out)

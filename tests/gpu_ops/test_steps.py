@@ -10,7 +10,7 @@ import pytest
 from fusion import ops
 from fusion.gpu_ops.kernels import scan
 from fusion.gpu_ops.layout.call import BAD_ROW
-from fusion.gpu_ops.layout.records import Entries, Ids, Pruned
+from fusion.gpu_ops.layout.records import Entries, Ids, PrunedEntries
 from fusion.gpu_ops.steps.sums import prefix_sums, stable_order
 from fusion.ops.bags.gpu_steps.prune import fill, mark, put
 from fusion.ops.bags.gpu_steps.unique import find_firsts, number_ids
@@ -92,7 +92,7 @@ def test_entries_are_dropped_and_rows_filled(
     found = mark(device, given, 0, int(weighted), device.put(errors))
     kept, empty = device.words(found.totals, 2)
     total = int(kept + empty * fills)
-    out = Pruned(
+    out = PrunedEntries(
         device.reserve(ids.itemsize * total),
         device.reserve(16 * total),
         device.reserve(4 * total),

@@ -1,4 +1,4 @@
-"""How stock TensorFlow puts the numbers of a bag together, one after the other.
+"""The order in which stock TensorFlow adds up, or takes the maximum of, the numbers of a bag.
 
 All of this was found by comparison with TensorFlow 2.18 and 2.21, see tests/ops/test_stock_sums.py:
 - Sums of half types are rounded after each addition, but for those of bfloat16 over an axis, which
@@ -7,7 +7,7 @@ All of this was found by comparison with TensorFlow 2.18 and 2.21, see tests/ops
   matters for zeros of different signs; in packets of half types it is the earlier one, and until
   TensorFlow 2.20 among the elements of one packet of any type.
 - UnsortedSegmentMax takes the later of two numbers unless the earlier one is larger, so that a NaN
-  counts as what is behind it. It begins with the lowest finite number.
+  counts as what comes after it. It begins with the lowest finite number.
 
 Whether a maximum takes denormals for zeros differs between stock's ways, and is not followed.
 """
@@ -35,12 +35,12 @@ _LOWEST = {"float16": -65504.0, "bfloat16": -float.fromhex("0x1.fep127")}
 
 
 def packet_size(stored: str) -> int:
-    """The elements of a packet: of half types as many as of the float32s that they are added as."""
+    """The elements of a packet; half types have as many as float32, which they are added as."""
     return PACKET_BYTES // DTYPES[stored].compute_bytes
 
 
 class Fold(NamedTuple):
-    """How numbers are put together. All but `start` are jitted functions of tiles.
+    """How numbers are joined. All but `start` are jitted functions of tiles.
 
     Attributes:
       start: what it begins with.
@@ -58,7 +58,7 @@ class Fold(NamedTuple):
 
 
 def fold_of(stored: str, order: int, takes_max: bool, earlier_across: bool = False) -> Fold:
-    """How the sum, or the maximum, of numbers of dtype `stored` is found in an order.
+    """The `Fold` of the sum, or the maximum, of numbers of dtype `stored` in an order.
 
     Args:
       earlier_across: whether a maximum over an axis is the earlier of equal elements of a packet.
@@ -92,9 +92,9 @@ def _earlier(total: Any, value: Any) -> Any:
 
 
 def _halving(ops: TileOps, item: int, join: Any) -> Any:
-    """A jitted function (totals, step, count) that joins to each of the first `step` those behind.
+    """A jitted function (totals, step, count) that joins each of the first `step` with later ones.
 
-    That are those a multiple of `step` behind, of `count` in all.
+    Those are the ones at a multiple of `step` after it, of `count` in all.
     """
     load_tile, store_tile = ops.load, ops.store
 
@@ -114,8 +114,8 @@ def fold_in_packets(stored: str, fold: Fold, term: Any) -> Any:
 
     Terms and total are tiles of one element. In the order of a reduction of the last axis, up to
     1,024 packets: four totals of packets, one after the other; these are put together, then the
-    packets behind; halves of what results until one is left, and with it the total of the elements
-    behind.
+    packets that follow; halves of the result until one is left, and with it the total of the
+    elements that follow.
     """
     ops, packet = tile_ops(DTYPES[stored].compute, 1, 1), packet_size(stored)
     item, lanes = DTYPES[stored].compute_bytes, 4 * packet
@@ -153,10 +153,10 @@ def fold_in_packets(stored: str, fold: Fold, term: Any) -> Any:
         if n == 1:
             return term(of, first)
         whole = n // packet * packet
-        total, behind = join_whole(stack_words(lanes), of, first, whole), zero() + start
+        total, tail = join_whole(stack_words(lanes), of, first, whole), zero() + start
         for k in range(first + whole, first + n):
-            behind = join_alone(behind, term(of, k))
-        return join_alone(total, behind)
+            tail = join_alone(tail, term(of, k))
+        return join_alone(total, tail)
 
     return total_of
 

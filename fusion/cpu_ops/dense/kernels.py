@@ -3,7 +3,7 @@
 AXIS is a reduction of the middle axis of [B, L, D]. Eigen adds the L rows one by one, from zero.
 Where the packet of elements that it computes at once lies in one row of the result, and L is 16 or
 more, it has four sums, of the rows with the numbers 0, 1, 2, 3 modulo 4 below the last multiple of
-4, adds these up and then the rows behind. Packets lie one after the other in the whole result, so
+4, adds these up and then the other rows. Packets lie one after the other in the whole result, so
 that of a D that is no multiple of their size some elements are added one by one. If D is 1, packets
 are of the L elements, see `fold_in_packets`. A sum of one row is that row. The largest elements of
 rows are found in the same order.
@@ -82,8 +82,8 @@ def tile_kernel(
             has_four = in_packets and n >= _FOUR_SUMS_FROM and dim >= packet
             has_four &= is_axis or args.combiner == SUM
             if not is_axis or dim > 1:
-                behind = n // 4 * 4 if has_four else int64(0)
-                tile = add_up(args, first, n, behind, element, last)
+                unrolled = n // 4 * 4 if has_four else int64(0)
+                tile = add_up(args, first, n, unrolled, element, last)
                 store_tile(out + element * item, last, divided(args, b, n, tile))
             is_apart = in_packets and (has_four or differs) and dim % packet != 0
             if is_apart or (is_axis and dim == 1):
@@ -107,7 +107,7 @@ def any_kernel(stored: str, *how: Any) -> Callable[[GatherArgs], None]:
 
 
 def _term(rows: RowOps, stored: str, fold: Fold, terms: int) -> Any:
-    """A jitted function (arguments, entry, element, last) -> what is added up of an entry's row."""
+    """A jitted function (arguments, entry, element, last) -> the term of an entry's row."""
     load_tile, rounded, dtype = rows.load, fold.rounded, DTYPES[stored].compute_type
 
     @jit
@@ -123,9 +123,9 @@ def _term(rows: RowOps, stored: str, fold: Fold, terms: int) -> Any:
 
 
 def _tile_sum(zero: Any, rows: RowOps, stored: str, fold: Fold, terms: int, order: int) -> Any:
-    """A jitted function (arguments, first entry, n, behind, element, last) -> the sum of a bag.
+    """A jitted function (arguments, first entry, n, unrolled, element, last) -> the sum of a bag.
 
-    `behind` is the number of rows of which there are four sums.
+    `unrolled` is the number of rows that go into four separate sums.
     """
     prefetch, row_term = rows.prefetch, _term(rows, stored, fold, terms)
     start, join = DTYPES[stored].compute_type(fold.start), fold.join
@@ -137,19 +137,19 @@ def _tile_sum(zero: Any, rows: RowOps, stored: str, fold: Fold, terms: int, orde
         return row_term(args, k, element, last)
 
     @jit
-    def add_up(args: GatherArgs, first: int, n: int, behind: int, element: int, last: int) -> Any:
+    def add_up(args: GatherArgs, first: int, n: int, unrolled: int, element: int, last: int) -> Any:
         if keeps_one and n == 1:  # which is no sum: -0.0 stays
             return term(args, first, element, last)
         total = zero() + start
-        if behind > 0:
+        if unrolled > 0:
             second, third, fourth = total, total, total
-            for k in range(first, first + behind, 4):
+            for k in range(first, first + unrolled, 4):
                 total = join(total, term(args, k, element, last))
                 second = join(second, term(args, k + 1, element, last))
                 third = join(third, term(args, k + 2, element, last))
                 fourth = join(fourth, term(args, k + 3, element, last))
             total = join(join(join(total, second), third), fourth)
-        for k in range(first + behind, first + n):
+        for k in range(first + unrolled, first + n):
             total = join(total, term(args, k, element, last))
         return total
 
@@ -159,7 +159,7 @@ def _tile_sum(zero: Any, rows: RowOps, stored: str, fold: Fold, terms: int, orde
 def _divided(zero: Any, stored: str, fold: Fold, terms: int, order: int) -> Any:
     """A jitted function (arguments, bag, n, tile) -> the tile of sums, divided if need be."""
     rounded, dtype = fold.rounded, DTYPES[stored].compute_type
-    is_axis, most = order == AXIS, 1 << _COUNTED_BITS[stored]
+    is_axis, max_count = order == AXIS, 1 << _COUNTED_BITS[stored]
 
     @jit
     def weights_of(args: GatherArgs, b: int, n: int) -> Any:
@@ -173,7 +173,7 @@ def _divided(zero: Any, stored: str, fold: Fold, terms: int, order: int) -> Any:
     def divisor_of(args: GatherArgs, b: int, n: int) -> Any:
         if is_axis:
             return load_as(args.divisors, b, dtype)
-        number = dtype(min(n, int64(most)))
+        number = dtype(min(n, int64(max_count)))
         if terms == TIMES:
             number = weights_of(args, b, n)
         return number if args.combiner == MEAN else dtype(np.sqrt(number))

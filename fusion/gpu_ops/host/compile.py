@@ -1,4 +1,4 @@
-"""From kernels to code for a GPU, on any machine: PTX by Numba, machine code by ptxas."""
+"""Compiles kernels for a GPU, on any machine: PTX by Numba, machine code by ptxas."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SYSTEM = "/usr/local/cuda"
 
 @cache
 def tools() -> str:
-    """What names the tools that make code: numba-cuda's version, and a digest of the CUDA toolkit.
+    """A key of the compilers: numba-cuda's version, and a digest of the CUDA toolkit.
 
     Another toolkit writes PTX of another version, which a driver may not take. NVVM is not asked
-    for its version, since code that is kept on disk is loaded without Numba.
+    for its version, since cached code is loaded without Numba.
     """
     toolkit = [f"{wheel} {number}" for wheel in _WHEELS if (number := _version(wheel))]
     if not any(map(_version, _WITH_NVVM)):
@@ -63,20 +63,20 @@ def _compiling() -> Iterator[None]:
     """Lets Numba compile device functions where there is no such GPU, or none at all."""
     from numba.cuda import dispatcher
 
-    asked = dispatcher.get_current_device
+    get_current_device = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=_OLDEST)
     try:
         yield
     finally:
-        dispatcher.get_current_device = asked
+        dispatcher.get_current_device = get_current_device
 
 
-def _type_of(kind: Any) -> Any:
+def _type_of(annotation: Any) -> Any:
     """Numba's type of a kernel's parameter."""
     from numba.cuda import types
 
-    fields = [*map(_type_of, fields_of(kind))]
-    return types.BaseTuple.from_types(fields, kind) if fields else types.int64
+    fields = [*map(_type_of, fields_of(annotation))]
+    return types.BaseTuple.from_types(fields, annotation) if fields else types.int64
 
 
 def ptx(kernel: Kernel) -> tuple[str, str]:
@@ -93,16 +93,18 @@ def ptx(kernel: Kernel) -> tuple[str, str]:
         code, _ = cuda.compile(kernel.make(), signature, device=False, abi="numba", cc=_OLDEST)
     (entry,) = re.findall(r"^\s*\.visible \.entry (\w+)\(([^)]*)\)", code, re.MULTILINE)
     name, parameters = entry
-    kinds = re.findall(r"\.param (\S+)", parameters)
-    if kinds != [".u64"] * kernel.arguments:
-        raise RuntimeError(f"{name} takes {kinds}, not {kernel.arguments} 64-bit integers")
+    parameter_types = re.findall(r"\.param (\S+)", parameters)
+    if parameter_types != [".u64"] * kernel.arguments:
+        raise RuntimeError(
+            f"{name} takes {parameter_types}, not {kernel.arguments} 64-bit integers"
+        )
     head = f".entry {name}({parameters})"
     return code.replace(head, f"{head}\n.maxnreg {kernel.registers}"), name
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says of a kernel.
+    """The resources of a kernel, as ptxas reports them.
 
     Attributes:
         registers: of a thread.
@@ -130,7 +132,7 @@ def assembler() -> str | None:
 
 
 def assemble(code: str, capability: tuple[int, int], ptxas: str) -> tuple[bytes, Resources]:
-    """The machine code of PTX, and what it takes.
+    """The machine code of PTX, and its resources.
 
     Raises:
         RuntimeError: ptxas refuses it; the message is its own.
@@ -145,14 +147,14 @@ def assemble(code: str, capability: tuple[int, int], ptxas: str) -> tuple[bytes,
             raise RuntimeError(f"ptxas for {architecture}: {done.stderr.strip()}")
         output = done.stderr
 
-        def most(pattern: str) -> int:
+        def largest(pattern: str) -> int:
             return max(map(int, re.findall(pattern, output)), default=0)
 
-        stores, loads = most(r"(\d+) bytes spill stores"), most(r"(\d+) bytes spill loads")
+        stores, loads = largest(r"(\d+) bytes spill stores"), largest(r"(\d+) bytes spill loads")
         resources = Resources(
-            registers=most(r"Used (\d+) registers"),
-            stack=most(r"(\d+) bytes stack frame"),
+            registers=largest(r"Used (\d+) registers"),
+            stack=largest(r"(\d+) bytes stack frame"),
             spills=max(stores, loads),
-            shared=most(r"(\d+) bytes smem"),
+            shared=largest(r"(\d+) bytes smem"),
         )
         return target.read_bytes(), resources

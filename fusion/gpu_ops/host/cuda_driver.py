@@ -80,11 +80,11 @@ class Cuda:
         """See `launcher.Gpus`."""
         return stream.find(context, self._problem_of_stream)
 
-    def _problem_of_stream(self, found: int) -> str:
+    def _problem_of_stream(self, stream: int) -> str:
         """What is wrong with a stream; see `stream.Check`."""
-        if not found:
+        if not stream:
             return "there is no stream"
-        context, handle = ctypes.c_void_p(), ctypes.c_void_p(found)
+        context, handle = ctypes.c_void_p(), ctypes.c_void_p(stream)
         code = self.driver.cuStreamGetCtx(handle, ctypes.byref(context))
         if code or not context.value:
             return f"the driver does not know the stream ({code})"
@@ -95,8 +95,8 @@ class Cuda:
         """See `launcher.Gpus`."""
         name, capability = list(KERNELS)[kernel], self.capability(gpu)
         if capability < _OLDEST:
-            found, needed = ("{}.{}".format(*one) for one in (capability, _OLDEST))
-            raise RuntimeError(f"GPU {gpu} has compute capability {found}, kernels need {needed}")
+            version, needed = ("{}.{}".format(*one) for one in (capability, _OLDEST))
+            raise RuntimeError(f"GPU {gpu} has compute capability {version}, kernels need {needed}")
         module, handle = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), modules.code(name, capability))
         entry = modules.entry_of(name).encode()

@@ -81,8 +81,8 @@ _device_type = DeviceType()
 
 @register_model(DeviceType)
 class _DeviceModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, ir.IntType(64))
+    def __init__(self, manager: Any, device_type: Any) -> None:
+        super().__init__(manager, device_type, ir.IntType(64))
 
 
 @instruction(_device_type(types.int64))
@@ -135,11 +135,11 @@ def _call(record: DeviceRecord, function: int, *arguments: int) -> int:
 
 @jit
 def _ask(record: DeviceRecord, function: int, argument: int) -> int:
-    """What a function of the launcher gives for a word; 0 is an error."""
-    found = call_at(_of_launcher(record, function), argument)
-    if found == 0:
+    """The result of a function of the launcher for a word; 0 is an error."""
+    result = call_at(_of_launcher(record, function), argument)
+    if result == 0:
         _fail_for_launcher(record)
-    return found
+    return result
 
 
 @jit
@@ -167,19 +167,19 @@ def _open(frame: op.Frame, record: DeviceRecord) -> None:
     record.stream = stream
     if stream == 0:
         return
-    found = stack_words(2)
-    store(found, 0, 0)
-    store(found, 1, 0)
-    _call(record, LauncherRecord.stream_context, stream, found)
+    words = stack_words(2)
+    store(words, 0, 0)
+    store(words, 1, 0)
+    _call(record, LauncherRecord.stream_context, stream, words)
     if not op.failed(frame):  # TensorFlow's threads have some context or none
-        _call(record, LauncherRecord.push, load(found, 0))
+        _call(record, LauncherRecord.push, load(words, 0))
     if op.failed(frame):
         record.stream = 0  # there is nothing to pop
         return
-    _call(record, LauncherRecord.context_device, found + 8)
+    _call(record, LauncherRecord.context_device, words + 8)
     if op.failed(frame):
         return
-    gpu = load(found, 1) & 0xFFFFFFFF
+    gpu = load(words, 1) & 0xFFFFFFFF
     record.gpu = gpu
     record.gpu_record = as_record(GpuRecord, load(launcher.gpus, gpu))
     if record.gpu_record == 0:
@@ -195,7 +195,7 @@ def _open(frame: op.Frame, record: DeviceRecord) -> None:
 
 @jit
 def _take_error_slot(node: ErrorSlot) -> ErrorSlot:
-    """Takes one of a node's error slots: calls of a node may run side by side."""
+    """Takes one of a node's error slots: calls of a node may run in parallel."""
     for number in range(1, ERROR_SLOTS):
         slot = node[number]
         if atomic_swap_if(slot, int64(ErrorSlot.is_taken), int64(0), int64(1)):
@@ -207,14 +207,14 @@ def _take_error_slot(node: ErrorSlot) -> ErrorSlot:
 def _report_earlier_errors(frame: op.Frame, node: ErrorSlot, own: ErrorSlot) -> None:
     """Reports errors in the slots that no other call has."""
     for number in range(ERROR_SLOTS):
-        slot, taken = node[number], int64(ErrorSlot.is_taken)
+        slot, is_taken = node[number], int64(ErrorSlot.is_taken)
         if op.failed(frame):
             return
         if own == slot or node == slot:
             _report_earlier_error(frame, slot)
-        elif slot.error_code != 0 and atomic_swap_if(slot, taken, int64(0), int64(1)):
+        elif slot.error_code != 0 and atomic_swap_if(slot, is_taken, int64(0), int64(1)):
             _report_earlier_error(frame, slot)
-            atomic_store(slot, taken, int64(0))
+            atomic_store(slot, is_taken, int64(0))
 
 
 @jit
@@ -243,7 +243,7 @@ def _close(record: DeviceRecord) -> None:
 
 
 def with_device(body: Callable[[int, Any], None]) -> Callable[[op.Frame], None]:
-    """A kernel body (frame) of one that is given the device, too: (frame, device)."""
+    """A kernel body (frame) that opens the device and calls a body (frame, device)."""
     inner = jit(body)
 
     def outer(frame: op.Frame) -> None:
@@ -283,10 +283,10 @@ def copy_in(device: Any, target: int, source: int, size: int) -> None:
 
 @jit
 def _copy_part(record: DeviceRecord, target: int, source: int, size: int) -> None:
-    """Copies what fits a slot, by the next one.
+    """Copies words that fit into a staging slot, by the next slot.
 
     A copy on the stream is still to come when the call ends: it is one of the slot's memory, which
-    is written again once the event behind the copy has come, as good as always long ago.
+    is written again once the event after the copy has come, almost always long ago.
     """
     gpu, slots = as_record(GpuRecord, record.gpu_record), int64(SLOT_COUNT)
     number = atomic_add(gpu, int64(GpuRecord.next_slot), int64(1)) % slots
@@ -357,10 +357,10 @@ def _handle(record: DeviceRecord, kernel: int) -> int:
 def _fits(parameters: tuple[Any, ...], arguments: Sequence[Any]) -> bool:
     """Whether a kernel takes arguments of Numba's types: integers, and records of its classes."""
 
-    def fits(parameter: Any, kind: Any) -> bool:
+    def fits(parameter: Any, type_: Any) -> bool:
         if fields := fields_of(parameter):
-            return getattr(kind, "instance_class", None) is parameter and _fits(fields, [*kind])
-        return isinstance(kind, _WORDS)
+            return getattr(type_, "instance_class", None) is parameter and _fits(fields, [*type_])
+        return isinstance(type_, _WORDS)
 
     return len(parameters) == len(arguments) and all(map(fits, parameters, arguments))
 
@@ -378,9 +378,9 @@ def _finder(kernels: Mapping[int, str], arguments: tuple[Any, ...]) -> Any:
         if name not in KERNELS:
             raise TypingError(f"{name} is no kernel")
         if not _fits(KERNELS[name].parameters, arguments):
-            takes = ", ".join(kind.__name__ for kind in KERNELS[name].parameters)
-            given = ", ".join(str(types.unliteral(kind)) for kind in arguments)
-            raise TypingError(f"{name} takes ({takes}), not ({given})")
+            takes = ", ".join(type_.__name__ for type_ in KERNELS[name].parameters)
+            argument_types = ", ".join(str(types.unliteral(type_)) for type_ in arguments)
+            raise TypingError(f"{name} takes ({takes}), not ({argument_types})")
 
     @instruction(types.UniTuple(types.int64, 2)(types.int64))
     def find(builder: Any, dtype_code: Any) -> Any:
@@ -447,8 +447,10 @@ def _launch_for(
     def launch(
         device: Any, kernel: Any, dtype_code: Any, blocks: Any, threads: Any, *arguments: Any
     ) -> Any:
-        found = find(dtype_code)
-        _launch_kernel(_record_of(device), found, int64(blocks), int64(threads), arguments)
+        number_and_name = find(dtype_code)
+        _launch_kernel(
+            _record_of(device), number_and_name, int64(blocks), int64(threads), arguments
+        )
 
     return launch
 
@@ -480,7 +482,7 @@ def _fill_of(self: Any, address: Any, size: Any, byte: Any) -> Any:
 @overload_method(DeviceType, "words", jit_options=OPTIONS)
 def _words_at(self: Any, address: Any, count: Any) -> Any:
     def words(self: Any, address: Any, count: Any) -> Any:
-        found = _read(_record_of(self), int64(address), int64(count))
-        return carray(pointer(found, np.int64), (int64(count),))
+        host = _read(_record_of(self), int64(address), int64(count))
+        return carray(pointer(host, np.int64), (int64(count),))
 
     return words

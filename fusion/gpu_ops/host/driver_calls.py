@@ -11,8 +11,8 @@ from numba.extending import intrinsic
 
 
 def _call(builder: Any, address: Any, result: Any, args: list[Any]) -> Any:
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(builder.inttoptr(address, kind.as_pointer()), args)
+    function_type = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(builder.inttoptr(address, function_type.as_pointer()), args)
 
 
 @intrinsic
@@ -28,13 +28,13 @@ def driver_call(typingctx: Any, address: Any, *arguments: Any) -> Any:
     return types.int64(types.int64, packed), codegen
 
 
-def _words(context: Any, builder: Any, value: Any, kind: Any) -> Iterator[Any]:
+def _words(context: Any, builder: Any, value: Any, numba_type: Any) -> Iterator[Any]:
     """The words of an argument of a type: of a tuple those of all its items."""
-    if isinstance(kind, types.BaseTuple):
-        for number, item in enumerate(kind):
+    if isinstance(numba_type, types.BaseTuple):
+        for number, item in enumerate(numba_type):
             yield from _words(context, builder, builder.extract_value(value, number), item)
     else:
-        yield context.cast(builder, value, kind, types.int64)
+        yield context.cast(builder, value, numba_type, types.int64)
 
 
 @intrinsic

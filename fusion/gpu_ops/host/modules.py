@@ -1,4 +1,4 @@
-"""Kernels as code that a driver loads, kept on disk like those for the CPU."""
+"""The code of kernels that the driver loads, cached on disk like that for the CPU."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def code(name: str, capability: tuple[int, int]) -> bytes:
     if ptxas is not None:
         key = f"cubin_{name}_sm{capability[0]}{capability[1]}_{compiler.tools()}"
         with contextlib.suppress(RuntimeError, OSError):
-            made_from = sources_of(name)
+            sources = sources_of(name)
             return objects.get(
-                key, lambda: compiler.assemble(text(name), capability, ptxas)[0], *made_from
+                key, lambda: compiler.assemble(text(name), capability, ptxas)[0], *sources
             )
     return text(name).encode() + b"\0"

@@ -1,4 +1,4 @@
-"""What the gradient of a bag is multiplied by for its rows or, with weights, divided by."""
+"""The scales of bags: a row's gradient is its bag's times the scale or, with weights, over it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 def _scaler(dtype: type) -> Any:
-    """A device function of `put_scale` -> what it writes."""
+    """A device function that computes the scale that `put_scale` writes."""
     factor, _ = grad_scaler(dtype, 1)
 
     @jit
-    def scale(order: int, start: int, end: int, weights: int, kind: int, combiner: int) -> Any:
+    def scale(
+        order: int, start: int, end: int, weights: int, dtype_code: int, combiner: int
+    ) -> Any:
         if weights == 0 or combiner == SUM:
             return factor(combiner, end - start)
         total = dtype(0)
@@ -27,7 +29,7 @@ def _scaler(dtype: type) -> Any:
             entry = number
             if order != 0:
                 entry = int64(load_as(order, number, np.int32))
-            weight = dtype(weight_at(weights, entry, kind))
+            weight = dtype(weight_at(weights, entry, dtype_code))
             term = weight if combiner == MEAN else multiplied((weight,), weight)[0]
             total = added((total,), (term,))[0]
         return total if combiner == MEAN else dtype(math.sqrt(total))
@@ -46,19 +48,21 @@ def put_scale(
     start: int,
     end: int,
     weights: int,
-    kind: int,
+    dtype_code: int,
     combiner: int,
 ) -> None:
-    """Writes it for a bag with entries.
+    """Writes the scale of a bag with entries.
 
     Args:
-        scales: of the dtype in which gradients of the kind are computed, by bag.
+        scales: of the compute dtype of the gradients, by bag.
         order: int32, the entries by their bags; 0: they are in this order.
         start, end: those of the bag.
-        weights, kind: by entry, of a kind as the gradients; 0: there are none.
+        weights, dtype_code: by entry, of the gradients' dtype; 0: there are none.
     """
-    if kind == FLOAT64:
-        scale = _scale64(order, start, end, weights, kind, combiner)
+    if dtype_code == FLOAT64:
+        scale = _scale64(order, start, end, weights, dtype_code, combiner)
         store_as(scales, bag, scale, np.float64)
     else:
-        store_as(scales, bag, _scale32(order, start, end, weights, kind, combiner), np.float32)
+        store_as(
+            scales, bag, _scale32(order, start, end, weights, dtype_code, combiner), np.float32
+        )

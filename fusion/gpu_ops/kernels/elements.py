@@ -43,9 +43,9 @@ lower_bound = on_device(columns.lower_bound)
 
 
 @jit
-def store_integer(target: Words, index: int, number: int, kind: int) -> None:
-    """Sets an int32 or int64."""
-    if kind == INT64:
+def store_integer(target: Words, index: int, number: int, dtype: int) -> None:
+    """Writes an integer as int32 or int64."""
+    if dtype == INT64:
         target[index] = number
     else:
         store_as(target, index, np.int32(number), np.int32)

@@ -24,7 +24,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import BAD_ID, BAD_ROW, REPEATED, UNSORTED_ROW
-from fusion.gpu_ops.layout.records import Gathered, Ordered
+from fusion.gpu_ops.layout.records import GatheredRows, GroupOrder
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
 
@@ -46,12 +46,12 @@ def rows_of_entries(indices: int, count: int, batch: int, rows: int, errors_addr
 
 
 @jit
-def _owner_of(ordered: Ordered, k: int) -> int:
+def _owner_of(ordered: GroupOrder, k: int) -> int:
     """The group of the element at an index of the order."""
     return int64(load_as(ordered.owners, int64(load_as(ordered.order, k, np.int32)), np.int32))
 
 
-def mark_starts(ordered: Ordered) -> None:
+def mark_starts(ordered: GroupOrder) -> None:
     """Kernel, a thread for each element and one more: writes where those of each group start."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k > ordered.number:
@@ -72,7 +72,7 @@ def is_masked(masked: int, flags: int, row: int) -> bool:
 
 
 @jit
-def _row_of(rows: Gathered, unique_idxs: int, entry: int, errors: ErrorRecord) -> Any:
+def _row_of(rows: GatheredRows, unique_idxs: int, entry: int, errors: ErrorRecord) -> Any:
     """The shard and the index in it of an entry's row; or else -1."""
     index, shard = int64(load_as(unique_idxs, entry, np.int32)), int64(0)
     if index < 0 or index >= rows.number:
@@ -91,9 +91,9 @@ def _row_of(rows: Gathered, unique_idxs: int, entry: int, errors: ErrorRecord) -
 
 
 def address_entries(
-    ordered: Ordered,
+    ordered: GroupOrder,
     unique_idxs: int,
-    rows: Gathered,
+    rows: GatheredRows,
     masked: int,
     flags: int,
     addresses: int,
@@ -122,7 +122,7 @@ def address_entries(
 
 
 def number_rows(
-    ordered: Ordered, unique_idxs: int, rows: Gathered, keys: int, errors_address: int
+    ordered: GroupOrder, unique_idxs: int, rows: GatheredRows, keys: int, errors_address: int
 ) -> None:
     """Kernel, a thread for each entry: the number of its row among those of all shards.
 
@@ -142,7 +142,7 @@ def number_rows(
     store_as(keys, k, np.int32(number), np.int32)
 
 
-def check_pairs(rows: Gathered, seen: int, errors_address: int) -> None:
+def check_pairs(rows: GatheredRows, seen: int, errors_address: int) -> None:
     """Kernel, a thread for each distinct id: whether its row is there, and no other id's.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the entries of a distinct id or of a gathered row give for its gradient, added up."""
+"""The gradient of a distinct id, or of a gathered row: the sum of what its entries contribute."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _entry(bags: BagGradient, number: int) -> _Entry:
 
 
 def _scaler(stored: str, lanes: int) -> Any:
-    """A device function (`BagGradient`, `_Entry`, row, scale, weight) -> what the entry gives."""
+    """A device function (`BagGradient`, `_Entry`, row, scale, weight) -> the term of the entry."""
     dtype = DTYPES[stored].compute_type
     zero = (dtype(0),) * lanes
     _, weighted = grad_scaler(dtype, lanes)
@@ -115,7 +115,7 @@ def _factors_loader(stored: str) -> Any:
 
 
 class _Four(NamedTuple):
-    """What four entries give, side by side, and, by bit, which of them count."""
+    """The terms of four entries, and a bit for each that counts."""
 
     v0: Any
     v1: Any
@@ -160,7 +160,7 @@ def _four_reader(stored: str, lanes: int) -> Any:
 
 @jit
 def _plus(total: Any, is_empty: bool, values: Any, counts: bool) -> Any:
-    """A sum with what an entry gives, and whether it is empty."""
+    """A sum plus the term of an entry, and whether it is empty."""
     if not counts:
         return total, is_empty
     # Not begun with 0: 0 + -0 would lose the sign.
@@ -168,7 +168,7 @@ def _plus(total: Any, is_empty: bool, values: Any, counts: bool) -> Any:
 
 
 def _summers(stored: str, lanes: int) -> tuple[Any, Any]:
-    """Device functions that give the sum of what entries give, in their order; zeros of none.
+    """Device functions for the sum of the terms of entries, in their order; zeros for none.
 
     (`BagGradient`, start, end, at): one thread reads them, four at once; `at` says where in a row,
     in bytes. (`BagGradient`, start, end, at, lane, group): all groups of a warp take turns at
@@ -252,9 +252,9 @@ def row_writer(stored: str, written: str, lanes: int) -> Any:
             return
         at = first * item if first < dim else int64(0)
         for source_group in range(quotient(int64(WARP), group)):
-            begin, behind = from_lane((start, end), source_group * group)
-            if behind - begin > LONG:
-                total = shared(bags, begin, behind, at, lane, group)
+            long_start, long_end = from_lane((start, end), source_group * group)
+            if long_end - long_start > LONG:
+                total = shared(bags, long_start, long_end, at, lane, group)
                 if quotient(lane, group) == source_group and first < dim:
                     store_vector(out + first * out_item, total)
 

@@ -28,12 +28,12 @@ def _element(order: int, index: int) -> int:
 
 
 def count_keys(
-    keys: int, kind: int, order: int, count: int, shift: int, tiles: int, counts: int
+    keys: int, dtype: int, order: int, count: int, shift: int, tiles: int, counts: int
 ) -> None:
     """Kernel, a thread for each element: counts elements by key.
 
     Args:
-        keys, kind: integers, see `dtypes`; of each, `DIGIT_BITS` from `shift` on are the key.
+        keys, dtype: integers, their dtype code; `DIGIT_BITS` of each from `shift` on are the key.
         order: int32 [count], the element that is at each index, or 0: as they lie.
         counts: int32 [MAX_KEYS, tiles], zeros before.
     """
@@ -41,13 +41,13 @@ def count_keys(
     if index >= count:
         return
     element = _element(order, index)
-    key = (integer_at(keys, element, kind) >> shift) & (MAX_KEYS - 1)
+    key = (integer_at(keys, element, dtype) >> shift) & (MAX_KEYS - 1)
     atomic_add(counts, key * tiles + index // TILE, np.int32(1), np.int32)
 
 
 def place_keys(
     keys: int,
-    kind: int,
+    dtype: int,
     order: int,
     count: int,
     shift: int,
@@ -67,7 +67,7 @@ def place_keys(
     first = tile * TILE
     for place in range(thread, min(TILE, count - first), threads):
         element = _element(order, first + place)
-        mine[place] = (integer_at(keys, element, kind) >> shift) & (MAX_KEYS - 1)
+        mine[place] = (integer_at(keys, element, dtype) >> shift) & (MAX_KEYS - 1)
     cuda.syncthreads()
     for place in range(thread, min(TILE, count - first), threads):
         key, rank = int64(mine[place]), int64(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusion.gpu_ops.language.device import as_words, bit_count, jit
-from fusion.gpu_ops.layout.records import Gathered
+from fusion.gpu_ops.layout.records import GatheredRows
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 
@@ -28,7 +28,7 @@ def column_of(tiles: Words, count: int, tile: int) -> int:
 
 
 @jit
-def shard_index(rows: Gathered, number: int) -> Any:
+def shard_index(rows: GatheredRows, number: int) -> Any:
     """The shard of a gathered row, and its index there."""
     firsts = as_words(rows.firsts)
     shard = column_of(firsts, rows.shard_count, number)

@@ -21,11 +21,11 @@ from fusion.gpu_ops.language.device import (
     store,
     store_as,
 )
-from fusion.gpu_ops.layout.records import Found, Ids
+from fusion.gpu_ops.layout.records import Firsts, Ids
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import INT64
 
-#: A slot that no id has taken.
+#: An empty slot.
 EMPTY = -1
 
 
@@ -40,12 +40,12 @@ def insert_ids(ids: Ids, slots: int, bits: int, id_slots: int) -> None:
 
     Args:
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as ids.
-        id_slots: out, as of `Found`.
+        id_slots: out, as of `Firsts`.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= ids.number:
         return
-    key = integer_at(ids.address, k, ids.kind)
+    key = integer_at(ids.address, k, ids.dtype)
     slot, mask = slot_of(key, bits), (int64(1) << bits) - 1
     while True:
         holder = load(slots, slot)
@@ -54,7 +54,7 @@ def insert_ids(ids: Ids, slots: int, bits: int, id_slots: int) -> None:
             if holder == EMPTY:
                 break
         # Whichever position the slot has by now, it is one of the same id.
-        if integer_at(ids.address, holder, ids.kind) == key:
+        if integer_at(ids.address, holder, ids.dtype) == key:
             atomic_min(slots, slot, k, np.int64)
             break
         slot = (slot + 1) & mask
@@ -62,13 +62,13 @@ def insert_ids(ids: Ids, slots: int, bits: int, id_slots: int) -> None:
 
 
 def mark_firsts(slots: int, id_slots: int, count: int, firsts: int) -> None:
-    """Kernel, a thread for each id: 1 if it is the first of its kind, else 0, as int32 `firsts`."""
+    """Kernel, a thread for each id: 1 at the first occurrence of an id, else 0, as int32."""
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k < count:
         store_as(firsts, k, np.int32(load(slots, load(id_slots, k)) == k), np.int32)
 
 
-def number_ids(ids: Ids, firsts: Found, keys: int, unique_idxs: int, counts: int) -> None:
+def number_ids(ids: Ids, firsts: Firsts, keys: int, unique_idxs: int, counts: int) -> None:
     """Kernel, a thread for each id: writes the distinct ids, and which of them each is.
 
     Args:
@@ -84,7 +84,7 @@ def number_ids(ids: Ids, firsts: Found, keys: int, unique_idxs: int, counts: int
     store_as(unique_idxs, k, np.int32(rank), np.int32)
     atomic_add(counts, rank, np.int32(1), np.int32)
     if first == k:
-        if ids.kind == INT64:
+        if ids.dtype == INT64:
             store(keys, rank, load(ids.address, k))
         else:
             store_as(keys, rank, load_as(ids.address, k, np.int32), np.int32)

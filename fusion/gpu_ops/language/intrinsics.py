@@ -41,14 +41,14 @@ def _typeof_layout(layout: LayoutType, context: Any) -> Any:
     return types.Module(layout)
 
 
-def _pointer(builder: Any, address: Any, index: Any, kind: Any, size: int) -> Any:
+def _pointer(builder: Any, address: Any, index: Any, element_type: Any, size: int) -> Any:
     byte = builder.add(address, builder.mul(index, ir.Constant(_WORD, size)))
-    return builder.inttoptr(byte, ir.PointerType(kind, addrspace=_GLOBAL))
+    return builder.inttoptr(byte, ir.PointerType(element_type, addrspace=_GLOBAL))
 
 
 def _element_pointer(builder: Any, context: Any, address: Any, index: Any, dtype: Any) -> Any:
-    kind = context.get_data_type(dtype)
-    return _pointer(builder, address, index, kind, context.get_abi_sizeof(kind))
+    element_type = context.get_data_type(dtype)
+    return _pointer(builder, address, index, element_type, context.get_abi_sizeof(element_type))
 
 
 @intrinsic
@@ -74,13 +74,13 @@ def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -
 
 @cuda_instruction(_i64(_i64, _i64))
 def load(builder: Any, address: Any, index: Any) -> Any:
-    """The word `index` words behind `address`."""
+    """The word at `index` words from `address`."""
     return builder.load(_pointer(builder, address, index, _WORD, 8))
 
 
 @cuda_instruction(types.void(_i64, _i64, _i64))
 def store(builder: Any, address: Any, index: Any, value: Any) -> None:
-    """Sets the word `index` words behind `address`."""
+    """Sets the word at `index` words from `address`."""
     builder.store(value, _pointer(builder, address, index, _WORD, 8))
 
 
@@ -136,7 +136,7 @@ atomic_min = _atomic("min")
 
 @cuda_instruction(_i64(_i64, _i64, _i64, _i64))
 def compare_and_swap(builder: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
-    """The word that was there; it becomes `new` if it is `old`."""
+    """Sets a word to `new` if it is `old`; returns what it was."""
     pointer = _pointer(builder, address, index, _WORD, 8)
     return builder.extract_value(builder.cmpxchg(pointer, old, new, "monotonic", "monotonic"), 0)
 
@@ -239,9 +239,9 @@ def rounded(builder: Any, operation: str, *operands: Any) -> Any:
     """An operation that is rounded on its own: no product is fused with the sum that takes it."""
     if operation == "div":
         return builder.fdiv(*operands)
-    kind = operands[0].type
-    suffix = "f" if kind == ir.FloatType() else "d"
-    function = ir.FunctionType(kind, [kind] * len(operands))
+    operand_type = operands[0].type
+    suffix = "f" if operand_type == ir.FloatType() else "d"
+    function = ir.FunctionType(operand_type, [operand_type] * len(operands))
     name = f"llvm.nvvm.{operation}.rn.{suffix}"
     known = builder.module.globals.get(name)
     return builder.call(known or ir.Function(builder.module, function, name), operands)
@@ -271,8 +271,8 @@ def _word_from_lane(builder: Any, word: Any, lane: Any) -> Any:
     known = builder.module.globals.get(name)
     function = known or ir.Function(builder.module, ir.FunctionType(result, [i32] * 5), name)
     whole, by_index, last = ir.Constant(i32, -1), ir.Constant(i32, 0), ir.Constant(i32, 31)
-    found = builder.call(function, [whole, by_index, word, lane, last])
-    return builder.extract_value(found, 0)
+    values = builder.call(function, [whole, by_index, word, lane, last])
+    return builder.extract_value(values, 0)
 
 
 def _number_from_lane(builder: Any, value: Any, lane: Any) -> Any:
@@ -290,7 +290,7 @@ def _number_from_lane(builder: Any, value: Any, lane: Any) -> Any:
 
 @cuda_instruction(lambda values, lane: values(values, _i64))
 def from_lane(builder: Any, values: Any, lane: Any) -> Any:
-    """The tuple that another thread of the warp gives, by its lane.
+    """The tuple that another thread of the warp passes, by its lane.
 
     All threads of the warp call it together.
     """
@@ -301,7 +301,7 @@ def from_lane(builder: Any, values: Any, lane: Any) -> Any:
 
 @jit
 def any_in_warp(is_so: bool) -> bool:
-    """Whether it is so in any thread of the warp, all of which call it together."""
+    """Whether a flag is set in any thread of the warp; all threads call it together."""
     return cuda.any_sync(0xFFFFFFFF, is_so)
 
 

@@ -25,8 +25,8 @@ _MAKES_WAY = 0.125
 _random = random.Random(0)
 
 
-class _Left(BaseException):
-    """Ends a thread whose block has failed."""
+class _BlockFailed(BaseException):
+    """Raised in the other threads of a block in which one has failed."""
 
 
 class _Meeting(NamedTuple):
@@ -58,7 +58,7 @@ class _Worker(threading.Thread):
             self.thread_id, self.threadIdx = block.pending.pop()
             try:
                 block.body()
-            except _Left:
+            except _BlockFailed:
                 pass
             except Exception as error:
                 block.fail(error, f"tid={[*self.threadIdx]} ctaid={[*self.blockIdx]}")
@@ -74,7 +74,7 @@ class _Worker(threading.Thread):
         self._block.hand_on()
         self._turn.acquire()
         if self._block.failed is not None:
-            raise _Left
+            raise _BlockFailed
 
     def syncthreads(self) -> None:
         """Waits for all threads of the block that have not ended."""

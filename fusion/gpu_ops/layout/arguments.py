@@ -1,4 +1,4 @@
-"""How a launch passes records: an integer for each field, which may be a record, too."""
+"""Arguments of launches: a record is passed as an integer for each field, recursively."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Argument: TypeAlias = int | tuple[Any, ...]
 
 
 @cache
-def fields_of(kind: Any) -> tuple[Any, ...]:
+def fields_of(type_: Any) -> tuple[Any, ...]:
     """The types of a record's fields; none of an integer."""
-    is_record = isinstance(kind, type) and issubclass(kind, tuple)
-    return tuple(get_type_hints(kind).values()) if is_record else ()
+    is_record = isinstance(type_, type) and issubclass(type_, tuple)
+    return tuple(get_type_hints(type_).values()) if is_record else ()
 
 
 def flat(arguments: Iterable[Argument]) -> Iterator[int]:
@@ -25,9 +25,9 @@ def flat(arguments: Iterable[Argument]) -> Iterator[int]:
             yield int(one)
 
 
-def grouped(kinds: Iterable[Any], integers: Iterator[int]) -> list[Argument]:
+def grouped(types: Iterable[Any], integers: Iterator[int]) -> list[Argument]:
     """Arguments of these types, from the next integers: the inverse of `flat`."""
     return [
-        kind(*grouped(fields_of(kind), integers)) if fields_of(kind) else next(integers)
-        for kind in kinds
+        type_(*grouped(fields_of(type_), integers)) if fields_of(type_) else next(integers)
+        for type_ in types
     ]

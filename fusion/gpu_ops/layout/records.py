@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class Ids(NamedTuple):
-    """Ids.
+    """An array of ids.
 
     Attributes:
-        address, kind: of the first one, and their kind of integers, see `dtypes`.
-        number: how many they are.
+        address, dtype: of the first one, and their dtype code.
+        number: how many ids there are.
     """
 
     address: int
-    kind: int
+    dtype: int
     number: int
 
 
-class Ordered(NamedTuple):
+class GroupOrder(NamedTuple):
     """Elements in the order of their groups: ids of shards, entries of bags or of rows.
 
     Attributes:
@@ -35,8 +35,8 @@ class Ordered(NamedTuple):
     starts: int
 
 
-class Found(NamedTuple):
-    """Ids whose first positions are known.
+class Firsts(NamedTuple):
+    """The first positions of distinct ids.
 
     Attributes:
         slots: int64, the hash table: the first position of the id in each slot.
@@ -70,19 +70,19 @@ class Entries(NamedTuple):
     """The entries of a batch of sparse ids.
 
     Attributes:
-        ids, kind, number: their ids, of a kind of integers.
+        ids, ids_dtype, number: their ids, the dtype code and the number of these.
         indices: int64 [number, 2], column 0 is the row of each entry.
         batch: rows of the batch.
-        weights, weight_kind, weight_bytes: their weights; 0 without.
+        weights, weights_dtype, weight_bytes: their weights; 0 without.
     """
 
     ids: int
-    kind: int
+    ids_dtype: int
     number: int
     indices: int
     batch: int
     weights: int
-    weight_kind: int
+    weights_dtype: int
     weight_bytes: int
 
 
@@ -90,20 +90,20 @@ class DenseIds(NamedTuple):
     """A matrix of ids.
 
     Attributes:
-        ids, kind: of a kind of integers.
+        ids, dtype: the address, and the dtype code.
         batch, width: its shape.
-        out_kind: the kind of the ids of entries.
+        out_dtype: the dtype code of the ids of entries.
     """
 
     ids: int
-    kind: int
+    dtype: int
     batch: int
     width: int
-    out_kind: int
+    out_dtype: int
 
 
-class Marked(NamedTuple):
-    """Which entries are kept, and which rows keep none.
+class Marks(NamedTuple):
+    """Marks of the entries that are kept, and of the rows that keep none.
 
     Attributes:
         mask: int32, 1 for each entry that is kept.
@@ -120,8 +120,8 @@ class Marked(NamedTuple):
     totals: int
 
 
-class Pruned(NamedTuple):
-    """Where entries that are kept go, and those of filled rows.
+class PrunedEntries(NamedTuple):
+    """The output: entries that are kept, then those that fill rows.
 
     Attributes:
         ids, indices: as of `Entries`.
@@ -133,14 +133,14 @@ class Pruned(NamedTuple):
     weights: int
 
 
-class Listed(NamedTuple):
+class ListedElements(NamedTuple):
     """Elements and rows of many columns that are listed.
 
     Attributes:
         ids: int64 by element.
         owners: int32 by element, the number of its row among those of all columns, or how many
             these are for an element that does not count.
-        sums: int64, prefix sums of marks of elements and rows, and their total behind them.
+        sums: int64, prefix sums of marks of elements and rows, then their total.
     """
 
     ids: int
@@ -148,7 +148,7 @@ class Listed(NamedTuple):
     sums: int
 
 
-class Paired(NamedTuple):
+class Pairs(NamedTuple):
     """Positions of many columns, and their distinct pairs of a column and an id.
 
     Attributes:
@@ -157,7 +157,7 @@ class Paired(NamedTuple):
         slots: int64, the hash table: the first position of the pair in each slot.
         id_slots: int64 by position, its slot; `unique.EMPTY` for what is no position.
         marks: int32 by position, 1 for the first of its pair.
-        ranks: int64 by position, the firsts before it, and their total behind them.
+        ranks: int64 by position, the firsts before it, then their total.
     """
 
     keys: int
@@ -168,8 +168,8 @@ class Paired(NamedTuple):
     ranks: int
 
 
-class Numbered(NamedTuple):
-    """Where the distinct ids and entries of many columns go.
+class NumberedEntries(NamedTuple):
+    """The output of many columns: distinct ids and entries.
 
     Attributes:
         keys: addresses of the distinct ids of each column.
@@ -182,7 +182,7 @@ class Numbered(NamedTuple):
     weights: int
 
 
-class Gathered(NamedTuple):
+class GatheredRows(NamedTuple):
     """Rows of distinct ids, gathered from shards and numbered shard by shard.
 
     Attributes:
@@ -203,17 +203,17 @@ class Gathered(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """A gradient of combined rows.
+    """The gradient of combined rows.
 
     Attributes:
         top: the gradient of the result, [batch, dim].
-        kind, dim: its elements, which all others are like.
+        dtype, dim: the dtype code and the elements of its rows; those of all others are the same.
         combiner: as of the op.
         clips, limit: whether rows are shortened, and the bits of the double that is the limit.
     """
 
     top: int
-    kind: int
+    dtype: int
     dim: int
     combiner: int
     clips: int
@@ -226,22 +226,22 @@ class GradBags(NamedTuple):
     Attributes:
         ordered: the entries in the order of bags.
         keys: int32 by entry, the number of its row among those gathered, that of all for none.
-        weights: by entry, of the gradient's kind; 0 without.
+        weights: by entry, of the gradient's dtype; 0 without.
         masked, flags: so many bool flags by row of the batch, whose entries get zeros; 0: there
             are none.
     """
 
-    ordered: Ordered
+    ordered: GroupOrder
     keys: int
     weights: int
     masked: int
     flags: int
 
 
-class Scaled(NamedTuple):
-    """What scales the gradients of bags and of shortened rows.
+class Scales(NamedTuple):
+    """The factors of the gradients of bags and of shortened rows.
 
-    "Worked" is the dtype in which gradients of the kind are computed.
+    "Worked" is the compute dtype of the gradients.
 
     Attributes:
         scales: worked, by bag: what its gradient is multiplied by or, with weights, divided by;

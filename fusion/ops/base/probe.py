@@ -1,4 +1,4 @@
-"""Whether kernels work on this machine's GPU: tried once, in a process of its own, and kept.
+"""Whether kernels work on this machine's GPU: tried once, in a process of its own, and cached.
 
 Only a run shows that TensorFlow's stream is found and that the driver takes the kernels. It is done
 before kernels are registered: where they do not work, ops stay on the CPU.
@@ -48,10 +48,10 @@ def why_not() -> str:
 
 
 def verdict(again: bool = False) -> str:
-    """What is wrong with kernels on the GPU, or nothing; of an earlier process if that tried.
+    """Why kernels do not work on the GPU, or ""; cached from an earlier process if there is one.
 
     Args:
-        again: try, whatever is known.
+        again: try, whatever is cached.
     """
     try:
         return (
@@ -59,7 +59,7 @@ def verdict(again: bool = False) -> str:
             .get(
                 f"gpu-{_key()}.txt",
                 lambda: _tried().encode(),
-                lambda kept: not again and _is_fresh(kept),
+                lambda file: not again and _is_fresh(file),
             )
             .decode()
         )
@@ -67,8 +67,8 @@ def verdict(again: bool = False) -> str:
         return f"trying the GPU took more than {_SECONDS} seconds"
 
 
-def _is_fresh(kept: File) -> bool:
-    return not kept.content or time.time() - kept.modified < _DOUBT_SECONDS
+def _is_fresh(file: File) -> bool:
+    return not file.content or time.time() - file.modified < _DOUBT_SECONDS
 
 
 def _key() -> str:

@@ -1,4 +1,4 @@
-"""What is wrong with attrs of columns, by `fusion.schema.column_rules`, where an op is called."""
+"""Checks the attrs of columns by `fusion.schema.column_rules` where an op is called."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def attr_errors(
     def attr_error(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
         is_group = isinstance(inputs["ids"], list)
         count = len(inputs["ids"]) if is_group else 1
-        given = {attr.name: attrs[key if is_group else attr.name] for key, attr in lists.items()}
-        given |= {name: inputs[key] for name, key in _TYPED.items()}
+        columns = {attr.name: attrs[key if is_group else attr.name] for key, attr in lists.items()}
+        columns |= {name: inputs[key] for name, key in _TYPED.items()}
         counts = attrs["boundary_counts"] if is_group else len(attrs["boundaries"])
-        given["boundaries"] = counts
-        if is_group and any(len(values) != count for values in given.values()):
+        columns["boundaries"] = counts
+        if is_group and any(len(values) != count for values in columns.values()):
             return ""  # which a kernel refuses
         common = {"role": role, "Tpacked": tf.as_dtype(attrs.get("Tpacked", tf.float32)).name}
         for index in range(count):
-            one = {name: values[index] if is_group else values for name, values in given.items()}
+            one = {name: values[index] if is_group else values for name, values in columns.items()}
             types = {name: tf.as_dtype(one[name].dtype).name for name in _TYPED}
             texts = {name: text.decode() for name, text in one.items() if isinstance(text, bytes)}
             if text := broken(_DEFAULTS | one | types | texts | common):

@@ -1,4 +1,4 @@
-"""The builders of the states of the ops for whole columns, and what they need to know."""
+"""The builders of the states of the ops for whole columns, and their constants."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fusion.cpu_ops.kernel_indices import FIRST_FLOAT, MAX_TILES
 from fusion.cpu_ops.row_tiles import tiles
 from fusion.ops.base.row_kernels import GATHERS, SCATTERS
 from fusion.ops.columns.cpu.layout import (
+    ATTR_FIELDS,
     FLOAT_RANGE,
     FULL,
-    GIVEN_ATTRS,
     GRAD,
     INT_RANGE,
     MAX_RULE_TEXT,
@@ -40,7 +40,7 @@ _DEFAULTS: dict[str, Word] = {"Tids": INT32, "Trows": INT32, "Tkeys": INT64}
 
 
 def _default(name: str) -> Word:
-    """What a field of `NodeColumn` is where an op has no attr for it."""
+    """The value of a field of `NodeColumn` for an op without an attr for it."""
     attr = _ATTRS.get(name)
     if attr is None:
         return _DEFAULTS.get(name, 0)
@@ -71,7 +71,7 @@ def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
         ):
             result[field] = attrs.index(name) if name in attrs else -1
         list_of = {attr.name: name for name, attr in lists.items()}
-        for index, name in enumerate([*NodeColumn.FIELDS][:GIVEN_ATTRS]):
+        for index, name in enumerate([*NodeColumn.FIELDS][:ATTR_FIELDS]):
             start = ColumnsConstants.sources + Source.SIZE * index
             result[start : start + Source.SIZE] = _source(
                 spec, attrs, name, list_of.get(name, name)
@@ -89,11 +89,11 @@ def columns_constants(role: int, lists: dict[str, Attr]) -> Constants:
 def _source(spec: OpSpec, attrs: list[str], name: str, list_name: str) -> list[Word]:
     """The words of a `Source`."""
     words: list[Word] = [0] * Source.SIZE
-    found = list_name if list_name in attrs else name
+    attr_name = list_name if list_name in attrs else name
     words[Source.default] = _default(name)
-    words[Source.attr] = attrs.index(found) if found in attrs else -1
-    if found in attrs:
-        attr = spec.attrs[attrs.index(found)]
+    words[Source.attr] = attrs.index(attr_name) if attr_name in attrs else -1
+    if attr_name in attrs:
+        attr = spec.attrs[attrs.index(attr_name)]
         words[Source.is_list] = int(attr.is_list)
         words[Source.is_dtype] = int(attr.element == "type")
     return words
@@ -148,7 +148,7 @@ def _test(test: Test) -> list[Word]:
 
 
 def _number(field: str, value: str | bool) -> int:
-    """What `NodeColumn` has for a value of a field."""
+    """The number that `NodeColumn` has for a value of a field."""
     if isinstance(value, bool):
         return int(value)
     if field == "role":

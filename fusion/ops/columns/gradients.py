@@ -85,7 +85,7 @@ def _columns_of_outputs(op: tf.Operation) -> list[range]:
 
 
 def _split(matrix: tf.Tensor, widths: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The matrices that are side by side in one."""
+    """Splits a matrix into the matrices that are concatenated in it."""
     if len(widths) == 1:
         return [matrix]
     parts: list[tf.Tensor] = tf.split(matrix, widths, axis=1, num=len(widths))
@@ -119,7 +119,7 @@ def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
     weights = call.weights if column.use_sparse_weights else tf.ones([1], call.table.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        values, indices, flags, shape, kept_weights = _entries(call, weights)
+        values, indices, flags, shape, entry_weights = _entries(call, weights)
         unique = ops.unique_with_counts_v3(input=values)
         rows = tf.gather(call.table, unique.unique_keys)
         tape.watch(rows)
@@ -131,7 +131,7 @@ def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Ten
             indices_before_unique=indices,
             is_row_empty=tf.zeros([0], tf.bool) if until_last else flags,
             unique_idxs=unique.unique_idxs,
-            sp_weights_values=kept_weights,
+            sp_weights_values=entry_weights,
             **column.only("fill_empty_row", "default_id", "combiner", "max_norm"),
             **column.only("use_sparse_weights", "row_count", "divide_no_nan"),
         ).emb_vectors
@@ -159,7 +159,7 @@ def _entries(call: ColumnCall, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
     rows, count = _rows(call)
     ids = wrapped(ids, call.table) if column.wrap_negative else ids
     pair, shape = tf.stack([rows, rows], axis=1), tf.stack([count, count])
-    values, indices, kept_weights, flags = ops.prune_invalid_and_fill_empty_rows(
+    values, indices, entry_weights, flags = ops.prune_invalid_and_fill_empty_rows(
         sp_values=ids,
         sp_indices=pair,
         sp_dense_shape=shape,
@@ -167,7 +167,7 @@ def _entries(call: ColumnCall, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         **options,
         **column.only("use_sparse_weights", "prune_sparse_weights", "default_weight"),
     )
-    return values, indices, flags, shape, kept_weights
+    return values, indices, flags, shape, entry_weights
 
 
 def _dense_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
@@ -259,7 +259,7 @@ def _firsts(matrices: Sequence[tf.Tensor]) -> list[Any]:
 def _of_weights(
     op: tf.Operation, parts: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], lookups: Sequence[int]
 ) -> tf.Tensor:
-    """The gradient of the entries' weights, by stock ops: it is rarely asked for.
+    """The gradient of the entries' weights, by stock ops: it is rarely needed.
 
     Args:
       parts: the gradient of each lookup's result.
@@ -306,7 +306,7 @@ def _combined(
     """The results of the lookups, by stock ops.
 
     Args:
-      op: the op behind the gathers, or its gradient op.
+      op: the op after the gathers, or its gradient op.
       bags: its `unique_idxs` and `row_splits`.
       rows: the rows of each lookup.
       weights: of the entries.
@@ -349,9 +349,9 @@ def second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
         parts = _parts(tops, [len(own) for own in outputs], rows, op.get_attr("offsets"))
         first = inner.gradient(results, rows, parts)
         first = [tf.convert_to_tensor(gradient) for gradient in first]
-    found = outer.gradient(first, sources, list(grads))
-    (of_top, *of_others), of_rows = found[: len(tops)], found[len(tops) : -1]
-    return [of_top, *of_rows, None, None, found[-1], *of_others]
+    gradients = outer.gradient(first, sources, list(grads))
+    (of_top, *of_others), of_rows = gradients[: len(tops)], gradients[len(tops) : -1]
+    return [of_top, *of_rows, None, None, gradients[-1], *of_others]
 
 
 def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
@@ -362,7 +362,7 @@ def pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
 def weights_gradient(op: tf.Operation, of_entries: Any) -> list[Any]:
     """Gradients of the inputs of columns before gathers, from that of the entries' weights.
 
-    What an entry's weight gets goes to the weight that was given for it; those of fillers are
+    The gradient of an entry's weight goes to the weight that it came from; those of fillers are
     dropped, and pruned entries get 0.
     """
     count = op.get_attr("num_columns")

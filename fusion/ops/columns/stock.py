@@ -42,9 +42,9 @@ def grouped_pre(attrs: Attrs, inputs: Tensors) -> Tensors:
         own_weights = tf.gather(or_default(entries, own, attrs["T"]), order)
         if own["default_id"] < 0:
             # Rows that were filled have the id, but no entry.
-            left = tf.where(tf.logical_not(tf.gather(entries.is_row_empty, rows)))[:, 0]
-            rows, own_positions = tf.gather(rows, left), tf.gather(own_positions, left)
-            own_weights = tf.gather(own_weights, left)
+            indices = tf.where(tf.logical_not(tf.gather(entries.is_row_empty, rows)))[:, 0]
+            rows, own_positions = tf.gather(rows, indices), tf.gather(own_positions, indices)
+            own_weights = tf.gather(own_weights, indices)
         lengths = tf.math.unsorted_segment_sum(tf.ones_like(own_positions), rows, count)
         splits.append(end + tf.concat([[0], tf.cumsum(lengths)], 0))
         end += tf.size(rows, tf.int32)
@@ -106,8 +106,8 @@ def grouped_post(attrs: Attrs, inputs: Tensors) -> Tensors:
         own["divide_no_nan"] = attrs["divide_no_nans"][index]
         results.append(combined(own, matrix, bags))
         number += 1
-    left = iter(results)
-    return [_joined([*islice(left, count)]) for count in _output_columns(attrs)]
+    remaining = iter(results)
+    return [_joined([*islice(remaining, count)]) for count in _output_columns(attrs)]
 
 
 def _output_columns(attrs: Attrs) -> list[int]:
@@ -116,7 +116,7 @@ def _output_columns(attrs: Attrs) -> list[int]:
 
 
 def _joined(matrices: list[tf.Tensor]) -> tf.Tensor:
-    """Matrices side by side."""
+    """Matrices concatenated by columns."""
     return tf.concat(matrices, 1) if len(matrices) > 1 else matrices[0]
 
 
@@ -124,8 +124,8 @@ def grouped_post_grad(attrs: Attrs, inputs: Tensors) -> Tensors:
     """GroupedEmbeddingPostLookUpGrad."""
     counts, end = _output_columns(attrs), attrs["num_columns"] + 1
     matrices, (positions, splits, weights) = inputs[1:end], inputs[end : end + 3]
-    given = zip((inputs[0], *inputs[end + 3 :]), counts, strict=True)
-    tops = [top for top, count in given for _ in range(count)]
+    top_counts = zip((inputs[0], *inputs[end + 3 :]), counts, strict=True)
+    tops = [top for top, count in top_counts for _ in range(count)]
     results, end = list[tf.Tensor](), tf.constant(0)
     for number, (matrix, top) in enumerate(zip(matrices, tops, strict=True)):
         if number in accumulate(counts):
@@ -209,7 +209,7 @@ def _over_axis(column: Column, inputs: Tensors) -> tf.Tensor:
 
 
 def _masked(column: Column, rows: tf.Tensor, counts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """What is added up of rows [B, L, D].
+    """The terms that are added up: rows [B, L, D] after the mask.
 
     Args:
       rows: of all ids.

@@ -50,9 +50,9 @@ def _bag_of(call: CombineCall, index: int, number: int) -> Any:
         # Elements of rows outside the batch are in no bag.
         rows = source.entry_rows
         step = source.entry_row_stride
-        kind = column.rows_dtype
-        start = lower_bound(rows, step, kind, all_elements, number)
-        end = lower_bound(rows, step, kind, all_elements, number + 1)
+        dtype = column.rows_dtype
+        start = lower_bound(rows, step, dtype, all_elements, number)
+        end = lower_bound(rows, step, dtype, all_elements, number + 1)
         return Bag(column, source, out, start, end, int64(-1))
     start, end = split_range(column, source, number, int64(1))
     return Bag(column, source, out, start, end, int64(-1))
@@ -133,7 +133,7 @@ def _slow(stored: str, lanes: int, is_plain: bool) -> Any:
 
 @jit
 def _own_bag(call: CombineCall) -> Any:
-    """Column, number and team of the bag that a thread has to do with; the elements at once."""
+    """Column, number and team of a thread's bag, and the elements that it computes at once."""
     tile, thread = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
     tiles, threads = as_words(call.tiles), int64(call_of.THREADS)
     index = column_of(tiles, call.column_count, tile)
@@ -155,10 +155,10 @@ def _writer(stored: str, is_plain: bool) -> Any:
         bag = _bag_of(call, index, number)
         if bag.end < bag.start:
             splits = as_record(ColumnInputs, bag.source).entry_rows
-            kind = as_record(ColumnAttrs, bag.column).rows_dtype
+            dtype = as_record(ColumnAttrs, bag.column).rows_dtype
             # The first one has to be 0, each other one no less than the one before.
-            at = number + (number > 0 or integer_at(splits, int64(0), kind) == 0)
-            report_in_call(call, call_of.BAD_SPLIT, index, at, integer_at(splits, at, kind))
+            at = number + (number > 0 or integer_at(splits, int64(0), dtype) == 0)
+            report_in_call(call, call_of.BAD_SPLIT, index, at, integer_at(splits, at, dtype))
         if lanes == widest:
             slow(call, bag, team, int64(widest))
         else:
@@ -218,7 +218,7 @@ def combine_kernel(stored: str, is_plain: bool) -> Any:
 
 
 def check_rows_kernel() -> Any:
-    """The kernel `(call)` that looks at the rows of entries, a thread for each.
+    """The kernel `(call)` that checks the rows of entries, a thread for each.
 
     It reports rows outside the batch and flags a column whose rows are not in order; where the
     rows of the batch are those up to the last entry's, that must be so, and is an error, too.
@@ -235,10 +235,10 @@ def check_rows_kernel() -> Any:
             return
         rows = source.entry_rows
         step = source.entry_row_stride
-        kind = column.rows_dtype
-        row = integer_at(rows, k * step, kind)
+        dtype = column.rows_dtype
+        row = integer_at(rows, k * step, dtype)
         to_last = column.row_count == LAST_ROW
-        if k > 0 and integer_at(rows, (k - 1) * step, kind) > row:
+        if k > 0 and integer_at(rows, (k - 1) * step, dtype) > row:
             call.unsorted[index] = 1
             if to_last:
                 report_in_call(call, call_of.UNSORTED_ROW, index, k, row)

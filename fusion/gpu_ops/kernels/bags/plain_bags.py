@@ -1,6 +1,6 @@
-"""One bag's elements, `lanes` of them at a time, from ids to what its rows give.
+"""The sum of one bag of a plain column, `lanes` elements at a time.
 
-Here for bags of which nothing needs to be asked: `quick_bag` and `shared_bag`. For others, see
+Here for bags of plain columns: `quick_bag` and `shared_bag`. For others, see
 `any_bags`.
 """
 
@@ -22,7 +22,7 @@ class Bag(NamedTuple):
     Attributes:
         out: the address of its first element in the result.
         start: its first element.
-        end: behind its last one; before `start` in a bag that is no bag.
+        end: after its last one; before `start` in a bag that is no bag.
         row: its number if its elements lie among those of others, else -1.
     """
 
@@ -58,33 +58,33 @@ def head_of(n: int) -> int:
 
 
 @jit
-def row_of(source: ColumnInputs, kind: int, k: int, safe: int) -> Any:
+def row_of(source: ColumnInputs, ids_dtype: int, k: int, safe: int) -> Any:
     """The address of an element's row, or else the safe one; whether it has a row."""
-    number = integer_at(source.ids, k, kind)
+    number = integer_at(source.ids, k, ids_dtype)
     is_sound = 0 <= number < source.table_rows
     row = source.table + number * source.row_bytes
     return row if is_sound else safe, is_sound
 
 
 def _head_adder(stored: str, lanes: int) -> Any:
-    """A device function (source, kind, start, behind, at, safe) -> (sum, whether all count).
+    """A device function (source, ids_dtype, start, end, at, safe) -> (sum, whether all count).
 
-    Four rows are on their way at the same time; behind the last one it is that one again.
+    Four rows are loaded at a time; beyond the last one it is that one again.
     """
     load_vector = vector_loader(stored, lanes)
 
     @jit
-    def head(source: ColumnInputs, kind: int, start: int, behind: int, at: int, safe: int) -> Any:
-        last = behind - 1
-        row, is_sound = row_of(source, kind, start, safe)
+    def head(source: ColumnInputs, ids_dtype: int, start: int, end: int, at: int, safe: int) -> Any:
+        last = end - 1
+        row, is_sound = row_of(source, ids_dtype, start, safe)
         total = load_vector(row + at)
         if last == start:
             return total, is_sound
-        for k in range(start, behind, 4):
-            r0, s0 = row_of(source, kind, k, safe)
-            r1, s1 = row_of(source, kind, min(k + 1, last), safe)
-            r2, s2 = row_of(source, kind, min(k + 2, last), safe)
-            r3, s3 = row_of(source, kind, min(k + 3, last), safe)
+        for k in range(start, end, 4):
+            r0, s0 = row_of(source, ids_dtype, k, safe)
+            r1, s1 = row_of(source, ids_dtype, min(k + 1, last), safe)
+            r2, s2 = row_of(source, ids_dtype, min(k + 2, last), safe)
+            r3, s3 = row_of(source, ids_dtype, min(k + 3, last), safe)
             v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
             v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
             total = v0 if k == start else added(total, v0)
@@ -108,16 +108,16 @@ def quick_bag(stored: str, lanes: int) -> Any:
     normalized = normalizer(DTYPES[stored].compute_type)
 
     @jit
-    def block_of(source: ColumnInputs, kind: int, k: int, at: int, safe: int) -> Any:
-        """The sum of eight rows, which are all on their way at the same time."""
-        r0, s0 = row_of(source, kind, k, safe)
-        r1, s1 = row_of(source, kind, k + 1, safe)
-        r2, s2 = row_of(source, kind, k + 2, safe)
-        r3, s3 = row_of(source, kind, k + 3, safe)
-        r4, s4 = row_of(source, kind, k + 4, safe)
-        r5, s5 = row_of(source, kind, k + 5, safe)
-        r6, s6 = row_of(source, kind, k + 6, safe)
-        r7, s7 = row_of(source, kind, k + 7, safe)
+    def block_of(source: ColumnInputs, ids_dtype: int, k: int, at: int, safe: int) -> Any:
+        """The sum of eight rows, which are all loaded at the same time."""
+        r0, s0 = row_of(source, ids_dtype, k, safe)
+        r1, s1 = row_of(source, ids_dtype, k + 1, safe)
+        r2, s2 = row_of(source, ids_dtype, k + 2, safe)
+        r3, s3 = row_of(source, ids_dtype, k + 3, safe)
+        r4, s4 = row_of(source, ids_dtype, k + 4, safe)
+        r5, s5 = row_of(source, ids_dtype, k + 5, safe)
+        r6, s6 = row_of(source, ids_dtype, k + 6, safe)
+        r7, s7 = row_of(source, ids_dtype, k + 7, safe)
         v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
         v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
         v4, v5 = load_vector(r4 + at), load_vector(r5 + at)
@@ -128,11 +128,11 @@ def quick_bag(stored: str, lanes: int) -> Any:
 
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
-        n, kind = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
-        source, safe, behind = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
-        total, is_sound = head(source, kind, bag.start, behind, at, safe)
-        for k in range(behind, bag.end, 8):
-            block, counts = block_of(source, kind, k, at, safe)
+        n, ids_dtype = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
+        source, safe, tail = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
+        total, is_sound = head(source, ids_dtype, bag.start, tail, at, safe)
+        for k in range(tail, bag.end, 8):
+            block, counts = block_of(source, ids_dtype, k, at, safe)
             total, is_sound = added(total, block), is_sound and counts
         return normalized(total, as_record(ColumnAttrs, bag.column).combiner, n), is_sound
 
@@ -151,13 +151,13 @@ def shared_bag(stored: str, lanes: int) -> Any:
 
     @jit
     def four_of(
-        source: ColumnInputs, kind: int, k: int, at: int, safe: int, total: Any, is_first: bool
+        source: ColumnInputs, ids_dtype: int, k: int, at: int, safe: int, total: Any, is_first: bool
     ) -> Any:
         """The sum with four more rows. With eight, more registers were needed."""
-        r0, s0 = row_of(source, kind, k, safe)
-        r1, s1 = row_of(source, kind, k + 1, safe)
-        r2, s2 = row_of(source, kind, k + 2, safe)
-        r3, s3 = row_of(source, kind, k + 3, safe)
+        r0, s0 = row_of(source, ids_dtype, k, safe)
+        r1, s1 = row_of(source, ids_dtype, k + 1, safe)
+        r2, s2 = row_of(source, ids_dtype, k + 2, safe)
+        r3, s3 = row_of(source, ids_dtype, k + 3, safe)
         v0, v1 = load_vector(r0 + at), load_vector(r1 + at)
         v2, v3 = load_vector(r2 + at), load_vector(r3 + at)
         total = v0 if is_first else added(total, v0)
@@ -166,15 +166,15 @@ def shared_bag(stored: str, lanes: int) -> Any:
     @jit
     def sum_of(bag: Bag, team: Team, at: int) -> Any:
         thread, group, shares = team
-        n, kind = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
-        source, safe, behind = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
-        total, is_sound = head(source, kind, bag.start, behind, at, safe)
-        k = behind
+        n, ids_dtype = bag.end - bag.start, as_record(ColumnAttrs, bag.column).ids_dtype
+        source, safe, tail = as_record(ColumnInputs, bag.source), bag.out, bag.start + head_of(n)
+        total, is_sound = head(source, ids_dtype, bag.start, tail, at, safe)
+        k = tail
         while k < bag.end:
             mine, block = k + 8 * quotient(thread, group), zero
             if mine < bag.end:
                 for row in range(mine, mine + 8, 4):
-                    block, counts = four_of(source, kind, row, at, safe, block, row == mine)
+                    block, counts = four_of(source, ids_dtype, row, at, safe, block, row == mine)
                     is_sound = is_sound and counts
             for share in range(min(shares, (bag.end - k) // 8)):
                 total = added(total, from_lane(block, remainder(thread, group) + share * group))

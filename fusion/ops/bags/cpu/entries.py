@@ -1,4 +1,4 @@
-"""What becomes of a batch's entries: some are dropped, and rows left empty get one filled in.
+"""Prunes the entries of a batch and fills the rows left empty.
 
 The first op of either family does this: PruneInvalidAndFillEmptyRows and
 FusedEmbeddingSparsePreLookUp. Their inputs `sp_...` and most attrs have the same names.
@@ -25,7 +25,7 @@ class Listing(NamedTuple):
 
     Attributes:
       check_shape: (frame) -> None; reports a dense shape that no tensor can have.
-      prunes: (frame) -> (the least id that is kept, whether weights <= 0 are dropped).
+      prunes: (frame) -> (the smallest id that is kept, whether weights <= 0 are dropped).
       mark: (frame, weights, is_row_empty) -> the number of entries kept; sets `is_row_empty` [B].
         Reports a row outside [0, B).
       entries: (frame, weights, is_row_empty, m) -> int64 [m], see `prune.list_entries`.
@@ -53,8 +53,8 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     def mark(frame: op.Frame, weights: Array, is_row_empty: Array) -> int:
         values = op.vector(frame, arg.sp_values, tid)
         rows = op.matrix(frame, arg.sp_indices, 0, np.int64)
-        least, prune_weights = prunes(frame)
-        kept_count = kernels.mark_rows(values, rows, weights, least, prune_weights, is_row_empty)
+        min_id, prune_weights = prunes(frame)
+        kept_count = kernels.mark_rows(values, rows, weights, min_id, prune_weights, is_row_empty)
         if kept_count < 0:
             bad, batch = -1 - kept_count, int64(is_row_empty.shape[0])
             text = "sp_indices[%lld, 0] = %lld is not in [0, %lld), the rows of the batch"
@@ -64,10 +64,10 @@ def listing(spec: OpSpec, types: Mapping[str, str], prune_attr: str) -> Listing:
     @jit
     def entries(frame: op.Frame, weights: Array, is_row_empty: Array, count: int) -> Array:
         values = op.vector(frame, arg.sp_values, tid)
-        least, prune_weights = prunes(frame)
+        min_id, prune_weights = prunes(frame)
         result = op.scratch(frame, count, np.int64)
         if not op.failed(frame):
-            kernels.list_entries(values, weights, least, prune_weights, is_row_empty, result)
+            kernels.list_entries(values, weights, min_id, prune_weights, is_row_empty, result)
         return result
 
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
@@ -92,7 +92,7 @@ def shape_checker(spec: OpSpec) -> Any:
 
 
 def pruner(spec: OpSpec, prune_attr: str) -> Any:
-    """A jitted function (frame) -> (the least id that is kept, whether weights <= 0 drop it)."""
+    """A jitted function (frame) -> (the smallest id that is kept, whether to drop weights <= 0)."""
     slot, prune_slot = spec.slots, getattr(spec.slots, prune_attr)
     min_id = np.int64(np.iinfo(np.int64).min)
     # Ids that are put in buckets are valid from then on.

@@ -156,8 +156,8 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
         kept_count = mark(frame, weights, flags[:batch])
         if op.failed(frame):
             return
-        least, prune_weights = prunes(frame)
-        mark_entries(values, weights, least, prune_weights, flags[batch:])
+        min_id, prune_weights = prunes(frame)
+        mark_entries(values, weights, min_id, prune_weights, flags[batch:])
         fill = op.attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (count_true(flags[:batch]) if fill else int64(0))
         if total > int64(MAX_ENTRIES):

@@ -8,9 +8,9 @@ from fusion.runtime.native.jit import Array, jit
 
 
 @jit
-def _keeps(k: int, values: Array, weights: Array, least: int, prune_weights: bool) -> bool:
+def _keeps(k: int, values: Array, weights: Array, min_id: int, prune_weights: bool) -> bool:
     # A NaN weight is not > 0: it is dropped, as stock TensorFlow does.
-    return values[k] >= least and (not prune_weights or weights[k] > 0)
+    return values[k] >= min_id and (not prune_weights or weights[k] > 0)
 
 
 @jit
@@ -18,7 +18,7 @@ def mark_rows(
     values: Array,
     rows: Array,
     weights: Array,
-    least: int,
+    min_id: int,
     prune_weights: bool,
     is_row_empty: Array,
 ) -> int:
@@ -28,7 +28,7 @@ def mark_rows(
       values: ids [nnz].
       rows: int64 [nnz, 2]; column 0 is the row of each entry.
       weights: [nnz], read only if `prune_weights`.
-      least: the least id that is kept.
+      min_id: the smallest id that is kept.
       prune_weights: whether to drop weights that are not > 0.
       is_row_empty: out, bool [B].
 
@@ -38,7 +38,7 @@ def mark_rows(
     is_row_empty[:] = True
     kept_count = 0
     for k in range(values.shape[0]):
-        if _keeps(k, values, weights, least, prune_weights):
+        if _keeps(k, values, weights, min_id, prune_weights):
             row = rows[k, 0]
             if row < 0 or row >= is_row_empty.shape[0]:
                 return -1 - k
@@ -58,18 +58,18 @@ def count_true(flags: Array) -> int:
 
 @jit
 def mark_entries(
-    values: Array, weights: Array, least: int, prune_weights: bool, flags: Array
+    values: Array, weights: Array, min_id: int, prune_weights: bool, flags: Array
 ) -> None:
     """Sets flags [nnz] to 1 for each entry kept and to 0 for the others; see `mark_rows`."""
     for k in range(values.shape[0]):
-        flags[k] = 1 if _keeps(k, values, weights, least, prune_weights) else 0
+        flags[k] = 1 if _keeps(k, values, weights, min_id, prune_weights) else 0
 
 
 @jit
 def list_entries(
     values: Array,
     weights: Array,
-    least: int,
+    min_id: int,
     prune_weights: bool,
     is_row_empty: Array,
     entries: Array,
@@ -77,13 +77,13 @@ def list_entries(
     """Lists the entries kept, in order, and then those that fill empty rows, rows ascending.
 
     Args:
-      values, weights, least, prune_weights, is_row_empty: see `mark_rows`.
+      values, weights, min_id, prune_weights, is_row_empty: see `mark_rows`.
       entries: out, int64 [m]: the index of an entry kept, or -1 - row. Rows are not filled if m is
         the number of entries kept.
     """
     count = 0
     for k in range(values.shape[0]):
-        if _keeps(k, values, weights, least, prune_weights):
+        if _keeps(k, values, weights, min_id, prune_weights):
             entries[count] = k
             count += 1
     if count < entries.shape[0]:

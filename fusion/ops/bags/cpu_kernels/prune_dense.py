@@ -8,13 +8,13 @@ from fusion.runtime.native.jit import Array, int64, jit
 
 
 class DenseRules(NamedTuple):
-    """What is done with the ids of a dense matrix, in compiled code.
+    """The rules by which ids of a dense matrix become entries, in compiled code.
 
     Attributes:
       use_ignored, ignored: the id that stands for no entry, if there is one.
       stride: is added to an id once for each column on its left.
       buckets, bucket_default: ids outside [0, buckets) become the default, if `buckets` > 0.
-      least: the least id that is kept.
+      min_id: the smallest id that is kept.
     """
 
     use_ignored: Any
@@ -22,12 +22,12 @@ class DenseRules(NamedTuple):
     stride: Any
     buckets: Any
     bucket_default: Any
-    least: Any
+    min_id: Any
 
 
 @jit
 def dense_id(value: int, column: int, rules: DenseRules, dtype: type) -> int:
-    """The id that a given one of a column stands for; it is cast to a dtype before anything."""
+    """The id of an entry for an id of a column, which is cast to `dtype` first."""
     number = int64(dtype(value)) + column * rules.stride
     if rules.buckets > 0 and (number < 0 or number >= rules.buckets):
         return rules.bucket_default
@@ -36,10 +36,10 @@ def dense_id(value: int, column: int, rules: DenseRules, dtype: type) -> int:
 
 @jit
 def keeps_dense(value: int, column: int, rules: DenseRules, dtype: type) -> bool:
-    """Whether an id given for a column is an entry."""
+    """Whether an id of a column is an entry."""
     if rules.use_ignored and value == rules.ignored:
         return False
-    return dense_id(value, column, rules, dtype) >= rules.least
+    return dense_id(value, column, rules, dtype) >= rules.min_id
 
 
 @jit

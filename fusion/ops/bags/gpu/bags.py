@@ -1,4 +1,4 @@
-"""What the post-lookup op of the v2 family does on a GPU."""
+"""Combining gathered rows into bags on a GPU, for the v2 family."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
     `skew` is the remainder of the addresses of gathered rows modulo 16.
     """
     slot, arg = spec.slots, spec.input_indices
-    item, kind = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
-    weight_kind = DTYPES[types["Tw"]].code
+    item, dtype = DTYPES[types["T"]].item_bytes, DTYPES[types["T"]].code
+    weights_dtype = DTYPES[types["Tw"]].code
 
     @jit
     def describe(
@@ -64,7 +64,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         )
         source.table_rows = _ALL_MEMORY
         source.table_dim = op.size(frame, arg.emb_shards, 0, 1)
-        source.table_dtype = weight_kind
+        source.table_dtype = weights_dtype
         source.row_bytes = 1
         source.ids = bags.addresses
         source.id_count = number
@@ -87,7 +87,7 @@ def bag_combiner(spec: OpSpec, types: Mapping[str, str]) -> Any:
         call[CombineCall.errors] = error_record(device)
         copy_in(device, base, call.ctypes.data, int64(8 * _WORDS))
         tiles = _tiles_of(call, base, CombineCall.tiles)
-        _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
+        _combine_columns(device, dtype, base, tiles, call[CombineCall.is_all_plain])
 
     return combine_bags
 

@@ -1,4 +1,4 @@
-"""What the gradient of the post-lookup op of the v2 family does on a GPU."""
+"""FusedEmbeddingSparsePostLookUpV2Grad on a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fusion.gpu_ops.host.device_methods import copy_in, on_host
-from fusion.gpu_ops.layout.records import Gradient, Scaled
+from fusion.gpu_ops.layout.records import Gradient, Scales
 from fusion.ops.bags.gpu_steps.bag_gradient import add_up, add_up_weights
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
@@ -17,12 +17,12 @@ from fusion.runtime.tensorflow.spec import OpSpec
 
 
 class GradientBody(NamedTuple):
-    """Jitted functions.
+    """The jitted functions of a gradient op.
 
     Attributes:
-        of_call: (frame) -> the call's `Gradient`; reports what cannot be done.
-        add_up: (frame, device, Gradient, GradBags, Gathered) -> what is left for the gradient of
-            weights; makes the op's first output.
+        of_call: (frame) -> the call's `Gradient`; reports what is not supported.
+        add_up: (frame, device, Gradient, GradBags, GatheredRows) -> what the gradient of weights
+            needs; makes the op's first output.
         add_up_weights: of `steps.bag_gradient`.
     """
 
@@ -34,7 +34,7 @@ class GradientBody(NamedTuple):
 def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
     """The functions of a gradient op."""
     slot, arg = spec.slots, spec.input_indices
-    kind, stored = DTYPES[types["T"]].code, DTYPES[types["T"]].stored_type
+    dtype, stored = DTYPES[types["T"]].code, DTYPES[types["T"]].stored_type
     alike, add_up_rows = types["T"] == types["Tw"], on_host(add_up)
 
     @jit
@@ -45,7 +45,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         clips = int64(op.attr_float(frame, slot.max_norm) >= 0)
         top, dim = op.data(frame, arg.top_grad, 0), op.size(frame, arg.top_grad, 0, 1)
         limit, combiner = op.attr(frame, slot.max_norm), op.attr(frame, slot.combiner)
-        return Gradient(top, kind, dim, combiner, clips, limit)
+        return Gradient(top, dtype, dim, combiner, clips, limit)
 
     @jit
     def add_up_outputs(frame: op.Frame, device: Any, call: Any, bags: Any, rows: Any) -> Any:
@@ -58,7 +58,7 @@ def gradient_body(spec: OpSpec, types: Mapping[str, str]) -> GradientBody:
         outs = device.reserve(8 * count)
         copy_in(device, outs, host, 8 * count)
         if op.failed(frame):
-            return Scaled(int64(0), int64(0), int64(0), int64(0))
+            return Scales(int64(0), int64(0), int64(0), int64(0))
         return add_up_rows(device, call, bags, rows, outs)
 
     return GradientBody(of_call, add_up_outputs, on_host(add_up_weights))

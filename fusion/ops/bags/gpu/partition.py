@@ -45,12 +45,16 @@ def shard_reader(spec: OpSpec) -> Any:
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
-    arg, tid, kind = spec.input_indices, DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
+    arg, tid, dtype = (
+        spec.input_indices,
+        DTYPES[types["Tid"]].stored_type,
+        DTYPES[types["Tid"]].code,
+    )
     read_shards, find, put = shard_reader(spec), on_host(split), on_host(put_ids)
 
     def partition(frame: op.Frame, device: Any) -> None:
         count = op.size(frame, arg.input, 0, 0)
-        ids = Ids(op.data(frame, arg.input, 0), kind, count)
+        ids = Ids(op.data(frame, arg.input, 0), dtype, count)
         if count > int64(MAX_ENTRIES):
             text = "input has %lld ids, but at most %lld can be ordered"
             op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(MAX_ENTRIES))

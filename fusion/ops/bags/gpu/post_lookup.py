@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
-from fusion.gpu_ops.layout.records import Entries, Gathered
+from fusion.gpu_ops.layout.records import Entries, GatheredRows
 from fusion.ops.bags.gpu.bags import bag_combiner, rows_to_last, shard_lister
 from fusion.ops.bags.gpu_steps.bags import bags
 from fusion.runtime.native import op
@@ -21,7 +21,7 @@ from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
     """A jitted function (frame, rows of the batch) -> the op's `Entries`."""
     slot, arg = spec.slots, spec.input_indices
-    item, kind = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
+    item, dtype = DTYPES[types["Tw"]].item_bytes, DTYPES[types["Tw"]].code
 
     @jit
     def entries(frame: op.Frame, batch: int) -> Any:
@@ -34,7 +34,7 @@ def entries_of(spec: OpSpec, types: Mapping[str, str]) -> Any:
             op.fail(frame, op.INVALID_ARGUMENT, text, number, int64(MAX_ENTRIES))
         weighted = op.attr(frame, slot.use_sparse_weights) != 0
         weights = op.data(frame, arg.sp_weights_values, 0) if weighted else int64(0)
-        return Entries(int64(0), int64(0), number, indices, batch, weights, kind, item)
+        return Entries(int64(0), int64(0), number, indices, batch, weights, dtype, item)
 
     return entries
 
@@ -73,7 +73,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         permutation = op.data(frame, arg.partition_permutation, 0)
-        rows = Gathered(total, op.list_length(frame), listed, firsts, dim * item, permutation)
+        rows = GatheredRows(total, op.list_length(frame), listed, firsts, dim * item, permutation)
         masked, number = op.data(frame, arg.is_row_empty, 0), op.size(frame, arg.is_row_empty, 0, 0)
         if op.attr(frame, slot.fill_empty_row) == 0 or op.attr(frame, slot.default_id) >= 0:
             number = int64(0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
-from fusion.gpu_ops.layout.records import Gathered, GradBags
+from fusion.gpu_ops.layout.records import GatheredRows, GradBags
 from fusion.ops.bags.gpu.bags import shard_lister
 from fusion.ops.bags.gpu.gradient import gradient_body
 from fusion.ops.bags.gpu.post_lookup import entries_of
@@ -40,7 +40,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         errors, number = error_record(device), listed.number
-        rows = Gathered(
+        rows = GatheredRows(
             total, op.list_length(frame), shards, firsts, call.dim * item,
             op.data(frame, arg.partition_permutation, 0),
         )  # fmt: skip

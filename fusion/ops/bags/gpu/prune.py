@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import error_record, on_host
-from fusion.gpu_ops.layout.records import Entries, Ids, Pruned
+from fusion.gpu_ops.layout.records import Entries, Ids, PrunedEntries
 from fusion.ops.bags.cpu.entries import check_fill_id, pruner, shape_checker, weight_of_filler
 from fusion.ops.bags.gpu.bits import bits_of
 from fusion.ops.bags.gpu_steps import prune as steps
@@ -21,8 +21,8 @@ from fusion.runtime.tensorflow.spec import OpSpec
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg = spec.slots, spec.input_indices
-    tid, kind = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
-    stored, weight_kind = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
+    tid, dtype = DTYPES[types["Tid"]].stored_type, DTYPES[types["Tid"]].code
+    stored, weights_dtype = DTYPES[types["Tw"]].stored_type, DTYPES[types["Tw"]].code
     item, bits = DTYPES[types["Tw"]].item_bytes, bits_of(DTYPES[types["Tw"]].stored_type)
     check_shape, prunes = shape_checker(spec), pruner(spec, "prune")
     fill_id, fill_weight = check_fill_id(spec, types), weight_of_filler(spec, types)
@@ -45,11 +45,11 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         )
         weighted = op.attr(frame, slot.use_sparse_weights) != 0
         entries = Entries(
-            op.data(frame, arg.sp_values, 0), kind, count, op.data(frame, arg.sp_indices, 0), batch,
-            weights if weighted else int64(0), weight_kind, item if weighted else int64(0),
+            op.data(frame, arg.sp_values, 0), dtype, count, op.data(frame, arg.sp_indices, 0),
+            batch, weights if weighted else int64(0), weights_dtype, item if weighted else int64(0),
         )  # fmt: skip
-        least, by_weight = prunes(frame)
-        marked = mark(device, entries, least, int64(by_weight), error_record(device))
+        min_id, by_weight = prunes(frame)
+        marked = mark(device, entries, min_id, int64(by_weight), error_record(device))
         totals = device.words(marked.totals, 2)
         kept_count, fills = totals[0], op.attr(frame, slot.fill_empty_row) != 0
         total = kept_count + (totals[1] if fills else int64(0))
@@ -59,14 +59,14 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         put_flags(device, marked.empty, batch, is_row_empty.ctypes.data)
-        out = Pruned(ids, indices, out_weights)
+        out = PrunedEntries(ids, indices, out_weights)
         put(device, entries, marked, out)
         if fills:
             fill(device, entries, marked, kept_count, filler, weight, out)
         if op.attr(frame, slot.num_buckets) > 0:
-            # Entries that were filled in stand behind, and are ids already.
+            # Fillers come after the entries, and are ids already.
             buckets, default = op.attr(frame, slot.num_buckets), op.attr(frame, slot.bucket_default)
-            put_in_buckets(device, Ids(ids, kind, kept_count), buckets, default)
+            put_in_buckets(device, Ids(ids, dtype, kept_count), buckets, default)
         if not weighted:
             fill_elements(device, out_weights, total, weight, item)
 

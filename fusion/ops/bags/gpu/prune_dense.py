@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusion.gpu_ops.host.device_methods import on_host
-from fusion.gpu_ops.layout.records import DenseIds, Pruned
+from fusion.gpu_ops.layout.records import DenseIds, PrunedEntries
 from fusion.ops.bags.cpu.entries import check_fill_id
 from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
 from fusion.ops.bags.gpu_steps import prune_dense as steps
@@ -21,7 +21,7 @@ from fusion.runtime.tensorflow.spec import OpSpec
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     slot, arg, tid = spec.slots, spec.input_indices, DTYPES[types["Tid"]].stored_type
-    kind, out_kind = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
+    dtype, out_dtype = DTYPES[types["Tdense"]].code, DTYPES[types["Tid"]].code
     fill_id, min_id = check_fill_id(spec, types), np.int64(np.iinfo(np.int64).min)
     mark, put = on_host(steps.mark_dense), on_host(steps.put_dense)
     fill = on_host(steps.fill_dense)
@@ -34,7 +34,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         if op.failed(frame):
             return
         shape[0], shape[1] = batch, width
-        inputs = DenseIds(op.data(frame, arg.dense_ids, 0), kind, batch, width, out_kind)
+        inputs = DenseIds(op.data(frame, arg.dense_ids, 0), dtype, batch, width, out_dtype)
         rules = DenseRules(
             op.attr(frame, slot.use_ignored_id),
             op.attr(frame, slot.ignored_id),
@@ -51,7 +51,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, A
         indices = op.output_matrix(frame, 1, 0, total, int64(2), np.int64).ctypes.data
         if op.failed(frame):
             return
-        out = Pruned(ids, indices, int64(0))
+        out = PrunedEntries(ids, indices, int64(0))
         put(device, inputs, marked, ids_of, out)
         if fills:
             fill(device, inputs, marked, kept_count, filler, out)

@@ -22,12 +22,12 @@ _MAX_IDS = 2**30
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame, Any], None]:
     """The kernel body (frame, device)."""
     tid = DTYPES[types["Tid"]].stored_type
-    kind = DTYPES[types["Tid"]].code
+    dtype = DTYPES[types["Tid"]].code
     find, number = on_host(find_firsts), on_host(number_ids)
 
     def unique(frame: op.Frame, device: Any) -> None:
         count = op.size(frame, 0, 0, 0)
-        ids = Ids(op.data(frame, 0, 0), kind, count)
+        ids = Ids(op.data(frame, 0, 0), dtype, count)
         if count > _MAX_IDS:
             text = "input has %lld ids, but at most %lld can be numbered"
             op.fail(frame, op.INVALID_ARGUMENT, text, count, int64(_MAX_IDS))

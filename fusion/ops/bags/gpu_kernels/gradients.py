@@ -14,21 +14,21 @@ from fusion.gpu_ops.kernels.entry_sums import BagGradient, row_writer
 from fusion.gpu_ops.kernels.tiles import quotient, remainder, shard_index
 from fusion.gpu_ops.language.device import cuda, load
 from fusion.gpu_ops.layout.call import WARP
-from fusion.gpu_ops.layout.records import Gathered, GradBags, Gradient, Ordered, Scaled
+from fusion.gpu_ops.layout.records import GatheredRows, GradBags, Gradient, GroupOrder, Scales
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 
 def scale_bags(gradient: Gradient, bags: GradBags, scales: int) -> None:
-    """Kernel, a thread for each bag: writes the scales of `Scaled`."""
+    """Kernel, a thread for each bag: writes `Scales.scales`."""
     row = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if row >= bags.ordered.groups:
         return
     start, end = load(bags.ordered.starts, row), load(bags.ordered.starts, row + 1)
     if start == end:
         return
-    order, kind = bags.ordered.order, gradient.kind
-    put_scale(scales, row, order, start, end, bags.weights, kind, gradient.combiner)
+    order, dtype = bags.ordered.order, gradient.dtype
+    put_scale(scales, row, order, start, end, bags.weights, dtype, gradient.combiner)
 
 
 def scatter_bags_kernel(stored: str) -> Any:
@@ -50,9 +50,9 @@ def scatter_bags_kernel(stored: str) -> Any:
     def scatter_bags(
         gradient: Gradient,
         bags: GradBags,
-        rows: Gathered,
-        by_row: Ordered,
-        scaled: Scaled,
+        rows: GatheredRows,
+        by_row: GroupOrder,
+        scaled: Scales,
         outs: int,
         lanes: int,
         group: int,
@@ -67,18 +67,18 @@ def scatter_bags_kernel(stored: str) -> Any:
             out = load(outs, shard) + index * row_bytes
             if scaled.working != 0:
                 out = scaled.working + number * dim * compute_item
-        given = BagGradient(
+        bag_gradient = BagGradient(
             by_row.order, bags.ordered.owners, bags.ordered.groups, scaled.scales, bags.weights,
             gradient.combiner, bags.masked, bags.flags, gradient.top, row_bytes,
         )  # fmt: skip
         if is_same or scaled.working == 0:
             if lanes > 1:
-                wide(given, start, end, out, dim, lane, group)
+                wide(bag_gradient, start, end, out, dim, lane, group)
             else:
-                single(given, start, end, out, dim, lane, group)
+                single(bag_gradient, start, end, out, dim, lane, group)
         elif lanes > 1:
-            wide_computed(given, start, end, out, dim, lane, group)
+            wide_computed(bag_gradient, start, end, out, dim, lane, group)
         else:
-            single_computed(given, start, end, out, dim, lane, group)
+            single_computed(bag_gradient, start, end, out, dim, lane, group)
 
     return scatter_bags

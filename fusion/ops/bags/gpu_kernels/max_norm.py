@@ -21,7 +21,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
     vector_storer,
 )
-from fusion.gpu_ops.layout.records import Gathered, Gradient, Scaled
+from fusion.gpu_ops.layout.records import GatheredRows, Gradient, Scales
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import FLOAT16, FLOAT32, FLOAT64
 
@@ -32,56 +32,56 @@ _store32, _store64 = vector_storer("float32", 1), vector_storer("float64", 1)
 
 
 @jit
-def item_of(kind: int) -> int:
-    """The bytes of an element of a kind of floats."""
-    if kind == FLOAT64:
+def item_of(dtype: int) -> int:
+    """The bytes of an element of a float dtype."""
+    if dtype == FLOAT64:
         return int64(8)
-    return int64(4) if kind == FLOAT32 else int64(2)
+    return int64(4) if dtype == FLOAT32 else int64(2)
 
 
 @jit
-def store_float(address: int, index: int, value: float, kind: int) -> None:
-    """Sets an element of a kind to a double, which is rounded to float32 before it is to less."""
-    at = address + index * item_of(kind)
-    if kind == FLOAT64:
+def store_float(address: int, index: int, value: float, dtype: int) -> None:
+    """Writes a double as an element of a dtype; half types are rounded by way of float32."""
+    at = address + index * item_of(dtype)
+    if dtype == FLOAT64:
         _store64(at, (value,))
-    elif kind == FLOAT32:
+    elif dtype == FLOAT32:
         _store32(at, (np.float32(value),))
-    elif kind == FLOAT16:
+    elif dtype == FLOAT16:
         _store16(at, (np.float32(value),))
     else:
         _store_b16(at, (np.float32(value),))
 
 
 @jit
-def _norm(address: int, dim: int, kind: int) -> float:
-    if kind == FLOAT64:
+def _norm(address: int, dim: int, dtype: int) -> float:
+    if dtype == FLOAT64:
         return np.float64(_norm64(address, dim))
-    if kind == FLOAT32:
+    if dtype == FLOAT32:
         return np.float64(_norm32(address, dim))
-    if kind == FLOAT16:
+    if dtype == FLOAT16:
         return np.float64(_norm16(address, dim))
     return np.float64(_norm_b16(address, dim))
 
 
 @jit
-def worked_at(working: int, index: int, kind: int) -> float:
-    """An element, as a double, of the dtype in which a kind is computed."""
-    if kind == FLOAT64:
+def worked_at(working: int, index: int, dtype: int) -> float:
+    """An element of the compute dtype of `dtype`, as a double."""
+    if dtype == FLOAT64:
         return load_as(working, index, np.float64)
     return np.float64(load_as(working, index, np.float32))
 
 
 @jit
 def limit_of(gradient: Gradient) -> float:
-    """The limit of rows, in the dtype in which their kind is computed."""
+    """The limit of the norms of rows, in their compute dtype."""
     limit = as_float(gradient.limit)
-    return limit if gradient.kind == FLOAT64 else np.float64(np.float32(limit))
+    return limit if gradient.dtype == FLOAT64 else np.float64(np.float32(limit))
 
 
 @jit
-def row_address(rows: Gathered, number: int) -> int:
-    """Where a gathered row lies."""
+def row_address(rows: GatheredRows, number: int) -> int:
+    """The address of a gathered row."""
     shard, index = shard_index(rows, number)
     return load(rows.shards, 2 * shard) + index * rows.row_bytes
 
@@ -101,23 +101,23 @@ def _plus(a: float, b: float) -> Any:
     return added((a,), (b,))[0]
 
 
-def measure_rows(gradient: Gradient, rows: Gathered, scaled: Scaled) -> None:
+def measure_rows(gradient: Gradient, rows: GatheredRows, scaled: Scales) -> None:
     """Kernel, a thread for each gathered row: its norm, and its gradient's part along it."""
     number = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if number >= rows.number:
         return
-    kind, dim, row = gradient.kind, gradient.dim, row_address(rows, number)
-    norm, along = _norm(row, dim, kind), 0.0
+    dtype, dim, row = gradient.dtype, gradient.dim, row_address(rows, number)
+    norm, along = _norm(row, dim, dtype), 0.0
     store_as(scaled.norms, number, norm, np.float64)
     if norm < limit_of(gradient):
         return
     for d in range(dim):  # divided first, so that nothing overflows
-        share = _over(weight_at(row, int64(d), kind), norm)
-        along = _plus(along, _times(share, worked_at(scaled.working, number * dim + d, kind)))
+        share = _over(weight_at(row, int64(d), dtype), norm)
+        along = _plus(along, _times(share, worked_at(scaled.working, number * dim + d, dtype)))
     store_as(scaled.alongs, number, along, np.float64)
 
 
-def unclip_rows(gradient: Gradient, rows: Gathered, scaled: Scaled, outs: int) -> None:
+def unclip_rows(gradient: Gradient, rows: GatheredRows, scaled: Scales, outs: int) -> None:
     """Kernel, a thread for each element of gathered rows: the gradient of the rows themselves.
 
     Args:
@@ -125,15 +125,15 @@ def unclip_rows(gradient: Gradient, rows: Gathered, scaled: Scaled, outs: int) -
         outs: int64 [shard_count], addresses of the gradients of each shard.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    kind, dim = gradient.kind, gradient.dim
+    dtype, dim = gradient.dtype, gradient.dim
     if thread >= rows.number * dim:
         return
     number, d = thread // dim, thread % dim
-    grad, norm = worked_at(scaled.working, thread, kind), load_as(scaled.norms, number, np.float64)
+    grad, norm = worked_at(scaled.working, thread, dtype), load_as(scaled.norms, number, np.float64)
     bound = limit_of(gradient)
     if not norm < bound:
         row, along = row_address(rows, number), load_as(scaled.alongs, number, np.float64)
-        part = _times(_over(weight_at(row, d, kind), norm), along)
+        part = _times(_over(weight_at(row, d, dtype), norm), along)
         grad = _times(_over(bound, norm), _plus(grad, -part))
     shard, index = shard_index(rows, number)
-    store_float(load(outs, shard), index * dim + d, grad, kind)
+    store_float(load(outs, shard), index * dim + d, grad, dtype)

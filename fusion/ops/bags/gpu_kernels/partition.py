@@ -23,7 +23,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import BAD_ID
-from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
+from fusion.gpu_ops.layout.records import GroupOrder, Ids, Shards
 from fusion.ops.bags.cpu_kernels import partition
 from fusion.runtime.cuda.layout import ErrorRecord
 from fusion.runtime.native.jit import int64
@@ -34,7 +34,7 @@ locate = on_device(partition.locate)
 @jit
 def _located(ids: Ids, shards: Shards, k: int) -> Any:
     """An id, its shard and the id inside of it, see `locate`."""
-    number = integer_at(ids.address, k, ids.kind)
+    number = integer_at(ids.address, k, ids.dtype)
     ends = as_words(shards.ends)
     shard, local = locate(number, as_words(shards.rows), ends, shards.number, shards.strategy)
     return number, shard, local
@@ -44,7 +44,7 @@ def key_ids(ids: Ids, shards: Shards, owners: int, errors_address: int) -> None:
     """Kernel, a thread for each id: the shard that it goes to.
 
     Args:
-        owners: out, as of `Ordered`; in no shard are ids outside the table.
+        owners: out, as of `GroupOrder`; in no shard are ids outside the table.
         errors: an `ErrorRecord`, for such an id.
     """
     errors = as_record(ErrorRecord, errors_address)
@@ -58,7 +58,7 @@ def key_ids(ids: Ids, shards: Shards, owners: int, errors_address: int) -> None:
     store_as(owners, k, np.int32(shard), np.int32)
 
 
-def place_ids(ids: Ids, shards: Shards, split: Ordered, outs: int, permutation: int) -> None:
+def place_ids(ids: Ids, shards: Shards, split: GroupOrder, outs: int, permutation: int) -> None:
     """Kernel, a thread for each id: writes it into its shard.
 
     Args:
@@ -77,4 +77,4 @@ def place_ids(ids: Ids, shards: Shards, split: Ordered, outs: int, permutation: 
     store_as(permutation, 2 * entry, np.int32(shard), np.int32)
     store_as(permutation, 2 * entry + 1, np.int32(index), np.int32)
     _, _, local = _located(ids, shards, entry)
-    store_integer(as_words(load(outs, shard)), index, local, ids.kind)
+    store_integer(as_words(load(outs, shard)), index, local, ids.dtype)

@@ -18,7 +18,7 @@ from fusion.gpu_ops.language.device import (
     store,
     store_as,
 )
-from fusion.gpu_ops.layout.records import DenseIds, Marked, Pruned
+from fusion.gpu_ops.layout.records import DenseIds, Marks, PrunedEntries
 from fusion.ops.bags.cpu_kernels import prune_dense
 from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules
 from fusion.runtime.native.jit import int64
@@ -29,18 +29,18 @@ keeps_dense = on_device(prune_dense.keeps_dense)
 
 
 def mark_dense(dense: DenseIds, rules: DenseRules, numbers: int, mask: int, empty: int) -> None:
-    """Kernel, a thread for each id of a matrix: what it stands for, and whether it is an entry.
+    """Kernel, a thread for each id of a matrix: its entry's id, and whether it is an entry.
 
     Args:
         numbers: out, int64 by id.
-        mask: out, as of `Marked`.
+        mask: out, as of `Marks`.
         empty: the same, all 1 before.
     """
     k = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if k >= dense.batch * dense.width:
         return
-    integer, column = integer_at(dense.ids, k, dense.kind), k % dense.width
-    if dense.out_kind == INT32:
+    integer, column = integer_at(dense.ids, k, dense.dtype), k % dense.width
+    if dense.out_dtype == INT32:
         number = dense_id(integer, column, rules, np.int32)
         keeps = keeps_dense(integer, column, rules, np.int32)
     else:
@@ -52,7 +52,7 @@ def mark_dense(dense: DenseIds, rules: DenseRules, numbers: int, mask: int, empt
         store_as(empty, k // dense.width, np.int32(0), np.int32)
 
 
-def put_dense(dense: DenseIds, marked: Marked, numbers: int, out: Pruned) -> None:
+def put_dense(dense: DenseIds, marked: Marks, numbers: int, out: PrunedEntries) -> None:
     """Kernel, a thread for each id of a matrix: writes those that are entries, without weights.
 
     Args:
@@ -62,7 +62,7 @@ def put_dense(dense: DenseIds, marked: Marked, numbers: int, out: Pruned) -> Non
     if k >= dense.batch * dense.width or load_as(marked.mask, k, np.int32) == 0:
         return
     index = load(marked.offsets, k)
-    store_integer(as_words(out.ids), index, load(numbers, k), dense.out_kind)
+    store_integer(as_words(out.ids), index, load(numbers, k), dense.out_dtype)
     store(out.indices, 2 * index, k // dense.width)
     store(out.indices, 2 * index + 1, k % dense.width)
 

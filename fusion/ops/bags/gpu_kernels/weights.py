@@ -23,7 +23,7 @@ from fusion.gpu_ops.language.device import (
     multiplied,
     store_as,
 )
-from fusion.gpu_ops.layout.records import Gathered, GradBags, Gradient, Scaled
+from fusion.gpu_ops.layout.records import GatheredRows, GradBags, Gradient, Scales
 from fusion.ops.bags.gpu_kernels.max_norm import limit_of, row_address, store_float, worked_at
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import FLOAT64
@@ -31,7 +31,7 @@ from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 @jit
 def _number_of(bags: GradBags, entry: int) -> int:
-    """The number of an entry's row."""
+    """The index of an entry's row."""
     return int64(load_as(bags.keys, entry, np.int32))
 
 
@@ -40,7 +40,7 @@ def _element(dtype: type) -> Any:
 
     @jit
     def element(gradient: Gradient, norms: int, number: int, row: int, d: int) -> Any:
-        value = dtype(weight_at(row, d, gradient.kind))
+        value = dtype(weight_at(row, d, gradient.dtype))
         if norms == 0:
             return value
         norm, limit = dtype(load_as(norms, number, np.float64)), dtype(limit_of(gradient))
@@ -50,11 +50,11 @@ def _element(dtype: type) -> Any:
 
 
 def _share(dtype: type) -> Any:
-    """A device function (gradient, index, divisor) -> an element of what a bag's rows share."""
+    """A device function (gradient, index, divisor) -> an element of a bag's divided gradient."""
 
     @jit
     def share(gradient: Gradient, index: int, divisor: Any) -> Any:
-        value = dtype(weight_at(gradient.top, index, gradient.kind))
+        value = dtype(weight_at(gradient.top, index, gradient.dtype))
         if gradient.combiner == SUM:
             return value
         return divided((value,), divisor)[0] if divisor != 0 else dtype(0)
@@ -63,12 +63,12 @@ def _share(dtype: type) -> Any:
 
 
 def _total(dtype: type) -> Any:
-    """A device function (gradient, bags, rows, scaled, bag, d) -> what a bag gives."""
+    """A device function (gradient, bags, rows, scaled, bag, d) -> a bag's weighted sum."""
     element = _element(dtype)
 
     @jit
     def total(
-        gradient: Gradient, bags: GradBags, rows: Gathered, scaled: Scaled, bag: int, d: int
+        gradient: Gradient, bags: GradBags, rows: GatheredRows, scaled: Scales, bag: int, d: int
     ) -> Any:
         result, starts = dtype(0), bags.ordered.starts
         divisor = load_as(scaled.scales, bag, dtype)
@@ -77,7 +77,7 @@ def _total(dtype: type) -> Any:
             number = _number_of(bags, entry)
             if number >= load(rows.firsts, rows.shard_count):
                 continue
-            row, weight = row_address(rows, number), weight_at(bags.weights, entry, gradient.kind)
+            row, weight = row_address(rows, number), weight_at(bags.weights, entry, gradient.dtype)
             own = element(gradient, scaled.norms, number, row, d)
             result = added((result,), multiplied((own,), dtype(weight)))[0]
         return divided((result,), divisor)[0] if divisor != 0 else dtype(0)
@@ -91,12 +91,12 @@ _element32, _element64 = _element(np.float32), _element(np.float64)
 
 
 def total_bags(
-    gradient: Gradient, bags: GradBags, rows: Gathered, scaled: Scaled, totals: int
+    gradient: Gradient, bags: GradBags, rows: GatheredRows, scaled: Scales, totals: int
 ) -> None:
     """Kernel, a thread for each element of the result: the weighted sum, divided.
 
     Args:
-        totals: out, as `Scaled.scales`, but [dim] of each bag.
+        totals: out, as `Scales.scales`, but [dim] of each bag.
     """
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if thread >= bags.ordered.groups * gradient.dim:
@@ -104,23 +104,23 @@ def total_bags(
     bag, d = thread // gradient.dim, thread % gradient.dim
     if load(bags.ordered.starts, bag) == load(bags.ordered.starts, bag + 1):
         return
-    if gradient.kind == FLOAT64:
+    if gradient.dtype == FLOAT64:
         store_as(totals, thread, _total64(gradient, bags, rows, scaled, bag, d), np.float64)
     else:
         store_as(totals, thread, _total32(gradient, bags, rows, scaled, bag, d), np.float32)
 
 
 @jit
-def _share_at(gradient: Gradient, scaled: Scaled, bag: int, d: int) -> float:
-    """An element, as a double, of what the rows of a bag share of its gradient."""
+def _share_at(gradient: Gradient, scaled: Scales, bag: int, d: int) -> float:
+    """An element, as a double, of a bag's gradient divided for its rows."""
     index = bag * gradient.dim + d
-    if gradient.kind == FLOAT64:
+    if gradient.dtype == FLOAT64:
         return np.float64(_share64(gradient, index, load_as(scaled.scales, bag, np.float64)))
     return np.float64(_share32(gradient, index, load_as(scaled.scales, bag, np.float32)))
 
 
 def through_bags(
-    gradient: Gradient, bags: GradBags, scaled: Scaled, totals: int, throughs: int
+    gradient: Gradient, bags: GradBags, scaled: Scales, totals: int, throughs: int
 ) -> None:
     """Kernel, a thread for each bag: the gradient of its weights through the divisor.
 
@@ -129,35 +129,40 @@ def through_bags(
         throughs: out, float64 by bag; nothing for bags without entries.
     """
     bag = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-    starts, kind = bags.ordered.starts, gradient.kind
+    starts, dtype_code = bags.ordered.starts, gradient.dtype
     if bag >= bags.ordered.groups or load(starts, bag) == load(starts, bag + 1):
         return
     dot = 0.0
     for d in range(gradient.dim):
         value, total = _share_at(gradient, scaled, bag, d), bag * gradient.dim + d
-        dot = added((dot,), multiplied((value,), worked_at(totals, total, kind)))[0]
+        dot = added((dot,), multiplied((value,), worked_at(totals, total, dtype_code)))[0]
     through = -dot
     # The root of 0 has gradient 0, as in stock TensorFlow.
     if gradient.combiner == SQRTN and through != 0:
-        through = divided((through,), worked_at(scaled.scales, bag, kind))[0]
+        through = divided((through,), worked_at(scaled.scales, bag, dtype_code))[0]
     store_as(throughs, bag, through, np.float64)
 
 
 @jit
 def _element_at(gradient: Gradient, norms: int, number: int, row: int, d: int) -> float:
-    if gradient.kind == FLOAT64:
+    if gradient.dtype == FLOAT64:
         return np.float64(_element64(gradient, norms, number, row, d))
     return np.float64(_element32(gradient, norms, number, row, d))
 
 
 def weight_grads(
-    gradient: Gradient, bags: GradBags, rows: Gathered, scaled: Scaled, throughs: int, grads: int
+    gradient: Gradient,
+    bags: GradBags,
+    rows: GatheredRows,
+    scaled: Scales,
+    throughs: int,
+    grads: int,
 ) -> None:
     """Kernel, a thread for each entry: the gradient of its weight.
 
     Args:
         throughs: as `through_bags` leaves them; not read for sums.
-        grads: out, by entry, of the gradient's kind.
+        grads: out, by entry, of the gradient's dtype.
     """
     entry = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if entry >= bags.ordered.number:
@@ -175,6 +180,6 @@ def weight_grads(
         if gradient.combiner != SUM:
             through = load_as(throughs, bag, np.float64)
         if gradient.combiner == SQRTN:
-            factor = weight_at(bags.weights, entry, gradient.kind)
+            factor = weight_at(bags.weights, entry, gradient.dtype)
         grad = added((grad,), multiplied((through,), factor))[0]
-    store_float(grads, entry, grad, gradient.kind)
+    store_float(grads, entry, grad, gradient.dtype)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fusion.gpu_ops.language.arithmetic import SUM
 from fusion.gpu_ops.layout.call import group_of
-from fusion.gpu_ops.layout.records import Gathered, GradBags, Gradient, Ordered, Scaled
+from fusion.gpu_ops.layout.records import GatheredRows, GradBags, Gradient, GroupOrder, Scales
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 from fusion.gpu_ops.steps.sums import bits_of, mark_starts, order_from
 from fusion.runtime.tensorflow.dtypes import FLOAT32, FLOAT64, INT32
 
 
 def rows_of_ids(
-    device: Device, ordered: Ordered, unique_idxs: int, rows: Gathered, errors: int
+    device: Device, ordered: GroupOrder, unique_idxs: int, rows: GatheredRows, errors: int
 ) -> int:
     """Int32 by entry, the number of its row, see `GradBags`.
 
@@ -28,24 +28,26 @@ def rows_of_ids(
     return keys
 
 
-def _item_bytes(kind: int) -> int:
-    if kind == FLOAT64:
+def _item_bytes(dtype: int) -> int:
+    if dtype == FLOAT64:
         return 8
-    return 4 if kind == FLOAT32 else 2
+    return 4 if dtype == FLOAT32 else 2
 
 
-def _worked_bytes(kind: int) -> int:
-    """The bytes of an element of the dtype in which a kind is computed."""
-    return 8 if kind == FLOAT64 else 4
+def _worked_bytes(dtype: int) -> int:
+    """The bytes of an element of the compute dtype of `dtype`."""
+    return 8 if dtype == FLOAT64 else 4
 
 
-def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: Gathered, outs: int) -> Scaled:
+def add_up(
+    device: Device, gradient: Gradient, bags: GradBags, rows: GatheredRows, outs: int
+) -> Scales:
     """Writes the gradients of the rows.
 
     Args:
         outs: int64 [shard_count], addresses of those of each shard, multiples of 16.
     """
-    worked, number, batch = _worked_bytes(gradient.kind), rows.number, bags.ordered.groups
+    worked, number, batch = _worked_bytes(gradient.dtype), rows.number, bags.ordered.groups
     scales = device.reserve(worked * batch)
     device.launch("scale_bags", blocks_of(batch), THREADS, gradient, bags, scales)
     order, entries = bags.ordered.order, bags.ordered.number
@@ -55,13 +57,13 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: Gathered, o
     if gradient.clips != 0:
         working = device.reserve(worked * number * gradient.dim)
         norms, alongs = device.reserve(8 * number), device.reserve(8 * number)
-    scaled = Scaled(scales, working, norms, alongs)
-    lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.kind))
+    scaled = Scales(scales, working, norms, alongs)
+    lanes = 16 // (worked if gradient.clips != 0 else _item_bytes(gradient.dtype))
     if gradient.dim % lanes != 0 or gradient.top % 16 != 0:
         lanes = 1
     group = group_of(gradient.dim, lanes)
     launch_for(
-        device, "scatter_bags", gradient.kind, blocks_of(number * group), THREADS,
+        device, "scatter_bags", gradient.dtype, blocks_of(number * group), THREADS,
         gradient, bags, rows, by_row, scaled, outs, lanes, group,
     )  # fmt: skip
     if gradient.clips != 0:
@@ -72,17 +74,22 @@ def add_up(device: Device, gradient: Gradient, bags: GradBags, rows: Gathered, o
 
 
 def add_up_weights(
-    device: Device, gradient: Gradient, bags: GradBags, rows: Gathered, scaled: Scaled, grads: int
+    device: Device,
+    gradient: Gradient,
+    bags: GradBags,
+    rows: GatheredRows,
+    scaled: Scales,
+    grads: int,
 ) -> None:
-    """Writes the gradients of the weights, which there are.
+    """Writes the gradients of the weights.
 
     Args:
         scaled: as `add_up` leaves it.
-        grads: out, by entry, of the gradient's kind.
+        grads: out, by entry, of the gradient's dtype.
     """
     throughs, batch = 0, bags.ordered.groups
     if gradient.combiner != SUM:
-        totals = device.reserve(_worked_bytes(gradient.kind) * batch * gradient.dim)
+        totals = device.reserve(_worked_bytes(gradient.dtype) * batch * gradient.dim)
         throughs, blocks = device.reserve(8 * batch), blocks_of(batch * gradient.dim)
         device.launch("total_bags", blocks, THREADS, gradient, bags, rows, scaled, totals)
         blocks = blocks_of(batch)

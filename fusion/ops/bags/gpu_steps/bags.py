@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion.gpu_ops.layout.records import Entries, Gathered, Ordered
+from fusion.gpu_ops.layout.records import Entries, GatheredRows, GroupOrder
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import order_by
 
@@ -23,7 +23,7 @@ class Bags(NamedTuple):
     weights: int
 
 
-def by_row(device: Device, entries: Entries, errors: int) -> Ordered:
+def by_row(device: Device, entries: Entries, errors: int) -> GroupOrder:
     """The entries by their rows, those of a row in their order.
 
     Args:
@@ -53,7 +53,7 @@ def bags(
     device: Device,
     entries: Entries,
     unique_idxs: int,
-    rows: Gathered,
+    rows: GatheredRows,
     masked: int,
     flags: int,
     counts: int,

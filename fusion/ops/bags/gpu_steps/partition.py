@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fusion.gpu_ops.layout.records import Ids, Ordered, Shards
+from fusion.gpu_ops.layout.records import GroupOrder, Ids, Shards
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import order_by
 
 
-def split(device: Device, ids: Ids, shards: Shards, errors: int) -> Ordered:
+def split(device: Device, ids: Ids, shards: Shards, errors: int) -> GroupOrder:
     """The ids by their shards; `starts` then say how many each gets.
 
     Args:
@@ -19,7 +19,7 @@ def split(device: Device, ids: Ids, shards: Shards, errors: int) -> Ordered:
 
 
 def put_ids(
-    device: Device, ids: Ids, shards: Shards, split: Ordered, outs: int, permutation: int
+    device: Device, ids: Ids, shards: Shards, split: GroupOrder, outs: int, permutation: int
 ) -> None:
     """Writes each id, as an id inside its shard.
 

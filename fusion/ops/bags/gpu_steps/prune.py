@@ -1,17 +1,17 @@
-"""Entries that are dropped, and rows that are filled: PruneInvalidAndFillEmptyRows."""
+"""The launches of PruneInvalidAndFillEmptyRows."""
 
 from __future__ import annotations
 
-from fusion.gpu_ops.layout.records import Entries, Ids, Marked, Pruned
+from fusion.gpu_ops.layout.records import Entries, Ids, Marks, PrunedEntries
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import numbers, prefix_sums
 
 
-def mark(device: Device, entries: Entries, least: int, by_weight: int, errors: int) -> Marked:
-    """Finds the entries that are kept.
+def mark(device: Device, entries: Entries, min_id: int, by_weight: int, errors: int) -> Marks:
+    """Marks the entries that are kept.
 
     Args:
-        least: the least id that is kept.
+        min_id: the smallest id that is kept.
         by_weight: whether entries with weights <= 0 or NaN are dropped.
         errors: an `ErrorRecord`, for rows outside the batch.
     """
@@ -19,12 +19,12 @@ def mark(device: Device, entries: Entries, least: int, by_weight: int, errors: i
     mask, empty = device.reserve(4 * count), numbers(device, batch, 1)
     totals = device.reserve(16)
     blocks = blocks_of(count)
-    device.launch("mark_entries", blocks, THREADS, entries, least, by_weight, mask, empty, errors)
+    device.launch("mark_entries", blocks, THREADS, entries, min_id, by_weight, mask, empty, errors)
     offsets = prefix_sums(device, mask, count, totals)
-    return Marked(mask, offsets, empty, prefix_sums(device, empty, batch, totals + 8), totals)
+    return Marks(mask, offsets, empty, prefix_sums(device, empty, batch, totals + 8), totals)
 
 
-def put(device: Device, entries: Entries, marked: Marked, out: Pruned) -> None:
+def put(device: Device, entries: Entries, marked: Marks, out: PrunedEntries) -> None:
     """Copies the entries that are kept."""
     device.launch("put_entries", blocks_of(entries.number), THREADS, entries, marked, out)
 
@@ -32,16 +32,16 @@ def put(device: Device, entries: Entries, marked: Marked, out: Pruned) -> None:
 def fill(
     device: Device,
     entries: Entries,
-    marked: Marked,
+    marked: Marks,
     first: int,
     filler: int,
     weight: int,
-    out: Pruned,
+    out: PrunedEntries,
 ) -> None:
     """Writes an entry for each row that keeps none.
 
     Args:
-        first: the entries that are kept, behind which these come.
+        first: the number of entries that are kept, after which these come.
         filler, weight: their id, and the bits of their weight.
     """
     blocks = blocks_of(entries.batch)
@@ -49,7 +49,7 @@ def fill(
 
 
 def put_flags(device: Device, numbers_at: int, number: int, flags: int) -> None:
-    """Writes whether int32 numbers are not 0, as bool."""
+    """Writes for each int32 whether it is not 0, as bool."""
     device.launch("put_row_flags", blocks_of(number), THREADS, numbers_at, number, 0, flags, 0)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fusion.gpu_ops.layout.records import Found, Ids
+from fusion.gpu_ops.layout.records import Firsts, Ids
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import prefix_sums
 
 
-def find_firsts(device: Device, ids: Ids) -> Found:
-    """Finds which ids are the first of their kind."""
+def find_firsts(device: Device, ids: Ids) -> Firsts:
+    """Finds the first occurrence of each id."""
     bits, count, blocks = 1, ids.number, blocks_of(ids.number)
     while 1 << bits < 2 * count:
         bits += 1
@@ -20,13 +20,13 @@ def find_firsts(device: Device, ids: Ids) -> Found:
     )
     device.launch("insert_ids", blocks, THREADS, ids, slots, bits, id_slots)
     device.launch("mark_firsts", blocks, THREADS, slots, id_slots, count, firsts)
-    return Found(slots, id_slots, prefix_sums(device, firsts, count, total), total)
+    return Firsts(slots, id_slots, prefix_sums(device, firsts, count, total), total)
 
 
 def number_ids(
     device: Device,
     ids: Ids,
-    firsts: Found,
+    firsts: Firsts,
     distinct: int,
     keys: int,
     unique_idxs: int,

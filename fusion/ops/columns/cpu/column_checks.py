@@ -1,4 +1,4 @@
-"""What attrs of a column do not go together, as `fusion.schema.column_rules` says it."""
+"""Refuses attrs of a column that break a rule of `fusion.schema.column_rules`."""
 
 from __future__ import annotations
 
@@ -26,69 +26,72 @@ _RULE_COUNT = len(RULES)
 
 
 @jit
-def is_copy(given: NodeColumn, role: int) -> bool:
+def is_copy(column: NodeColumn, role: int) -> bool:
     """Whether a column is a matrix that is copied."""
     if role == POST:
-        return given.copied != 0
-    return given.form == _COPY
+        return column.copied != 0
+    return column.form == _COPY
 
 
 @jit
-def is_dense(given: NodeColumn) -> bool:
+def is_dense(column: NodeColumn) -> bool:
     """Whether ids are in a dense tensor."""
-    return _DENSE <= given.form <= _LENGTHS
+    return _DENSE <= column.form <= _LENGTHS
 
 
 @jit
-def is_each(given: NodeColumn) -> bool:
+def is_each(column: NodeColumn) -> bool:
     """Whether each id is a row."""
-    return given.form == _EACH
+    return column.form == _EACH
 
 
 @jit
-def is_lengths(given: NodeColumn) -> bool:
+def is_lengths(column: NodeColumn) -> bool:
     """Whether rows have a number of entries, from the left."""
-    return given.form == _LENGTHS
+    return column.form == _LENGTHS
 
 
 @jit
-def is_mean(given: NodeColumn) -> bool:
+def is_mean(column: NodeColumn) -> bool:
     """Whether a column is a Mean over an axis, see `fusion.schema.columns.Column.is_mean`."""
-    is_wanted = given.sum_order == AXIS and given.form == _DENSE and given.combiner == _MEAN
+    is_wanted = column.sum_order == AXIS and column.form == _DENSE and column.combiner == _MEAN
     masks = (
-        given.use_ignored_id | given.use_sparse_weights | given.epsilon_input | given.divide_no_nan
+        column.use_ignored_id
+        | column.use_sparse_weights
+        | column.epsilon_input
+        | column.divide_no_nan
     )
-    epsilon = given.divisor_epsilon
+    epsilon = column.divisor_epsilon
     return is_wanted and masks == 0 and epsilon == 0.0
 
 
 @jit
 def check_column(
-    creation: Creation, constants: ColumnsConstants, index: int, given: NodeColumn, first: int
+    creation: Creation, constants: ColumnsConstants, index: int, column: NodeColumn, first: int
 ) -> None:
-    """Refuses a column whose attrs make no sense together.
+    """Refuses a column whose attrs break a rule.
 
     Args:
       first: the index of its first boundary among all.
     """
-    if given.role == POST:
+    if column.role == POST:
         return
     for number in range(_RULE_COUNT):
         rule = constants.rules[number]
-        if _applies(rule, given):
-            one = _value(creation, constants, given, rule.values[0])
-            other = _value(creation, constants, given, rule.values[1])
+        if _applies(rule, column):
+            one = _value(creation, constants, column, rule.values[0])
+            other = _value(creation, constants, column, rule.values[1])
             refuse(creation, INVALID_ARGUMENT, rule.text, index, one, other)
             return
-    _check_ascending(creation, constants, index, given.boundaries, first)
+    _check_ascending(creation, constants, index, column.boundaries, first)
 
 
 @jit
-def _applies(rule: ColumnRule, given: NodeColumn) -> bool:
+def _applies(rule: ColumnRule, column: NodeColumn) -> bool:
     """Whether all tests of a rule hold."""
     for number in range(rule.test_count):
         test = rule.tests[number]
-        value, kind = load(given, test.field), test.kind
+        value, kind = load(column, test.field), test.kind
         low, high = test.low, test.high
         if kind == ONE_OF:
             holds = 0 <= value < 63 and (low >> value) & 1 != 0
@@ -102,13 +105,13 @@ def _applies(rule: ColumnRule, given: NodeColumn) -> bool:
 
 
 @jit
-def _value(creation: Creation, constants: ColumnsConstants, given: NodeColumn, field: int) -> int:
-    """What a message has for a field: the address of a string, or a number."""
+def _value(creation: Creation, constants: ColumnsConstants, column: NodeColumn, field: int) -> int:
+    """The value of a field for a message: the address of a string, or a number."""
     if field < 0:
         return int64(0)
     record = creation.record
     entry = record.attrs[constants.sources[field].attr]
-    value = load(given, field)
+    value = load(column, field)
     return entry.allowed[value].address if entry.kind == STRING else value
 
 

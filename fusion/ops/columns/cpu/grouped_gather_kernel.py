@@ -29,7 +29,7 @@ from fusion.runtime.threads.layout import Job, Pool
 
 
 class GatherJob(Job):
-    """What the tasks of a call share."""
+    """The data that the tasks of a call share."""
 
     column_count: Int64
     columns: GatherCall  # [columns]
@@ -54,7 +54,7 @@ class GatherCall(Layout):
 _PARALLEL_KEYS = 4096
 #: A task has so many keys, or more where tasks enough are left for each thread.
 _TASK_KEYS, _TASKS_PER_THREAD = 256, 4
-#: So many keys ahead, and so many lines of their rows, are asked for.
+#: So many keys ahead, and so many lines of their rows, are prefetched.
 _AHEAD, _MAX_LINES, _LINE_BYTES = 12, 4, 64
 
 
@@ -69,7 +69,7 @@ def _row_address(call: GatherCall, k: int) -> int:
 
 @jit
 def _ask(call: GatherCall, k: int, lines: int) -> None:
-    """Asks for the row of a key to be brought near."""
+    """Prefetches the row of a key."""
     address = _row_address(call, k)
     for line in range(lines):
         prefetch_line(address + _LINE_BYTES * line)
@@ -148,12 +148,12 @@ def _open_column(frame: op.Frame, job: GatherJob, shared: SharedVariable, index:
 
 @jit
 def _report(frame: int, call: GatherCall, index: int) -> None:
-    """Says which key of a column is not in its table."""
+    """Reports the key of a column that is not in its table."""
     for k in range(call.key_count):
         if _row_address(call, int64(k)) == 0:
-            keys, kind = call.keys, call.keys_dtype
+            keys, dtype = call.keys, call.keys_dtype
             text = ": indices[%lld] = %lld is not in [0, %lld), the rows of the table"
-            number, rows = integer_at(keys, int64(k), kind), call.table_rows
+            number, rows = integer_at(keys, int64(k), dtype), call.table_rows
             op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(k), number, rows)
             return
 
@@ -212,5 +212,5 @@ def gather_rows(frame: op.Frame) -> None:
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return gather_rows, work, GatherJob

@@ -62,10 +62,10 @@ def _check(creation: Creation, constants: GatherConstants, count: int) -> bool:
     """Whether lists have an item for each column, and dimensions are positive."""
     dims = constants.dims
     names = creation.record.names
-    found, named = attr_count(creation, dims), attr_count(creation, names)
-    if found != count or named not in (0, count):
+    dim_count, name_count = attr_count(creation, dims), attr_count(creation, names)
+    if dim_count != count or name_count not in (0, count):
         text = "dims and column_names have %lld and %lld items for %lld columns"
-        refuse(creation, INVALID_ARGUMENT, text, found, named, count)
+        refuse(creation, INVALID_ARGUMENT, text, dim_count, name_count, count)
         return False
     for index in range(count):
         if attr_item(creation, dims, index) < 1:

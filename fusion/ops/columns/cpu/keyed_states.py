@@ -53,7 +53,7 @@ def build_keyed_columns_state(creation: Creation) -> None:
 @jit
 def _check(creation: Creation, constants: KeyedConstants) -> bool:
     """Whether the lists of attrs have a flag for each column, and as many are set as counted."""
-    keyed, found = constants.keyed, int64(0)
+    keyed, keyed_count = constants.keyed, int64(0)
     count = attr_word(creation, constants.count_attr)
     trained = constants.is_training
     flags, trained_flags = attr_count(creation, keyed), attr_count(creation, trained)
@@ -62,12 +62,12 @@ def _check(creation: Creation, constants: KeyedConstants) -> bool:
         refuse(creation, INVALID_ARGUMENT, text, flags, trained_flags, count)
         return False
     for index in range(count):
-        found += attr_item(creation, keyed, index)
+        keyed_count += attr_item(creation, keyed, index)
     declared = attr_word(creation, constants.keyed_count)
-    if found != declared:
+    if keyed_count != declared:
         text = "num_keyed is %lld, but keyed has %lld columns"
-        refuse(creation, INVALID_ARGUMENT, text, declared, found)
-    return found == declared
+        refuse(creation, INVALID_ARGUMENT, text, declared, keyed_count)
+    return keyed_count == declared
 
 
 @jit

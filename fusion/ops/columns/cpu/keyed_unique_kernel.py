@@ -259,5 +259,5 @@ def prepare(frame: op.Frame) -> None:
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return prepare, work, KeyedJob

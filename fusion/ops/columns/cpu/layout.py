@@ -1,4 +1,4 @@
-"""What the kernels for whole columns know of a node, and what their states are built from.
+"""The states of the kernels for whole columns, and the records they are built from.
 
 This module needs no Numba.
 """
@@ -39,7 +39,7 @@ class ColumnsState(State):
 
 
 class KeyedColumn(Layout):
-    """One of these."""
+    """A column whose table is an embedding variable."""
 
     index: Int64  # among all columns
     is_training: Flag
@@ -54,10 +54,10 @@ class KeyedColumns(Layout):
     columns: KeyedColumn = record(KeyedColumn, 0)
 
 
-#: Of the text of a rule, in bytes with the zero behind it, and of its tests.
+#: Of the text of a rule, in bytes with its final zero, and of its tests.
 MAX_RULE_TEXT, MAX_RULE_TESTS = 128, 5
 
-#: Roles: a whole lookup; what comes before and behind the gathers of one, and the gradient of that.
+#: Roles: a whole lookup; what comes before and after the gathers of one, and the gradient of that.
 FULL, PRE, POST, GRAD = range(4)
 ROLES = {"full": FULL, "pre": PRE, "post": POST, "grad": GRAD}
 
@@ -79,12 +79,12 @@ class NodeColumn(LayoutOf, record=Column):
     on_gpu: Flag
 
 
-#: The fields that are read of attrs.
-GIVEN_ATTRS = NodeColumn.T
+#: The number of fields that are read from attrs.
+ATTR_FIELDS = NodeColumn.T
 
 
 class Source(Layout):
-    """Where a field of `NodeColumn` comes from."""
+    """The attr, or the default, from which a field of `NodeColumn` is read."""
 
     attr: Int64  # its index, -1 for none
     is_list: Flag  # with an element for each column
@@ -123,7 +123,7 @@ class ColumnRule(Layout):
 
 
 class ColumnsConstants(Layout):
-    """What the builder of states for whole columns needs to know."""
+    """The constants of the builder of states for whole columns."""
 
     role: Int64
     dtype_attr: Int64  # the indices of attrs, -1 for none
@@ -132,14 +132,14 @@ class ColumnsConstants(Layout):
     boundary_counts_attr: Int64
     num_others_attr: Int64
     output_columns_attr: Int64
-    sources: Source = record(Source, GIVEN_ATTRS)
+    sources: Source = record(Source, ATTR_FIELDS)
     tile_counts: Words = fields(DTYPE_COUNT)
     tiles: Tile = record(Tile, DTYPE_COUNT * MAX_TILES)
     rules: ColumnRule = record(ColumnRule, len(RULES))
 
 
 class KeyedConstants(ColumnsConstants):
-    """The same of ops with embedding variables."""
+    """The constants for ops with embedding variables."""
 
     keyed: Int64  # the indices of attrs
     keyed_count: Int64

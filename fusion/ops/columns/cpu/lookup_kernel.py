@@ -62,7 +62,7 @@ _SAMPLED = 16
 def _survey(
     frame: op.Frame, ctx: int, state: ColumnsState, source: ColumnInputs, shared: SharedInputs
 ) -> tuple[int, int]:
-    """The rows of the batch, and a guess at the elements of all columns, by some of them."""
+    """The rows of the batch, and an estimate of the elements of all columns from some of them."""
     count, status = state.column_count, frame.status
     if shared != 0:
         batch = shared.split_count - 1
@@ -138,18 +138,18 @@ def _task_size(
       apart: whether each column has an output of its own.
     """
     width = max(row_bytes // count, int64(1))
-    least = int64(1)
+    min_columns = int64(1)
     if width % LINE_BYTES != 0 and not apart:
-        least = min((int64(_TASK_BYTES) + width - 1) // width, count)
+        min_columns = min((int64(_TASK_BYTES) + width - 1) // width, count)
     per_row = max(elements // max(batch * count, int64(1)), int64(1))
-    rows = max(int64(_MAX_ELEMENTS) // (per_row * least), int64(_MIN_ROWS))
+    rows = max(int64(_MAX_ELEMENTS) // (per_row * min_columns), int64(_MIN_ROWS))
     if threads > 1:
-        fair = batch * (count // least) // (threads * _TASKS_PER_THREAD) + 1
+        fair = batch * (count // min_columns) // (threads * _TASKS_PER_THREAD) + 1
         rows = min(rows, max(fair, int64(_MIN_ROWS)))
     # Blocks are of one size.
     blocks = max(batch // rows, int64(1))
     rows = max((batch + blocks - 1) // blocks, int64(1))
-    columns = max(int64(_TASK_ELEMENTS) // (rows * per_row), least)
+    columns = max(int64(_TASK_ELEMENTS) // (rows * per_row), min_columns)
     if threads > 1:
         columns = min(columns, count * blocks // (threads * _TASKS_PER_THREAD))
     return rows, max(min(columns, count), int64(1))
@@ -227,5 +227,5 @@ def look_up(frame: op.Frame, shared: SharedInputs, gathers: KeyedGather) -> None
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return lookup, tasks.work, LookupJob

@@ -1,4 +1,4 @@
-"""Columns whose rows are combined that need a second look: unsorted ones, those with an error."""
+"""The slow path for columns whose rows are combined: unsorted ones, and those with an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fusion.cpu_ops import column_layout
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.columns import element_range, list_entries, list_kept, list_unsorted
+from fusion.cpu_ops.columns import element_range, list_entries, list_unfilled, list_unsorted
 from fusion.cpu_ops.elements import id_at, integer_at, is_dropped, is_ignored
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.ops.columns.cpu import tasks
@@ -23,18 +23,18 @@ from fusion.schema.attributes import LAST_ROW
 
 @jit
 def is_by_row(column: ColumnAttrs) -> bool:
-    """Whether each element has the number of its row."""
+    """Whether each element has the index of its row."""
     form = column.id_format
     return form in (column_layout.INDICES, column_layout.ROW_IDS)
 
 
 @jit
 def _check_splits(frame: int, index: int, column: ColumnAttrs, source: ColumnInputs) -> None:
-    rows, kind = source.entry_rows, column.rows_dtype
+    rows, dtype = source.entry_rows, column.rows_dtype
     total, last = source.id_count, int64(0)
     batch = source.batch_size
     for row in range(batch + 1):
-        split = integer_at(rows, row, kind)
+        split = integer_at(rows, row, dtype)
         if split < last or split > total or (row == 0 and split != 0):
             text = ": row split %lld is %lld, after %lld, for %lld ids"
             op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(row), split, last, total)
@@ -48,17 +48,17 @@ def _check_splits(frame: int, index: int, column: ColumnAttrs, source: ColumnInp
 @jit
 def _check_listed(frame: int, index: int, column: ColumnAttrs, source: ColumnInputs) -> None:
     rows = source.entry_rows
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     last = int64(0)
     total, table_rows = source.id_count, source.table_rows
     for row in range(source.batch_size + 1):
-        split = integer_at(rows, row, kind)
+        split = integer_at(rows, row, dtype)
         if split < last or split > total:
             text = ": row split %lld is %lld, after %lld, for %lld entries"
             op.fail_column(frame, op.INVALID_ARGUMENT, text, index, int64(row), split, last, total)
             return
         last = split
-    for k in range(integer_at(rows, int64(0), kind), last):
+    for k in range(integer_at(rows, int64(0), dtype), last):
         number = id_at(column, source, int64(k), int64(0))
         if number < 0 or number >= table_rows:
             text = ": unique_idxs[%lld] = %lld is not in [0, %lld), the rows"
@@ -70,28 +70,28 @@ def _check_listed(frame: int, index: int, column: ColumnAttrs, source: ColumnInp
 def _row_of(batch: Any, element: int) -> int:
     """The row of the batch that an element belongs to."""
     column, source = batch.column, batch.source
-    rows, kind = source.entry_rows, column.rows_dtype
+    rows, dtype = source.entry_rows, column.rows_dtype
     if is_by_row(column):
-        return integer_at(rows, element * source.entry_row_stride, kind)
+        return integer_at(rows, element * source.entry_row_stride, dtype)
     if column.id_format == column_layout.DENSE:
         return element // max(source.id_columns, int64(1))
     row = int64(0)
-    while integer_at(rows, row + 1, kind) <= element:
+    while integer_at(rows, row + 1, dtype) <= element:
         row += 1
     return row
 
 
 @jit
 def _check_elements(frame: int, index: int, batch: Any) -> None:
-    """Says which element is out of bounds, or in the wrong order, if one is."""
+    """Reports an element that is out of bounds or in the wrong order, if there is one."""
     column, source = batch.column, batch.source
     by_row, sorted_rows = is_by_row(column), column.row_count == LAST_ROW
     width, before = max(source.id_columns, int64(1)), int64(0)
-    rows, kind = source.entry_rows, column.rows_dtype
+    rows, dtype = source.entry_rows, column.rows_dtype
     is_axis = column.sum_order == column_layout.AXIS
     for k in range(source.id_count):
         if by_row:
-            row = integer_at(rows, k * source.entry_row_stride, kind)
+            row = integer_at(rows, k * source.entry_row_stride, dtype)
             if sorted_rows and row < before:
                 text = ": row %lld of entry %lld is less than %lld before it"
                 op.fail_column(frame, op.INVALID_ARGUMENT, text, index, row, int64(k), before)
@@ -129,7 +129,7 @@ def _check_elements(frame: int, index: int, batch: Any) -> None:
 
 @jit
 def report_error(frame: op.Frame, index: int, batch: Any) -> None:
-    """Says what is wrong with a column whose entries cannot be listed."""
+    """Reports what is wrong with a column whose entries cannot be listed."""
     column, source = batch.column, batch.source
     form = column.id_format
     if form == column_layout.LISTED:
@@ -158,7 +158,7 @@ def list_column(
     shared: SharedInputs,
     rows: int,
 ) -> tuple[Any, int]:
-    """Lists a whole column, in any order of its entries, or says what is wrong with it.
+    """Lists a whole column, in any order of its entries, or reports what is wrong with it.
 
     Args:
       source: out, the address of its `ColumnInputs`.
@@ -172,11 +172,11 @@ def list_column(
     state = as_record(ColumnsState, frame.state)
     column = state.columns[index]
     is_sound = take_source(frame, frame.context, state, index, source, frame.status, shared)
-    found = source.batch_size if is_sound else int64(0)
-    if is_sound and rows >= 0 and found != rows:
+    row_count = source.batch_size if is_sound else int64(0)
+    if is_sound and rows >= 0 and row_count != rows:
         text = " has %lld rows, but others have %lld"
-        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, found, rows)
-    rows = found
+        op.fail_column(frame, op.INVALID_ARGUMENT, text, index, row_count, rows)
+    rows = row_count
     batch = tasks.batch_in(workspace, column, source, int64(0), rows)
     if op.failed(frame):
         return batch, int64(-1)
@@ -194,7 +194,9 @@ def list_column(
         count = int64(-1)
         if end >= start:
             is_sequence = column.sum_order == column_layout.SEQUENCE
-            count = list_kept(batch, start, end) if is_sequence else list_entries(batch, start, end)
+            count = (
+                list_unfilled(batch, start, end) if is_sequence else list_entries(batch, start, end)
+            )
         if count < 0 and is_by_row(column) and column.row_count != LAST_ROW:
             count = list_unsorted(batch, as_words(tasks.order_in(workspace)))
     if count < 0:
@@ -219,7 +221,7 @@ def _finish(
 
 @jit
 def finish_column(frame: op.Frame, job: LookupJob, index: int, source: ColumnInputs) -> None:
-    """Does a whole column, in any order of its entries, or says what is wrong with it."""
+    """Does a whole column, in any order of its entries, or reports what is wrong with it."""
     workspace = stack_record(Workspace)
     tasks.open_workspace(workspace)
     _finish(frame, job, index, source, workspace)

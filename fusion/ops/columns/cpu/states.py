@@ -25,13 +25,6 @@ from fusion.ops.columns.cpu.column_checks import (
     is_lengths,
     is_mean,
 )
-from fusion.ops.columns.cpu.given_columns import (
-    check_lists,
-    columns_of_output,
-    limit_count,
-    output_count,
-    read_column,
-)
 from fusion.ops.columns.cpu.layout import (
     FULL,
     GRAD,
@@ -41,6 +34,13 @@ from fusion.ops.columns.cpu.layout import (
     ColumnsState,
     NodeColumn,
     Tile,
+)
+from fusion.ops.columns.cpu.node_columns import (
+    check_lists,
+    columns_of_output,
+    limit_count,
+    output_count,
+    read_column,
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import as_float, load, load_as, store, store_as
@@ -132,8 +132,8 @@ def _put_head(
 def _put_columns(
     creation: Creation, constants: ColumnsConstants, state: ColumnsState, count: int
 ) -> None:
-    """Writes what a state has of each column, and all boundaries."""
-    given = stack_record(NodeColumn)
+    """Writes the columns of a state, and all boundaries."""
+    node_column = stack_record(NodeColumn)
     role, dtype = constants.role, state.dtype_code
     on_gpu = creation.record.is_for_gpu
     lookups, weighted = int64(0), int64(0)
@@ -141,31 +141,31 @@ def _put_columns(
     output, output_end = int64(0), columns_of_output(creation, constants, int64(0), count)
     limits = address_of(state) + 8 * state.boundaries_offset
     for index in range(count):
-        read_column(creation, constants, index, given)
+        read_column(creation, constants, index, node_column)
         boundaries = limit_count(creation, constants, index)
-        given.T = dtype
-        given.role = role
-        given.boundaries = boundaries
-        given.on_gpu = on_gpu
+        node_column.T = dtype
+        node_column.role = role
+        node_column.boundaries = boundaries
+        node_column.on_gpu = on_gpu
         if role != GRAD:
-            check_column(creation, constants, index, given, first_boundary)
+            check_column(creation, constants, index, node_column, first_boundary)
         if creation.has_failed != 0:
             return
         column = state.columns[index]
-        _put_column(given, column, role)
+        _put_column(node_column, column, role)
         if index == output_end:
             output += 1
             output_end += columns_of_output(creation, constants, output, count)
         column.output = output
         column.first_boundary = item
         column.boundary_count = boundaries
-        is_mean_of_halves = dtype == _BFLOAT16 and role == FULL and is_mean(given)
+        is_mean_of_halves = dtype == _BFLOAT16 and role == FULL and is_mean(node_column)
         column.is_rounded_once = int64(is_mean_of_halves)
-        _put_kernels(creation, constants, given, column, dtype)
+        _put_kernels(creation, constants, node_column, column, dtype)
         column.lookup_index = lookups
-        if not is_copy(given, role):
+        if not is_copy(node_column, role):
             lookups += 1
-            weighted += given.use_sparse_weights
+            weighted += node_column.use_sparse_weights
         _lay_out(creation, constants, first_boundary, boundaries, limits + 4 * item)
         item += _laid_out_count(boundaries)
         first_boundary += boundaries
@@ -174,66 +174,66 @@ def _put_columns(
 
 
 @jit
-def _put_column(given: NodeColumn, column: ColumnAttrs, role: int) -> None:
-    """Writes what a column does."""
-    id_format = given.form
+def _put_column(node_column: NodeColumn, column: ColumnAttrs, role: int) -> None:
+    """Writes the attrs of a column for kernels."""
+    id_format = node_column.form
     if role == POST:
         id_format = int64(column_layout.LISTED)
-        if given.copied != 0:
+        if node_column.copied != 0:
             id_format = int64(column_layout.COPY)
-    elif is_dense(given):
+    elif is_dense(node_column):
         id_format = int64(column_layout.DENSE)
-    elif is_copy(given, role):
+    elif is_copy(node_column, role):
         id_format = int64(column_layout.COPY)
     for field in range(_FIELDS):
-        store(column, field, load(given, field))
+        store(column, field, load(node_column, field))
     column.id_format = id_format
-    column.is_each = int64(role != POST and is_each(given))
-    column.has_lengths = int64(role != POST and is_lengths(given))
-    column.row_words = _row_words(given)
-    column.ids_dtype = given.Tids
-    column.rows_dtype = given.Trows
-    column.keys_dtype = given.Tkeys
-    column.sort_key = given.sort_key
-    column.top_grad_offset = given.offset
+    column.is_each = int64(role != POST and is_each(node_column))
+    column.has_lengths = int64(role != POST and is_lengths(node_column))
+    column.row_words = _row_words(node_column)
+    column.ids_dtype = node_column.Tids
+    column.rows_dtype = node_column.Trows
+    column.keys_dtype = node_column.Tkeys
+    column.sort_key = node_column.sort_key
+    column.top_grad_offset = node_column.offset
 
 
 @jit
 def _put_kernels(
     creation: Creation,
     constants: ColumnsConstants,
-    given: NodeColumn,
+    node_column: NodeColumn,
     column: ColumnAttrs,
     dtype: int,
 ) -> None:
     """Writes the addresses of the kernels for rows of a column's dimension, on a CPU."""
-    role, dim = constants.role, given.dim
+    role, dim = constants.role, node_column.dim
     if role == PRE or creation.record.is_for_gpu != 0:
         return
     if role == GRAD:
-        variants, variant = int64(SCATTER_VARIANTS), given.use_sparse_weights
+        variants, variant = int64(SCATTER_VARIANTS), node_column.use_sparse_weights
     else:
-        variants, variant = int64(GATHER_VARIANTS), _gather_variant(given, role)
+        variants, variant = int64(GATHER_VARIANTS), _gather_variant(node_column, role)
     code = dtype - FIRST_FLOAT
     tiles = as_record(Tile, address_of(constants.tiles[code * MAX_TILES]))
     count = constants.tile_counts[code]
     last = tiles[count - 1]
-    most = last.lanes * last.vectors
-    table = _table_code(dtype, given.row_format)
-    tail = _shape_index(table, _tile_for(tiles, count, max(dim - 1, int64(0)) % most + 1))
-    whole = _shape_index(table, _tile_for(tiles, count, most))
+    max_width = last.lanes * last.vectors
+    table = _table_code(dtype, node_column.row_format)
+    tail = _shape_index(table, _tile_for(tiles, count, max(dim - 1, int64(0)) % max_width + 1))
+    whole = _shape_index(table, _tile_for(tiles, count, max_width))
     tail, whole = tail * variants + variant, whole * variants + variant
     is_there = may_have_row_kernel(creation, tail) and (
-        dim <= most or may_have_row_kernel(creation, whole)
+        dim <= max_width or may_have_row_kernel(creation, whole)
     )
     if dim <= 0 or not is_there:
         index = _shape_index(table, int64(0)) * variants + variant
         column.tail_kernel = row_kernel(creation, index)
         return
     column.tail_kernel = row_kernel(creation, tail)
-    if dim > most:
+    if dim > max_width:
         column.tile_kernel = row_kernel(creation, whole)
-        column.tile_width = most
+        column.tile_width = max_width
 
 
 @jit
@@ -250,19 +250,19 @@ def _tile_for(tiles: Tile, count: int, elements: int) -> int:
 
 
 @jit
-def _gather_variant(given: NodeColumn, role: int) -> int:
-    copies, order = is_copy(given, role), given.sum_order
-    weighted = given.use_sparse_weights
+def _gather_variant(node_column: NodeColumn, role: int) -> int:
+    copies, order = is_copy(node_column, role), node_column.sum_order
+    weighted = node_column.use_sparse_weights
     if copies or order == _SEGMENT:
         if copies:
             return int64(0)
-        return weighted + 2 * int64(given.max_norm >= 0.0)
+        return weighted + 2 * int64(node_column.max_norm >= 0.0)
     terms = int64(PLAIN)
-    if weighted != 0 or given.mask_product != 0:
+    if weighted != 0 or node_column.mask_product != 0:
         terms = int64(TIMES)
-    elif given.mask_penalty != 0.0:
+    elif node_column.mask_penalty != 0.0:
         terms = int64(LESS)
-    return _ordered(order, terms, int64(given.combiner == _MAX))
+    return _ordered(order, terms, int64(node_column.combiner == _MAX))
 
 
 #: The index of "max" among combiners.
@@ -292,22 +292,24 @@ def _zero_words(creation: Creation, constants: ColumnsConstants, count: int, dty
     role = constants.role
     if role == GRAD or creation.record.is_for_gpu != 0:
         return int64(0)
-    given, most = stack_record(NodeColumn), int64(0)
+    node_column, max_bytes = stack_record(NodeColumn), int64(0)
     if role != PRE:
         for index in range(count):
-            read_column(creation, constants, index, given)
-            dim = given.dim
+            read_column(creation, constants, index, node_column)
+            dim = node_column.dim
             if dim <= MAX_ZEROS:
-                most = max(most, dim * _item_bytes(dtype), _row_words(given) * (WORD_BITS // 8))
-    return (most + 7) // 8
+                max_bytes = max(
+                    max_bytes, dim * _item_bytes(dtype), _row_words(node_column) * (WORD_BITS // 8)
+                )
+    return (max_bytes + 7) // 8
 
 
 @jit
-def _row_words(given: NodeColumn) -> int:
+def _row_words(node_column: NodeColumn) -> int:
     """The words of a packed row, see `row_formats.packed_words`; 0 of plain ones."""
     for row_format, header, item in _PACKED:
-        if given.row_format == row_format:
-            bits = header + item * given.dim
+        if node_column.row_format == row_format:
+            bits = header + item * node_column.dim
             return (bits + WORD_BITS - 1) // WORD_BITS
     return int64(0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusion.cpu_ops import column_layout, row_tiles
 from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.columns import element_range, list_entries, list_kept
+from fusion.cpu_ops.columns import element_range, list_entries, list_unfilled
 from fusion.cpu_ops.elements import Batch
 from fusion.cpu_ops.row_tiles import GatherArgs
 from fusion.cpu_ops.vectors import fence
@@ -29,7 +29,7 @@ from fusion.runtime.threads.layout import Job
 
 
 class LookupJob(Job):
-    """What the tasks of a call share."""
+    """The data that the tasks of a call share."""
 
     context: Address  # TF_OpKernelContext*
     state: ColumnsState  # of the op
@@ -71,7 +71,7 @@ _ADDRESSES, _WEIGHTS, _ORDER, _NORMS, _STARTS = range(5)
 
 @jit
 def open_workspace(workspace: Workspace) -> None:
-    """Begins with no memory."""
+    """Makes a workspace without memory."""
     workspace.memory = 0
 
 
@@ -95,7 +95,7 @@ def reserve(workspace: Workspace, entries: int, rows: int) -> bool:
 
 @jit
 def free_workspace(workspace: Workspace) -> None:
-    """Gives the memory back."""
+    """Frees the memory of a workspace."""
     if workspace.memory != 0:
         c_free(workspace.memory)
         workspace.memory = 0
@@ -230,7 +230,7 @@ def gather_of(job: LookupJob, index: int) -> int:
 
 @jit
 def list_keys(gather: int, source: ColumnInputs) -> None:
-    """Has keys listed in place of the addresses of rows."""
+    """Makes a source list keys in place of the addresses of rows."""
     if gather != 0:
         list_as_they_are(source)
         source.zeros = 0
@@ -238,7 +238,7 @@ def list_keys(gather: int, source: ColumnInputs) -> None:
 
 @jit
 def find_listed(gather: KeyedGather, batch: Any, count: int, workspace: Workspace) -> None:
-    """Makes of listed keys the addresses of their rows."""
+    """Replaces listed keys by the addresses of their rows."""
     if gather != 0:
         find_addresses(gather, batch.addresses, count, as_words(order_in(workspace)))
         batch.source.table = gather.default
@@ -288,7 +288,7 @@ def _do_column(
     elif column.sum_order == column_layout.AXIS:
         entries = list_all(batch, norms_in(workspace))
     elif column.sum_order == column_layout.SEQUENCE:
-        entries = list_kept(batch, start, end)
+        entries = list_unfilled(batch, start, end)
     else:
         entries = list_entries(batch, start, end)
     if entries < 0:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fusion.cpu_ops.column_layout import ColumnInputs
-from fusion.cpu_ops.columns import element_range, list_kept, list_kept_unsorted
+from fusion.cpu_ops.columns import element_range, list_unfilled, list_unfilled_unsorted
 from fusion.cpu_ops.elements import Batch, put_weight
 from fusion.cpu_ops.unique import table_bits
 from fusion.ops.columns.cpu.inputs import SharedInputs, release, take_source
@@ -47,7 +47,7 @@ from fusion.schema.attributes import LAST_ROW, MAX_ENTRIES
 
 
 class UniqueJob(Job):
-    """What the tasks of a call share."""
+    """The data that the tasks of a call share."""
 
     context: Address  # TF_OpKernelContext*
     state: ColumnsState  # of the op
@@ -122,12 +122,12 @@ def _number(job: UniqueJob, index: int, batch: Batch, workspace: Workspace, entr
         sort_keys(numbering, key_count, end, lists_in(workspace))
     job.key_counts[index] = key_count
     # Unused elements are 0, so that results are always the same.
-    behind = job.entry_offsets[index + 1]
+    next_first = job.entry_offsets[index + 1]
     has_weights = batch.column.use_sparse_weights != 0
-    for k in range(end, behind):
+    for k in range(end, next_first):
         store_as(job.unique_idxs, k, np.int32(0), np.int32)
     if job.state.weighted_count != 0:
-        for k in range(end if has_weights else first, behind):
+        for k in range(end if has_weights else first, next_first):
             put_weight(job.entry_weights, k, 0.0, batch.source.table_dtype)
 
 
@@ -140,7 +140,7 @@ def _do_column(job: UniqueJob, index: int, source: ColumnInputs, workspace: Work
     if end < start or not reserve(workspace, end - start + rows, rows):
         return False
     batch = batch_in(workspace, column, source, int64(0), rows)
-    entries = list_kept(batch, start, end)
+    entries = list_unfilled(batch, start, end)
     if entries < 0:
         return False
     _number(job, index, batch, workspace, entries)
@@ -185,7 +185,7 @@ def _number_columns(job: UniqueJob, helps: int) -> None:
 def _finish_column(
     frame: op.Frame, job: UniqueJob, index: int, source: ColumnInputs, workspace: Workspace
 ) -> None:
-    """Does a column in any order of its entries, or says what is wrong with it."""
+    """Does a column in any order of its entries, or reports what is wrong with it."""
     state, rows = job.state, job.batch_size
     column = state.columns[index]
     if not take_source(
@@ -203,9 +203,9 @@ def _finish_column(
         return
     batch = batch_in(workspace, column, source, int64(0), rows)
     start, end = element_range(column, source, int64(0), rows)
-    entries = list_kept(batch, start, end) if end >= start else int64(-1)
+    entries = list_unfilled(batch, start, end) if end >= start else int64(-1)
     if entries < 0 and is_by_row(column) and column.row_count != LAST_ROW:
-        entries = list_kept_unsorted(batch, as_words(order_in(workspace)))
+        entries = list_unfilled_unsorted(batch, as_words(order_in(workspace)))
     if entries < 0:
         report_error(frame, index, batch)
         return
@@ -331,5 +331,5 @@ def find_keys(frame: op.Frame, job: UniqueJob) -> None:
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return prepare, do_columns, UniqueJob

@@ -1,4 +1,4 @@
-"""Listing the elements of rows that stock TensorFlow's dense reductions go over.
+"""Lists the elements of dense rows in the order of stock TensorFlow's reductions.
 
 Each has its place in the order, whether it is an entry or not; see `kernels`.
 """
@@ -19,17 +19,17 @@ from fusion.runtime.tensorflow.dtypes import BFLOAT16, FLOAT16, FLOAT64
 
 
 def _weight_sums(squared: bool) -> Any:
-    """A jitted function (weights, first, n, kind) -> their sum, see `weight_sum`."""
+    """A jitted function (weights, first, n, dtype) -> their sum, see `weight_sum`."""
     double, single = weight_sum("float64", squared), weight_sum("float32", squared)
     half, brain = weight_sum("float16", squared), weight_sum("bfloat16", squared)
 
     @jit
-    def total_of(weights: int, first: int, n: int, kind: int) -> float:
-        if kind == FLOAT64:
+    def total_of(weights: int, first: int, n: int, dtype: int) -> float:
+        if dtype == FLOAT64:
             return double(weights, first, n)
-        if kind == FLOAT16:
+        if dtype == FLOAT16:
             return half(weights, first, n)
-        if kind == BFLOAT16:
+        if dtype == BFLOAT16:
             return brain(weights, first, n)
         return single(weights, first, n)
 
@@ -42,49 +42,49 @@ _narrow_float16, _narrow_bfloat16 = narrower("float16"), narrower("bfloat16")
 
 
 @jit
-def _put(address: int, index: int, number: float, kind: int) -> None:
-    """Writes a weight or a divisor, in the dtype that is computed in."""
-    if kind == FLOAT64:
+def _put(address: int, index: int, number: float, dtype: int) -> None:
+    """Writes a weight or a divisor in the compute dtype."""
+    if dtype == FLOAT64:
         store_as(address, index, number, np.float64)
     else:
         store_as(address, index, np.float32(number), np.float32)
 
 
 @jit
-def _rounded(number: float, kind: int) -> float:
-    """A number as the table's dtype holds it."""
-    if kind == FLOAT64:
+def _rounded(number: float, dtype: int) -> float:
+    """A number rounded to the table's dtype."""
+    if dtype == FLOAT64:
         return number
     single = np.float32(number)
-    if kind == FLOAT16:
+    if dtype == FLOAT16:
         single = _widen_float16(_narrow_float16(single))
-    elif kind == BFLOAT16:
+    elif dtype == BFLOAT16:
         single = _widen_bfloat16(_narrow_bfloat16(single))
     return np.float64(single)
 
 
 @jit
 def _divisor(batch: Batch, row: int, number: int) -> float:
-    """What a row's sum is divided by, for a number of entries that it has without weights."""
+    """The divisor of a row's sum, for its number of entries if it has no weights."""
     column, source = batch.column, batch.source
-    kind, width = source.table_dtype, source.id_columns
+    dtype, width = source.table_dtype, source.id_columns
     total, is_mean = float(number), column.combiner == MEAN
     if column.is_rounded_once != 0:
         return total
     if column.use_sparse_weights == 0:
-        total = _rounded(total, kind)
+        total = _rounded(total, dtype)
     else:
         weights = source.weights
         first = (batch.first + row) * source.weight_step
         if is_mean:
-            total = _sum_of_weights(weights, first, width, kind)
+            total = _sum_of_weights(weights, first, width, dtype)
         else:
-            total = _sum_of_squares(weights, first, width, kind)
-    root = total if is_mean else _rounded(np.sqrt(total), kind)
+            total = _sum_of_squares(weights, first, width, dtype)
+    root = total if is_mean else _rounded(np.sqrt(total), dtype)
     epsilon = column.divisor_epsilon
     if column.epsilon_input != 0:
-        epsilon = weight_at(source.weights, 0, kind)
-    return _rounded(root + _rounded(epsilon, kind), kind)
+        epsilon = weight_at(source.weights, 0, dtype)
+    return _rounded(root + _rounded(epsilon, dtype), dtype)
 
 
 @jit
@@ -95,23 +95,23 @@ def list_all(batch: Batch, divisors: int) -> int:
 
     Args:
       batch: what to list.
-      divisors: out, what each row is divided by, of the dtype that is computed in.
+      divisors: out, what each row is divided by, of the compute dtype.
 
     Returns:
       The number of elements, or INVALID: an id is out of bounds.
     """
     column, source = batch.column, batch.source
-    ids, kind = source.ids, column.ids_dtype
-    width, table_kind = source.id_columns, source.table_dtype
+    ids, dtype = source.ids, column.ids_dtype
+    width, table_dtype = source.id_columns, source.table_dtype
     table, table_rows = source.table, source.table_rows
     row_bytes, zeros = source.row_bytes, source.zeros
     wrapped = table_rows if column.wrap_negative != 0 else int64(0)
     may_ignore = column.use_ignored_id != 0
     ignored = column.ignored_id
     has_lengths = column.has_lengths != 0
-    lengths, lengths_kind = source.entry_rows, column.rows_dtype
+    lengths, lengths_dtype = source.entry_rows, column.rows_dtype
     is_product = column.mask_product != 0
-    penalty = _rounded(column.mask_penalty, table_kind)
+    penalty = _rounded(column.mask_penalty, table_dtype)
     weights = source.weights
     has_weights = column.use_sparse_weights != 0
     weight_step = source.weight_step
@@ -119,30 +119,32 @@ def list_all(batch: Batch, divisors: int) -> int:
     inside, count = int64(-1), int64(0)
     for row in range(batch.count):
         batch.starts[row] = count
-        left = width
+        length = width
         if has_lengths:
-            left = integer_at(lengths, batch.first + row, lengths_kind)
+            length = integer_at(lengths, batch.first + row, lengths_dtype)
         first, entries = (batch.first + row) * width, int64(0)
         for k in range(width):
-            number = integer_at(ids, first + k, kind)
-            counts = k < left and not (may_ignore and number == ignored)
+            number = integer_at(ids, first + k, dtype)
+            counts = k < length and not (may_ignore and number == ignored)
             number += wrapped if number < 0 else int64(0)
             # The first is negative unless the id is, the second unless it is too large.
             inside &= ~number & (number - table_rows)
             address = table + number * row_bytes
             entries += int64(counts)
             if has_weights:
-                weight = weight_at(weights, (batch.first + row) * weight_step + k, table_kind)
-                _put(batch.weights, count, weight, table_kind)
+                weight = weight_at(weights, (batch.first + row) * weight_step + k, table_dtype)
+                _put(batch.weights, count, weight, table_dtype)
             elif is_product:
-                _put(batch.weights, count, np.float64(1 if counts else 0), table_kind)
+                _put(batch.weights, count, np.float64(1 if counts else 0), table_dtype)
             elif penalty != 0:
-                _put(batch.weights, count, np.float64(0 if counts else 1) * penalty, table_kind)
+                _put(batch.weights, count, np.float64(0 if counts else 1) * penalty, table_dtype)
             elif not counts:
                 address = zeros
             batch.addresses[count] = address
             count += 1
         if has_divisor:
-            _put(divisors, row, _divisor(batch, row, left if has_lengths else entries), table_kind)
+            _put(
+                divisors, row, _divisor(batch, row, length if has_lengths else entries), table_dtype
+            )
     batch.starts[batch.count] = count
     return count if inside < 0 or count == 0 else int64(INVALID)

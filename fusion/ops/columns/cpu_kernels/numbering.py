@@ -1,4 +1,4 @@
-"""Distinct ids of a column's listed entries, and which of them each entry means."""
+"""Distinct ids of a column's listed entries, and the index of each entry's id among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusion.runtime.tensorflow.dtypes import FLOAT64
 
 
 class Numbering(NamedTuple):
-    """Where the numbers of a column's entries go, in compiled code: addresses.
+    """The output of numbering a column's entries, in compiled code: addresses.
 
     Attributes:
       keys: out, of the distinct ids, int64.
@@ -43,11 +43,11 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     default_id >= 0.
 
     Args:
-      batch: rows of ids listed by `list_kept`, of rows of one byte from address 0 on. Its starts
-        are put right.
+      batch: rows of ids listed by `list_unfilled`, of rows of one byte from address 0 on. Its
+        starts are put right.
 
     Returns:
-      The number of distinct ids, and the index behind the last entry.
+      The number of distinct ids, and the index after the last entry.
     """
     fills = batch.column.fill_empty_row != 0
     empty = _tidy_starts(batch)
@@ -73,7 +73,7 @@ def number_entries(batch: Batch, numbering: Numbering) -> tuple[int, int]:
 
 @jit
 def _tidy_starts(batch: Batch) -> int:
-    """Sets the starts behind empty rows; returns the first of these, or the number of rows."""
+    """Sets the starts after empty rows; returns the first empty row, or the number of rows."""
     batch.starts[0] = 0
     last, empty = int64(0), batch.count
     for row in range(batch.count):
@@ -87,7 +87,7 @@ def _tidy_starts(batch: Batch) -> int:
 
 @jit
 def _number_of(numbering: Numbering, key: int, key_count: int) -> int:
-    """The index of an id among the `key_count` distinct ones; a new one is added behind them."""
+    """The index of an id among the `key_count` distinct ones; a new one is appended."""
     mask = (int64(1) << numbering.bits) - 1
     slot = int64((np.uint64(key) * SPREAD) >> np.uint64(64 - numbering.bits))
     while True:
@@ -116,7 +116,7 @@ def _number_run(batch: Batch, numbering: Numbering, start: int, end: int, key_co
 def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
     """As `number_entries`, with an entry for each empty row."""
     column = batch.column
-    kind = batch.source.table_dtype
+    dtype = batch.source.table_dtype
     weighted = column.use_sparse_weights != 0
     filler = column.default_id
     weight = column.default_weight
@@ -129,7 +129,7 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
             key_count = max(key_count, index + 1)
             store_as(numbering.unique_idxs, entry, np.int32(index), np.int32)
             if weighted:
-                put_weight(numbering.weights, entry, weight, kind)
+                put_weight(numbering.weights, entry, weight, dtype)
             entry += 1
         for k in range(start, end):
             index = _number_of(numbering, batch.addresses[k], key_count)
@@ -145,9 +145,9 @@ def _number_and_fill(batch: Batch, numbering: Numbering) -> tuple[int, int]:
 @jit
 def _put_weight(batch: Batch, numbering: Numbering, listed: int, entry: int) -> None:
     """Copies the weight of a listed entry; it comes in the compute dtype."""
-    kind = batch.source.table_dtype
-    if kind == FLOAT64:
-        weight = weight_at(batch.weights, listed, kind)
+    dtype = batch.source.table_dtype
+    if dtype == FLOAT64:
+        weight = weight_at(batch.weights, listed, dtype)
     else:
         weight = np.float64(load_as(batch.weights, listed, np.float32))
-    put_weight(numbering.weights, entry, weight, kind)
+    put_weight(numbering.weights, entry, weight, dtype)

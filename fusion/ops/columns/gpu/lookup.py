@@ -1,6 +1,6 @@
-"""The ops that combine rows into bags on a GPU: whole lookups, and what comes behind gathers.
+"""The ops that combine rows into bags on a GPU: whole lookups, and what comes after gathers.
 
-What the columns are given is written down on the host and copied to the GPU in one piece, from
+The inputs of the columns are listed on the host and copied to the GPU in one piece, from
 where two kernels read it. Nothing waits for them, unless the number of rows is known to the GPU
 alone (row_count last_row in every column).
 """
@@ -81,10 +81,10 @@ def _compute(
     _lay_out(call, base, batch, item, int64(0))
     call[CombineCall.errors] = error_record(device)
     copy_in(device, base, call.ctypes.data, 8 * int64(call.shape[0]))
-    kind = state.dtype_code
+    dtype = state.dtype_code
     _check_rows(device, base, _tiles_of(call, base, CombineCall.check_tiles))
     tiles = _tiles_of(call, base, CombineCall.tiles)
-    _combine_columns(device, kind, base, tiles, call[CombineCall.is_all_plain])
+    _combine_columns(device, dtype, base, tiles, call[CombineCall.is_all_plain])
 
 
 @jit

@@ -12,7 +12,7 @@ from fusion.cpu_ops.column_layout import ColumnAttrs, ColumnInputs
 from fusion.gpu_ops.host.device_methods import copy_in, on_host, report_error
 from fusion.gpu_ops.layout import call as call_of
 from fusion.gpu_ops.layout.call import PreLookupCall
-from fusion.gpu_ops.layout.records import Numbered
+from fusion.gpu_ops.layout.records import NumberedEntries
 from fusion.ops.columns.cpu.inputs import SharedInputs
 from fusion.ops.columns.cpu.layout import ColumnsState
 from fusion.ops.columns.gpu.columns import (
@@ -38,7 +38,7 @@ _split_rows, _result_words = on_host(split_rows), jit(call_of.result_words)
 
 @jit
 def _put_firsts(state: ColumnsState, call: Array, sources: int, elements: int, batch: int) -> None:
-    """Writes the elements of all columns before each, and where its entries start, behind them."""
+    """Writes for each column the elements of those before it, then the starts of entries."""
     count = state.column_count
     firsts = elements + count + 1
     for index in range(count):
@@ -50,7 +50,7 @@ def _put_firsts(state: ColumnsState, call: Array, sources: int, elements: int, b
 
 @jit
 def _fills_rows(state: ColumnsState) -> bool:
-    """Whether any column does."""
+    """Whether any column fills empty rows."""
     fills = int64(0)
     for index in range(state.column_count):
         fills |= state.columns[index].fill_empty_row
@@ -107,15 +107,15 @@ def _new_keys(frame: op.Frame, device: Any, results: Array, count: int, host: Ar
 
 @jit
 def _check_rows(frame: op.Frame, columns: int, batch: int) -> None:
-    """Rows of all columns have numbers that are int32."""
+    """Refuses calls whose rows have no int32 numbers."""
     if columns * (batch + 1) > int64(MAX_ENTRIES) and not op.failed(frame):
         text = "%lld columns of %lld rows are more than the %lld rows that can be numbered"
         op.fail(frame, op.INVALID_ARGUMENT, text, columns, batch, int64(MAX_ENTRIES))
 
 
 @jit
-def _told_batch(frame: op.Frame, call: Any, is_open: bool, results: Array) -> int:
-    """The rows of the batch, which all columns that end with their last entries must have."""
+def _batch_of_columns(frame: op.Frame, call: Any, is_open: bool, results: Array) -> int:
+    """The rows of the batch; reports columns that end with their last entry and have others."""
     first = ErrorRecord.SIZE + 3 * call.columns
     state = as_record(ColumnsState, frame.state)
     batch = results[first] if is_open else call.batch
@@ -131,7 +131,7 @@ def _told_batch(frame: op.Frame, call: Any, is_open: bool, results: Array) -> in
 
 @jit
 def _split_open(frame: op.Frame, device: Any, call: Any, listed: Any, batch: int) -> None:
-    """Allocates and writes the row splits of a call with a given number of rows."""
+    """Allocates and writes the row splits of a call with a number of rows."""
     _check_rows(frame, call.columns, batch)
     if op.failed(frame):
         return
@@ -165,7 +165,7 @@ def _prepare(frame: op.Frame, device: Any, host: Array, boundaries: int) -> None
     listed, paired = _list_entries(device, call, splits)
     results = device.words(call.results, _result_words(count))
     if results[ErrorRecord.error_code] != call_of.UNSORTED_ROW and not op.failed(frame):
-        batch = _told_batch(frame, call, is_open, results)
+        batch = _batch_of_columns(frame, call, is_open, results)
         if is_open and results[ErrorRecord.error_code] == 0 and not op.failed(frame):
             _split_open(frame, device, call, listed, batch)
     if not op.failed(frame):
@@ -175,7 +175,7 @@ def _prepare(frame: op.Frame, device: Any, host: Array, boundaries: int) -> None
     keys = _new_keys(frame, device, results, count, host)
     if not weighted:
         weights = int64(0)
-    out = Numbered(keys, entries, weights)
+    out = NumberedEntries(keys, entries, weights)
     _number_entries(device, call, listed, paired, results, splits, out)
 
 

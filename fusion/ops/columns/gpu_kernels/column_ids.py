@@ -27,7 +27,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import PreLookupCall
-from fusion.gpu_ops.layout.records import Listed, Numbered, Paired
+from fusion.gpu_ops.layout.records import ListedElements, NumberedEntries, Pairs
 from fusion.ops.columns.gpu_kernels.listing import column_attrs, column_inputs, fills_entries
 from fusion.ops.columns.gpu_kernels.slots import entries_before, fillers_before, position_count
 from fusion.runtime.cuda.layout import ErrorRecord
@@ -35,7 +35,7 @@ from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64
 from fusion.runtime.tensorflow.dtypes import INT64
 
-#: Where the number of a column is in a word beside most ids.
+#: The bit position of a column's number in a word with a small id.
 _COLUMN_SHIFT = 40
 
 put_weight = on_device(elements.put_weight)
@@ -49,9 +49,9 @@ def insert_pairs(
     That gets the first position of its column with the same id.
 
     Args:
-        sums, keys: as of `Listed` and `Paired`.
+        sums, keys: as of `ListedElements` and `Pairs`.
         slots, bits: int64 [2**bits], all `EMPTY`, at least twice as many as positions.
-        id_slots: out, as of `Paired`.
+        id_slots: out, as of `Pairs`.
     """
     call = as_record(PreLookupCall, call_address)
     own = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -86,7 +86,7 @@ def mark_pairs(call_address: int, keys: int, slots: int, id_slots: int, marks: i
     Of columns whose ids are to be sorted the largest one is written to the results.
 
     Args:
-        keys, slots, id_slots: as of `Paired`.
+        keys, slots, id_slots: as of `Pairs`.
         marks: out, the same.
     """
     call = as_record(PreLookupCall, call_address)
@@ -113,7 +113,7 @@ def count_pairs(call_address: int, ranks: int) -> None:
     """Kernel, a thread for each column: writes how many distinct ids it has.
 
     Args:
-        ranks: as of `Paired`.
+        ranks: as of `Pairs`.
     """
     call = as_record(PreLookupCall, call_address)
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -125,7 +125,7 @@ def count_pairs(call_address: int, ranks: int) -> None:
         store(results, ErrorRecord.SIZE + columns + index, distinct)
 
 
-def list_pairs(call_address: int, paired: Paired, words: int, owners: int) -> None:
+def list_pairs(call_address: int, paired: Pairs, words: int, owners: int) -> None:
     """Kernel, a thread for each position that there may be: by what pairs are to be sorted.
 
     Args:
@@ -172,18 +172,18 @@ def _put_weight(
     entry: int,
 ) -> None:
     """Writes the weight of an entry: of an element of all, or for -1 that of rows filled."""
-    weight, kind = 0.0, source.table_dtype
+    weight, dtype = 0.0, source.table_dtype
     if column.use_sparse_weights != 0:
         if element < 0:
             weight = column.default_weight
         else:
             k = element - call.element_offsets[index]
-            weight = weight_at(source.weights, k, kind)
-    put_weight(weights, entry, weight, kind)
+            weight = weight_at(source.weights, k, dtype)
+    put_weight(weights, entry, weight, dtype)
 
 
 def number_places(
-    call_address: int, listed: Listed, paired: Paired, numbers: int, out: Numbered
+    call_address: int, listed: ListedElements, paired: Pairs, numbers: int, out: NumberedEntries
 ) -> None:
     """Kernel, a thread for each position that there may be: writes distinct ids and entries.
 

@@ -52,8 +52,8 @@ def own_entries(call_address: int) -> None:
     if call.weighted[index] != 0:
         weights = call.entry_weights
     if combiner != SUM:
-        scales, kind = call.scales, call.dtype_code
-        put_scale(scales, thread, int64(0), start, end, weights, kind, combiner)
+        scales, dtype = call.scales, call.dtype_code
+        put_scale(scales, thread, int64(0), start, end, weights, dtype, combiner)
     bases = call.key_offsets
     base, unique = bases[index], bases[index + 1] - bases[index]
     for k in range(start, end):

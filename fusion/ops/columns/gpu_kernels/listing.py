@@ -62,11 +62,11 @@ def filler_of(column: ColumnAttrs) -> int:
 @jit
 def _row_by_splits(column: ColumnAttrs, source: ColumnInputs, k: int, batch: int) -> int:
     """The last row that starts at an element or before, or else the first one."""
-    splits, kind = source.entry_rows, column.rows_dtype
+    splits, dtype = source.entry_rows, column.rows_dtype
     row, end = int64(0), batch
     while end - row > 1:
         middle = (row + end) // 2
-        if integer_at(splits, middle, kind) <= k:
+        if integer_at(splits, middle, dtype) <= k:
             row = middle
         else:
             end = middle
@@ -77,7 +77,7 @@ def _row_by_splits(column: ColumnAttrs, source: ColumnInputs, k: int, batch: int
 def _row_of(
     call: PreLookupCall, index: int, column: ColumnAttrs, source: ColumnInputs, k: int
 ) -> int:
-    """The row of an element as it is given; flags its column if rows are not in order.
+    """The row of an element in the input; flags its column if rows are not in order.
 
     Writes the rows up to that of the last element, where these are the rows of the batch.
     """
@@ -88,11 +88,11 @@ def _row_of(
         return _row_by_splits(column, source, k, call.batch_size)
     rows = source.entry_rows
     step = source.entry_row_stride
-    kind = column.rows_dtype
-    row = integer_at(rows, k * step, kind)
+    dtype = column.rows_dtype
+    row = integer_at(rows, k * step, dtype)
     before = row
     if k > 0:
-        before = integer_at(rows, (k - 1) * step, kind)
+        before = integer_at(rows, (k - 1) * step, dtype)
     results = as_record(ErrorRecord, call.results)
     to_last = column.row_count == LAST_ROW
     if row < before:
@@ -183,11 +183,11 @@ def _check_split(
 ) -> None:
     """Reports a row split that is less than the one before, or is not where ids begin or end."""
     splits = source.entry_rows
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     total = source.id_count
-    split, before = integer_at(splits, row, kind), int64(0)
+    split, before = integer_at(splits, row, dtype), int64(0)
     if row > 0:
-        before = integer_at(splits, row - 1, kind)
+        before = integer_at(splits, row - 1, dtype)
     is_cut = (row == 0 and split != 0) or (row == call.batch_size and split != total)
     if is_cut or split < before or split > total:
         report_error(as_record(ErrorRecord, call.results), call_of.BAD_SPLIT, index, row, split)
@@ -197,7 +197,7 @@ def mark_rows(call_address: int, marks: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each: marks those to fill.
 
     Args:
-        marks: behind what `mark_elements` writes, out: 1 for each row that is to be filled.
+        marks: after what `mark_elements` writes, out: 1 for each row that is to be filled.
     """
     call = as_record(PreLookupCall, call_address)
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x

@@ -1,4 +1,4 @@
-"""Positions: where elements that count go, and rows that are to be filled.
+"""The positions of elements that count, and of rows that are to be filled.
 
 A column has a position for each element that counts, rows ascending, and one among them for each
 row that is empty and to be filled. It has an entry for each of its positions, but for those of rows
@@ -22,7 +22,7 @@ from fusion.gpu_ops.language.device import (
     store_as,
 )
 from fusion.gpu_ops.layout.call import PreLookupCall
-from fusion.gpu_ops.layout.records import Listed
+from fusion.gpu_ops.layout.records import ListedElements
 from fusion.ops.columns.gpu_kernels.listing import (
     column_attrs,
     column_inputs,
@@ -75,7 +75,7 @@ def position_count(call: PreLookupCall, sums: Words, index: int) -> int:
 def _fillers_among(call: PreLookupCall, sums: Words, index: int, row: int, is_ordered: int) -> int:
     """The positions for rows before those for elements of a row.
 
-    None where the elements of a column are not in the order of rows: there rows come behind them.
+    None where the elements of a column are not in the order of rows: there rows come after them.
     """
     if is_ordered == 0 and not is_in_order(call, index):
         return int64(0)
@@ -83,14 +83,14 @@ def _fillers_among(call: PreLookupCall, sums: Words, index: int, row: int, is_or
 
 
 def place_elements(
-    call_address: int, listed: Listed, ranks: int, is_ordered: int, keys: int, sources: int
+    call_address: int, listed: ListedElements, ranks: int, is_ordered: int, keys: int, sources: int
 ) -> None:
     """Kernel, a thread for each element of all columns: writes what its position has.
 
     Args:
         ranks: int64 by element, how many come before it that count; 0: as the sums have it.
         is_ordered: whether that is in the order of rows in all columns.
-        keys, sources: out, as of `Paired`.
+        keys, sources: out, as of `Pairs`.
     """
     call = as_record(PreLookupCall, call_address)
     element = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -112,11 +112,11 @@ def place_elements(
 def split_rows(call_address: int, sums: int, batch: int, splits: int) -> None:
     """Kernel, a thread for each row of each column, and one more of each: where its entries start.
 
-    For calls whose rows became known behind the other kernels (`is_batch_open`); all columns have
+    For calls whose rows became known after the other kernels (`is_batch_open`); all columns have
     rows in order, and fill none.
 
     Args:
-        sums: as of `Listed`.
+        sums: as of `ListedElements`.
         batch: the rows.
         splits: out, int32 [columns, batch + 1].
     """
@@ -131,9 +131,9 @@ def split_rows(call_address: int, sums: int, batch: int, splits: int) -> None:
     )
     rows = source.entry_rows
     step = source.entry_row_stride
-    kind = column.rows_dtype
+    dtype = column.rows_dtype
     first = call.element_offsets[index]
-    element = first + lower_bound(rows, step, kind, source.id_count, row)
+    element = first + lower_bound(rows, step, dtype, source.id_count, row)
     split = call.entry_offsets[index] + load(sums, element) - load(sums, first)
     store_as(splits, thread, np.int32(split), np.int32)
 
@@ -147,7 +147,7 @@ def place_rows(
     start.
 
     Args:
-        sums: as of `Listed`.
+        sums: as of `ListedElements`.
         is_ordered, keys, sources: see `place_elements`.
         splits: out, int32 [columns, batch + 1].
     """

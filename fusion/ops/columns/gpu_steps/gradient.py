@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusion.gpu_ops.layout.call import THREADS as CALL_THREADS
-from fusion.gpu_ops.layout.records import Ordered
+from fusion.gpu_ops.layout.records import GroupOrder
 from fusion.gpu_ops.steps.device import THREADS, Device, blocks_of, launch_for
 from fusion.gpu_ops.steps.sums import stable_order
 
@@ -35,11 +35,11 @@ def order_entries(device: Device, call: int, entries: GradEntries, batch_rows: i
     """
     device.launch("own_entries", blocks_of(batch_rows), THREADS, call)
     order = stable_order(device, entries.keys, entries.number, entries.unique)
-    ordered = Ordered(entries.number, entries.unique, entries.keys, order, entries.starts)
+    ordered = GroupOrder(entries.number, entries.unique, entries.keys, order, entries.starts)
     device.launch("mark_starts", blocks_of(entries.number + 1), THREADS, ordered)
     return order
 
 
-def scatter(device: Device, kind: int, call: int, order: int, blocks: int) -> None:
-    """Adds up the gradients of a call, of a kind of numbers, whose entries are in order."""
-    launch_for(device, "scatter", kind, blocks, CALL_THREADS, call, order)
+def scatter(device: Device, dtype: int, call: int, order: int, blocks: int) -> None:
+    """Adds up the gradients of a call, of a dtype, whose entries are in order."""
+    launch_for(device, "scatter", dtype, blocks, CALL_THREADS, call, order)

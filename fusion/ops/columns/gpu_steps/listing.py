@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fusion.gpu_ops.layout.records import Listed, Numbered, Paired
+from fusion.gpu_ops.layout.records import ListedElements, NumberedEntries, Pairs
 from fusion.gpu_ops.steps.device import ALL_BITS, THREADS, Device, blocks_of
 from fusion.gpu_ops.steps.sums import bits_of, inverse_of, order_from, stable_order, sums_into
 from fusion.runtime.cuda.layout import ErrorRecord
@@ -44,8 +44,8 @@ def _sums_with_total(device: Device, marks: int, number: int) -> int:
 
 
 def _pairs(
-    device: Device, call: PreCall, listed: Listed, ranks: int, is_ordered: int, splits: int
-) -> Paired:
+    device: Device, call: PreCall, listed: ListedElements, ranks: int, is_ordered: int, splits: int
+) -> Pairs:
     """Finds the positions of elements and rows, and the first one of each pair."""
     rows, entries, blocks = call.columns * (call.batch + 1), call.entries, blocks_of(call.entries)
     keys, sources = device.reserve(8 * entries), device.reserve(4 * entries)
@@ -66,10 +66,10 @@ def _pairs(
     )
     marks = device.reserve(4 * entries)
     device.launch("mark_pairs", blocks, THREADS, call.words, keys, slots, id_slots, marks)
-    return Paired(keys, sources, slots, id_slots, marks, _sums_with_total(device, marks, entries))
+    return Pairs(keys, sources, slots, id_slots, marks, _sums_with_total(device, marks, entries))
 
 
-def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Paired]:
+def list_entries(device: Device, call: PreCall, splits: int) -> tuple[ListedElements, Pairs]:
     """Lists what counts, and finds how many distinct ids each column has.
 
     Args:
@@ -81,13 +81,15 @@ def list_entries(device: Device, call: PreCall, splits: int) -> tuple[Listed, Pa
     device.launch("mark_elements", blocks_of(elements), THREADS, call.words, ids, owners, marks)
     row_threads = call.columns * (call.batch + 1)
     device.launch("mark_rows", blocks_of(row_threads), THREADS, call.words, marks)
-    listed = Listed(ids, owners, _sums_with_total(device, marks, elements + 2 * rows))
+    listed = ListedElements(ids, owners, _sums_with_total(device, marks, elements + 2 * rows))
     paired = _pairs(device, call, listed, 0, 0, splits)
     device.launch("count_pairs", blocks_of(call.columns), THREADS, call.words, paired.ranks)
     return listed, paired
 
 
-def split_rows(device: Device, call: PreCall, listed: Listed, batch: int, splits: int) -> None:
+def split_rows(
+    device: Device, call: PreCall, listed: ListedElements, batch: int, splits: int
+) -> None:
     """Writes where the entries of each row of an open call start.
 
     Args:
@@ -99,14 +101,14 @@ def split_rows(device: Device, call: PreCall, listed: Listed, batch: int, splits
     device.launch("split_rows", blocks_of(threads), THREADS, call.words, listed.sums, batch, splits)
 
 
-def _in_order_of_rows(device: Device, call: PreCall, listed: Listed, splits: int) -> Paired:
+def _in_order_of_rows(device: Device, call: PreCall, listed: ListedElements, splits: int) -> Pairs:
     """As `_pairs`, once elements are sorted by their rows."""
     order = stable_order(device, listed.owners, call.elements, call.columns * call.batch)
     ranks = inverse_of(device, order, call.elements)
     return _pairs(device, call, listed, ranks, 1, splits)
 
 
-def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, largest: int) -> int:
+def _sorted_pairs(device: Device, call: PreCall, paired: Pairs, pairs: int, largest: int) -> int:
     """The number of each pair in the order of columns and of the ids of those that are sorted.
 
     Args:
@@ -123,11 +125,11 @@ def _sorted_pairs(device: Device, call: PreCall, paired: Paired, pairs: int, lar
 def number_entries(
     device: Device,
     call: PreCall,
-    listed: Listed,
-    paired: Paired,
+    listed: ListedElements,
+    paired: Pairs,
     results: Any,
     splits: int,
-    out: Numbered,
+    out: NumberedEntries,
 ) -> None:
     """Writes the distinct ids of all columns, and which of them each entry is.
 

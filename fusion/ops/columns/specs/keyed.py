@@ -1,7 +1,7 @@
 """The ops for whole columns some of whose tables are embedding variables.
 
 GroupedKeyedEmbeddingPreLookUp stands for GroupedEmbeddingPreLookUp, see `training`, and for the
-KeyedEmbeddingGather of each such column; other columns are gathered from behind it.
+KeyedEmbeddingGather of each such column; other columns are gathered after it.
 GroupedKeyedEmbeddingLookup is GroupedEmbeddingLookup for them, for inference.
 """
 
@@ -91,7 +91,7 @@ def _trained(op: Any, first: int) -> list[int]:
 
 
 def _pre_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
-    """Those of tables, as of KeyedEmbeddingGather, and of weights.
+    """Gradients of tables, as of KeyedEmbeddingGather, and of weights.
 
     One op has all columns: `is_training` says of each whether it is trained, which it is if its
     gradient is needed and it is trainable.
@@ -174,7 +174,7 @@ PRE_SPEC = OpSpec(
 
 
 def _lookup_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
-    """Those of tables and of weights, from columns that are computed again by the ops for training.
+    """Gradients of tables and weights; the columns are computed again by the ops for training.
 
     As the gradient of KeyedEmbeddingGather it has the op give rows to keys.
     """
@@ -185,12 +185,12 @@ def _lookup_gradient(op: tf.Operation, *top_grads: tf.Tensor) -> list[Any]:
     for index, column in enumerate(columns):
         if index not in own:
             result[index], result[4 * count + index] = column_gradients(column, parts[index])
-    trained, found = _trained(op, 5 * count), op.outputs[0]
-    behind: list[Any] = []
-    if not isinstance(found, ops.EagerTensor):
-        _mark_training(found.op, [own[number] for number in trained])
-        behind += [found.op] * (found.graph is tf.compat.v1.get_default_graph())
-    with tf.control_dependencies(behind):  # then keys have their rows
+    trained, output = _trained(op, 5 * count), op.outputs[0]
+    dependencies: list[Any] = []
+    if not isinstance(output, ops.EagerTensor):
+        _mark_training(output.op, [own[number] for number in trained])
+        dependencies += [output.op] * (output.graph is tf.compat.v1.get_default_graph())
+    with tf.control_dependencies(dependencies):  # then keys have their rows
         tops = [parts[index] for index in own]
         again = [columns[index] for index in own]
         rows, of_rows, of_weights = _again(again, op.inputs[5 * count :], tops)
@@ -211,7 +211,7 @@ def _again(
 
     Args:
       columns: their keys have their rows.
-      variables: the inputs of the op behind those of its columns.
+      variables: the inputs of the op after those of its columns.
       tops: the gradients of the columns.
     """
     count, weights = len(columns), [column.weights for column in columns]
@@ -243,7 +243,7 @@ def _again(
             gathered if limit < 0 else tf.clip_by_norm(gathered, limit, axes=[1])
             for gathered, limit in zip(entries.embeddings, limits, strict=True)
         ]
-        found = fused_ops.grouped_embedding_post_look_up(
+        results = fused_ops.grouped_embedding_post_look_up(
             emb_rows=rows,
             unique_idxs=entries.unique_idxs,
             row_splits=entries.row_splits,
@@ -252,7 +252,7 @@ def _again(
             output_columns=[1] * count,
             **{name: attrs[name] for name in POST_ATTRS} | {"copied": [False] * count},
         )
-    return [entries.rows, *tape.gradient(found, [entries.embeddings, weights], tops)]
+    return [entries.rows, *tape.gradient(results, [entries.embeddings, weights], tops)]
 
 
 LOOKUP_SPEC = OpSpec(

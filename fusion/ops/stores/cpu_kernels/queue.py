@@ -36,24 +36,24 @@ def push(queue: MissQueue, table: int, keys: Words, numbers: Words, count: int) 
 
 
 @jit
-def take(queue: MissQueue, out: Words, most: int, result: Words) -> None:
-    """Takes what came first.
+def take(queue: MissQueue, out: Words, max_count: int, result: Words) -> None:
+    """Removes the first keys from the queue.
 
     Args:
-      out: int64 [most, 2]: the number of the table, and the key.
+      out: int64 [max_count, 2]: the number of the table, and the key.
       result: out: a word, how many there are.
     """
     lock(queue, MissQueue.lock)
-    count, first = min(queue.count, most), queue.first
+    count, first = min(queue.count, max_count), queue.first
     capacity = queue.capacity
     for k in range(count):
         at = (first + k) % capacity
         out[2 * k] = queue.entries[2 * at]
         out[2 * k + 1] = queue.entries[2 * at + 1]
     queue.first = (first + count) % capacity
-    left = queue.count - count
-    queue.count = left
+    remaining = queue.count - count
+    queue.count = remaining
     unlock(queue, MissQueue.lock)
-    if left > 0:
+    if remaining > 0:
         _sem_post(queue.semaphore)
     result[int64(0)] = count

@@ -1,4 +1,4 @@
-"""Hot rows of a table: which they are, read by any number of threads while others change them.
+"""The hot rows of a table, read by any number of threads while others change them.
 
 The index is that of embedding variables (`tables.cpu_kernels.index`), whose stripes have versions.
 A writer changes the row of a key while its stripe's version is odd; a row that changes owner is
@@ -34,22 +34,22 @@ from fusion.runtime.native.memory import c_memcpy, load_as, store, store_as
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
 from fusion.runtime.threads.jobs import sched_yield
 
-#: Keys that are found before their rows are read, so that rows come from memory side by side.
+#: Keys that are looked up before their rows are read, so that loads from memory overlap.
 BLOCK = 16
 
-#: What is done with a block, a step each: buckets are asked for, rows are found, rows are copied.
+#: The stages of a block: prefetch buckets, find and prefetch rows, copy rows.
 _STAGES = 3
 
 
-class _Found(Layout):
-    """What is known of a block of keys."""
+class _Stage(Layout):
+    """The state of a block of keys between the stages."""
 
     hashes: Words = fields(BLOCK)
     versions: Words = fields(BLOCK)  # of their stripes
     numbers: Words = fields(BLOCK)  # of their rows, from 1 on
 
 
-#: Lines of a row that are asked for.
+#: Lines of a row that are prefetched.
 _MAX_LINES = 8
 
 _LINE_BYTES = 64
@@ -101,7 +101,7 @@ def read_row(table: HotTable, key: int, out: int) -> bool:
 
 @jit
 def read_rows(table: HotTable, keys: Words, first: int, end: int, out: int, call: Words) -> None:
-    """Copies the rows of keys, those that are there.
+    """Copies the rows of those keys that are there.
 
     Args:
       table: a `HotTable`.
@@ -114,52 +114,52 @@ def read_rows(table: HotTable, keys: Words, first: int, end: int, out: int, call
     index = table.index
     count = atomic_load(index, KeyIndex.bucket_count)
     whole = whole_of(count)
-    found = stack_words(int64(_STAGES * _Found.SIZE))
+    stages = stack_words(int64(_STAGES * _Stage.SIZE))
     blocks = (end - first + BLOCK - 1) // BLOCK
     for step in range(blocks + _STAGES - 1):
-        # Each block is a step behind the next one, so that what a stage asks for has come.
+        # Each block is a stage behind the next one, so that what a stage prefetches has come.
         if step < blocks:
-            own, start = as_record(_Found, _found_of(found, step)), first + step * BLOCK
+            own, start = as_record(_Stage, _stage_of(stages, step)), first + step * BLOCK
             _ask_buckets(
                 index, as_words(keys + 8 * start), min(end - start, int64(BLOCK)), own, count, whole
             )
         if 1 <= step <= blocks:
-            own, start = as_record(_Found, _found_of(found, step - 1)), first + (step - 1) * BLOCK
+            own, start = as_record(_Stage, _stage_of(stages, step - 1)), first + (step - 1) * BLOCK
             _find(
                 table, as_words(keys + 8 * start), min(end - start, int64(BLOCK)), own, count, whole
             )
         if step >= 2:
-            own, start = as_record(_Found, _found_of(found, step - 2)), first + (step - 2) * BLOCK
+            own, start = as_record(_Stage, _stage_of(stages, step - 2)), first + (step - 2) * BLOCK
             _copy(table, keys, start, min(end - start, int64(BLOCK)), own, out, call)
 
 
 @jit
-def _found_of(found: int, block: int) -> int:
-    return found + 8 * _Found.SIZE * (block % _STAGES)
+def _stage_of(stages: int, block: int) -> int:
+    return stages + 8 * _Stage.SIZE * (block % _STAGES)
 
 
 @jit
 def _ask_buckets(
-    index: KeyIndex, keys: Words, size: int, found: _Found, count: int, whole: int
+    index: KeyIndex, keys: Words, size: int, stage: _Stage, count: int, whole: int
 ) -> None:
-    """Asks for the buckets of a block of keys to be brought near."""
+    """Prefetches the buckets of a block of keys."""
     for k in range(size):
         hashed = hash_of(keys[k])
-        found.hashes[k] = hashed
+        stage.hashes[k] = hashed
         prefetch_line(bucket_of(index, hashed, count, whole))
 
 
 @jit
-def _find(table: HotTable, keys: Words, size: int, found: _Found, count: int, whole: int) -> None:
-    """Finds the rows of a block of keys, and asks for these to be brought near."""
+def _find(table: HotTable, keys: Words, size: int, stage: _Stage, count: int, whole: int) -> None:
+    """Finds the rows of a block of keys, and prefetches them."""
     index, marks = table.index, table.marks
     lines = (table.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
     lines = min(lines, int64(_MAX_LINES))
     for k in range(size):
-        hashed = found.hashes[k]
-        found.versions[k] = _version(table, hashed)
+        hashed = stage.hashes[k]
+        stage.versions[k] = _version(table, hashed)
         number = find(index, keys[k], hashed, count, whole)
-        found.numbers[k] = number
+        stage.numbers[k] = number
         if number > 0:
             row = _row(table, number)
             for line in range(lines):
@@ -169,17 +169,17 @@ def _find(table: HotTable, keys: Words, size: int, found: _Found, count: int, wh
 
 @jit
 def _copy(
-    table: HotTable, keys: Words, start: int, size: int, found: _Found, out: int, call: Words
+    table: HotTable, keys: Words, start: int, size: int, stage: _Stage, out: int, call: Words
 ) -> None:
-    """Copies the rows of a block of keys that were found."""
+    """Copies the rows of a block of keys that have rows."""
     row_bytes = table.row_bytes
     for k in range(size):
-        number, into = found.numbers[k], out + (start + k) * row_bytes
+        number, into = stage.numbers[k], out + (start + k) * row_bytes
         is_there = number > 0
         if is_there:
             c_memcpy(into, _row(table, number), row_bytes)
             keep_order()
-            version, hashed = found.versions[k], found.hashes[k]
+            version, hashed = stage.versions[k], stage.hashes[k]
             if version & 1 == 0 and _version(table, hashed) == version:
                 _mark(table, number)
             else:

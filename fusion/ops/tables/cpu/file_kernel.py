@@ -35,7 +35,7 @@ _MAX_BYTES = 1 << 46
 
 @jit
 def _fail_system(frame: int, path: int) -> None:
-    """Says what the system says of a file."""
+    """Fails with the system's error for a file."""
     number = error_number()
     if number == _NO_FILE:
         op.fail(frame, op.NOT_FOUND, "file %s: %s", path, error_text())
@@ -47,14 +47,14 @@ def _fail_system(frame: int, path: int) -> None:
 
 @jit
 def _has_size(frame: int, path: int, file: int, rows: int, width: int, size: int) -> bool:
-    """Whether a file has so many bytes; else it is an error."""
-    found = file_bytes(file)
-    if found < 0:
+    """Whether a file has so many bytes; fails otherwise."""
+    file_size = file_bytes(file)
+    if file_size < 0:
         _fail_system(frame, path)
-    elif found != size:
+    elif file_size != size:
         text = "file %s has %lld bytes, but a table of %lld rows of %lld elements has %lld"
-        op.fail(frame, op.DATA_LOSS, text, path, found, rows, width, size)
-    return found == size
+        op.fail(frame, op.DATA_LOSS, text, path, file_size, rows, width, size)
+    return file_size == size
 
 
 @jit

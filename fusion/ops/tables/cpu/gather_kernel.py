@@ -180,5 +180,5 @@ def gather_keys(frame: op.Frame) -> None:
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return gather_keys, work, GatherJob

@@ -1,4 +1,4 @@
-"""ReadEmbeddingTables, on any device: nothing of it runs anywhere but on the host."""
+"""ReadEmbeddingTables, which runs on the host for any device."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
 
 @jit
 def _share(frame: op.Frame, access: VariableAccess, index: int, words: Words) -> bool:
-    """Makes the tensor of a variable an output; returns whether there is one."""
+    """Finds a variable and makes its tensor an output; returns whether there is one."""
     is_shared = find_variable(frame, access, index, as_words(words + 8))
     if is_shared:
-        is_shared = _share_found(frame.context, access, index, words)
+        is_shared = _share_variable(frame.context, access, index, words)
     if words[1] != 0:
         let_go(access, as_words(words + 8), int64(1))
     return is_shared
 
 
 @jit
-def _share_found(ctx: int, access: VariableAccess, index: int, words: int) -> bool:
-    """Makes its tensor an output, under a lock; returns whether there is one."""
+def _share_variable(ctx: int, access: VariableAccess, index: int, words: int) -> bool:
+    """Makes the tensor of a variable an output, under a lock; returns whether there is one."""
     status, numbers, number = as_words(words), as_words(words + 16), as_words(words + 40)
     holder, tensor = words + 48, words + 8 * (6 + OBJECT_WORDS)
     # The std::vector<int> of the number of the input.

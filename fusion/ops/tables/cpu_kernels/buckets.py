@@ -33,7 +33,7 @@ def hash_of(key: int) -> int:
 
 @jit
 def whole_of(count: int) -> int:
-    """The largest power of two of at most so many buckets."""
+    """The largest power of two that is at most a number of buckets."""
     whole = int64(STRIPES)
     while whole * 2 <= count:
         whole *= 2
@@ -51,7 +51,7 @@ def bucket_of(index: KeyIndex, hashed: int, count: int, whole: int) -> Words:
 
 @jit
 def row_at(bucket: int, place: int) -> int:
-    """What a place has: the number of a row, or -n, or 0."""
+    """The value at an index: the number of a row, or -n, or 0."""
     return int64(load_as(bucket, _ROWS + place, np.int32))
 
 
@@ -76,12 +76,12 @@ def more_bucket(index: KeyIndex, number: int) -> Words:
 
 @jit
 def place_of(bucket: Words, key: int) -> int:
-    """The place of a key in a bucket, -1 if it is not there."""
-    found = int64(-1)
+    """The index of a key in a bucket, -1 if it is not there."""
+    result = int64(-1)
     for place in range(KEYS):
         if bucket[place] == key and row_at(bucket, place) != 0:
-            found = int64(place)
-    return found
+            result = int64(place)
+    return result
 
 
 @jit

@@ -25,7 +25,7 @@ from fusion.runtime.native.pointers import as_record, as_words, stack_words
 #: Keys whose slots, and then rows, come from memory side by side.
 _BLOCK = 32
 
-#: Lines of a row that are asked for.
+#: Lines of a row that are prefetched.
 _MAX_LINES = 8
 
 _LINE_BYTES = 64
@@ -55,15 +55,15 @@ def look_up(args: FileLookup) -> None:
     count, before = args.count, int64(0)
     for start in range(0, count, _BLOCK):
         size = min(int64(_BLOCK), count - start)
-        found = as_words(rows + 8 * (start & _BLOCK))
+        block_rows = as_words(rows + 8 * (start & _BLOCK))
         if args.index.is_range != 0:
-            _rows_of_range(args, start, size, found)
+            _rows_of_range(args, start, size, block_rows)
         else:
             _ask_for_slots(args, start, size)
             for k in range(size):
-                found[k] = _find(args, args.keys[start + k])
-            _ask_for_keys(args, size, found)
-        _ask_for_rows(args, size, found)
+                block_rows[k] = _find(args, args.keys[start + k])
+            _ask_for_keys(args, size, block_rows)
+        _ask_for_rows(args, size, block_rows)
         if start > 0:
             _copy(args, before, int64(_BLOCK), as_words(rows + 8 * (before & _BLOCK)))
         before = start
@@ -190,12 +190,12 @@ def fill(args: FileFill) -> None:
     slots, count = args.slots, args.slot_count
     args.repeated = int64(-1)
     for k in range(args.count):
-        given = as_record(FileSlot, args.given + _SLOT_BYTES * k)
-        key = given.key
+        source = as_record(FileSlot, args.given + _SLOT_BYTES * k)
+        key = source.key
         slot = _slot_of(hash_of(key), count)
         while as_record(FileSlot, slots + _SLOT_BYTES * slot).row != 0:
             if as_record(FileSlot, slots + _SLOT_BYTES * slot).key == key:
                 args.repeated = k
                 return
             slot = slot + 1 if slot + 1 < count else int64(0)
-        c_memcpy(slots + _SLOT_BYTES * slot, given, int64(_SLOT_BYTES))
+        c_memcpy(slots + _SLOT_BYTES * slot, source, int64(_SLOT_BYTES))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from fusion.cpu_ops.vectors import prefetch_line
-from fusion.ops.tables.cpu_kernels.index import find_rows, note_found
+from fusion.ops.tables.cpu_kernels.index import find_rows, note_keys
 from fusion.ops.tables.cpu_kernels.layout import KeyedGather
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy
 from fusion.runtime.native.pointers import as_words
 
-#: Keys that are found before their rows are read, so that rows come from memory side by side.
+#: Keys that are looked up before their rows are read, so that loads from memory overlap.
 _BLOCK = 16
 
-#: Lines of a row that are asked for.
+#: Lines of a row that are prefetched.
 _MAX_LINES = 8
 
 _LINE_BYTES = 64
@@ -39,7 +39,7 @@ def gather(args: KeyedGather, first: int, end: int) -> None:
         _copy(args, start, end - start)
     addition = args.addition
     if addition != 0:
-        note_found(args.index, end - first, _rows(args, first), addition)
+        note_keys(args.index, end - first, _rows(args, first), addition)
 
 
 @jit
@@ -57,7 +57,7 @@ def row_address(args: KeyedGather, row: int) -> int:
 
 @jit
 def _ask(args: KeyedGather, start: int, count: int) -> None:
-    """Asks for rows to be brought near."""
+    """Prefetches rows."""
     rows, size = _rows(args, start), args.row_bytes
     lines = min((size + _LINE_BYTES - 1) // _LINE_BYTES, int64(_MAX_LINES))
     for k in range(count):
@@ -76,7 +76,7 @@ def _copy(args: KeyedGather, start: int, count: int) -> None:
 
 @jit
 def find_addresses(args: KeyedGather, keys: Words, count: int, rows: Words) -> None:
-    """Makes of keys the addresses of their rows.
+    """Replaces keys by the addresses of their rows.
 
     Args:
       keys: the address of int64 [count], in and out.

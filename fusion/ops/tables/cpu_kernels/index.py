@@ -64,14 +64,14 @@ _max_buckets = jit(max_buckets)
 @jit
 def begin_index(index: KeyIndex, capacity: int, admission: int, seed: int, waits: int) -> None:
     """Makes an empty index of zeros at the start of a line."""
-    most = _max_buckets(capacity)
+    max_buckets = _max_buckets(capacity)
     index.capacity = capacity
     index.bucket_count = STRIPES
-    index.max_buckets = most
-    index.max_more = most
+    index.max_buckets = max_buckets
+    index.max_more = max_buckets
     index.buckets = 8 * KeyIndex.SIZE
-    index.more = 8 * KeyIndex.SIZE + BUCKET_BYTES * most
-    records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * most
+    index.more = 8 * KeyIndex.SIZE + BUCKET_BYTES * max_buckets
+    records = 8 * KeyIndex.SIZE + 2 * BUCKET_BYTES * max_buckets
     index.records = records
     index.free = records + 8 * capacity
     index.pending = records + 12 * capacity
@@ -82,7 +82,7 @@ def begin_index(index: KeyIndex, capacity: int, admission: int, seed: int, waits
 
 @jit
 def find(index: KeyIndex, key: int, hashed: int, count: int, whole: int) -> int:
-    """What the index has of a key: the number of its row, or -n, or 0.
+    """Looks a key up: the number of its row, or -n, or 0.
 
     Args:
       index, key, hashed: the index, the key, and its hash.
@@ -142,12 +142,12 @@ def add_rows(index: KeyIndex, keys: Words, count: int, rows: Words, addition: Ad
       addition: the address of an `Addition`.
     """
     find_rows(index, keys, count, rows)
-    note_found(index, count, rows, addition)
+    note_keys(index, count, rows, addition)
     add_missing(index, keys, count, rows, addition)
 
 
 @jit
-def note_found(index: KeyIndex, count: int, rows: Words, addition: Addition) -> None:
+def note_keys(index: KeyIndex, count: int, rows: Words, addition: Addition) -> None:
     """Notes that keys with rows were seen; rows are int64 [count], -1 for none."""
     records = index + index.records
     for start in range(0, count, _BLOCK):
@@ -241,21 +241,21 @@ def _add_in(index: KeyIndex, bucket: int, key: int, times: int, addition: Additi
 
 @jit
 def _seen_again(index: KeyIndex, key: int, row: int, times: int, addition: Addition) -> int:
-    """What follows on 0 or -n for a key that is seen more times: its row, begun, or -n."""
+    """The new value of a key with 0 or -n that is seen again: its row, begun, or -n."""
     seen = min(times - row, int64(MAX_SEEN))
     if seen < addition.admission:
         return -seen
-    found = new_row(index)
-    if found == 0:
+    number = new_row(index)
+    if number == 0:
         _count_refused(addition)
         return -seen
-    record = index + index.records + 8 * (found - 1)
+    record = index + index.records + 8 * (number - 1)
     store_as(record, int64(0), np.int32(seen), np.int32)
     store_as(record, int64(1), np.int32(addition.step), np.int32)
-    begin_row(index, key, found - 1, addition)
+    begin_row(index, key, number - 1, addition)
     addition.added_count = addition.added_count + 1
     keep_order()  # a thread that finds the key finds its row begun
-    return found
+    return number
 
 
 @jit

@@ -85,7 +85,7 @@ class KeyedGather(Layout):
     keys: Words  # int64
     rows: Words  # out: int64, -1 for keys that have none
     out: Address  # out: the rows
-    addition: Addition  # where keys are noted as seen, see `note_found`; 0: nowhere
+    addition: Addition  # where keys are noted as seen, see `note_keys`; 0: nowhere
 
 
 def max_buckets(capacity: int) -> int:

@@ -56,10 +56,10 @@ def new_row(index: KeyIndex) -> int:
     """The number of a row that no key has, 0 if there is none."""
     if atomic_load(index, KeyIndex.free_rows) != 0:
         lock(index, KeyIndex.lock)
-        left, row = index.free_rows, int64(0)
-        if left != 0:
-            row = int64(load_as(index + index.free, left - 1, np.int32))
-            index.free_rows = left - 1
+        free_rows, row = index.free_rows, int64(0)
+        if free_rows != 0:
+            row = int64(load_as(index + index.free, free_rows - 1, np.int32))
+            index.free_rows = free_rows - 1
         unlock(index, KeyIndex.lock)
         if row != 0:
             return row
@@ -74,7 +74,7 @@ def new_row(index: KeyIndex) -> int:
 def retire_row(index: KeyIndex, row: int) -> None:
     """Notes the number of a row that no key has any more.
 
-    It is not given to another key before `release_rows`, since updates may be on their way to it.
+    It is not reused before `release_rows`, since updates may be on their way to it.
     """
     lock(index, KeyIndex.lock)
     count = index.pending_rows
@@ -84,10 +84,10 @@ def retire_row(index: KeyIndex, row: int) -> None:
 
 
 @jit
-def pending_rows(index: KeyIndex, rows: Words, most: int) -> int:
-    """Writes rows that are pending, counted from 0, the first first; returns how many."""
+def pending_rows(index: KeyIndex, rows: Words, max_count: int) -> int:
+    """Writes the pending rows, counted from 0, the oldest first; returns how many."""
     lock(index, KeyIndex.lock)
-    count = min(index.pending_rows, most)
+    count = min(index.pending_rows, max_count)
     for k in range(count):
         row = int64(load_as(index + index.pending, k, np.int32))
         rows[k] = row - 1
@@ -97,18 +97,18 @@ def pending_rows(index: KeyIndex, rows: Words, most: int) -> int:
 
 @jit
 def release_rows(index: KeyIndex, count: int) -> None:
-    """Lets the first rows that are pending be given to other keys."""
+    """Frees the first pending rows for other keys."""
     lock(index, KeyIndex.lock)
     pending, count = index + index.pending, max(count, int64(0))
-    left = max(index.pending_rows - count, int64(0))
-    count = index.pending_rows - left
+    remaining = max(index.pending_rows - count, int64(0))
+    count = index.pending_rows - remaining
     free_rows = index.free_rows
     free = index + index.free
     for k in range(count):
         store_as(free, free_rows + k, load_as(pending, k, np.int32), np.int32)
-    for k in range(left):
+    for k in range(remaining):
         store_as(pending, k, load_as(pending, count + k, np.int32), np.int32)
-    index.pending_rows = left
+    index.pending_rows = remaining
     aged = index.aged_rows - count
     index.aged_rows = max(aged, int64(0))
     atomic_store(index, KeyIndex.free_rows, free_rows + count)

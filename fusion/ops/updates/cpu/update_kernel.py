@@ -69,8 +69,8 @@ _PARALLEL_NS = 60_000
 #: at most: their numbers are cleared, and all is one block.
 _NUMBERED_ELEMENTS, _NUMBERED_ROWS = 8192, 32
 
-#: All rows are computed and those of ids kept if the elements are so many for each id at most, and
-#: so many in all: one thread sums.
+#: All rows are computed, but only those of ids are written, if there are at most so many elements
+#: for each id, and so many in all: one thread sums.
 _MARKED_ELEMENTS, _MAX_MARKED = 8, 1 << 20
 
 #: What takes so many words at most is on the stack: to allocate takes longer than a small update.
@@ -93,33 +93,33 @@ def _choose_block(dim: int, entries: int, rows: int) -> int:
 
 @jit
 def _max_entries(job: UpdateJob) -> int:
-    """The most entries of a block."""
-    state, bits, most = job.state, job.block_bits, int64(0)
+    """The maximum number of entries of a block."""
+    state, bits, result = job.state, job.block_bits, int64(0)
     if state.deduplicates != 0:
         return min(int64(1) << bits, job.entry_count)
     if state.is_sweep == 0:
         starts, end = job.starts, job.distinct_count
         for index in range(job.block_count):
             first = starts[index << bits]
-            most = max(most, starts[min((index + 1) << bits, end)] - first)
-        return most
+            result = max(result, starts[min((index + 1) << bits, end)] - first)
+        return result
     entries, shift = job.entries, job.shift + bits
     count, last = int64(0), int64(-1)
     for index in range(job.entry_count):
         block = entries[index] >> shift
         count = count + 1 if block == last else int64(1)
         last = block
-        most = max(most, count)
-    return most
+        result = max(result, count)
+    return result
 
 
 @jit
 def _fail_id(frame: int, job: UpdateJob, ids: int, index: int) -> None:
     state, rows = job.state, job.row_count
     number = integer_at(ids, index, state.ids_dtype)
-    least = -rows if state.wraps_negative != 0 else int64(0)
+    min_row = -rows if state.wraps_negative != 0 else int64(0)
     text = "ids[%lld] = %lld is not in [%lld, %lld), the rows"
-    op.fail(frame, op.INVALID_ARGUMENT, text, index, number, least, rows)
+    op.fail(frame, op.INVALID_ARGUMENT, text, index, number, min_row, rows)
 
 
 @jit
@@ -142,13 +142,13 @@ def _group(frame: op.Frame, job: UpdateJob, ids: int) -> None:
     if op.failed(frame):
         return
     buffer = memory + 8 * count
-    kept = pack_entries(_ids_of(job, ids), shift, memory)
-    if kept < 0:
-        _fail_id(frame, job, ids, -1 - kept)
+    entry_count = pack_entries(_ids_of(job, ids), shift, memory)
+    if entry_count < 0:
+        _fail_id(frame, job, ids, -1 - entry_count)
         return
     job.shift = shift
-    job.entry_count = kept
-    job.entries = as_words(sort_entries(memory, buffer, kept, shift, row_bits))
+    job.entry_count = entry_count
+    job.entries = as_words(sort_entries(memory, buffer, entry_count, shift, row_bits))
     if sums_values or not is_sweep:
         _list_rows(job, as_words(memory + 16 * count))
     if not is_sweep:
@@ -196,29 +196,29 @@ def _ids_of(job: UpdateJob, ids: int) -> RowIds:
 
 @jit
 def _marks_rows(job: UpdateJob) -> bool:
-    """Whether all rows are computed, and those of ids kept."""
+    """Whether all rows are computed, but only those of ids are written."""
     state, rows = job.state, job.row_count
-    dim, most = state.dim, int64(_MARKED_ELEMENTS)
+    dim, max_elements = state.dim, int64(_MARKED_ELEMENTS)
     return (
         state.is_sweep == 0
         and state.deduplicates != 0
         and rows * dim <= _MAX_MARKED
-        and rows * min(dim, most) <= job.id_count * most
+        and rows * min(dim, max_elements) <= job.id_count * max_elements
     )
 
 
 @jit
 def _mark(frame: int, job: UpdateJob, ids: int, memory: int) -> None:
     """Marks the rows that ids have, and sums their values; blocks are of all rows."""
-    rows, kept = job.row_count, mark_rows(_ids_of(job, ids), memory)
-    if kept < 0:
-        _fail_id(frame, job, ids, -1 - kept)
+    rows, id_count = job.row_count, mark_rows(_ids_of(job, ids), memory)
+    if id_count < 0:
+        _fail_id(frame, job, ids, -1 - id_count)
         return
     job.marks = memory
     job.sums = as_words(memory + 8 * _mark_words(job))
-    if kept > 0:
+    if id_count > 0:
         _sum_by_ids(job, ids)
-    rows = rows if kept > 0 else int64(0)
+    rows = rows if id_count > 0 else int64(0)
     bits = _choose_block(job.state.dim, rows, rows)
     _put_blocks(job, rows, bits)
 
@@ -305,7 +305,7 @@ def _listed_words(job: UpdateJob) -> int:
 
 @jit
 def _put_blocks(job: UpdateJob, rows: int, bits: int) -> None:
-    """Lets blocks have 1 << bits of so many rows, each with an entry."""
+    """Makes blocks of 1 << bits rows, each row with an entry."""
     job.distinct_count = rows
     job.entry_count = rows
     job.max_entries = min(rows, int64(1) << bits)
@@ -446,5 +446,5 @@ def update(frame: op.Frame) -> None:
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    """The kernel body, and what threads do that help with it."""
+    """The kernel body, and the function of helper threads."""
     return update, work, UpdateJob

@@ -1,4 +1,4 @@
-"""The variables of a call: found, locked, and made ready to be changed in place."""
+"""Finds and locks the variables of a call, and prepares them for in-place changes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def find_all(frame: op.Frame, access: VariableAccess, count: int, variables: Wor
 
 @jit
 def let_go_of_all(access: VariableAccess, variables: Words, count: int) -> None:
-    """Gives back those that were found."""
-    found = int64(0)
-    while found < count and variables[found] != 0:
-        found += 1
-    if found > 0:
-        let_go(access, variables, found)
+    """Releases the variables that `find_all` has set."""
+    variable_count = int64(0)
+    while variable_count < count and variables[variable_count] != 0:
+        variable_count += 1
+    if variable_count > 0:
+        let_go(access, variables, variable_count)
 
 
 @jit

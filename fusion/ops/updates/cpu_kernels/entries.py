@@ -175,11 +175,11 @@ def _sum_by_ids(item: int, clear: Any, add: Any) -> Any:
         source = block.values[left]
         first, step = source.first, source.step
         dim, rows = block.dim, _register(block, out)
-        ids, kind = block.ids, block.ids_dtype
+        ids, dtype = block.ids, block.ids_dtype
         wraps, size = block.wraps, dim * item
         clear(rows, rows, block.row_count * dim)
         for index in range(block.id_count):
-            row = integer_at(ids, index, kind)
+            row = integer_at(ids, index, dtype)
             if row < 0:
                 row += wraps
             if row >= 0:

@@ -30,10 +30,10 @@ def bits_of(number: int) -> int:
 
 
 class RowIds(NamedTuple):
-    """Ids of rows, in compiled code.
+    """An array of ids of rows, in compiled code.
 
     Attributes:
-      address, kind: of the first one, and their dtype.
+      address, dtype: of the first one, and their dtype code.
       number: how many they are.
       rows: ids must be below it.
       wraps: what is added to ids < 0.
@@ -41,7 +41,7 @@ class RowIds(NamedTuple):
     """
 
     address: int
-    kind: int
+    dtype: int
     number: int
     rows: int
     wraps: int
@@ -55,18 +55,18 @@ def pack_entries(ids: RowIds, shift: int, entries: Words) -> int:
     Args:
       entries: out, the address of int64 [number of ids].
     """
-    kept = int64(0)
+    entry_count = int64(0)
     for index in range(ids.number):
-        row = integer_at(ids.address, index, ids.kind)
+        row = integer_at(ids.address, index, ids.dtype)
         if row < 0:
             row += ids.wraps
         if row < 0 and ids.drops:
             continue
         if row < 0 or row >= ids.rows:
             return -1 - index
-        entries[kept] = row << shift | index
-        kept += 1
-    return kept
+        entries[entry_count] = row << shift | index
+        entry_count += 1
+    return entry_count
 
 
 @jit
@@ -85,12 +85,12 @@ def number_rows(ids: RowIds, shift: int, summands: Words, numbers: int, entries:
       How many rows there are, or -1 - index of a bad id.
     """
     carray(pointer(numbers, np.int32), (ids.rows,))[:] = 0
-    kept = pack_entries(ids, shift, summands)
-    if kept < 0:
-        return kept
-    summands[kept] = -1
+    entry_count = pack_entries(ids, shift, summands)
+    if entry_count < 0:
+        return entry_count
+    summands[entry_count] = -1
     mask, distinct = (int64(1) << shift) - 1, int64(0)
-    for index in range(kept):
+    for index in range(entry_count):
         word = summands[index]
         row = word >> shift
         # No branch, which nothing could foresee: the next item of the list is written anyway. One
@@ -116,9 +116,9 @@ def mark_rows(ids: RowIds, marks: int) -> int:
       How many ids there are that are not left out, or -1 - index of a bad id.
     """
     carray(pointer(marks, np.int32), (ids.rows,))[:] = 0
-    kept = int64(0)
+    id_count = int64(0)
     for index in range(ids.number):
-        row = integer_at(ids.address, index, ids.kind)
+        row = integer_at(ids.address, index, ids.dtype)
         if row < 0:
             row += ids.wraps
         if row < 0 and ids.drops:
@@ -126,8 +126,8 @@ def mark_rows(ids: RowIds, marks: int) -> int:
         if row < 0 or row >= ids.rows:
             return -1 - index
         store_as(marks, row, np.int32(-1), np.int32)
-        kept += 1
-    return kept
+        id_count += 1
+    return id_count
 
 
 @jit
@@ -185,7 +185,7 @@ def _by_digit(
 def sort_entries(entries: int, buffer: int, count: int, shift: int, bits: int) -> int:
     """Sorts entries by their rows, those of a row in their order; returns where they are then.
 
-    A radix sort by the rows' digits, the least first (Knuth, The Art of Computer Programming,
+    A radix sort by the rows' digits, the lowest first (Knuth, The Art of Computer Programming,
     vol. 3, 5.2.5): the indices are ascending already.
 
     Args:
@@ -238,11 +238,11 @@ def pack_rows(rows: Words, count: int, shift: int, entries: Words) -> None:
 
 @jit
 def first_at(entries: Words, count: int, shift: int, row: int) -> int:
-    """The index of the first of sorted entries whose row is not below a row."""
-    low, high, least = int64(0), count, row << shift
+    """The index of the first sorted entry whose row is at least `row`: a binary search."""
+    low, high, min_entry = int64(0), count, row << shift
     while low < high:
         middle = (low + high) // 2
-        if entries[middle] < least:
+        if entries[middle] < min_entry:
             low = middle + 1
         else:
             high = middle

@@ -1,4 +1,4 @@
-"""From the text of a program to the instructions of the interpreter: buffers for values, no copies.
+"""Lowers the text of a program to instructions of the interpreter: buffers for values, no copies.
 
 A program is lowered twice: for blocks of rows with entries, and for blocks without, where sums are
 zero, and what follows from zeros and scalars is a scalar. This module needs no Numba.
@@ -47,7 +47,7 @@ _KINDS = {"v": OF_ROWS, "x": OF_ENTRIES, "s": OF_SCALAR}
 
 
 class Inputs(NamedTuple):
-    """What a node of FusedEmbeddingUpdate has for a program.
+    """The inputs of a node of FusedEmbeddingUpdate.
 
     Attributes:
         variables, values, scalars, results: how many.
@@ -266,25 +266,25 @@ class _Block:
     def _keep_used(self) -> None:
         """Removes the steps whose values are not used."""
         used: set[_Value] = set()
-        kept = []
+        steps = []
         for step in reversed(self.steps):
             if step.out is None or step.out in used:
-                kept.append(step)
+                steps.append(step)
                 used.update(step.operands)
-        self.steps = kept[::-1]
+        self.steps = steps[::-1]
 
     def _assign_in_place(self) -> None:
         """Removes assignments of values that can be computed in a variable's own rows."""
-        made = {step.out: index for index, step in enumerate(self.steps) if step.out}
+        producers = {step.out: index for index, step in enumerate(self.steps) if step.out}
         self._find_last_uses()
         removed = set()
         for index, step in enumerate(self.steps):
-            if step.opcode == COPY and self._has_home(made, index):
+            if step.opcode == COPY and self._has_home(producers, index):
                 step.operands[0].register = step.target
                 removed.add(index)
         self.steps = [step for index, step in enumerate(self.steps) if index not in removed]
 
-    def _has_home(self, made: dict[_Value, int], assignment: int) -> bool:
+    def _has_home(self, producers: dict[_Value, int], assignment: int) -> bool:
         """Whether what an assignment assigns can be in the variable from the start.
 
         That is before it is assigned: nothing reads or writes the variable until then. And
@@ -292,10 +292,10 @@ class _Block:
         """
         step = self.steps[assignment]
         (value,), target = step.operands, step.target
-        if value not in made or value.register is not None or value.kind != OF_ROWS:
+        if value not in producers or value.register is not None or value.kind != OF_ROWS:
             return False
         is_overwritten = False
-        for index in range(made[value] + 1, value.last_use + 1):
+        for index in range(producers[value] + 1, value.last_use + 1):
             other = self.steps[index]
             writes = other.out is None and other.opcode != RESULT and other.target == target
             reads = any(v.kind == OF_ROWS and v.register == target for v in other.operands)

@@ -1,7 +1,7 @@
 """Operations on tiles (see `fusion.cpu_ops.vectors`) as stock's elementwise ops compute them.
 
 Where stock's results depend on where in a tensor an element is, they are those of whole vectors:
-the largest and the least of zeros of both signs are the second operand, the sign of NaN is NaN
+the maximum and the minimum of zeros of both signs are the second operand, the sign of NaN is NaN
 without its sign, and the reciprocal of a root of float32 is the processor's estimate after a step
 of Newton's method.
 """
@@ -55,9 +55,9 @@ def _selected(comparison: str) -> Any:
 
 def _call(builder: Any, name: str, vector: Any) -> Any:
     bits = 32 if vector.type.element == ir.FloatType() else 64
-    kind = ir.FunctionType(vector.type, [vector.type])
+    signature = ir.FunctionType(vector.type, [vector.type])
     name = f"llvm.{name}.v{vector.type.count}f{bits}"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), [vector])
 
 
 def _reciprocal_root(builder: Any, vector: Any) -> Any:
@@ -77,8 +77,10 @@ def _reciprocal_root(builder: Any, vector: Any) -> Any:
 def _estimated_reciprocal_root(builder: Any, vector: Any) -> Any:
     """The instruction's results, of as many elements as there are by vectors of 8."""
     count, whole = vector.type.count, ir.VectorType(ir.FloatType(), 8)
-    kind = ir.FunctionType(whole, [whole])
-    estimate = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx.rsqrt.ps.256")
+    signature = ir.FunctionType(whole, [whole])
+    estimate = cgutils.get_or_insert_function(
+        builder.module, signature, "llvm.x86.avx.rsqrt.ps.256"
+    )
     parts = [
         builder.call(estimate, [_elements(builder, vector, range(first, first + 8), count)])
         for first in range(0, count, 8)
@@ -91,7 +93,7 @@ def _estimated_reciprocal_root(builder: Any, vector: Any) -> Any:
 def _elements(
     builder: Any, vector: Any, indices: Iterable[int], count: int, other: Any = None
 ) -> Any:
-    """The vector of some elements of a vector, and of one behind it; the last in place of more."""
+    """The vector of some elements of a vector, and of the next one; the last in place of more."""
     last = (count if other is None else 2 * count) - 1
     mask = [ir.Constant(ir.IntType(32), min(index, last)) for index in indices]
     if other is None:

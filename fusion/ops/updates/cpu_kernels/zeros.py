@@ -18,23 +18,25 @@ _VECTOR_BYTES = 64
 
 
 def _bits_of(vectors: int) -> Any:
-    """An intrinsic (address) -> the bits of so many vectors there, one or another's.
+    """An intrinsic (address) -> the bitwise or of so many vectors there.
 
     Compiled loops over words gather them from addresses, which takes several times as long.
     """
 
     @instruction(types.int64(types.int64))
     def bits(builder: Any, address: Any) -> Any:
-        found = None
+        result = None
         for index in range(vectors):
             offset = ir.Constant(ir.IntType(64), index * _VECTOR_BYTES)
             pointer = builder.inttoptr(builder.add(address, offset), _WORDS.as_pointer())
             vector = builder.load(pointer)
             vector.align = 4
-            found = vector if found is None else builder.or_(found, vector)
-        kind = ir.FunctionType(ir.IntType(64), [_WORDS])
+            result = vector if result is None else builder.or_(result, vector)
+        signature = ir.FunctionType(ir.IntType(64), [_WORDS])
         name = "llvm.vector.reduce.or.v8i64"
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [found])
+        return builder.call(
+            cgutils.get_or_insert_function(builder.module, signature, name), [result]
+        )
 
     return bits
 
@@ -55,8 +57,8 @@ def is_zero(address: int, size: int) -> bool:
         if _bits_of_one(address) != 0:
             return False
         address += _VECTOR_BYTES
-    found = int64(0)
+    result = int64(0)
     while address < end:
-        found |= int64(load_as(address, int64(0), np.int32))
+        result |= int64(load_as(address, int64(0), np.int32))
         address += 4
-    return found == 0
+    return result == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.ops.columns.cpu.layout import GIVEN_ATTRS, ColumnsConstants, NodeColumn
+from fusion.ops.columns.cpu.layout import ATTR_FIELDS, ColumnsConstants, NodeColumn
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import store
 from fusion.runtime.registration.creation import Creation
@@ -24,7 +24,7 @@ def _attr_name(creation: Creation, attr: int) -> int:
 @jit
 def check_lists(creation: Creation, constants: ColumnsConstants, count: int) -> None:
     """Refuses lists that have another length than the number of columns."""
-    for field in range(GIVEN_ATTRS):
+    for field in range(ATTR_FIELDS):
         source = constants.sources[field]
         attr = source.attr
         if attr < 0 or source.is_list == 0:
@@ -43,27 +43,31 @@ def check_lists(creation: Creation, constants: ColumnsConstants, count: int) -> 
 
 @jit
 def _check_length(creation: Creation, attr: int, count: int) -> None:
-    found = attr_count(creation, attr)
-    if found != count:
+    length = attr_count(creation, attr)
+    if length != count:
         name = _attr_name(creation, attr)
         text = "%s has %lld items for %lld columns"
-        refuse(creation, INVALID_ARGUMENT, text, name, found, count)
+        refuse(creation, INVALID_ARGUMENT, text, name, length, count)
 
 
 @jit
 def _check_counts(creation: Creation, counts: int, boundaries: int) -> None:
-    """Refuses numbers of boundaries that do not go with these."""
-    total, most = int64(0), attr_count(creation, boundaries)
+    """Refuses `boundary_counts` that do not add up to the number of boundaries."""
+    total, boundary_count = int64(0), attr_count(creation, boundaries)
     for k in range(attr_count(creation, counts)):
         number = attr_item(creation, counts, k)
         if number < 0:
             text = "boundary_counts must not be negative, got %lld"
             refuse(creation, INVALID_ARGUMENT, text, number)
             return
-        total += min(number, most + 1)
-    if total != most:
+        total += min(number, boundary_count + 1)
+    if total != boundary_count:
         refuse(
-            creation, INVALID_ARGUMENT, "there are %lld boundaries, but counts of %lld", most, total
+            creation,
+            INVALID_ARGUMENT,
+            "there are %lld boundaries, but counts of %lld",
+            boundary_count,
+            total,
         )
 
 
@@ -87,15 +91,15 @@ def columns_of_output(
 
 @jit
 def _check_outputs(creation: Creation, constants: ColumnsConstants, count: int) -> None:
-    """Refuses numbers of columns of outputs that do not go with these."""
+    """Refuses `output_columns` that do not add up to the number of columns."""
     attr = constants.output_columns_attr
     outputs = output_count(creation, constants)
     if attr < 0 or (outputs == 1 and attr_count(creation, attr) == 0):
         return
-    found, total = attr_count(creation, attr), int64(0)
-    if found != outputs:
+    length, total = attr_count(creation, attr), int64(0)
+    if length != outputs:
         text = "output_columns has %lld items for %lld outputs"
-        refuse(creation, INVALID_ARGUMENT, text, found, outputs)
+        refuse(creation, INVALID_ARGUMENT, text, length, outputs)
         return
     for k in range(outputs):
         number = attr_item(creation, attr, k)
@@ -121,10 +125,10 @@ def limit_count(creation: Creation, constants: ColumnsConstants, column: int) ->
 
 @jit
 def read_column(
-    creation: Creation, constants: ColumnsConstants, index: int, given: NodeColumn
+    creation: Creation, constants: ColumnsConstants, index: int, column: NodeColumn
 ) -> None:
-    """Writes a column as the attrs have it."""
-    for field in range(GIVEN_ATTRS):
+    """Reads a column from the attrs of a node into `column`."""
+    for field in range(ATTR_FIELDS):
         source = constants.sources[field]
         attr, value = source.attr, source.default
         if attr >= 0:
@@ -134,7 +138,7 @@ def read_column(
                 value = attr_item(creation, attr, index)
             if source.is_dtype != 0:
                 value = _code_of(value)
-        store(given, field, value)
+        store(column, field, value)
 
 
 @jit
