@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.runtime": (
         *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),
-        *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
+        *("native", "limits", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.running": (
         *("imported", "graphs", "functions", "compiled", "process_stats", "grappler", "optimized"),
