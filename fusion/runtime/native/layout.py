@@ -19,7 +19,7 @@ class Frame(Layout):
     state: State  # of the kernel
     tensor_count: Int64  # tensors held
     tensor_capacity: Int64
-    started: Int64  # nanoseconds, of `clock.now`
+    started: Int64  # nanoseconds, of `system.now`
     row_count: Int64  # for `Counters`
     helper_count: Int64
     starts: Words = fields(0)
