@@ -9,9 +9,9 @@ from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcmp
 from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.native.text import Message, append_text, begin, byte
-from fusion.runtime.native.wire import varint
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
+from fusion.runtime.registration.wire import varint
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer, tf_get_code, tf_get_node_def
 from fusion.runtime.tensorflow.layout import Buffer
 
