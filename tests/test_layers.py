@@ -92,7 +92,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("hot_rows", "fetching", "refresh", "open_stores", "table_store", "addresses", "transfer"),
     ),
     "fusion.distribute": (
-        *("text", "tables", "traffic", "placement", "planning"),
+        *("tables", "traffic", "placement", "planning"),
         *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),
         *("sharded_table", "sharded_embedding_variable"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),
