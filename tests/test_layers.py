@@ -69,7 +69,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
-        *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
+        *("slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
         *("arguments", "frozen", "initial_rows", "files", "graph_order", "eviction", "registry"),
