@@ -40,11 +40,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("rewriting", "loading", "split"),
     ),
     "fusion.saved_model.model": (
-        *("variables", "meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
-        *("staging", "column_views"),
+        *("meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
+        "staging",
     ),
     "fusion.saved_model.rewriting": (
-        *("embedding_variables", "runtimes", "networks", "rewrite_options", "stored_tables"),
+        *("embedding_variables", "networks", "rewrite_options", "stored_tables"),
         *("manifest", "rewrite"),
     ),
     "fusion.data": (

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
         rewrite_saved_model,
     )
     from fusion.saved_model.rewriting.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
-    from fusion.saved_model.split.compare import compare
-    from fusion.saved_model.split.join import join_saved_model
+    from fusion.saved_model.split.join import compare, join_saved_model
     from fusion.saved_model.split.split import Split, split_saved_model
     from fusion.saved_model.verify import Verification, compare_models
 
@@ -68,7 +67,7 @@ _MODULES = {
     "Warmed": "fusion.saved_model.loading.warming",
     "bench_models": "fusion.saved_model.bench",
     "build_ops": "fusion.saved_model.loading.ops_library",
-    "compare": "fusion.saved_model.split.compare",
+    "compare": "fusion.saved_model.split.join",
     "compare_models": "fusion.saved_model.verify",
     "explain_saved_model": "fusion.saved_model.rewriting.rewrite",
     "fuse_saved_model": "fusion.saved_model.rewriting.rewrite",

@@ -26,7 +26,7 @@ from fusion.saved_model.model.staging import check_destination
 
 if TYPE_CHECKING:
     from fusion.saved_model import Rewrite, RewriteOptions
-    from fusion.saved_model.rewriting.runtimes import Runtimes
+    from fusion.saved_model.rewriting.manifest import Runtimes
 
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 _FUSED_LOAD = "run `import fusion` before loading it"

@@ -39,7 +39,7 @@ from fusion.saved_model.model.staging import (
     staged_files,
     write_file,
 )
-from fusion.saved_model.rewriting.manifest import manifest
+from fusion.saved_model.rewriting.manifest import FUSED_RUNTIMES, Runtimes, manifest
 from fusion.saved_model.rewriting.networks import Reported
 from fusion.saved_model.rewriting.rewrite_options import (
     MIN_TABLE_BYTES,
@@ -49,7 +49,6 @@ from fusion.saved_model.rewriting.rewrite_options import (
     RewriteOptions,
     Step,
 )
-from fusion.saved_model.rewriting.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.rewriting.stored_tables import store_tables
 from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.kept_table import KeptTable
