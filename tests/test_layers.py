@@ -44,8 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "staging",
     ),
     "fusion.saved_model.rewriting": (
-        *("embedding_variables", "networks", "rewrite_options", "stored_tables"),
-        *("manifest", "rewrite"),
+        *("embedding_variables", "graphs", "options", "stored_tables"),
+        *("manifest", "verification", "models"),
     ),
     "fusion.data": (
         *("partitions", "files", "schema", "columns", "plan", "batches", "reader", "opening"),

@@ -1,4 +1,4 @@
-"""Ops that pass values of an input on, as they are or converted, and what to feed for what they give.
+"""Ops that pass values of an input on, as they are or converted; and how conversions are undone.
 
 A table of words has the words that it is asked for, which need not be those that an input holds:
 these may have been put into lower case, stripped, or split into words before. So where values of an

@@ -1,4 +1,4 @@
-"""The graphs of a reported SavedModel before and after a rewrite, also as networkx has them."""
+"""The graphs of a reported model before and after a rewrite, also as networkx has them."""
 
 from __future__ import annotations
 
