@@ -26,7 +26,7 @@ from fusion.runtime.registration.library.record import AccessEntry, LibraryRecor
 from fusion.runtime.registration.native_registry import register_all
 from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
 from fusion.runtime.registration.registry import OpRecord, Registry
-from fusion.runtime.registration.wire import varint
+from fusion.runtime.registration.unknown_attrs import varint
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer
 from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.threads import native_start
