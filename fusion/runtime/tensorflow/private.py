@@ -98,8 +98,8 @@ ATTRIBUTES = {
     ),
     # What checkpoints and SavedModels have of an object, and what is loaded.
     "tensorflow.python.trackable.base.Trackable": (
-        "_copy_trackable_to_cpu _export_to_saved_model_graph _no_dependency _restore_from_tensors "
-        "_serialize_to_tensors _trackable_children"
+        "_copy_trackable_to_cpu _deserialization_dependencies _export_to_saved_model_graph "
+        "_no_dependency _restore_from_tensors _serialize_to_tensors _trackable_children"
     ),
     "tensorflow.python.trackable.data_structures.List": (
         "_self_extra_variables _storage _track_value"
@@ -111,18 +111,32 @@ ATTRIBUTES = {
     "tensorflow.python.saved_model.load_v1_in_v2": "_EagerSavedModelLoader",
     # Feature columns.
     "tensorflow.python.feature_column.feature_column": "_CategoricalColumn _SharedEmbeddingColumn",
+    "tensorflow.python.feature_column.feature_column._CategoricalColumn": (
+        "_get_sparse_tensors _num_buckets _parse_example_spec _transform_feature"
+    ),
+    "tensorflow.python.feature_column.feature_column._SharedEmbeddingColumn": (
+        "_get_dense_tensor_internal"
+    ),
     "tensorflow.python.feature_column.feature_column_v2": (
         "_StateManagerImpl _normalize_feature_columns _sanitize_column_name_for_variable_scope "
         "_to_sparse_input_and_drop_ignore_values _verify_static_batch_size_equality"
+    ),
+    "tensorflow.python.feature_column.feature_column_v2.EmbeddingColumn": (
+        "_get_dense_tensor_internal _get_dense_tensor_internal_helper "
+        "_old_get_dense_tensor_internal"
+    ),
+    "tensorflow.python.feature_column.feature_column_v2.SharedEmbeddingColumn": (
+        "_get_dense_tensor_internal"
     ),
     "tensorflow.python.feature_column.feature_column_v2.SharedEmbeddingColumnCreator": (
         "_ckpt_to_load_from _embedding_weights _initializer _name _num_buckets "
         "_tensor_name_in_ckpt _trainable"
     ),
     "tensorflow.python.feature_column.feature_column_v2.VocabularyListCategoricalColumn": (
-        "_get_sparse_tensors _num_buckets _transform_input_tensor"
+        "_transform_input_tensor"
     ),
     "tensorflow.python.feature_column.feature_column_v2._StateManagerImpl": "_layer",
+    "tensorflow.python.feature_column.feature_column_v2_types.FeatureColumn": "_is_v2_column",
     "tensorflow.python.feature_column.serialization": "_FEATURE_COLUMNS",
     "tensorflow.python.ops.lookup_ops.IdTableWithHashBuckets": "_table",
     # Optimizers: rows are updated, and slots follow them.
