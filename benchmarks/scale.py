@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.case import Row
 from fusion.distribute import Table, Traffic, expected_distinct_ids
-from fusion.distribute.text import size
 from fusion.distribute.traffic import (
     replicated_traffic,
     row_sharded_messages,
     row_sharded_traffic,
 )
+from fusion.printable import size
 
 #: Rows of the tables of MLPerf Training's DLRM-DCNv2: Criteo's 1TB logs, at most 40 million each.
 #: They are `--num_embeddings_per_feature` of mlcommons/training, recommendation_v2/torchrec_dlrm.

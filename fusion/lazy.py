@@ -27,3 +27,14 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         return found
 
     return find
+
+
+def keras_package() -> str:
+    """The package that `tf.keras` is: "keras", which is Keras 3, or "tf_keras".
+
+    Layers and optimizers of either have one public name.
+    """
+    import tensorflow as tf
+
+    package: str = tf.keras.layers.Layer.__module__.partition(".")[0]
+    return package

@@ -40,7 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.runtime": (
         *("process", "machine", "layout", "records", "llvm", "cache", "tensorflow"),
-        *("native", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
+        *("native", "limits", "upcalls", "threads", "cuda", "registration", "optimizer", "doctor"),
     ),
     "fusion.running": (
         *("imported", "graphs", "functions", "compiled", "process_stats", "grappler", "optimized"),
@@ -50,12 +50,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("rewriting", "loading", "split"),
     ),
     "fusion.saved_model.model": (
-        *("variables", "meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
-        *("staging", "column_views"),
+        *("meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
+        "staging",
     ),
     "fusion.saved_model.rewriting": (
-        *("embedding_variables", "runtimes", "networks", "rewrite_options", "stored_tables"),
-        *("manifest", "rewrite"),
+        *("embedding_variables", "graphs", "options", "stored_tables"),
+        *("manifest", "verification", "models"),
     ),
     "fusion.data": (
         *("partitions", "files", "schema", "columns", "plan", "batches", "reader", "opening"),
@@ -82,7 +82,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.keras": (
         *("tables", "embedding", "bags", "embedding_bag", "keyed", "dynamic_embedding"),
-        *("sharded", "slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
+        *("slot_layers", "store_layers", "keras3", "tf_keras", "layers", "acceleration"),
     ),
     "fusion.tables": (
         *("arguments", "frozen", "initial_rows", "files", "graph_order", "eviction", "registry"),
@@ -105,7 +105,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("hot_rows", "fetching", "refresh", "open_stores", "table_store", "addresses", "transfer"),
     ),
     "fusion.distribute": (
-        *("text", "tables", "traffic", "placement", "planning"),
+        *("tables", "traffic", "placement", "planning"),
         *("exchange", "layout", "initial_rows", "replicas", "saving", "sharded", "rows"),
         *("sharded_table", "sharded_embedding_variable"),
         *("optimizer_states", "sok_files", "row_access", "dumps"),

@@ -14,7 +14,7 @@ from rich.text import Text
 from fusion.cli.require import Requirement
 from fusion.passes.report.report import FusionReport
 from fusion.printable import counted
-from fusion.saved_model.rewriting.rewrite_options import Observer, Step
+from fusion.saved_model.rewriting.options import Observer, Step
 
 _MEGABYTE = 1e6
 _SECONDS = 30.0

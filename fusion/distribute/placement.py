@@ -12,13 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from fusion.distribute.tables import Table
-from fusion.distribute.text import aligned, size
 from fusion.distribute.traffic import (
     Traffic,
     replicated_traffic,
     row_sharded_traffic,
     sliced_traffic,
 )
+from fusion.printable import aligned, size
 
 Kind = Literal["replicated", "rows", "columns", "whole"]
 

@@ -23,7 +23,7 @@ from fusion.feature_column.shared import (
 from fusion.feature_column.shared import shared_embedding_columns as shared_embedding_columns
 from fusion.feature_column.shared import shared_embeddings as shared_embeddings
 from fusion.feature_column.table_sizes import embedding_sizes as embedding_sizes
-from fusion.runtime.tensorflow.keras_package import keras_package
+from fusion.lazy import keras_package
 
 if TYPE_CHECKING:
     from fusion.feature_column.dense_features import DenseFeatures as DenseFeatures

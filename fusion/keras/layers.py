@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fusion.runtime.tensorflow.keras_package import keras_package
+from fusion.lazy import keras_package
 
 if TYPE_CHECKING:
     from fusion.keras.keras3 import (

@@ -6,13 +6,14 @@ classes, each of these before a layer of its Keras.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from fusion.distribute.sharded_table import ShardedTable
 from fusion.keras.keyed import add_keyed_table, checked_option
-from fusion.keras.sharded import add_sharded_table
-from fusion.keras.tables import as_ids
+from fusion.keras.tables import as_ids, weights_at_once
 from fusion.lookup import slots_lookup
 from fusion.schema.attributes import COMBINERS
 from fusion.tables import EmbeddingVariableOption
@@ -94,7 +95,7 @@ class SlotTable(_Layer):
         if self.input_dim is None:
             return add_keyed_table(self, "int64")
         if self.mode is not None:
-            return add_sharded_table(self, self.mode)
+            return _add_sharded_table(self, self.mode)
         return self.add_weight(
             name="embeddings",
             shape=(self.input_dim, self.output_dim),
@@ -292,3 +293,34 @@ def _uniform(keys: tf.RaggedTensor, slot_num: int) -> tf.RaggedTensor:
 
 def _optional(name: str, value: Any, least: int = 1, most: int | None = None) -> int | None:
     return None if value is None else integer(name, value, least, most)
+
+
+def _add_sharded_table(layer: Any, mode: str) -> ShardedTable:
+    """Adds the shards of this process to a layer's weights, as `embeddings_0` and so on.
+
+    Args:
+      layer: with `input_dim`, `output_dim` and `embeddings_initializer`; its `add_weight` is that
+        of Keras 3, or knows its `autocast`.
+      mode: of the table.
+    """
+
+    def make(replica: int, shape: list[int], rows: Callable[[], tf.Tensor]) -> Any:
+        weight = layer.add_weight(
+            name=f"embeddings_{replica}",
+            shape=tuple(shape),
+            initializer=lambda *_, **__: rows(),
+            trainable=True,
+            autocast=False,
+        )
+        return weight if isinstance(weight, tf.Variable) else weight.value
+
+    with weights_at_once():
+        return ShardedTable(
+            layer.input_dim,
+            layer.output_dim,
+            mode,
+            initializer=layer.embeddings_initializer,
+            dtype=layer.variable_dtype,
+            name=f"{layer.name}/embeddings",
+            make_shard=make,
+        )

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from fusion.lookup.tables import as_shards, has_handle
 
-#: Of Keras 3, which has no public name for it.
-_GLOBAL_STATE, _SCOPE = "keras.src.backend.common.global_state", "stateless_scope"
+#: What Keras 3 calls the scope in its global state.
+_SCOPE = "stateless_scope"
 
 
 def check_backend(what: str) -> None:
@@ -38,17 +38,21 @@ def weights_at_once() -> Iterator[None]:
     Keras 3 calls a subclassed model with symbolic inputs to build its layers, in a scope in which
     the variables of weights are made when all of it is done.
     """
-    state = sys.modules.get(_GLOBAL_STATE)
-    scope = None if state is None else state.get_global_attribute(_SCOPE)
-    if state is None or scope is None:
+    if "keras" not in sys.modules:
         yield
         return
-    state.set_global_attribute(_SCOPE, None)
+    from fusion.runtime.tensorflow.private import global_state
+
+    scope = global_state.get_global_attribute(_SCOPE)
+    if scope is None:
+        yield
+        return
+    global_state.set_global_attribute(_SCOPE, None)
     try:
         with tf.init_scope():
             yield
     finally:
-        state.set_global_attribute(_SCOPE, scope)
+        global_state.set_global_attribute(_SCOPE, scope)
 
 
 def table_of(layer: Any) -> Any:

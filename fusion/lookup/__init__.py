@@ -1,10 +1,10 @@
 """Embedding lookups of sparse ids, built from the fused ops around one stock gather per shard."""
 
-from fusion.lookup.build import lookup
 from fusion.lookup.functions import (
     fused_embedding_lookup_sparse,
     fused_embedding_lookup_sparse_v2,
     fused_safe_embedding_lookup_sparse,
+    lookup,
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
 from fusion.lookup.many import lookup_sparse, lookups_beside

@@ -1,4 +1,4 @@
-"""The public functions that look up embeddings."""
+"""The public functions that look up embeddings of one table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from fusion.lookup.build import lookup
-from fusion.lookup.ids import Ids, Weights
+from fusion.lookup import v1, v2
+from fusion.lookup.ids import (
+    Ids,
+    Weights,
+    as_sparse,
+    by_first_dimension,
+    flatten,
+    unflatten,
+    weight_values,
+)
 from fusion.lookup.options import VERSIONS, LookupOptions
+from fusion.lookup.tables import as_shards
+from fusion.tables.partitioned import KeyedTable
+
+_FAMILIES = {"v1": v1.lookup_rows, "v2": v2.lookup_rows}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -170,3 +182,24 @@ def fused_embedding_lookup_sparse_v2(
 def _check_blocknums(blocknums: Any) -> None:
     if blocknums is not None:
         raise NotImplementedError(f"blocknums is not supported, got {blocknums!r}")
+
+
+def lookup(
+    params: Any,
+    sp_ids: Ids,
+    sparse_weights: Weights | None,
+    options: LookupOptions,
+    params_name: str = "params",
+    ids_name: str = "sp_ids",
+) -> tf.Tensor:
+    """The lookup that `options` ask for. Names are for error messages."""
+    shards = as_shards(params, params_name, getattr(sparse_weights, "dtype", None))
+    sp_ids = as_sparse(sp_ids, options, ids_name)
+    weights = weight_values(sparse_weights, shards[0].dtype)
+    if isinstance(shards[0], KeyedTable):
+        options = options.without_filled_rows()
+    lookup_rows = _FAMILIES[options.version]
+    if options.row_count == "last_row":
+        return lookup_rows(shards, by_first_dimension(sp_ids), weights, options)
+    result = lookup_rows(shards, flatten(sp_ids), weights, options)
+    return unflatten(result, sp_ids)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from fusion.distribute.rows import fetch
 from fusion.distribute.sharded import Sharded
-from fusion.lookup.build import lookup
+from fusion.lookup.functions import lookup
 from fusion.lookup.grouped import Lookup, grouped_lookups, trained_lookups
 from fusion.lookup.ids import Ids, Weights, check_ids
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.sharded import rows_here
 from fusion.runtime.tensorflow.private import record
+
+_Ids = TypeVar("_Ids", tf.SparseTensor, tf.RaggedTensor)
 
 
 @tf.autograph.experimental.do_not_convert  # nothing here depends on the values of tensors
@@ -142,3 +144,24 @@ def _list(name: str, values: Any, count: int | None) -> list[Any]:
     if count is not None and len(items) != count:
         raise ValueError(f"{name} must be {count}, one for each of sp_ids, got {len(items)}")
     return items
+
+
+def rows_here(tables: Sequence[Sharded], ids: Sequence[_Ids]) -> list[tuple[tf.Tensor, _Ids]]:
+    """The rows of ids, [u, D], and the ids with the places of theirs in these, of each table.
+
+    Args:
+      tables: whose rows come in one exchange.
+      ids: of each, checked.
+    """
+    given = zip(tables, ids, strict=True)
+    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in given])
+    return [(got.rows, _with(some, got.places)) for some, got in zip(ids, fetched, strict=True)]
+
+
+def _values(ids: _Ids) -> tf.Tensor:
+    return ids.values if isinstance(ids, tf.SparseTensor) else ids.flat_values
+
+
+def _with(ids: _Ids, values: tf.Tensor) -> _Ids:
+    is_sparse = isinstance(ids, tf.SparseTensor)
+    return ids.with_values(values) if is_sparse else ids.with_flat_values(values)

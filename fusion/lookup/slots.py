@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fusion.distribute.sharded import Sharded
-from fusion.lookup.build import lookup
+from fusion.lookup.functions import lookup
 from fusion.lookup.grouped import Lookup
 from fusion.lookup.ids import check_id_dtype
-from fusion.lookup.many import lookups_apart
+from fusion.lookup.many import lookups_apart, rows_here
 from fusion.lookup.options import LookupOptions
-from fusion.lookup.sharded import rows_here
 from fusion.tables.arguments import integer
 
 #: How keys are split over replicas: by key, or by slot.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fusion.passes.report.report import FusionReport
 from fusion.printable import counted
-from fusion.runtime.registration.op_counters import op_counts
+from fusion.runtime.registration import op_kernels
+from fusion.runtime.registration.library import chosen
+from fusion.runtime.tensorflow.layout import Counters, OpTable
 
 #: (op, or "" for the process; value)
 _Sample = tuple[str, float]
@@ -62,13 +66,23 @@ class OpStats:
 
 def op_stats() -> tuple[OpStats, ...]:
     """Returns the stats of the fused ops that were called in this process so far, by name."""
-    return tuple(
-        OpStats(
-            op, counts.calls, counts.rows, counts.calls + counts.helpers, counts.nanoseconds / 1e6
-        )
-        for op, counts in op_counts().items()
-        if counts.calls
-    )
+    counters = defaultdict[str, list[tuple[int, ...]]](list)
+    for op, table in (*op_kernels.op_tables(), *chosen.op_tables().items()):
+        counters[op].append(_counters(table))
+    found = []
+    for op, of_tables in sorted(counters.items()):
+        calls, rows, helpers, nanoseconds = map(sum, zip(*of_tables, strict=True))
+        if calls:
+            found.append(OpStats(op, calls, rows, calls + helpers, nanoseconds / 1e6))
+    return tuple(found)
+
+
+def _counters(table: int) -> tuple[int, ...]:
+    """Those of the `OpTable` at an address, one read after the other while calls go on."""
+    address = (ctypes.c_int64 * OpTable.SIZE).from_address(table)[OpTable.counters]
+    words = (ctypes.c_int64 * Counters.SIZE).from_address(address)
+    fields = Counters.calls, Counters.rows, Counters.helpers, Counters.nanoseconds
+    return tuple(words[field] for field in fields)
 
 
 @dataclass(frozen=True)

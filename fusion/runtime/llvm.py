@@ -5,8 +5,13 @@ A process whose kernels are those of a library of ops needs neither llvmlite nor
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from functools import cache
 from typing import Any
+
+_LIBC_FAILED = ctypes.c_void_p(-1).value
 
 
 @cache
@@ -24,3 +29,36 @@ def binding() -> Any:
             f"({error}); a library of ops (FUSION_OPS_LIBRARY) has the kernels of ops alone"
         ) from error
     return llvm
+
+
+def require_executable_memory() -> None:
+    """Makes a page of memory executable, as LLVM does it: mapped to be written, then to be run.
+
+    LLVM itself does not look at the answer, and the first kernel would end the process.
+
+    Raises:
+      ImportError: the system forbids it; the message says what may do so.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size = mmap.PAGESIZE
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
+    if page == _LIBC_FAILED:
+        return  # out of memory, which a later allocation reports
+    try:
+        ctypes.memset(page, 0xC3, 1)
+        if libc.mprotect(page, size, mmap.PROT_READ | mmap.PROT_EXEC) == 0:
+            return
+        reason = os.strerror(ctypes.get_errno())
+    finally:
+        libc.munmap(page, size)
+    raise ImportError(
+        "fusion cannot work here: the system does not let memory that was written become "
+        f"executable ({reason}), which compiled kernels need. Such a rule is systemd's "
+        "MemoryDenyWriteExecute=yes (set it to no for this service), prctl's PR_SET_MDWE, SELinux "
+        "without execmem (allow it for this domain), or PaX's MPROTECT"
+    )

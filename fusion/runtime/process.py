@@ -1,4 +1,4 @@
-"""What there is once per process, whatever the number of copies or reloads of this package."""
+"""What there is once per process or graph, whatever copies or reloads of this package there are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 #: TensorFlow's registries live as long as the process; so does what lies in `sys.modules`.
 _MODULE = "_tf_embedding_fusion_process"
+
+_NOTES = "_fusion_notes"
 
 
 def single(name: str, make: Callable[[], T]) -> T:
@@ -30,3 +32,15 @@ def existing(name: str) -> Any:
 def keep_forever(thing: object) -> None:
     """Keeps `thing` even after the module that made it is dropped from `sys.modules`."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def notes(graph: Any, name: str) -> list[Any]:
+    """The list of a name that belongs to a graph of TensorFlow; what is added to it stays.
+
+    Collections would do, but TensorFlow writes them into MetaGraphDefs, or complains that it
+    cannot.
+    """
+    if not hasattr(graph, _NOTES):
+        setattr(graph, _NOTES, {})
+    found: list[Any] = getattr(graph, _NOTES).setdefault(name, [])
+    return found

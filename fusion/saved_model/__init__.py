@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from fusion.saved_model.loading.ops_library import build_ops
     from fusion.saved_model.loading.warming import Warmed, warm
     from fusion.saved_model.rewriting.embedding_variables import keyed_tables
-    from fusion.saved_model.rewriting.rewrite import (
+    from fusion.saved_model.rewriting.models import (
         Rewrite,
         explain_saved_model,
         fuse_saved_model,
         rewrite_saved_model,
     )
-    from fusion.saved_model.rewriting.rewrite_options import TABLE_PLACES, TARGETS, RewriteOptions
-    from fusion.saved_model.split.compare import compare
-    from fusion.saved_model.split.join import join_saved_model
+    from fusion.saved_model.rewriting.options import TABLE_PLACES, TARGETS, RewriteOptions
+    from fusion.saved_model.split.join import compare, join_saved_model
     from fusion.saved_model.split.split import Split, split_saved_model
     from fusion.saved_model.verify import Verification, compare_models
 
@@ -58,23 +57,23 @@ _MODULES = {
     "Measurement": "fusion.saved_model.bench",
     "ModelError": "fusion.saved_model.errors",
     "Ratio": "fusion.saved_model.bench",
-    "Rewrite": "fusion.saved_model.rewriting.rewrite",
-    "RewriteOptions": "fusion.saved_model.rewriting.rewrite_options",
+    "Rewrite": "fusion.saved_model.rewriting.models",
+    "RewriteOptions": "fusion.saved_model.rewriting.options",
     "Split": "fusion.saved_model.split.split",
-    "TABLE_PLACES": "fusion.saved_model.rewriting.rewrite_options",
-    "TARGETS": "fusion.saved_model.rewriting.rewrite_options",
+    "TABLE_PLACES": "fusion.saved_model.rewriting.options",
+    "TARGETS": "fusion.saved_model.rewriting.options",
     "Verification": "fusion.saved_model.verify",
     "VerificationError": "fusion.saved_model.errors",
     "Warmed": "fusion.saved_model.loading.warming",
     "bench_models": "fusion.saved_model.bench",
     "build_ops": "fusion.saved_model.loading.ops_library",
-    "compare": "fusion.saved_model.split.compare",
+    "compare": "fusion.saved_model.split.join",
     "compare_models": "fusion.saved_model.verify",
-    "explain_saved_model": "fusion.saved_model.rewriting.rewrite",
-    "fuse_saved_model": "fusion.saved_model.rewriting.rewrite",
+    "explain_saved_model": "fusion.saved_model.rewriting.models",
+    "fuse_saved_model": "fusion.saved_model.rewriting.models",
     "join_saved_model": "fusion.saved_model.split.join",
     "keyed_tables": "fusion.saved_model.rewriting.embedding_variables",
-    "rewrite_saved_model": "fusion.saved_model.rewriting.rewrite",
+    "rewrite_saved_model": "fusion.saved_model.rewriting.models",
     "saved_model_load": "fusion.saved_model.loading.loader",
     "split_saved_model": "fusion.saved_model.split.split",
     "warm": "fusion.saved_model.loading.warming",

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.ops.tables.cpu_kernels.layout import MAX_ROWS, index_bytes
-from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.process import notes
 from fusion.runtime.tensorflow.private import record, save_context, variable_accessed
 from fusion.schema.attributes import UPDATE_DTYPES
 from fusion.tables.arguments import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.process import notes
 from fusion.runtime.tensorflow.private import FuncGraph
 
 _GATES = "table_gates"

@@ -8,7 +8,6 @@ memory.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import operator
 import sys
@@ -75,6 +74,8 @@ def make_keras_slots_follow() -> None:
 def _prepare_keras() -> None:
     import keras
 
+    from fusion.runtime.tensorflow.private import legacy_h5_format
+
     optimizers = keras.optimizers
     follow = functools.partial(_following, keras.initializers.get)
     replace(optimizers.Optimizer, "add_variable_from_reference", follow)
@@ -88,7 +89,7 @@ def _prepare_keras() -> None:
         replace(getattr(optimizers, name), "build", _checked_build)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace(keras.Variable, "_copy_trackable_to_cpu", copying)
-    refuse_hdf5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
+    refuse_hdf5(legacy_h5_format)
     if keras.backend.backend() == "tensorflow":
         replace_export(type(keras.export.ExportArchive()))
     replace_weights(
@@ -104,6 +105,8 @@ def _prepare_keras() -> None:
 def _prepare_tf_keras() -> None:
     import tf_keras
 
+    from fusion.runtime.tensorflow.private import hdf5_format, loss_scale_optimizer, utils
+
     optimizers = tf_keras.optimizers
     replace(optimizers.Optimizer, "add_variable_from_reference", _following_in_tf_keras)
     checked = functools.partial(_checked_arguments, _DENSE_IN_TF_KERAS)
@@ -114,11 +117,9 @@ def _prepare_tf_keras() -> None:
     replace(optimizers.legacy.Optimizer, "add_slot", follow)
     replace_saving(optimizers.Optimizer, operator.attrgetter("variables"))
     replace_saving(tf_keras.layers.Layer, _weights)
-    refuse_hdf5(importlib.import_module("tf_keras.src.saving.legacy.hdf5_format"))
-    scaling = importlib.import_module("tf_keras.src.mixed_precision.loss_scale_optimizer")
-    for owner in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
-        replace(owner, "apply_gradients", _without_loss_scale)
-    utils = importlib.import_module("tf_keras.src.optimizers.utils")
+    refuse_hdf5(hdf5_format)
+    for name in ("LossScaleOptimizer", "LossScaleOptimizerV3"):
+        replace(getattr(loss_scale_optimizer, name), "apply_gradients", _without_loss_scale)
     replace(utils, "all_reduce_sum_gradients", _joining)
     replace_export(tf_keras.export.ExportArchive)
     backend = tf_keras.backend

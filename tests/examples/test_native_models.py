@@ -19,7 +19,7 @@ from fusion.ops import node_kernels
 from fusion.ops_library.build import build
 from fusion.saved_model import compare_models
 from fusion.saved_model.loading.warming import nodes_of
-from fusion.saved_model.rewriting.rewrite import ROUNDING
+from fusion.saved_model.rewriting.verification import ROUNDING
 from modelzoo.export import SERVING, export_graph, export_keras
 from modelzoo.layers import Embeddings, GraphLayers, placeholders
 from modelzoo.models import MODELS, keras_model, training_step

@@ -23,13 +23,12 @@ from fusion.ops.base import facts
 from fusion.runtime.cuda import launcher, stream
 from fusion.runtime.cuda.layout import LauncherRecord
 from fusion.runtime.native.jit import jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.pointers import POINTERS
 from fusion.runtime.registration import op_kernels
 from fusion.runtime.registration.creation import KernelsRecord
 from fusion.runtime.tensorflow import library
 from fusion.runtime.tensorflow.dtypes import FLOATS
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.layout import Frame, State
 from fusion.schema.columns import COLUMN_ATTRS
 from tests.gpu_ops.driver import (
     STREAMS,

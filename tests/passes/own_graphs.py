@@ -107,7 +107,7 @@ def plain(version: str, **options: Any) -> Made:
 
 def until_last(version: str) -> Made:
     source, options = table(), LookupOptions(version=version).until_last_row()
-    from fusion.lookup.build import lookup as build
+    from fusion.lookup.functions import lookup as build
 
     return lambda ids: build(source, ids, None, options), [sparse(valid=True)], [source]
 

@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion import ops as fused_ops
 from fusion.lookup import VERSIONS, fused_embedding_lookup_sparse_v2
 from fusion.lookup import fused_safe_embedding_lookup_sparse as fused_lookup
-from fusion.lookup.build import lookup
+from fusion.lookup.functions import lookup
 from fusion.lookup.options import LookupOptions
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView

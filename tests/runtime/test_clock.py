@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fusion.runtime.native import clock, objects
+from fusion.runtime.native import objects, system
 from fusion.runtime.native.compiler import compile_object
 from fusion.runtime.native.memory import store
 
@@ -14,9 +14,9 @@ def read():
     """A function that reads all three in compiled code."""
 
     def read_all(out):
-        store(out, 0, clock.now())
-        store(out, 1, clock.processor_time())
-        store(out, 2, clock.preemptions())
+        store(out, 0, system.now())
+        store(out, 1, system.processor_time())
+        store(out, 2, system.preemptions())
 
     address = objects.load(compile_object(read_all, 1, "read_all"), "read_all")
     compiled = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)

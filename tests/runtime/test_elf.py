@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fusion.runtime.tensorflow import library
-from fusion.runtime.tensorflow.elf import exported_name
+from fusion.runtime.tensorflow.library import exported_name
 
 FRAMEWORK = Path(library.path())
 

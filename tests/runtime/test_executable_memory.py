@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fusion
-from fusion.runtime.tensorflow import executable_memory
+from fusion.runtime.llvm import require_executable_memory
 from tests import zygote
 
 #: Denies it to the process that runs it, and to its children, as systemd does; from Linux 6.3 on.
@@ -20,8 +20,8 @@ import sys, types
 package = types.ModuleType("fusion")
 package.__path__ = [{str(Path(fusion.__file__).parent)!r}]
 sys.modules["fusion"] = package
-from fusion.runtime.tensorflow import executable_memory
-executable_memory.require()
+from fusion.runtime.llvm import require_executable_memory
+require_executable_memory()
 """
 
 
@@ -30,10 +30,10 @@ def mapped_pages():
 
 
 def test_it_may_here_and_nothing_is_left():
-    executable_memory.require()
+    require_executable_memory()
     before = mapped_pages()
     for _ in range(100):
-        executable_memory.require()
+        require_executable_memory()
     assert mapped_pages() - before < 50
 
 
@@ -57,9 +57,9 @@ import types, sys
 package = types.ModuleType("fusion")
 package.__path__ = [{str(Path(fusion.__file__).parent)!r}]
 sys.modules["fusion"] = package
-from fusion.runtime.tensorflow import executable_memory
+from fusion.runtime import llvm
 def refuse(): raise ImportError("not here")
-executable_memory.require = refuse
+llvm.require_executable_memory = refuse
 try:
     import fusion.ops.registered
 except ImportError as error:
@@ -93,4 +93,4 @@ def test_what_the_system_says_is_told(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", library)
     with pytest.raises(ImportError, match=r"executable \(Permission denied\)"):
-        executable_memory.require()
+        require_executable_memory()

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import limited
-from fusion.runtime.native import memory_limit
+from fusion.runtime.limits import memory
 from fusion.runtime.native.jit import callable_from_python
 from tests.runtime.group_files import write_groups
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-_LIMIT = callable_from_python(memory_limit.memory_limit)
-_RESIDENT = callable_from_python(memory_limit.resident_bytes)
-_FITS = callable_from_python(memory_limit.fits_into_memory)
+_LIMIT = callable_from_python(memory.memory_limit)
+_RESIDENT = callable_from_python(memory.resident_bytes)
+_FITS = callable_from_python(memory.fits_into_memory)
 
 #: What is mounted on a machine with both versions, and has no memory controller then.
 NEW, OLD = "sys/fs/cgroup", "sys/fs/cgroup/memory"

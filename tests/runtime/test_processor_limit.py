@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import limited_processors
-from fusion.runtime.native import processor_limit
+from fusion.runtime.limits import processors
 from fusion.runtime.native.jit import callable_from_python
 from tests.runtime.group_files import write_groups
 
-_OF_GROUPS = callable_from_python(processor_limit._limit_of_groups)
-_LIMIT = callable_from_python(processor_limit.processor_limit)
+_OF_GROUPS = callable_from_python(processors._limit_of_groups)
+_LIMIT = callable_from_python(processors.processor_limit)
 
 NO_LIMIT = 2**63 - 1
 NEW, OLD = "sys/fs/cgroup", "sys/fs/cgroup/cpu"

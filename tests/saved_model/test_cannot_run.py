@@ -118,10 +118,10 @@ def test_without_a_model_that_runs_there_is_no_such_offer(models: Path, tmp_path
 def test_a_rewritten_model_that_does_not_load_is_no_reason_to_do_without(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusion.saved_model.rewriting import rewrite
+    from fusion.saved_model.rewriting import models as rewriting
 
     broken = (models / f"result-{NO_KERNEL}" / "saved_model.pb").read_bytes()
-    monkeypatch.setattr(rewrite, "_serialized", lambda proto, source: broken)
+    monkeypatch.setattr(rewriting, "_serialized", lambda proto, source: broken)
     with pytest.raises(VerificationError, match="the rewritten model cannot be loaded") as caught:
         fuse_saved_model(models / "result", tmp_path / "new")
     assert "--no-verify" not in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 import fusion
 from fusion.saved_model import ModelError
-from fusion.saved_model.model.column_views import column_views
+from fusion.saved_model.rewriting.graphs import column_views
 
 FUSED_OPS = ("FusedEmbeddingLookup", "GroupedEmbeddingLookup")
 

@@ -10,7 +10,7 @@ import pytest
 from fusion.cli import main
 from fusion.saved_model import ModelError, RewriteOptions, rewrite_saved_model
 from fusion.saved_model.model.copies import copy_file, copy_files
-from fusion.saved_model.rewriting.rewrite_options import CopyObserver
+from fusion.saved_model.rewriting.options import CopyObserver
 from tests.saved_model.forked import Tool
 
 SIZE = 5 << 29  # 2.5 GiB

@@ -19,7 +19,7 @@ from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.passes.targets import PASSES, Target
 from fusion.saved_model import ModelError, VerificationError, explain_saved_model, fuse_saved_model
 from fusion.saved_model.model.source import model_files, read_saved_model
-from fusion.saved_model.rewriting import rewrite
+from fusion.saved_model.rewriting import verification
 from fusion.schema.names import OP_NAMES
 from tests import zygote
 from tests.saved_model.models import COLUMNS, DIM, ROWS, tf2_module
@@ -283,7 +283,7 @@ def test_a_result_that_does_not_load_leaves_nothing(
     def refuse(_: Path, result: Path, **__: object) -> None:
         raise ModelError(f"cannot verify: {result} cannot be loaded: why")
 
-    monkeypatch.setattr(rewrite, "compare_models", refuse)
+    monkeypatch.setattr(verification, "compare_models", refuse)
     expected = "^nothing written: cannot verify: the rewritten model cannot be loaded: why$"
     with pytest.raises(VerificationError, match=expected):
         fuse_saved_model(models / "tf2", tmp_path / "dst")
@@ -297,7 +297,7 @@ def test_an_interrupted_rewrite_leaves_nothing(
     def interrupt(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(rewrite, "compare_models", interrupt)
+    monkeypatch.setattr(verification, "compare_models", interrupt)
     with pytest.raises(error):
         fuse_saved_model(models / "tf2", tmp_path / "dst")
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fusion.cli.app import main
 from fusion.saved_model import compare_models, rewrite_saved_model
-from fusion.saved_model.rewriting.rewrite import ROUNDING
+from fusion.saved_model.rewriting.verification import ROUNDING
 from fusion.saved_model.verify.values import nearly_same
 
 

@@ -10,8 +10,8 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.saved_model import explain_saved_model
+from fusion.saved_model.model.meta_graph import variable_search
 from fusion.saved_model.model.source import read_saved_model
-from fusion.saved_model.model.variables import variable_search
 from tests.saved_model.models import DIM, ROWS
 
 

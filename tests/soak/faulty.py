@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.runtime.native.layout import Frame
+from fusion.runtime.tensorflow.layout import Frame
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec
 
 #: The values of the attr `fault`, by place.

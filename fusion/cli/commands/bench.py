@@ -9,11 +9,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fusion.cli.command import Command, check_model
+from fusion.cli.command import (
+    Command,
+    FiniteRange,
+    check_model,
+    recorded_inputs,
+    timeout,
+    tolerance,
+)
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, drawing, write_output_file
 from fusion.cli.report import cell, console, plain_table, say, show_table
-from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout, tolerance
 
 if TYPE_CHECKING:
     from fusion.saved_model import BenchReport, Measurement

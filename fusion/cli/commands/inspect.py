@@ -136,7 +136,7 @@ def _draw(model: str, chosen: list[Column], file: str) -> Column:
     if not chosen:
         raise click.ClickException(f"{model} has no embedding column to draw")
     from fusion.passes.report.draw import draw_column
-    from fusion.saved_model.model.column_views import column_views
+    from fusion.saved_model.rewriting.graphs import column_views
 
     column = next((candidate for candidate in chosen if candidate.refusal is None), chosen[0])
     shown = column.refusal or column.copies[0]

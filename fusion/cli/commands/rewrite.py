@@ -6,20 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion.cli.command import Command
+from fusion.cli.command import Command, FiniteRange, recorded_inputs, timeout
 from fusion.cli.json_output import document, json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
-from fusion.cli.packed import deviation_table, packed_table, table_fields
-from fusion.cli.report import cell, console, refusal_table, show_table, show_totals
+from fusion.cli.report import (
+    cell,
+    console,
+    deviation_table,
+    packed_table,
+    refusal_table,
+    show_table,
+    show_totals,
+    table_fields,
+)
 from fusion.cli.require import Requirement, required
-from fusion.cli.run_options import FiniteRange, recorded_inputs, timeout
 from fusion.printable import counted
 from fusion.saved_model.model.source import find_model
 from fusion.saved_model.model.staging import check_destination
 
 if TYPE_CHECKING:
     from fusion.saved_model import Rewrite, RewriteOptions
-    from fusion.saved_model.rewriting.runtimes import Runtimes
+    from fusion.saved_model.rewriting.manifest import Runtimes
 
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "int4")
 _FUSED_LOAD = "run `import fusion` before loading it"

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion.cli.command import Command
+from fusion.cli.command import Command, recorded_inputs, timeout
 from fusion.cli.json_output import json_option, show_json
-from fusion.cli.packed import table_fields
-from fusion.cli.report import cell, console
-from fusion.cli.run_options import recorded_inputs, timeout
+from fusion.cli.report import cell, console, table_fields
 from fusion.printable import counted
 from fusion.saved_model.model.source import find_model
 from fusion.saved_model.model.staging import check_destination

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusion.cli.command import FiniteRange
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
-from fusion.cli.run_options import FiniteRange
 from fusion.printable import counted
 
 if TYPE_CHECKING:

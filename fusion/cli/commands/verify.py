@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from fusion.cli.command import Command, check_model_or_split
+from fusion.cli.command import Command, check_model_or_split, recorded_inputs, timeout, tolerance
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.report import say
-from fusion.cli.run_options import recorded_inputs, timeout, tolerance
 
 DIFFERENT = 1
 """Exit status when the models differ."""

@@ -41,10 +41,10 @@ from fusion.runtime.native.atomic import atomic_add, atomic_store, atomic_swap_i
 from fusion.runtime.native.code_generation import OPTIONS
 from fusion.runtime.native.instruction import instruction
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load, pointer, store
 from fusion.runtime.native.pointers import POINTERS, as_record, stack_record, stack_words
 from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS
+from fusion.runtime.tensorflow.layout import Frame
 from fusion.runtime.threads.jobs import sched_yield
 
 

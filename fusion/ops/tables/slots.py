@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fusion import ops
-from fusion.runtime.tensorflow.graph_notes import notes
+from fusion.runtime.process import notes
 from fusion.runtime.tensorflow.private import colocate_with
 
 _GRADIENTS, _SLOTS = "keyed_gradients", "filled_slots"

@@ -11,10 +11,8 @@ import numpy as np
 
 from fusion.runtime.layout import Layout
 from fusion.runtime.native.atomic import atomic_add
-from fusion.runtime.native.clock import now
 from fusion.runtime.native.errors import INVALID_ARGUMENT, fail
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import MAX_GPU_TEMPS, MAX_TEMPS, Frame
 from fusion.runtime.native.memory import load, store
 from fusion.runtime.native.op import (
     attr,
@@ -26,6 +24,7 @@ from fusion.runtime.native.op import (
     size,
 )
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
+from fusion.runtime.native.system import now
 from fusion.runtime.tensorflow.c_api import (
     tf_delete_status,
     tf_delete_tensor,
@@ -40,8 +39,11 @@ from fusion.runtime.tensorflow.c_api import (
 from fusion.runtime.tensorflow.layout import (
     FIRST_PEER,
     FIRST_SYMBOL,
+    MAX_GPU_TEMPS,
     MAX_RANK,
+    MAX_TEMPS,
     Counters,
+    Frame,
     InputEntry,
     OpTable,
     OutputEntry,

@@ -9,9 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import word_pointer
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.layout import Frame, State
 
 UNKNOWN = 2
 INVALID_ARGUMENT = 3

@@ -22,14 +22,14 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from fusion.runtime.cache import kernel_cache, processor
-from fusion.runtime.llvm import binding
+from fusion.runtime.llvm import binding, require_executable_memory
 from fusion.runtime.native import sources
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling import packaged
 from fusion.runtime.native.compiling.behind import behind
 from fusion.runtime.native.compiling.notice import notice
 from fusion.runtime.native.compiling.process import PROCESS_COUNT, compile_processes
-from fusion.runtime.tensorflow import executable_memory, library
+from fusion.runtime.tensorflow import library
 from fusion.version import __version__
 
 _logger = logging.getLogger("fusion")
@@ -272,7 +272,7 @@ def asked_for() -> Iterator[dict[str, Recipe]]:
 def _initialized() -> Any:
     """LLVM, ready to compile and to load what calls TensorFlow."""
     library.load()
-    executable_memory.require()
+    require_executable_memory()
     llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

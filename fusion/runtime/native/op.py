@@ -25,7 +25,6 @@ from fusion.runtime.native.errors import (
     fail_column,
 )
 from fusion.runtime.native.jit import Array, int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import as_float, load, pointer, store, store_as
 from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.tensorflow.c_api import (
@@ -43,7 +42,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_set_output,
     tf_tensor_data,
 )
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.layout import Frame, State
 
 __all__ = ["DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT"]
 __all__ += ["NOT_FOUND", "RESOURCE_EXHAUSTED", "UNKNOWN", "Frame", "State", "fail", "fail_column"]

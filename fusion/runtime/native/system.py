@@ -1,4 +1,4 @@
-"""What compiled code asks of the system: memory and files (Linux, x86-64 and arm64).
+"""What compiled code asks of the system: memory, files and time (Linux, x86-64 and arm64).
 
 This module is imported only when something is compiled.
 """
@@ -9,6 +9,7 @@ from numba import types
 
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load_as
+from fusion.runtime.native.pointers import stack_words
 from fusion.runtime.native.text import literal
 
 _i32, _i64 = types.int32, types.int64
@@ -24,6 +25,8 @@ _lseek = types.ExternalFunction("lseek", _i64(_i32, _i64, _i32))
 _pread = types.ExternalFunction("pread", _i64(_i32, _i64, _i64, _i64))
 _errno = types.ExternalFunction("__errno_location", _i64())
 _strerror = types.ExternalFunction("strerror", _i64(_i32))
+_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
+_getrusage = types.ExternalFunction("getrusage", _i32(_i32, _i64))
 
 #: Of a large page of memory, and of a small one.
 LARGE_PAGE, PAGE = 1 << 21, 1 << 12
@@ -42,6 +45,12 @@ _FOR_READING, _TO_END, _INTERRUPTED = 0o2000000, 2, 4
 
 #: So many bytes are read at once: the system reads a little less than 2**31 at most.
 _READ_BYTES = 1 << 30
+
+#: CLOCK_MONOTONIC and CLOCK_PROCESS_CPUTIME_ID of clock_gettime(2).
+_MONOTONIC, _PROCESS_CPU_TIME = 1, 2
+
+#: RUSAGE_SELF of getrusage(2); the words of its struct, and which of them is ru_nivcsw.
+_SELF, _RUSAGE_WORDS, _PREEMPTIONS = 0, 18, 17
 
 
 @jit
@@ -178,3 +187,30 @@ def error_number() -> int:
 def error_text() -> int:
     """The address of what the system says of it, a C string."""
     return _strerror(_i32(error_number()))
+
+
+@jit
+def now() -> int:
+    """Nanoseconds since some time."""
+    return _clock(_MONOTONIC)
+
+
+@jit
+def processor_time() -> int:
+    """Nanoseconds that all threads of the process have run."""
+    return _clock(_PROCESS_CPU_TIME)
+
+
+@jit
+def _clock(number: int) -> int:
+    spec = stack_words(2)
+    _clock_gettime(_i32(number), spec)
+    return spec[0] * 1_000_000_000 + spec[1]
+
+
+@jit
+def preemptions() -> int:
+    """How often a processor was taken from a thread of the process that could have gone on."""
+    usage = stack_words(_RUSAGE_WORDS)
+    _getrusage(_i32(_SELF), usage)
+    return usage[_PREEMPTIONS]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from numba import types
 
 from fusion.runtime.native.atomic import atomic_add, atomic_load
-from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcmp, call_at, load_as, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
+from fusion.runtime.native.system import now
 from fusion.runtime.optimizer.layout import OpRecord, OptimizerRecord, RuleRecord
 from fusion.runtime.optimizer.prefilter import slot
 from fusion.runtime.tensorflow.c_api import (

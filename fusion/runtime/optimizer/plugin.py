@@ -27,7 +27,7 @@ from fusion.runtime.optimizer import prefilter
 from fusion.runtime.optimizer.layout import PATIENCE_NS, OptimizerRecord
 from fusion.runtime.optimizer.prefilter import Rule
 from fusion.runtime.process import keep_forever
-from fusion.runtime.tensorflow import elf, library
+from fusion.runtime.tensorflow import library
 from fusion.runtime.upcalls import service
 from fusion.runtime.upcalls.service import Request, RequestRecord
 
@@ -262,7 +262,7 @@ def counts() -> Counts:
 def symbol() -> str | None:
     """The mangled name of TensorFlow's entry point for optimizers, if there is all it takes."""
     path = library.whole_path()
-    name = elf.exported_name(path, _INIT_SYMBOL) if path.exists() else None
+    name = library.exported_name(path, _INIT_SYMBOL) if path.exists() else None
     exported = name is not None and all(hasattr(_library(), one) for one in _ITEM_SYMBOLS)
     return name if exported else None
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from fusion.runtime.native.errors import INTERNAL, fail
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at, load
 from fusion.runtime.native.pointers import stack_record
 from fusion.runtime.tensorflow.c_api import (
@@ -21,7 +20,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_num_inputs,
     tf_num_outputs,
 )
-from fusion.runtime.tensorflow.layout import State
+from fusion.runtime.tensorflow.layout import Frame, State
 
 
 def call_kernel(state: State, ctx: int) -> None:

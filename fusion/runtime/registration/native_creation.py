@@ -1,15 +1,18 @@
-"""What TensorFlow calls to make the kernel of a node, in native code; see `creation`."""
+"""What TensorFlow calls to make the kernel of a node, in native code; see `creation`.
+
+What the state of the kernel lacks is asked of Python.
+"""
 
 from __future__ import annotations
 
 from numba import types
 
-from fusion.runtime.native.jit import jit
+from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, call_at, store
-from fusion.runtime.native.pointers import stack_record, stack_records
+from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_records
 from fusion.runtime.registration.attr_reader import free_attrs, read_attrs
-from fusion.runtime.registration.creation import BUILDER, Creation, KernelsRecord
-from fusion.runtime.registration.refusal import INTERNAL, refuse
+from fusion.runtime.registration.creation import BUILDER, MAX_MISSING, Creation, KernelsRecord
+from fusion.runtime.registration.refusal import INTERNAL, RESOURCE_EXHAUSTED, refuse
 from fusion.runtime.registration.unknown_attrs import refuse_unknown_attrs
 from fusion.runtime.tensorflow.attrs import AttrValue
 from fusion.runtime.tensorflow.c_api import (
@@ -19,8 +22,10 @@ from fusion.runtime.tensorflow.c_api import (
     tf_new_status,
     tf_set_status,
 )
+from fusion.runtime.upcalls.native import free_request, new_request, upcall
+from fusion.runtime.upcalls.service import RequestRecord
 
-_OK = 0
+_OK, _DEADLINE_EXCEEDED = 0, 4
 
 #: A builder that begins so often lacks what is said to be there.
 _MAX_ROUNDS = 1000
@@ -78,3 +83,24 @@ def _build(creation: Creation) -> None:
         if creation.has_failed != 0:
             return
     refuse(creation, INTERNAL, "kernels are still lacking that were loaded")
+
+
+def ask_python(creation: Creation) -> None:
+    """Asks Python for all that is lacking; refuses if it cannot bring it."""
+    server = creation.record.server
+    count = min(creation.missing_count, int64(MAX_MISSING))
+    number = server.number
+    request = as_record(RequestRecord, new_request(number, creation.missing, 8 * count))
+    if request == 0:
+        refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
+        return
+    patience = server.patience_ns
+    if not upcall(server.upcalls, request, patience):
+        refuse(creation, _DEADLINE_EXCEEDED, "%s", server.too_late)
+        return
+    code, text = request.code, request.result
+    if text == 0:
+        refuse(creation, RESOURCE_EXHAUSTED, "there is no memory for a kernel")
+    elif code != _OK:
+        refuse(creation, code, "%s", text)
+    free_request(as_words(request))

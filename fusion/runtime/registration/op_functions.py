@@ -24,13 +24,13 @@ def common_recipes() -> list[tuple[str, Recipe]]:
 
 
 def loader() -> tuple[str, Recipe]:
-    """What a library of ops does when it is loaded, see `native_loading`, and how it is made."""
+    """What a library of ops does when it is loaded, see `loading`, and how it is made."""
     return _recipe("library.loading", "load_library", 2)
 
 
 def library_provider() -> tuple[str, Recipe]:
     """What provides what a state lacks in a library of ops, and how it is made."""
-    return _recipe("library.providing", "provide", 1)
+    return _recipe("library.loading", "provide", 1)
 
 
 def registrar() -> int:
@@ -53,12 +53,12 @@ def _registrar_recipe() -> tuple[str, Recipe]:
 
 
 def _provider_recipe() -> tuple[str, Recipe]:
-    return _recipe("asking", "ask_python", 1)
+    return _recipe("native_creation", "ask_python", 1)
 
 
 def plain_builder() -> tuple[str, Recipe]:
     """The builder of ops without one of their own, and how it is made."""
-    return _recipe("plain_state", "build_plain_state", 1)
+    return _recipe("states", "build_plain_state", 1)
 
 
 def _recipe(module: str, function: str, n_args: int, symbol: str = "") -> tuple[str, Recipe]:

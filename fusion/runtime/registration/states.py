@@ -21,7 +21,7 @@ from fusion.runtime.registration.creation import (
 from fusion.runtime.registration.name_texts import name_bytes, write_names
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, refuse
 from fusion.runtime.registration.signature import dtype_words, write_signature
-from fusion.runtime.tensorflow.attrs import INT
+from fusion.runtime.tensorflow.attrs import INT, TYPE
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.tensorflow.variable_access import VariableAccess
 from fusion.runtime.threads.layout import Pool
@@ -73,6 +73,27 @@ def begin_state(creation: Creation, words: int) -> Words:
         state.names_offset = words
         write_names(creation, names, as_words(state), words)
     return as_words(state)
+
+
+def build_plain_state(creation: Creation) -> None:
+    """The builder of ops without one of their own; their attrs are no lists."""
+    plain_state(creation, int64(0))
+
+
+@jit
+def plain_state(creation: Creation, more: int) -> int:
+    """Builds a state with so many words more behind the attrs; 0 if it cannot be."""
+    record = creation.record
+    attrs, count = record.attrs, record.attr_count
+    state = begin_state(creation, State.SIZE + count + more)
+    if state == 0:
+        return state
+    slot = State.SIZE
+    for attr in range(count):
+        if attrs[attr].kind != TYPE:
+            state[slot] = attr_word(creation, attr)
+            slot += 1
+    return state
 
 
 @jit

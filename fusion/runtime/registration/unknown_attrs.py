@@ -5,11 +5,11 @@ TensorFlow leaves such attrs out, so that numbers would change.
 
 from __future__ import annotations
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcmp
 from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.native.text import Message, append_text, begin, byte
-from fusion.runtime.native.wire import varint
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer, tf_get_code, tf_get_node_def
@@ -22,6 +22,23 @@ _ATTR, _KEY = 0x2A, 0x0A
 _UNDERSCORE = ord("_")
 
 _NAME_BYTES = 256
+
+#: The bit of a byte of a varint that says that another one follows.
+_MORE = 0x80
+
+
+@jit
+def varint(content: int, at: Words) -> int:
+    """The varint at the place that a word has, which is moved behind it."""
+    number, shift = int64(0), int64(0)
+    while shift < 64:
+        value = byte(content + at[0])
+        at[0] = at[0] + 1
+        number |= (value & (_MORE - 1)) << shift
+        shift += 7
+        if value < _MORE:
+            return number
+    return number
 
 
 @jit

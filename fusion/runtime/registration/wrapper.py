@@ -8,7 +8,6 @@ from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
 
-from fusion.runtime.tensorflow.documentation import docstring
 from fusion.runtime.tensorflow.private import (
     _pywrap_python_op_gen,
     context,
@@ -63,7 +62,7 @@ def _checked(
     namespace |= {"before": before, "joined": _joined}
     exec(source, namespace)
     wrapper: Callable[..., Any] = namespace[spec.python_name]
-    wrapper.__doc__ = docstring(spec)
+    wrapper.__doc__ = _docstring(spec)
     wrapper.__module__ = "fusion.ops"
     return wrapper
 
@@ -259,3 +258,30 @@ def _check_shape(
                 f"{dim} in {arg.shape} must be {expected}{because}"
             )
         sizes.setdefault(dim + at, (size, arg.name + at))
+
+
+def _docstring(spec: OpSpec) -> str:
+    """The docstring of an op's function."""
+
+    def line(arg: Arg) -> str:
+        head = f"{arg.length} x " if arg.length else ""
+        text = f"    {arg.name}: {head}{arg.dtype}{arg.shape}."
+        return f"{text} {arg.doc}".rstrip()
+
+    lines = [spec.doc, "", "Args:", *(line(arg) for arg in spec.inputs)]
+    for attr in spec.attrs:
+        values = f" in {{{', '.join(attr.allowed)}}}" if attr.allowed else ""
+        default = f" = {attr.default}" if attr.default is not None else ""
+        lines.append(f"    {attr.name}: {attr.kind}{values}{default}. {attr.doc}".rstrip())
+    lines += ["    name: A name for the operation.", "", "Returns:"]
+    lines += [line(arg) for arg in spec.outputs]
+    if any(arg.name in spec.optional_lists for arg in spec.outputs):
+        lines.append("    Where there are others, all are in one list.")
+    lines += [
+        "",
+        "Raises:",
+        "    ValueError: a rank, a size or a given inferred attr that cannot be, seen statically.",
+        "    TypeError: a dtype that the op does not take.",
+        "    tf.errors.InvalidArgumentError: the same, or a bad value, seen at run time.",
+    ]
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A kernel's state, and an op's signature as a table that native code reads.
+"""A kernel's state and its calls, and an op's signature as a table that native code reads.
 
 The table drives both the shape function and the checks before a kernel runs, so that one
 declaration serves both.
@@ -18,6 +18,10 @@ MAX_RANK = 2
 #: So many lengths the lists of an op may have, if shapes are to be inferred.
 MAX_LENGTHS = 2
 
+#: So many temporary tensors can be held, beyond inputs and outputs, on a CPU and on a GPU.
+MAX_TEMPS = 32
+MAX_GPU_TEMPS = 192
+
 
 class State(Layout):
     """The state of a node's kernel. Attrs follow, or what the op's builder makes of them."""
@@ -30,6 +34,25 @@ class State(Layout):
     input_count: Int64  # of the node's tensors, see `registration.calling`
     output_count: Int64
     dtypes_offset: Int64  # of the inputs' numbers of `TF_DataType`; 0: no kernel of the op is kept
+
+
+class Frame(Layout):
+    """A call of a kernel.
+
+    Lists follow: the starts of the inputs and of the outputs among the tensors of each; the size of
+    each symbol and the input that bound it; the tensors.
+    """
+
+    context: Address  # TF_OpKernelContext*
+    status: Address  # TF_Status*
+    has_failed: Flag
+    state: State  # of the kernel
+    tensor_count: Int64  # tensors held
+    tensor_capacity: Int64
+    started: Int64  # nanoseconds, of `system.now`
+    row_count: Int64  # for `Counters`
+    helper_count: Int64
+    starts: Words = fields(0)
 
 
 class Buffer(Layout):

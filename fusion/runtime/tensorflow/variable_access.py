@@ -31,7 +31,7 @@ from typing import NamedTuple
 from fusion.runtime.layout import Address, Fields, Int64, Layout, fields
 from fusion.runtime.process import keep_forever
 from fusion.runtime.records import LiveMemory
-from fusion.runtime.tensorflow import elf, library
+from fusion.runtime.tensorflow import library
 
 #: The template argument of a type of device, and of a dtype, in mangled names.
 _DEVICES = {"CPU": "N5Eigen16ThreadPoolDeviceE", "GPU": "N5Eigen9GpuDeviceE"}
@@ -206,7 +206,7 @@ def _kept() -> LiveMemory:
 
 @cache
 def _double_reader() -> str:
-    name = elf.exported_name(library.whole_path(), _READ_DOUBLES.encode())
+    name = library.exported_name(library.whole_path(), _READ_DOUBLES.encode())
     if name is None:
         raise NotImplementedError("TensorFlow does not export how a variable is updated")
     return name
@@ -217,7 +217,7 @@ def _versioned() -> tuple[str, str, str]:
     """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
     whole = library.whole_path()
     names = [
-        elf.exported_name(path, prefix.encode()) if path.exists() else None
+        library.exported_name(path, prefix.encode()) if path.exists() else None
         for path, prefix in ((whole, _FIND), (whole, _READ), (Path(library.path()), _FAIL))
     ]
     if None in names:

@@ -22,9 +22,9 @@ from fusion.runtime.native.atomic import (
     set_float_modes,
 )
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.layout import Frame
 from fusion.runtime.native.memory import call_at
 from fusion.runtime.native.pointers import as_record
+from fusion.runtime.tensorflow.layout import Frame
 from fusion.runtime.threads.layout import SLOT_COUNT, Job, Pool, Slot
 
 #: So often a thread looks whether others have finished before it lets others run.

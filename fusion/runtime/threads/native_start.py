@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from numba import types
 
+from fusion.runtime.limits.processors import processor_limit
 from fusion.runtime.native.atomic import atomic_load, atomic_store, atomic_swap_if
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import store
 from fusion.runtime.native.pointers import stack_words
-from fusion.runtime.native.processor_limit import processor_limit
 from fusion.runtime.native.text import byte, literal
 from fusion.runtime.threads.layout import INTRA_OP_VARIABLE, MAX_THREADS, THREADS_VARIABLE, Pool
 

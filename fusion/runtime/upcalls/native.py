@@ -6,10 +6,10 @@ from numba import types
 
 from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load, atomic_swap, atomic_swap_if
-from fusion.runtime.native.clock import now, preemptions, processor_time
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, call_at, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
+from fusion.runtime.native.system import now, preemptions, processor_time
 from fusion.runtime.upcalls.service import (
     ABANDONED,
     DONE,

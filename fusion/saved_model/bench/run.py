@@ -11,12 +11,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fusion.saved_model.bench.feeds import read_feeds
 from fusion.saved_model.bench.report import BenchReport
-from fusion.saved_model.bench.request import BenchRequest
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
 from fusion.saved_model.child import child_environment, child_process, error_text
 from fusion.saved_model.errors import ModelError, VerificationError
@@ -28,6 +29,44 @@ DEFAULT_SECONDS = 2.0
 
 _WORKER = "fusion.saved_model.bench.worker"
 _WAYS = 2
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """What is to be measured, on its way to the process that does it.
+
+    Attributes:
+        models: the paths of one or two models.
+        tags, signature: the signature's, for each model.
+        batches: examples per call.
+        clients: numbers of threads that call.
+        seconds: for how long each model is called under each load.
+        inputs: a file with the inputs, instead of generated ones of those batch sizes.
+        batch_size: how many Examples of a TFRecord file of inputs are a batch.
+        tolerance: see `compare_models`.
+        threads: of each of TensorFlow's pools; None for as many as there are processors.
+    """
+
+    models: tuple[str, ...]
+    tags: tuple[str, ...]
+    signature: str
+    batches: tuple[int, ...]
+    clients: tuple[int, ...]
+    seconds: float
+    inputs: str | None
+    batch_size: int
+    tolerance: float
+    threads: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, ready for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(plain: dict[str, Any]) -> BenchRequest:
+        """Returns the request that gave `plain`, also after its way through JSON."""
+        tuples = {key: tuple(value) for key, value in plain.items() if isinstance(value, list)}
+        return BenchRequest(**{**plain, **tuples})
 
 
 def bench_models(

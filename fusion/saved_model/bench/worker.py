@@ -22,7 +22,7 @@ from fusion.running.process_stats import op_stats
 from fusion.runtime.machine import busy_elsewhere, machine
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds, read_feeds
 from fusion.saved_model.bench.report import BenchReport, Measurement, Ratio
-from fusion.saved_model.bench.request import BenchRequest
+from fusion.saved_model.bench.run import BenchRequest
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, Side
 from fusion.saved_model.bench.timing import Load, interleaved, run_clients, spread

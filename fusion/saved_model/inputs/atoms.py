@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tensorflow.core.framework import node_def_pb2
+
 from fusion.saved_model.inputs.constraints import Extent, Key, Role
 from fusion.saved_model.inputs.conversions import Conversions
+
+KEYED_LOOKUPS = frozenset(["LookupTableFind", "LookupTableFindV2"])
+"""Ops that look values, their input 1, up in a table of keys."""
+
+_PASSED = frozenset(
+    [
+        "Abs", "Add", "AddV2", "All", "Any", "Cast", "ConcatV2", "EnsureShape", "Equal",
+        "ExpandDims", "Greater", "GreaterEqual", "Identity", "Less", "LessEqual", "LogicalAnd",
+        "LogicalNot", "LogicalOr", "Max", "Maximum", "Merge", "Min", "Minimum", "Mul", "Neg",
+        "NotEqual", "Pack", "Prod", "Reshape", "Select", "SelectV2", "Shape", "Sign", "Size",
+        "Squeeze", "StopGradient", "StridedSlice", "Sub", "Sum", "Switch", "Where",
+    ]
+)  # fmt: skip
+"""Ops whose output says something of what their inputs are, and that assertions are made of."""
 
 
 @dataclass(frozen=True)
@@ -159,3 +175,16 @@ def in_part(atoms: Atoms) -> Atoms:
 def extents(atoms: Iterable[Atom]) -> frozenset[Extent]:
     """Returns what the elements along axis 0 stand for."""
     return frozenset(atom.extent for atom in atoms if isinstance(atom, Along))
+
+
+def answers(node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atoms]:
+    """Returns the answers of tables that the outputs of a node are made of.
+
+    Where a model asserts something of these, every word has to be in the table.
+    """
+    found: Atoms = frozenset()
+    if node.op in KEYED_LOOKUPS:
+        found = frozenset(Answer(source.key) for source in of_kind(data[1], Source))
+    elif node.op in _PASSED:
+        found = frozenset(answer for atoms in data for answer in of_kind(atoms, Answer))
+    return {0: found, 1: found} if node.op == "Switch" else {0: found}

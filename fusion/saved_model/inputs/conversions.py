@@ -1,4 +1,4 @@
-"""Ops that compute each element from one element of an input, and what to feed for what they give.
+"""Ops that pass values of an input on, as they are or converted; and how conversions are undone.
 
 A table of words has the words that it is asked for, which need not be those that an input holds:
 these may have been put into lower case, stripped, or split into words before. So where values of an
@@ -9,6 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+ALL = -2
+"""As an input index below: every input."""
+
+# op -> pairs (input, output) along which values travel unchanged.
+CARRIED: dict[str, tuple[tuple[int, int], ...]] = {
+    **dict.fromkeys(
+        (
+            "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "Snapshot",
+            "PreventGradient", "PlaceholderWithDefault", "EnsureShape", "GatherNd", "StridedSlice",
+            "Slice", "Unique", "UniqueV2", "UniqueWithCountsV3", "Tile", "Transpose", "Enter",
+            "Exit", "NextIteration", "ReadVariableOp", "Gather", "GatherV2", "DynamicPartition",
+            "BroadcastTo", "Pad", "PadV2", "Max", "Min", "ReverseV2", "TensorListFromTensor",
+            "TensorListGetItem", "TensorListStack", "TensorListGather",
+        ),
+        ((0, 0),),
+    ),
+    **dict.fromkeys(("ConcatV2", "Pack", "Merge"), ((ALL, 0),)),
+    **dict.fromkeys(("Select", "SelectV2"), ((1, 0), (2, 0))),
+    **dict.fromkeys(("Maximum", "Minimum"), ((0, 0), (1, 0))),
+    "Switch": ((0, 0), (0, 1)),
+    "SparseFillEmptyRows": ((0, 0), (1, 1)),
+    "SparseReshape": ((0, 0), (1, 1)),
+    "SparseReorder": ((0, 0), (1, 1)),
+    "SparseToDense": ((2, 0),),
+    "TensorListSetItem": ((0, 0), (2, 0)),
+    "RaggedFillEmptyRows": ((0, 0), (1, 1)),
+    "RaggedTensorToTensor": ((1, 0),),
+    "RaggedTensorToSparse": ((-1, 1),),
+    "PruneInvalidAndFillEmptyRows": ((0, 0), (1, 1)),
+}  # fmt: skip
+
+# Of these, ops whose output is their input, whole and whenever the graph runs.
+WHOLE = frozenset(
+    [
+        "Identity", "Cast", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape",
+        "PlaceholderWithDefault",
+    ]
+)  # fmt: skip
+
+# ops that carry each of their inputs to the output of the same index.
+EACH = frozenset(["IdentityN", "ReadEmbeddingTables"])
 
 #: op -> the input from which each element of an output is computed, and that output.
 COMPUTED: dict[str, tuple[int, int]] = {

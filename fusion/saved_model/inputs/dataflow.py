@@ -22,8 +22,8 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.runtime.tensorflow.private import tensor_util
-from fusion.saved_model.inputs.answers import KEYED_LOOKUPS, answers
 from fusion.saved_model.inputs.atoms import (
+    KEYED_LOOKUPS,
     NOTHING,
     Along,
     Answer,
@@ -34,13 +34,21 @@ from fusion.saved_model.inputs.atoms import (
     Source,
     Table,
     Text,
+    answers,
     in_part,
     of_kind,
 )
-from fusion.saved_model.inputs.carried import ALL, CARRIED, EACH, WHOLE
 from fusion.saved_model.inputs.composites import Composite, composite_arguments, flattened_arguments
 from fusion.saved_model.inputs.constraints import Constraints, Extent, Key, Role
-from fusion.saved_model.inputs.conversions import COMPUTED, SPLITS, converted
+from fusion.saved_model.inputs.conversions import (
+    ALL,
+    CARRIED,
+    COMPUTED,
+    EACH,
+    SPLITS,
+    WHOLE,
+    converted,
+)
 from fusion.saved_model.inputs.extents import ExtentFlow
 from fusion.saved_model.inputs.key_tables import table_of_keys
 from fusion.saved_model.inputs.records import OPAQUE, PARSERS, RecordSpec, parsed_records

@@ -21,8 +21,8 @@ from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import checked_target
 from fusion.runtime.tensorflow.private import ControlStatusCtx, Status, load, load_v1_in_v2
 from fusion.saved_model.model.source import MANIFEST_FILE
-from fusion.saved_model.rewriting.networks import Reported
-from fusion.saved_model.rewriting.rewrite import rewrite_meta_graph
+from fusion.saved_model.rewriting.graphs import Reported
+from fusion.saved_model.rewriting.models import rewrite_meta_graph
 
 _REPORT = "fusion_report"
 

@@ -1,4 +1,4 @@
-"""Rewriting one MetaGraphDef: the names that must survive, the pass, the list of used ops."""
+"""One MetaGraphDef: its variables, the names that must survive the pass, the list of used ops."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.ops.registered import DEVICES
+from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.graph.runtime_ops import recorded_release
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
 from fusion.runtime.tensorflow.private import constants, op_def_registry, ops
 from fusion.runtime.tensorflow.private import meta_graph as tf_meta_graph
-from fusion.saved_model.model.variables import variable_search
 from fusion.schema.op_history import Release
 
 
@@ -161,3 +161,33 @@ def used_ops(meta: meta_graph_pb2.MetaGraphDef) -> frozenset[str]:
     main = {node.op for node in meta.graph_def.node}
     library = (node.op for f in meta.graph_def.library.function for node in f.node_def)
     return frozenset(main.union(library))
+
+
+def variable_search(meta: meta_graph_pb2.MetaGraphDef) -> VariableSearch:
+    """Returns the search over the meta graph, with what its object graph binds."""
+    return VariableSearch(meta.graph_def, _bound(meta))
+
+
+def bound_arguments(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, int]]:
+    """Yields (function, argument, number of the object) of variables that functions are bound to.
+
+    The object graph binds them to the last arguments.
+    """
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    objects = meta.object_graph_def.nodes
+    for name, saved in meta.object_graph_def.concrete_functions.items():
+        bound = list(saved.bound_inputs)
+        if name not in functions or not bound:
+            continue
+        arguments = functions[name].signature.input_arg[-len(bound) :]
+        for argument, number in zip(arguments, bound, strict=False):
+            is_object = 0 <= number < len(objects)
+            if is_object and objects[number].WhichOneof("kind") == "variable":
+                yield name, argument.name, number
+
+
+def _bound(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, Variable]]:
+    for function, argument, number in bound_arguments(meta):
+        variable = meta.object_graph_def.nodes[number].variable
+        shape = tuple(d.size if d.size >= 0 else None for d in variable.shape.dim)
+        yield function, argument, Variable(variable.name, shape)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from typing import NamedTuple
 
 from fusion.passes.report.report import FusionReport
 from fusion.saved_model.model.source import SourceModel, model_files
-from fusion.saved_model.rewriting.runtimes import Runtimes
 from fusion.saved_model.table_files.packed import PackedTable
 from fusion.saved_model.verify import Verification
-from fusion.version import __version__
+from fusion.schema.op_history import Release
+from fusion.version import TENSORFLOW, __version__
 
 LOAD_HINT = (
     "Run `import fusion` (distribution tf-embedding-fusion) before loading this model: it uses "
@@ -19,6 +20,30 @@ LOAD_HINT = (
 )
 _MAX_HASHED = 64 << 20
 LOAD_PLAIN = "This model uses no op of fusion: it loads like any SavedModel."
+
+
+class Runtimes(NamedTuple):
+    """The TensorFlow releases that a rewritten model loads in.
+
+    Attributes:
+        first: the first one.
+        last: the last one; None if all newer ones do.
+        need_source: whether the source may have what `first` lacks: then it is what was written
+            that `first` knows, and whether the model loads there depends on the rest.
+    """
+
+    first: Release
+    last: Release | None = None
+    need_source: bool = False
+
+    def __str__(self) -> str:
+        end = "and newer" if self.last is None else f"to {self.last}"
+        condition = ", where the source loads" if self.need_source else ""
+        return f"TensorFlow {self.first} {end}{condition}"
+
+
+FUSED_RUNTIMES = Runtimes(Release.parse(TENSORFLOW[0]), Release.parse(TENSORFLOW[1]))
+"""Those that have the fused ops."""
 
 
 def manifest(

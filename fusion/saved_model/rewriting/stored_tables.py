@@ -13,7 +13,7 @@ from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.model.meta_graph import update_op_list
 from fusion.saved_model.model.source import SourceModel, model_files
 from fusion.saved_model.rewriting.embedding_variables import keyed_tables_of
-from fusion.saved_model.rewriting.rewrite_options import RewriteOptions
+from fusion.saved_model.rewriting.options import RewriteOptions
 from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.saved_model.table_files.keep import (
     VARIABLES,

@@ -1,10 +1,13 @@
-"""`join_saved_model`: one model again of the two that it was split into."""
+"""`join_saved_model`: one model again of the two that it was split into; and their comparison."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -29,6 +32,7 @@ from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
+from fusion.saved_model.verify import Verification, compare_models
 
 
 def join_saved_model(
@@ -201,3 +205,25 @@ def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
         kind, in_memory = read.attr["T"].type, read.attr["in_memory"].b
         found.append(KeptTable("", handle, handle, rows, width, kind, path, in_memory))
     return found
+
+
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], **options: Any) -> Verification:
+    """As `compare_models`, also of split models: lookups and the dense model behind them.
+
+    Args:
+        a, b: directories of SavedModels, or what `split_saved_model` has made.
+        options: see `compare_models`.
+    """
+    with _as_one(a) as first, _as_one(b) as second:
+        return compare_models(first, second, **options)
+
+
+@contextmanager
+def _as_one(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
+    """Yields a model, or of a split one both parts as one, with links to its files."""
+    if not is_split(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="fusion-joined-") as name:
+        write_joined(Path(os.path.abspath(path)), Path(name), os.symlink)
+        yield name

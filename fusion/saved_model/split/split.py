@@ -24,12 +24,8 @@ from fusion.saved_model.model.source import (
     read_saved_model,
 )
 from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.rewriting.rewrite import (
-    ROUNDING,
-    tolerance_of,
-    verify_models,
-)
-from fusion.saved_model.rewriting.rewrite_options import RewriteOptions
+from fusion.saved_model.rewriting.options import RewriteOptions
+from fusion.saved_model.rewriting.verification import ROUNDING, tolerance_of, verify_models
 from fusion.saved_model.split.cuts import Cut
 from fusion.saved_model.split.folder import DENSE, KEY, LOOKUP, ROWS, TABLES
 from fusion.saved_model.split.join import write_joined

@@ -18,7 +18,7 @@ from fusion.passes.graph.tensor import Tensor, dims
 from fusion.passes.graph.view import GraphView
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.model.copies import copy_range, same_range
-from fusion.saved_model.model.variables import bound_arguments
+from fusion.saved_model.model.meta_graph import bound_arguments
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys

@@ -23,8 +23,7 @@ from fusion.passes.analysis.handles import Place
 from fusion.passes.pack_tables import Packing, TablePacker, shared_names
 from fusion.runtime.tensorflow.private import as_dtype
 from fusion.saved_model.errors import ModelError, reason_of
-from fusion.saved_model.model.meta_graph import node_name
-from fusion.saved_model.model.variables import bound_arguments
+from fusion.saved_model.model.meta_graph import bound_arguments, node_name
 from fusion.saved_model.table_files.initial import init_op
 from fusion.saved_model.table_files.keep import find_tables, variable_numbers
 from fusion.saved_model.table_files.kept_table import KeptTable

@@ -21,7 +21,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
-from fusion.saved_model.model.variables import variable_search
+from fusion.saved_model.model.meta_graph import variable_search
 from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, SINGLE
 from fusion.schema.row_formats import PLAIN
 

@@ -6,8 +6,7 @@ from fusion.ops.bags.cpu.bag_layout import BagConstants, BagWords
 from fusion.runtime.native.jit import int64
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.registration.creation import Creation
-from fusion.runtime.registration.plain_state import plain_state
-from fusion.runtime.registration.states import attr_word, constants_of, row_kernel
+from fusion.runtime.registration.states import attr_word, constants_of, plain_state, row_kernel
 from fusion.runtime.tensorflow.dtypes import FLOATS
 
 _DTYPE_COUNT = len(FLOATS)

@@ -25,10 +25,10 @@ from fusion.ops.stores.cpu_kernels.lookup import count_latency, enter, leave
 from fusion.ops.stores.cpu_kernels.store import find_store, find_table
 from fusion.ops.tables.cpu.inputs import element_count
 from fusion.runtime.native import op
-from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, c_memset, call_at, store
 from fusion.runtime.native.pointers import as_record, as_words, stack_words
+from fusion.runtime.native.system import now
 from fusion.runtime.tensorflow.c_api import tf_delete_tensor, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads.jobs import count_helpers

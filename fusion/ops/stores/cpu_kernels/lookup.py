@@ -18,10 +18,10 @@ from fusion.ops.stores.cpu_kernels.table import read_rows
 from fusion.ops.tables.cpu_kernels.buckets import hash_of
 from fusion.runtime.layout import Words
 from fusion.runtime.native.atomic import atomic_add, atomic_load
-from fusion.runtime.native.clock import now
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, c_memset, store
 from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.native.system import now
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Pool
 

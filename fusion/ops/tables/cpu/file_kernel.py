@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fusion.ops.tables.cpu.pages import give_mapped
+from fusion.runtime.limits.memory import fits_into_memory
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
-from fusion.runtime.native.memory_limit import fits_into_memory
 from fusion.runtime.native.pointers import as_words
 from fusion.runtime.native.system import (
     close_file,

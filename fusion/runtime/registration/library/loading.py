@@ -1,6 +1,7 @@
 """What a library of ops does when it is loaded: it registers its ops and kernels with TensorFlow.
 
 A failure cannot be returned to the caller that loads it; a line on the standard error reports it.
+Later, where the state of a kernel lacks something, it provides what it can; see `creation`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,24 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from fusion.runtime.native.atomic import atomic_store
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcmp, call_at, store_as
+from fusion.runtime.native.memory import c_memcmp, call_at, load, store_as
 from fusion.runtime.native.pointers import as_record, stack_record, stack_words
 from fusion.runtime.native.text import Message, append_literal, begin, byte, literal
-from fusion.runtime.native.wire import varint
-from fusion.runtime.registration.library.access import find_function
-from fusion.runtime.registration.library.record import LibraryRecord
+from fusion.runtime.registration.creation import (
+    CONSTANTS,
+    FIRST_ROW_KERNEL,
+    POOL,
+    Creation,
+    KernelsRecord,
+)
+from fusion.runtime.registration.library.access import find_accesses, find_function
+from fusion.runtime.registration.library.record import AccessEntry, LibraryRecord
 from fusion.runtime.registration.native_registry import register_all
+from fusion.runtime.registration.refusal import UNIMPLEMENTED, refuse
 from fusion.runtime.registration.registry import OpRecord, Registry
+from fusion.runtime.registration.unknown_attrs import varint
 from fusion.runtime.tensorflow.c_api import tf_delete_buffer
 from fusion.runtime.tensorflow.layout import Buffer
 from fusion.runtime.threads import native_start
@@ -154,3 +164,25 @@ def _is_named(content: int, size: int, name: int) -> bool:
         if byte(name + k) == 0 or byte(name + k) != byte(content + start + k):
             return False
     return byte(name + length) == 0
+
+
+def provide(creation: Creation) -> None:
+    """Provides what can be: the threads, and the functions of TensorFlow that share variables.
+
+    A kernel that the library was built without cannot be made.
+    """
+    record = creation.record
+    for k in range(creation.missing_count):
+        what = creation.missing[k]
+        if what == POOL:
+            native_start.start(record.pool, native_start.thread_count(int64(0)))
+        elif what == CONSTANTS:
+            entries, count = KernelsRecord.accesses, KernelsRecord.access_count
+            find_accesses(as_record(AccessEntry, load(record, entries)), load(record, count))
+            atomic_store(record, KernelsRecord.constants, record.pending)
+        elif what >= FIRST_ROW_KERNEL:
+            text = "the library of ops was built without row kernel %lld, which this node needs"
+            refuse(creation, UNIMPLEMENTED, text, what - FIRST_ROW_KERNEL)
+        else:
+            text = "the library of ops was built without the kernel for the dtypes of this node"
+            refuse(creation, UNIMPLEMENTED, text)

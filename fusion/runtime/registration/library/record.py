@@ -1,4 +1,4 @@
-"""What a library of ops consists of, beside code; `native_loading` reads it where one is loaded."""
+"""What a library of ops consists of, beside code; `loading` reads it where one is loaded."""
 
 from __future__ import annotations
 

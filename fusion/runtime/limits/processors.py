@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import types
 
-from fusion.runtime.native.control_groups import (
+from fusion.runtime.limits.control_groups import (
     NO_LIMIT,
     NUMBER_WORDS,
     behind,

@@ -1,4 +1,4 @@
-"""`fuse_saved_model`: a SavedModel in, the same model with fused lookups out."""
+"""`fuse_saved_model`: a SavedModel or a frozen graph in, the same with fused lookups out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,11 @@ from fusion.passes.graph.calls import reached_functions
 from fusion.passes.lower_lookups import remaining_fused_ops
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.targets import Target
-from fusion.saved_model.errors import CannotRun, ModelError, VerificationError, graph_errors
+from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.model.fingerprint import compute_fingerprint
 from fusion.saved_model.model.frozen import write_loadable
-from fusion.saved_model.model.meta_graph import (
-    apply_pass,
-    lookup_pass,
-    release_of,
-    used_ops,
-)
+from fusion.saved_model.model.meta_graph import apply_pass, lookup_pass, release_of, used_ops
 from fusion.saved_model.model.source import (
     FINGERPRINT_FILE,
     MANIFEST_FILE,
@@ -39,9 +34,9 @@ from fusion.saved_model.model.staging import (
     staged_files,
     write_file,
 )
-from fusion.saved_model.rewriting.manifest import manifest
-from fusion.saved_model.rewriting.networks import Reported
-from fusion.saved_model.rewriting.rewrite_options import (
+from fusion.saved_model.rewriting.graphs import Reported
+from fusion.saved_model.rewriting.manifest import FUSED_RUNTIMES, Runtimes, manifest
+from fusion.saved_model.rewriting.options import (
     MIN_TABLE_BYTES,
     TABLE_PLACES,
     CopyObserver,
@@ -49,26 +44,17 @@ from fusion.saved_model.rewriting.rewrite_options import (
     RewriteOptions,
     Step,
 )
-from fusion.saved_model.rewriting.runtimes import FUSED_RUNTIMES, Runtimes
 from fusion.saved_model.rewriting.stored_tables import store_tables
+from fusion.saved_model.rewriting.verification import tolerance_of, verify_models
 from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle
-from fusion.saved_model.verify import (
-    DEFAULT_BATCH_SIZE,
-    DEFAULT_TIMEOUT,
-    Verification,
-    compare_models,
-)
+from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
 _DEFAULTS, _NOBODY = RewriteOptions(), Observer()
-
-ROUNDING = 1e-5
-"""What the elements of an output may differ by, as a share of its largest, where lookups round, or
-where these are equal to the bit and TensorFlow orders the arithmetic behind them otherwise."""
 
 
 @dataclass(frozen=True)
@@ -433,52 +419,3 @@ def _build(
 
 def _has_fused_ops(source: SourceModel, proto: saved_model_pb2.SavedModel) -> bool:
     return bool(_custom_ops(source.proto) or _custom_ops(proto))
-
-
-def tolerance_of(report: FusionReport, *, has_fused_ops: bool) -> float:
-    """Returns the tolerance of the comparison: 0 if both models give the same bits.
-
-    Args:
-        report: what was done.
-        has_fused_ops: whether one of the models has fused ops.
-    """
-    fused = [c for c in report.lookups if c.fused]
-    rounds = any(not c.spec.is_exact if c.spec is not None else c.fused_before for c in fused)
-    has_products = any(c.spec is not None and c.spec.is_product for c in fused)
-    return ROUNDING if (has_fused_ops and rounds) or has_products else 0.0
-
-
-def verify_models(
-    source: Path, staging: Path, tolerance: float, options: RewriteOptions
-) -> Verification:
-    """Compares a source with what was made of it, see `compare_models`.
-
-    Raises:
-        VerificationError: they differ, or cannot be compared.
-    """
-    try:
-        verification = compare_models(
-            source,
-            staging,
-            timeout=options.timeout,
-            scratch=staging.parent,
-            tolerance=tolerance,
-            inputs=options.inputs,
-            batch_size=options.batch_size,
-            rounding=ROUNDING,
-        )
-    except ModelError as error:
-        # The staged folder's path means nothing to the user, and is gone when this is read.
-        message = str(error).replace(str(staging), "the rewritten model")
-        message = message.replace(str(staging.parent / "source"), "the source")
-        if isinstance(error, CannotRun) and error.model == source:
-            message += "; so nothing can be compared, --no-verify (verify=False) does without"
-        raise VerificationError(f"nothing written: {message}") from error
-    summary = verification.summary()
-    if verification.differences:
-        raise VerificationError(f"verification failed, nothing written: {summary}")
-    if verification.unverified:
-        raise VerificationError(
-            f"nothing written: {summary}; --no-verify (verify=False) does without"
-        )
-    return verification

@@ -5,7 +5,7 @@ This module is imported only when something is compiled.
 
 from __future__ import annotations
 
-from fusion.runtime.native.control_groups import (
+from fusion.runtime.limits.control_groups import (
     NUMBER_WORDS,
     PATH_WORDS,
     behind,

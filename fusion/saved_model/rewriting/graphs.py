@@ -1,4 +1,4 @@
-"""The graphs of a reported SavedModel before and after a rewrite, as networkx has them."""
+"""The graphs of a reported model before and after a rewrite, also as networkx has them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from pathlib import Path
 
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.passes.report.report import FusionReport, Networks, NetworkSource, RewrittenGraph
+from fusion.passes.graph.view import GraphView
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    Networks,
+    NetworkSource,
+    RewrittenGraph,
+)
 from fusion.passes.targets import Target
 from fusion.saved_model.errors import graph_errors
 from fusion.saved_model.model.meta_graph import lookup_pass
@@ -71,3 +78,23 @@ def _rewritten(
     lookups = lookup_pass(meta, model.target, model.runtime)
     graph = lookups.rewritten(meta.graph_def)
     return graph if written is None else replace(graph, after=lookups.views(written.graph_def))
+
+
+def column_views(path: str | os.PathLike[str], column: ColumnReport) -> tuple[GraphView, GraphView]:
+    """Returns the main graph or the function that `column` is in, before and after a rewrite.
+
+    Args:
+        path: the directory of a SavedModel.
+        column: a column of its report.
+
+    Raises:
+        ModelError: `path` cannot be read.
+        ValueError: the model has no such column.
+    """
+    for meta in read_saved_model(path).meta_graphs:
+        lookups = lookup_pass(meta)
+        before = lookups.views(meta.graph_def).get(column.function)
+        if before is not None and column.anchor in before.nodes:
+            rewritten = lookups.apply(meta.graph_def).graph_def
+            return before, lookups.views(rewritten)[column.function]
+    raise ValueError(f"{path} has no column at {column.anchor!r} in {column.function!r}")

@@ -1,0 +1,1 @@
+"""How much memory and how many processors the process may use, in compiled code."""
