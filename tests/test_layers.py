@@ -129,6 +129,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "shape_functions",
             "shapes",
             "view",
+            "values",
         ),
         "idioms",
         *("networks", "inferred_shapes"),
@@ -138,6 +139,20 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("equal_tensors", "symbolic_shapes", "rearrangements", "index_grids", "expressions"),
         "value_ranges",
         *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
+    ),
+    "fusion.passes.recognise": (
+        *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
+        *("parts", "lookup_match", "forward_only", "lookup", "updates"),
+    ),
+    "fusion.passes.recognise.stock": (
+        *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),
+        *("reduction", "grappler_forms", "table", "products", "entries", "prune", "id_source"),
+        *("output", "one_id_per_row", "gathers", "masks", "quotients", "rows"),
+        *("axis_sums", "padded_sums", "ragged_sums"),
+    ),
+    "fusion.passes.recognise.updates": (
+        *("division", "ids", "slices", "expressions", "writes", "components", "program"),
+        "table_update",
     ),
     "fusion.passes.plan": (
         "plan",

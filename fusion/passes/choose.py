@@ -19,7 +19,7 @@ from fusion.passes.plan.plan import Group, Plan
 from fusion.passes.plan.planner import are_awaited, are_ordered, fused_plans
 from fusion.passes.plan.stacks import TOO_FEW, stock_plans
 from fusion.passes.plan.training_step import NO_STEP, TrainingStep
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.schema.op_history import NEWEST, Release
 

@@ -16,8 +16,9 @@ from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import Refusals, refuse_unsafe
 from fusion.passes.plan.training_step import TrainingStep
-from fusion.passes.recognise.backward.forward_only import match_forward
-from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
+from fusion.passes.recognise.forward_only import match_forward
+from fusion.passes.recognise.lookup import outermost, recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns

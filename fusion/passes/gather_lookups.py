@@ -19,7 +19,8 @@ from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_rep
 from fusion.passes.plan.forms import can_split
 from fusion.passes.plan.plan import Lowering, Plan, plan_each
 from fusion.passes.plan.safety import refuse_unsafe
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.report.report import FusionReport, FusionResult
 from fusion.passes.ungroup import ungrouped
 from fusion.schema.names import SINGLE

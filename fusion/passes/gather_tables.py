@@ -21,6 +21,7 @@ from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import BRANCH_OPS, Tensor
+from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import count_nodes
 from fusion.passes.plan.forms import placement
@@ -119,7 +120,7 @@ def _source(view: GraphView, read: str) -> Tensor:
 
 def _is_movable(view: GraphView, gather: str, read: str) -> bool:
     """Whether a node gathers rows of what is read, and could from the variable."""
-    if view.op(gather) != "GatherV2" or not is_row_gather(view, gather):
+    if view.op(gather) != "GatherV2" or not is_row_gather(Node(view, gather)):
         return False
     table, ids, axis = view.inputs(gather)
     if any(view.resolve(tensor) == Tensor(read) for tensor in (ids, axis)):

@@ -18,7 +18,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Group, Lowering, Plan
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe

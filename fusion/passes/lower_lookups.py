@@ -17,7 +17,8 @@ from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_rep
 from fusion.passes.plan.forms import can_stack, is_bare, reads_whole
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
-from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import LAYER_ANCHORS, recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.products import PRODUCTS
 from fusion.passes.report.fused_before import (

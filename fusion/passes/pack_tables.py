@@ -24,6 +24,7 @@ from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor, Use
+from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.schema.attributes import ID_TYPES, PACKED_ATTR
 from fusion.schema.columns import Column
@@ -185,7 +186,7 @@ class TablePacker:
             return "its value is returned"
         if op in _PLAIN_USES or (op == "AssignVariableOp" and not self._is_run(view, name)):
             return None
-        if op in ("GatherV2", "Gather") and position == 0 and is_row_gather(view, name):
+        if op in ("GatherV2", "Gather") and position == 0 and is_row_gather(Node(view, name)):
             return _gather_refusal(view, name)
         if op == SINGLE and position == 0:
             return _column_refusal(view, name, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from fusion.passes.analysis.expressions import Call, Expression, call, expression
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from tests.graph_text import parse_graph
 
@@ -20,6 +21,11 @@ PRELUDE = """
 %flat = const(int32[1]:[-1])
 %five = const(int32[1]:[5])
 """
+
+
+def expression_of(text: str) -> tuple[Expression, tuple[str, ...]] | None:
+    view = GraphView.of_graph(parse_graph(PRELUDE + text))
+    return expression(Value(view, Tensor("y")), {Value(view, Tensor("x")): "id"})
 
 
 @pytest.mark.parametrize(
@@ -43,16 +49,13 @@ PRELUDE = """
     ],
 )
 def test_expressions(text: str, expected: Expression | None) -> None:
-    view = GraphView.of_graph(parse_graph(PRELUDE + text))
-    found = expression(view, Tensor("y"), {Tensor("x"): "id"})
+    found = expression_of(text)
     assert (None if found is None else found[0]) == expected
 
 
 def test_the_nodes_of_an_expression_are_named() -> None:
     text = "%a = FloorDiv(x, two) {T=int64}\n%b = Identity(a) {T=int64}\n%y = Sub(b, two) {T=int64}"
-    found = expression(
-        GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y"), {Tensor("x"): "id"}
-    )
+    found = expression_of(text)
     assert found is not None
     assert set(found[1]) == {"y", "b", "a"}
 

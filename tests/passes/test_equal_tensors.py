@@ -6,6 +6,7 @@ import pytest
 
 from fusion.passes.analysis.equal_tensors import are_equal, is_among
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from tests.graph_text import parse_graph
 
@@ -57,15 +58,16 @@ PRELUDE = """
 )
 def test_equal_nodes(lines: str, is_equal: bool) -> None:
     view = GraphView.of_graph(parse_graph(PRELUDE + lines))
-    assert are_equal(view, Tensor("a"), Tensor("b")) is is_equal
-    assert is_among(view, Tensor("b"), {Tensor("one"), Tensor("a")}) is is_equal
+    others = {Value(view, Tensor("one")), Value(view, Tensor("a"))}
+    assert are_equal(Value(view, Tensor("a")), Value(view, Tensor("b"))) is is_equal
+    assert is_among(Value(view, Tensor("b")), others) is is_equal
 
 
 def test_another_output() -> None:
     lines = "%a = Split(axis, x) {T=int64 num_split=2}\n%b = Split(axis, x) {T=int64 num_split=2}"
     view = GraphView.of_graph(parse_graph(PRELUDE + lines))
-    assert are_equal(view, Tensor("a", 1), Tensor("b", 1))
-    assert not are_equal(view, Tensor("a", 1), Tensor("b", 0))
+    assert are_equal(Value(view, Tensor("a", 1)), Value(view, Tensor("b", 1)))
+    assert not are_equal(Value(view, Tensor("a", 1)), Value(view, Tensor("b", 0)))
 
 
 @pytest.mark.parametrize(("length", "is_equal"), [(20, True), (200, False)])
@@ -75,4 +77,6 @@ def test_long_chains(length: int, is_equal: bool) -> None:
         f"%{n}{k + 1} = FloorMod({n}{k}, {n}{k}) {{T=int64}}" for k in range(length) for n in "ab"
     ]
     view = GraphView.of_graph(parse_graph(PRELUDE + "\n".join(lines)))
-    assert are_equal(view, Tensor(f"a{length}"), Tensor(f"b{length}")) is is_equal
+    assert (
+        are_equal(Value(view, Tensor(f"a{length}")), Value(view, Tensor(f"b{length}"))) is is_equal
+    )

@@ -7,6 +7,7 @@ import pytest
 from fusion.passes.analysis.index_grids import Grid, columns, grid
 from fusion.passes.analysis.symbolic_shapes import Dim, Item
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from tests.graph_text import parse_graph
 
@@ -31,6 +32,10 @@ PRELUDE = """
 %column = ExpandDims(batch, one) {T=int32 Tdim=int32}
 """
 B = Item(Tensor("n"), 0)
+
+
+def result(text: str) -> Value:
+    return Value(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y"))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ B = Item(Tensor("n"), 0)
     ],
 )
 def test_grids(text: str, expected: Grid | None) -> None:
-    assert grid(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y")) == expected
+    assert grid(result(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,5 +109,5 @@ def test_grids(text: str, expected: Grid | None) -> None:
     ],
 )
 def test_columns(text: str, expected: int | None) -> None:
-    found = columns(GraphView.of_graph(parse_graph(PRELUDE + text)), Tensor("y"))
+    found = columns(result(text))
     assert (None if found is None else len(found)) == expected

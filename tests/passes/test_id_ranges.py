@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fusion.passes.analysis.value_ranges import Range, is_in_row_order, range_of
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 
 v1 = tf.compat.v1
@@ -77,7 +78,7 @@ RANGES: dict[str, tuple[Callable[[], Any], Range]] = {
 @pytest.mark.parametrize("name", RANGES)
 def test_bounds_are_proven_or_unknown(name: str) -> None:
     build, expected = RANGES[name]
-    assert range_of(*view_of(build)) == expected
+    assert range_of(Value(*view_of(build))) == expected
 
 
 def parsed(index: int) -> tf.Tensor:
@@ -111,4 +112,4 @@ ORDERED: dict[str, tuple[Callable[[], Any], bool]] = {
 @pytest.mark.parametrize("name", ORDERED)
 def test_order_is_proven_or_unknown(name: str) -> None:
     build, expected = ORDERED[name]
-    assert is_in_row_order(*view_of(build)) == expected
+    assert is_in_row_order(Value(*view_of(build))) == expected

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.parts import Parts
 from fusion.passes.report.picture import (

@@ -11,6 +11,7 @@ import tensorflow as tf
 from fusion.passes.analysis.rearrangements import rearranged, rearranged_input, reshaped_input
 from fusion.passes.analysis.symbolic_shapes import ShapeMath
 from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 
 v1 = tf.compat.v1
@@ -54,7 +55,7 @@ def test_of_random_slices_those_are_known_that_leave_nothing_out() -> None:
         except ValueError:
             continue  # out of range, which a graph may still say
         view = view_of(graph)
-        claimed = rearranged(ShapeMath(view), "slice", 0, tuple(shape))
+        claimed = rearranged(ShapeMath(), Node(view, "slice"), 0, tuple(shape))
         found = np.asarray(raw.StridedSlice(input=tf.constant(values), **how))
         is_whole = found.size == values.size and np.array_equal(found.ravel(), values.ravel())
         if claimed is None:
@@ -76,13 +77,14 @@ def test_axes_are_counted_from_both_ends(axis: int) -> None:
         raw.Unpack(value=given, num=1, axis=axis, name="unstack")
         tf.expand_dims(given, axis, name="expand")
     view = view_of(graph)
-    shapes = ShapeMath(view)
+    shapes = ShapeMath()
     for name, size in {"gather": 2, "split": 3, "unstack": 2, "expand": 4}.items():
-        given_at = view.inputs(name).index(rearranged_input(view, name))
-        shape = rearranged(shapes, name, given_at, (1, 1, 1))
+        node = Node(view, name)
+        given_at = node.inputs.index(rearranged_input(node))
+        shape = rearranged(shapes, node, given_at, (1, 1, 1))
         assert shape == (1,) * size, name
         other = {"gather": 1, "split": 0, "expand": 1}.get(name)
-        assert other is None or rearranged(shapes, name, other, (1, 1, 1)) is None
+        assert other is None or rearranged(shapes, node, other, (1, 1, 1)) is None
 
 
 def test_what_undoes_a_slice_has_all_that_is_brought_to_it() -> None:
@@ -95,10 +97,10 @@ def test_what_undoes_a_slice_has_all_that_is_brought_to_it() -> None:
         tf.stack([top], 1, name="stacked")
         tf.stack([top, top], 1, name="both")
     view = view_of(graph)
-    (whole,), (part,) = view.inputs("whole"), view.inputs("part")
-    assert view.op(whole.node) == view.op(part.node) == "StridedSliceGrad"
-    assert [reshaped_input(view, name) for name in (part.node, "both")] == [None, None]
-    for name in (whole.node, "stacked"):
-        inner = reshaped_input(view, name)
+    whole, part = (Node(view, name).input(0).producer for name in ("whole", "part"))
+    assert whole.op == part.op == "StridedSliceGrad"
+    assert [reshaped_input(node) for node in (part, Node(view, "both"))] == [None, None]
+    for node in (whole, Node(view, "stacked")):
+        inner = reshaped_input(node)
         assert inner is not None
-        assert view.resolve(inner).node == "top"
+        assert inner.producer.name == "top"

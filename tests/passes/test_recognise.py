@@ -12,7 +12,8 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import tensor_util
 
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import SparseIds
 from fusion.passes.recognise.stock.rows import Rows
 from tests.passes import stock_graphs as stock

@@ -6,6 +6,7 @@ import pytest
 
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, Item, Product, ShapeMath
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from tests.graph_text import parse_graph
 
@@ -23,8 +24,8 @@ PRELUDE = """
 """
 
 
-def math(line: str) -> ShapeMath:
-    return ShapeMath(GraphView.of_graph(parse_graph(PRELUDE + line)))
+def result(line: str) -> Value:
+    return Value(GraphView.of_graph(parse_graph(PRELUDE + line)), RESULT)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def math(line: str) -> ShapeMath:
     ],
 )
 def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
-    assert math(line).vector(Tensor("y")) == expected
+    assert ShapeMath().vector(result(line)) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_vector(line: str, expected: tuple[Element, ...] | None) -> None:
     ],
 )
 def test_scalar(line: str, expected: Element | None) -> None:
-    assert math(line).scalar(Tensor("y")) == expected
+    assert ShapeMath().scalar(result(line)) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,12 +117,11 @@ def test_shapes_of_numbers_that_are_vectors(
 ) -> None:
     """TensorFlow refuses them when they run; nobody is to stumble over them before."""
     more = "%five = const(int32[]:5)\n%ids = Placeholder() {dtype=int32 shape=[-1]}\n"
-    view = GraphView.of_graph(parse_graph(PRELUDE + more + line))
-    assert view.shape(RESULT) == expected
+    assert result(more + line).shape == expected
 
 
 def test_what_the_caller_knows_wins() -> None:
-    view = GraphView.of_graph(parse_graph(PRELUDE + "%y = Shape(u) {T=int64 out_type=int32}"))
+    shape = result("%y = Shape(u) {T=int64 out_type=int32}")
     batch = Item(SHAPE, 0)
-    assert ShapeMath(view, {Tensor("u"): (batch, 8)}).vector(Tensor("y")) == (batch, 8)
-    assert ShapeMath(view, {Tensor("x"): (batch, 8)}).vector(Tensor("y")) is None
+    assert ShapeMath({Tensor("u"): (batch, 8)}).vector(shape) == (batch, 8)
+    assert ShapeMath({Tensor("x"): (batch, 8)}).vector(shape) is None

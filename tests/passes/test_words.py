@@ -8,6 +8,7 @@ import pytest
 
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused import fused_op
 from fusion.passes.recognise.lookup import recognise_all
@@ -105,12 +106,13 @@ def test_what_not_every_lookup_has(case: stock.Case, said: str) -> None:
     ],
 )
 def test_sources(dense: DenseIds | None, said: str) -> None:
+    view = GraphView.of_graph(stock.build(stock.Case()))
     entries = Entries(
         stage=Stage.IDS,
         nodes=(),
-        ids=Tensor("ids"),
+        ids=Value(view, Tensor("ids")),
         indices=None,
-        rows=Tensor("rows"),
+        rows=Value(view, Tensor("rows")),
         weights=None,
         count=None,
         dtype=9,

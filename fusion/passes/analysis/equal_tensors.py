@@ -8,46 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 
 #: So many pairs of nodes are compared at most.
 _MAX_PAIRS = 64
 _MERGES = frozenset({"Merge", "RefMerge"})
 
 
-def is_among(view: GraphView, tensor: Tensor, others: Collection[Tensor]) -> bool:
+def is_among(value: Value, others: Collection[Value]) -> bool:
     """Whether a tensor is known to be equal to one of the others."""
-    return tensor in others or any(are_equal(view, tensor, other) for other in others)
+    return value in others or any(are_equal(value, other) for other in others)
 
 
-def are_equal(view: GraphView, one: Tensor, other: Tensor) -> bool:
+def are_equal(one: Value, other: Value) -> bool:
     """Whether two tensors are known to be equal, in shape, dtype and numbers."""
-    stack, compared = [(one, other)], set[tuple[str, str]]()
+    stack, compared = [(one, other)], set[tuple[Node, Node]]()
     while stack:
-        a, b = map(view.resolve, stack.pop())
-        if a == b or (a.index == b.index and (a.node, b.node) in compared):
+        a, b = (value.resolved for value in stack.pop())
+        pair = a.producer, b.producer
+        if a == b or (a.index == b.index and pair in compared):
             continue
-        if a.index != b.index or len(compared) == _MAX_PAIRS or not _do_same(view, a.node, b.node):
+        if a.index != b.index or len(compared) == _MAX_PAIRS or not _do_same(*pair):
             return False
-        compared.add((a.node, b.node))
-        stack += zip(view.inputs(a.node), view.inputs(b.node), strict=True)
+        compared.add(pair)
+        stack += zip(pair[0].inputs, pair[1].inputs, strict=True)
     return True
 
 
-def _do_same(view: GraphView, one: str, other: str) -> bool:
+def _do_same(one: Node, other: Node) -> bool:
     """Whether two nodes make the same of their inputs, whenever they run."""
-    op = view.op(one)
-    if op != view.op(other) or op in _MERGES or len(view.inputs(one)) != len(view.inputs(other)):
+    op, count = one.op, one.input_count
+    if op != other.op or op in _MERGES or count != other.input_count:
         return False
-    if view.signatures.is_stateful(op) or view.controls(one) or view.controls(other):
+    if one.view.signatures.is_stateful(op) or one.controls or other.controls:
         return False
     # What has no inputs is something else each time, but for constants.
-    is_fixed = op == "Const" or bool(view.inputs(one))
-    return is_fixed and _have_same_attrs(view, one, other)
+    return (op == "Const" or count > 0) and _have_same_attrs(one, other)
 
 
-def _have_same_attrs(view: GraphView, one: str, other: str) -> bool:
-    a, b = (view.nodes[name].attr for name in (one, other))
+def _have_same_attrs(one: Node, other: Node) -> bool:
+    a, b = (node.view.nodes[node.name].attr for node in (one, other))
     keys, others = ({key for key in attrs if not key.startswith("_")} for attrs in (a, b))
     return keys == others and all(a[key] == b[key] for key in keys)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from fusion.passes.analysis.symbolic_shapes import is_flat_already
 from fusion.passes.graph.idioms import is_integer_cast
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Value
 
 _COMMUTATIVE = frozenset({"add", "mul", "max"})
 _NAMES = {
@@ -57,15 +56,15 @@ def call(name: str, *operands: Expression) -> Expression:
 
 
 def expression(
-    view: GraphView, tensor: Tensor, variables: dict[Tensor, str]
+    value: Value, variables: dict[Value, str]
 ) -> tuple[Expression, tuple[str, ...]] | None:
     """Returns what an integer tensor is, elementwise, in terms of `variables`, and its nodes.
 
     None when it is made of anything else.
     """
-    reader = _Reader(view, variables)
-    value = reader.read(tensor, _DEEPEST)
-    return None if value is None else (value, tuple(reader.nodes))
+    reader = _Reader(variables)
+    found = reader.read(value, _DEEPEST)
+    return None if found is None else (found, tuple(reader.nodes))
 
 
 @dataclass(frozen=True)
@@ -77,38 +76,34 @@ class _Reader:
         known: what was read.
     """
 
-    view: GraphView
-    variables: dict[Tensor, str]
+    variables: dict[Value, str]
     nodes: dict[str, None] = field(default_factory=dict)
-    known: dict[Tensor, Expression | None] = field(default_factory=dict)
+    known: dict[Value, Expression | None] = field(default_factory=dict)
 
-    def read(self, tensor: Tensor, depth: int) -> Expression | None:
+    def read(self, value: Value, depth: int) -> Expression | None:
         """Returns the expression of one tensor."""
-        passed = self.view.aliases(tensor)
-        tensor = self.view.resolve(tensor)
-        if tensor not in self.known:
-            self.known[tensor] = self._read(tensor, depth)
+        passed, value = value.aliases, value.resolved
+        if value not in self.known:
+            self.known[value] = self._read(value, depth)
         self.nodes.update(dict.fromkeys(passed))
-        return self.known[tensor]
+        return self.known[value]
 
-    def _read(self, tensor: Tensor, depth: int) -> Expression | None:
-        view, name = self.view, tensor.node
-        if tensor in self.variables:
-            return self.variables[tensor]
-        value = view.constant(tensor)
-        if value is not None:
-            return int(value) if value.ndim == 0 and value.dtype.kind == "i" else None
-        op, inputs = view.op(name), view.inputs(name)
-        if not depth or view.controls(name):
+    def _read(self, value: Value, depth: int) -> Expression | None:
+        if value in self.variables:
+            return self.variables[value]
+        constant, node = value.constant, value.producer
+        if constant is not None:
+            return int(constant) if constant.ndim == 0 and constant.dtype.kind == "i" else None
+        if not depth or node.controls:
             return None
-        self.nodes[name] = None
-        if is_integer_cast(view, name) or is_flat_already(view, name):
-            return self.read(inputs[0], depth - 1)
-        if op not in _NAMES:
+        self.nodes[node.name] = None
+        if is_integer_cast(node) or is_flat_already(node):
+            return self.read(node.input(0), depth - 1)
+        if node.op not in _NAMES:
             return None
-        operands = [self.read(tensor, depth - 1) for tensor in inputs]
+        operands = [self.read(operand, depth - 1) for operand in node.inputs]
         known = [operand for operand in operands if operand is not None]
-        return call(_NAMES[op], *known) if len(known) == len(operands) else None
+        return call(_NAMES[node.op], *known) if len(known) == len(operands) else None
 
 
 def _fold(name: str, left: int, right: int) -> int | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fusion.passes.analysis.symbolic_shapes import Element, ShapeMath, Vector, product
 from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Value
 
 _DEEPEST = 24
 
@@ -39,108 +39,95 @@ class Grid:
     nodes: tuple[str, ...] = field(default=(), compare=False)
 
 
-def grid(view: GraphView, tensor: Tensor) -> Grid | None:
+def grid(value: Value) -> Grid | None:
     """Returns the grid that a tensor of integers is, or None."""
-    return _Evaluator(ShapeMath(view)).grid(tensor, _DEEPEST)
+    return _Evaluator(ShapeMath()).grid(value, _DEEPEST)
 
 
-def columns(view: GraphView, tensor: Tensor) -> tuple[Grid, ...] | None:
+def columns(value: Value) -> tuple[Grid, ...] | None:
     """Returns the columns of a [n, k] matrix of integers, each a grid of one axis; or None."""
-    math = ShapeMath(view)
-    passed: tuple[str, ...] = ()
-    tensor, casts = pass_casts(view, tensor)
-    passed += casts
-    by_row = False
-    if view.op(tensor.node) == "Transpose":
-        inner, order = view.inputs(tensor.node)
-        if math.vector(order) != (1, 0):
+    value, passed = pass_casts(value)
+    node, by_row = value.producer, False
+    if node.op == "Transpose":
+        inner, order = node.inputs
+        if ShapeMath().vector(order) != (1, 0):
             return None
-        passed += (tensor.node,)
-        tensor, casts = pass_casts(view, inner)
-        passed += casts
-        by_row = True
-    value = view.constant(tensor)
-    if value is not None and value.ndim == 2 and not by_row:
-        parts = [_counted(column) for column in value.T]
+        value, casts = pass_casts(inner)
+        passed += (node.name, *casts)
+        node, by_row = value.producer, True
+    constant = value.constant
+    if constant is not None and constant.ndim == 2 and not by_row:
+        parts = [_counted(column) for column in constant.T]
         counted = [part for part in parts if part is not None]
         return tuple(counted) if len(counted) == len(parts) else None
-    if view.op(tensor.node) != "Pack" or view.int_attr(tensor.node, "axis") not in (
-        (0, -2) if by_row else (1, -1)
-    ):
+    if node.op != "Pack" or node.int_attr("axis") not in ((0, -2) if by_row else (1, -1)):
         return None
-    grids = [grid(view, operand) for operand in view.inputs(tensor.node)]
+    grids = [grid(operand) for operand in node.inputs]
     known = [grid for grid in grids if grid is not None and len(grid.axes) == 1]
     if len(known) != len(grids):
         return None
-    return tuple(replace(column, nodes=(*passed, tensor.node, *column.nodes)) for column in known)
+    return tuple(replace(column, nodes=(*passed, node.name, *column.nodes)) for column in known)
 
 
 @dataclass(frozen=True)
 class _Evaluator:
     math: ShapeMath
-    known: dict[Tensor, Grid | None] = field(default_factory=dict)
+    known: dict[Value, Grid | None] = field(default_factory=dict)
 
-    def grid(self, tensor: Tensor, depth: int) -> Grid | None:
+    def grid(self, value: Value, depth: int) -> Grid | None:
         """Returns the grid that a tensor is, evaluated once."""
-        if tensor not in self.known:
-            self.known[tensor] = self._grid(tensor, depth)
-        return self.known[tensor]
+        if value not in self.known:
+            self.known[value] = self._grid(value, depth)
+        return self.known[value]
 
-    def _grid(self, tensor: Tensor, depth: int) -> Grid | None:
-        view = self.math.view
-        tensor, passed = pass_casts(view, tensor)
-        if not depth or view.controls(tensor.node):
+    def _grid(self, value: Value, depth: int) -> Grid | None:
+        value, passed = pass_casts(value)
+        node = value.producer
+        if not depth or node.controls:
             return None
-        result = self._evaluated(tensor, depth)
-        if result is None or (result.base is not None and any(map(self._is_cast, passed))):
+        result = self._evaluated(value, depth)
+        casts = (name for name in passed if value.view.op(name) == "Cast")
+        if result is None or (result.base is not None and any(casts)):
             return None
-        own = () if view.op(tensor.node) == "Const" or result.base == tensor else (tensor.node,)
+        own = () if node.op == "Const" or result.base == value.tensor else (node.name,)
         return replace(result, nodes=(*passed, *own, *result.nodes))
 
-    def _is_cast(self, name: str) -> bool:
-        return self.math.view.op(name) == "Cast"
+    def _evaluated(self, value: Value, depth: int) -> Grid | None:
+        node = value.producer
+        rules = {
+            "ExpandDims": self._expanded,
+            "Tile": self._tiled,
+            "Reshape": self._flattened,
+            "Mul": self._scaled,
+            "Add": self._added,
+            "AddV2": self._added,
+            "BroadcastTo": self._broadcast,
+        }
+        if node.op == "Const":
+            return _constant(value)
+        if node.op == "Range":
+            return self._range(node.inputs)
+        return rules[node.op](node.inputs, depth) if node.op in rules else self._base(value)
 
-    def _evaluated(self, tensor: Tensor, depth: int) -> Grid | None:
-        view = self.math.view
-        op, inputs = view.op(tensor.node), view.inputs(tensor.node)
-        if op == "Const":
-            return _constant(view, tensor)
-        if op == "Range":
-            return self._range(inputs)
-        if op == "ExpandDims":
-            return self._expanded(inputs, depth)
-        if op == "Tile":
-            return self._tiled(inputs, depth)
-        if op == "Reshape":
-            return self._flattened(inputs, depth)
-        if op == "Mul":
-            return self._scaled(inputs, depth)
-        if op in ("Add", "AddV2"):
-            return self._added(inputs, depth)
-        if op == "BroadcastTo":
-            return self._broadcast(inputs, depth)
-        return self._base(tensor)
-
-    def _base(self, tensor: Tensor) -> Grid | None:
+    def _base(self, value: Value) -> Grid | None:
         """A tensor that is computed otherwise: its elements, by its shape."""
-        shape = self.math.shape_of(tensor)
+        shape = self.math.shape_of(value)
         if shape is None:
             return None
         axes = tuple(_loops((size,)) for size in shape)
-        return Grid(axes, tuple((0,) * len(axis) for axis in axes), base=tensor)
+        return Grid(axes, tuple((0,) * len(axis) for axis in axes), base=value.tensor)
 
-    def _range(self, inputs: tuple[Tensor, ...]) -> Grid | None:
-        start, limit, delta = (self.math.scalar(tensor) for tensor in inputs)
+    def _range(self, inputs: tuple[Value, ...]) -> Grid | None:
+        start, limit, delta = (self.math.scalar(bound) for bound in inputs)
         if start != 0 or delta != 1 or limit is None:
             return None
         axis = _loops((limit,))
         return Grid((axis,), ((1,) * len(axis),))
 
-    def _expanded(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
-        inner, axis = self.grid(inputs[0], depth - 1), self.math.view.constant(inputs[1])
-        if inner is None or inner.base is not None or axis is None or axis.size != 1:
+    def _expanded(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
+        inner, index = self.grid(inputs[0], depth - 1), inputs[1].item
+        if inner is None or inner.base is not None or index is None:
             return None
-        index = int(axis.reshape(()))
         index += len(inner.axes) + 1 if index < 0 else 0
         if not 0 <= index <= len(inner.axes):
             return None
@@ -149,7 +136,7 @@ class _Evaluator:
         factors.insert(index, ())
         return Grid(tuple(axes), tuple(factors), nodes=inner.nodes)
 
-    def _tiled(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
+    def _tiled(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
         inner, counts = self.grid(inputs[0], depth - 1), self.math.vector(inputs[1])
         if inner is None or inner.base is not None or counts is None:
             return None
@@ -161,7 +148,7 @@ class _Evaluator:
         factors = tuple((*new, *old) for new, old in zip(zeros, inner.factors, strict=True))
         return Grid(axes, factors, nodes=inner.nodes)
 
-    def _flattened(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
+    def _flattened(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
         target = self.math.vector(inputs[1])
         inner = self.grid(inputs[0], depth - 1)
         if inner is None or target is None or len(target) != 1:
@@ -172,14 +159,14 @@ class _Evaluator:
         factors = tuple(factor for strides in inner.factors for factor in strides)
         return _merged(Grid((axis,), (factors,), inner.base, inner.nodes))
 
-    def _broadcast(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
+    def _broadcast(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
         """Grappler's way to add 0."""
         inner, target = self.grid(inputs[0], depth - 1), self.math.vector(inputs[1])
         if inner is None or target is None or len(inner.axes) != 1:
             return None
         return inner if target == (product(inner.axes[0]),) else None
 
-    def _scaled(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
+    def _scaled(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
         for number, other in (inputs, inputs[::-1]):
             value = self.math.scalar(number)
             inner = self.grid(other, depth - 1) if isinstance(value, int) else None
@@ -188,8 +175,8 @@ class _Evaluator:
                 return Grid(inner.axes, factors, nodes=inner.nodes)
         return None
 
-    def _added(self, inputs: tuple[Tensor, ...], depth: int) -> Grid | None:
-        left, right = (self.grid(tensor, depth - 1) for tensor in inputs)
+    def _added(self, inputs: tuple[Value, ...], depth: int) -> Grid | None:
+        left, right = (self.grid(operand, depth - 1) for operand in inputs)
         if left is None or right is None or left.axes != right.axes:
             return None
         if left.base is not None and right.base is not None:
@@ -206,8 +193,8 @@ def _loops(extents: tuple[Element, ...]) -> Vector:
     return tuple(extent for extent in extents if extent != 1)
 
 
-def _constant(view: GraphView, tensor: Tensor) -> Grid | None:
-    value = view.constant(tensor)
+def _constant(vector: Value) -> Grid | None:
+    value = vector.constant
     return None if value is None or value.ndim != 1 or value.dtype.kind != "i" else _counted(value)
 
 

@@ -7,27 +7,27 @@ known to be vectors: of others stock fails, and so do the fused ops.
 
 from __future__ import annotations
 
-from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.tensor import ALIAS_OPS
+from fusion.passes.graph.values import Value
 
 _PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
 _KEEPING = ALIAS_OPS | {"Cast", "ConcatV2"}
 """Ops whose result has the rank of all of their inputs, but for the axis."""
 
 
-def is_multiplied(view: GraphView, tensor: Tensor) -> bool:
+def is_multiplied(value: Value) -> bool:
     """Whether a product of two matrices reads a tensor, or what is joined of it and others."""
-    stack, seen = [tensor], {tensor}
+    stack, seen = [value], {value}
     while stack:
-        for use in view.tensor_uses(stack.pop()):
-            name, op = use.node, view.op(use.node)
+        for node, position, _ in stack.pop().uses:
             # Of what waits for something else, it is not known whether it runs.
-            if use.position < 0 or view.controls(name) or not view.is_live(name):
+            if position < 0 or node.controls or not node.is_live:
                 continue
-            if op in _PRODUCTS and use.position < 2:
+            if node.op in _PRODUCTS and position < 2:
                 return True
-            is_axis = op == "ConcatV2" and use.position == len(view.inputs(name)) - 1
-            if op in _KEEPING and not is_axis and Tensor(name) not in seen:
-                seen.add(Tensor(name))
-                stack.append(Tensor(name))
+            is_axis = node.op == "ConcatV2" and position == node.input_count - 1
+            result = node.output()
+            if node.op in _KEEPING and not is_axis and result not in seen:
+                seen.add(result)
+                stack.append(result)
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 
 _LONGEST = 16
 _DEEPEST = 24
@@ -54,152 +54,143 @@ Vector = tuple[Element, ...]
 
 @dataclass(frozen=True)
 class ShapeMath:
-    """Evaluates integer tensors of `view` to elements.
+    """Evaluates integer tensors of a graph to elements.
 
     Attributes:
         known: shapes that the caller has established for some tensors.
     """
 
-    view: GraphView
     known: dict[Tensor, Vector] = field(default_factory=dict)
     _vectors: dict[Tensor, Vector | None] = field(default_factory=dict)
     _scalars: dict[Tensor, Element | None] = field(default_factory=dict)
 
-    def vector(self, tensor: Tensor, depth: int = _DEEPEST) -> Vector | None:
+    def vector(self, value: Value, depth: int = _DEEPEST) -> Vector | None:
         """Returns the elements of a 1-D integer tensor, or None when its length is unknown."""
-        tensor = self._value(tensor)
-        if tensor not in self._vectors:
-            self._vectors[tensor] = self._vector(tensor, depth)
-        return self._vectors[tensor]
+        value, _ = pass_casts(value)
+        if value.tensor not in self._vectors:
+            self._vectors[value.tensor] = self._vector(value, depth)
+        return self._vectors[value.tensor]
 
-    def _vector(self, tensor: Tensor, depth: int) -> Vector | None:
-        computed = self._computed_vector(tensor, depth) if depth else None
+    def _vector(self, value: Value, depth: int) -> Vector | None:
+        computed = self._computed_vector(value, depth) if depth else None
         if computed is not None:
             return computed
-        shape = self.view.shape(tensor)
+        shape = value.shape
         if shape is None or len(shape) != 1 or shape[0] is None or shape[0] > _LONGEST:
             return None
-        return tuple(Item(tensor, i) for i in range(shape[0]))
+        return tuple(Item(value.tensor, i) for i in range(shape[0]))
 
-    def scalar(self, tensor: Tensor, depth: int = _DEEPEST) -> Element | None:
+    def scalar(self, value: Value, depth: int = _DEEPEST) -> Element | None:
         """Returns the value of a 0-D integer tensor, or None when no rule explains it."""
-        tensor = self._value(tensor)
-        if tensor not in self._scalars:
-            self._scalars[tensor] = self._scalar(tensor, depth)
-        return self._scalars[tensor]
+        value, _ = pass_casts(value)
+        if value.tensor not in self._scalars:
+            self._scalars[value.tensor] = self._scalar(value, depth)
+        return self._scalars[value.tensor]
 
-    def _scalar(self, tensor: Tensor, depth: int) -> Element | None:
+    def _scalar(self, value: Value, depth: int) -> Element | None:
         if not depth:
             return None
-        value = self.view.constant(tensor)
-        if value is not None:
-            return int(value) if value.ndim == 0 and value.dtype.kind == "i" else None
-        inputs, op = self.view.inputs(tensor.node), self.view.op(tensor.node)
+        constant = value.constant
+        if constant is not None:
+            return int(constant) if constant.ndim == 0 and constant.dtype.kind == "i" else None
+        node = value.producer
+        op = node.op
         if op == "Prod":
-            return self._product(tensor.node, depth)
-        if op == "GatherV2" and is_row_gather(self.view, tensor.node):
-            return self._element(inputs[0], self.scalar(inputs[1], depth - 1), depth)
+            return self._product(node, depth)
+        if op == "GatherV2" and is_row_gather(node):
+            return self._element(node.input(0), self.scalar(node.input(1), depth - 1), depth)
         if op == "StridedSlice":
-            picked = self._strided(tensor.node, depth)
+            picked = self._strided(node, depth)
             return picked if not isinstance(picked, tuple) else None
         if op in _MEASURES - {"Shape"}:
-            return self._measure(op, inputs[0])
+            return self._measure(op, node.input(0))
         if op in _ARITHMETIC:
-            left, right = (self.scalar(operand, depth - 1) for operand in inputs)
+            left, right = (self.scalar(operand, depth - 1) for operand in node.inputs)
             return _calculate(op, left, right)
         if op == "SelectV2":
-            holds = self._holds(inputs[0], depth - 1)
-            either = [self.scalar(operand, depth - 1) for operand in inputs[1:]]
+            test, *operands = node.inputs
+            holds = self._holds(test.producer, depth - 1)
+            either = [self.scalar(operand, depth - 1) for operand in operands]
             return None if holds is None or None in either else either[0 if holds else 1]
         return None
 
-    def _holds(self, tensor: Tensor, depth: int) -> bool | None:
+    def _holds(self, test: Node, depth: int) -> bool | None:
         """Returns what comes of a comparison of numbers, or None when it is not known."""
-        test = self.view.resolve(tensor).node
-        if not depth or self.view.op(test) != "GreaterEqual":
+        if not depth or test.op != "GreaterEqual":
             return None
-        left, right = (self.scalar(operand, depth - 1) for operand in self.view.inputs(test))
+        left, right = (self.scalar(operand, depth - 1) for operand in test.inputs)
         return left >= right if isinstance(left, int) and isinstance(right, int) else None
 
-    def _measure(self, op: str, tensor: Tensor) -> Element | None:
-        shape = self.shape_of(tensor)
+    def _measure(self, op: str, value: Value) -> Element | None:
+        shape = self.shape_of(value)
         if shape is None:
             return None
         return len(shape) if op == "Rank" else product(shape)
 
-    def shape_of(self, tensor: Tensor) -> Vector | None:
-        """Returns the elements of `tf.shape(tensor)`, or None when the rank is unknown."""
-        tensor = self.view.resolve(tensor)
-        if tensor in self.known:
-            return self.known[tensor]
-        shape = self.view.shape(tensor)
+    def shape_of(self, value: Value) -> Vector | None:
+        """Returns the elements of `tf.shape(value)`, or None when the rank is unknown."""
+        value = value.resolved
+        if value.tensor in self.known:
+            return self.known[value.tensor]
+        shape = value.shape
         if shape is None:
             return None
+        tensor = value.tensor
         return tuple(Dim(tensor, i) if size is None else size for i, size in enumerate(shape))
 
-    def derived(self, tensor: Tensor, roots: set[Tensor]) -> tuple[str, ...]:
-        """Returns the shape-computing nodes between `tensor` and the shapes of `roots`."""
+    def derived(self, value: Value, roots: set[Value]) -> tuple[str, ...]:
+        """Returns the shape-computing nodes between `value` and the shapes of `roots`."""
         depends: dict[str, bool] = {}
-        self._depends(tensor.node, roots, depends, _DEEPEST)
+        self._depends(Node(value.view, value.node), roots, depends, _DEEPEST)
         return tuple(name for name, yes in depends.items() if yes)
 
-    def _depends(self, name: str, roots: set[Tensor], depends: dict[str, bool], depth: int) -> bool:
+    def _depends(self, node: Node, roots: set[Value], depends: dict[str, bool], depth: int) -> bool:
         """Whether a node is computed from shapes of `roots`; of some it is known."""
+        view, name = node
         if name in depends:
             return depends[name]
         depends[name] = False
-        if not depth or self.view.op(name) not in _SHAPE_OPS:
+        op = node.op
+        if not depth or op not in _SHAPE_OPS:
             return False
-        inputs = self.view.inputs(name)
-        if self.view.op(name) in _MEASURES:
-            depends[name] = self.view.resolve(inputs[0]) in roots
+        if op in _MEASURES:
+            depends[name] = node.input(0).resolved in roots
         else:
-            operands = (operand.node for operand in inputs)
+            operands = (Node(view, tensor.node) for tensor in view.inputs(name))
             dependent = [self._depends(one, roots, depends, depth - 1) for one in operands]
             depends[name] = any(dependent)
         return depends[name]
 
-    def _value(self, tensor: Tensor) -> Tensor:
-        """Passes aliases and casts between integer types."""
-        return pass_casts(self.view, tensor)[0]
-
-    def _computed_vector(self, tensor: Tensor, depth: int) -> Vector | None:
-        view, name = self.view, tensor.node
-        inputs, op = view.inputs(name), view.op(name)
+    def _computed_vector(self, value: Value, depth: int) -> Vector | None:
+        node = value.producer
+        op = node.op
         if op == "Const":
-            return self._constant_vector(tensor)
+            return _constant_vector(value)
         if op == "Shape":
-            return self.shape_of(inputs[0])
-        if op == "Pack" and self.view.int_attr(name, "axis") in (0, -1):
-            parts = [self.scalar(part, depth - 1) for part in inputs]
+            return self.shape_of(node.input(0))
+        if op == "Pack" and node.int_attr("axis") in (0, -1):
+            parts = [self.scalar(part, depth - 1) for part in node.inputs]
             elements = tuple(part for part in parts if part is not None)
             return elements if len(elements) == len(parts) else None
         rules = {"ConcatV2": self._concatenated, "Fill": self._filled, "Slice": self._sliced}
         if op in rules:
-            return rules[op](inputs, depth)
+            return rules[op](node.inputs, depth)
         if op == "ExpandDims":
             # Of a number; what is expanded otherwise has more than one dimension.
-            number, axis = self.scalar(inputs[0], depth - 1), self.view.constant(inputs[1])
-            is_first = axis is not None and axis.size == 1 and int(axis.reshape(())) in (0, -1)
-            return (number,) if number is not None and is_first else None
-        if op == "GatherV2" and is_row_gather(self.view, name):
-            return self._picked(inputs, depth)
+            number = self.scalar(node.input(0), depth - 1)
+            return (number,) if number is not None and node.input(1).item in (0, -1) else None
+        if op == "GatherV2" and is_row_gather(node):
+            return self._picked(node.inputs, depth)
         if op == "StridedSlice":
-            picked = self._strided(name, depth)
+            picked = self._strided(node, depth)
             return picked if isinstance(picked, tuple) else None
-        if op == "SparseReshape" and tensor.index == 1:
-            target = self.vector(inputs[2], depth - 1)
+        if op == "SparseReshape" and value.index == 1:
+            target = self.vector(node.input(2), depth - 1)
             return target if target is not None and -1 not in target else None
         return None
 
-    def _constant_vector(self, tensor: Tensor) -> Vector | None:
-        value = self.view.constant(tensor)
-        if value is None or value.ndim != 1 or value.dtype.kind != "i" or value.size > _LONGEST:
-            return None
-        return tuple(int(element) for element in value)
-
-    def _concatenated(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
-        if not self._is_zero(inputs[-1]):
+    def _concatenated(self, inputs: tuple[Value, ...], depth: int) -> Vector | None:
+        if inputs[-1].scalar != 0:
             return None
         joined: Vector = ()
         for part in inputs[:-1]:
@@ -209,7 +200,7 @@ class ShapeMath:
             joined += elements
         return joined
 
-    def _filled(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
+    def _filled(self, inputs: tuple[Value, ...], depth: int) -> Vector | None:
         shape = self.vector(inputs[0], depth - 1)
         value = self.scalar(inputs[1], depth - 1)
         if shape is None or value is None or len(shape) != 1:
@@ -217,8 +208,8 @@ class ShapeMath:
         count = shape[0]
         return (value,) * count if isinstance(count, int) and 0 <= count <= _LONGEST else None
 
-    def _picked(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
-        source, places = self.vector(inputs[0], depth - 1), self._constant_vector(inputs[1])
+    def _picked(self, inputs: tuple[Value, ...], depth: int) -> Vector | None:
+        source, places = self.vector(inputs[0], depth - 1), _constant_vector(inputs[1])
         if source is None or places is None:
             return None
         picked = tuple(
@@ -226,7 +217,7 @@ class ShapeMath:
         )
         return picked if len(picked) == len(places) else None
 
-    def _sliced(self, inputs: tuple[Tensor, ...], depth: int) -> Vector | None:
+    def _sliced(self, inputs: tuple[Value, ...], depth: int) -> Vector | None:
         source = self.vector(inputs[0], depth - 1)
         begin, size = (self.vector(bound, depth - 1) for bound in inputs[1:])
         if source is None or begin is None or size is None or len(begin) != 1 or len(size) != 1:
@@ -240,70 +231,65 @@ class ShapeMath:
             return None
         return source[start : start + count]
 
-    def _strided(self, name: str, depth: int) -> Vector | Element | None:
+    def _strided(self, node: Node, depth: int) -> Vector | Element | None:
         """Evaluates a StridedSlice of a vector: an element if the axis is shrunk, else a range."""
-        inputs = self.view.inputs(name)
-        source = self.vector(inputs[0], depth - 1)
-        bounds = [self._constant_vector(bound) for bound in inputs[1:]]
+        vector, *positions = node.inputs
+        source = self.vector(vector, depth - 1)
+        bounds = [_constant_vector(bound) for bound in positions]
         if source is None or any(bound is None or len(bound) != 1 for bound in bounds):
             return None
         begin, end, stride = (bound[0] for bound in bounds if bound is not None)
-        if any(self.view.int_attr(name, mask) for mask in ("ellipsis_mask", "new_axis_mask")):
+        if any(node.int_attr(mask) for mask in ("ellipsis_mask", "new_axis_mask")):
             return None
         if not (isinstance(begin, int) and isinstance(end, int) and stride == 1):
             return None
-        if self.view.int_attr(name, "shrink_axis_mask"):
+        if node.int_attr("shrink_axis_mask"):
             return source[begin] if -len(source) <= begin < len(source) else None
-        start = None if self.view.int_attr(name, "begin_mask") else begin
-        stop = None if self.view.int_attr(name, "end_mask") else end
+        start = None if node.int_attr("begin_mask") else begin
+        stop = None if node.int_attr("end_mask") else end
         return source[start:stop]
 
-    def _product(self, name: str, depth: int) -> Element | None:
-        inputs = self.view.inputs(name)
-        factors = self.vector(inputs[0], depth - 1)
-        axis = self.view.constant(inputs[1])
-        if (
-            factors is None
-            or axis is None
-            or axis.size != 1
-            or int(axis.reshape(())) not in (0, -1)
-        ):
+    def _product(self, node: Node, depth: int) -> Element | None:
+        factors = self.vector(node.input(0), depth - 1)
+        if factors is None or node.input(1).item not in (0, -1) or node.flag_attr("keep_dims"):
             return None
-        return None if self.view.flag_attr(name, "keep_dims") else product(factors)
+        return product(factors)
 
-    def _element(self, source: Tensor, index: Element | None, depth: int) -> Element | None:
+    def _element(self, source: Value, index: Element | None, depth: int) -> Element | None:
         elements = self.vector(source, depth - 1)
         if elements is None or not isinstance(index, int) or not 0 <= index < len(elements):
             return None
         return elements[index]
 
-    def _is_zero(self, tensor: Tensor) -> bool:
-        value = self.view.constant(tensor)
-        return value is not None and value.ndim == 0 and int(value) == 0
+
+def _constant_vector(vector: Value) -> Vector | None:
+    value = vector.constant
+    if value is None or value.ndim != 1 or value.dtype.kind != "i" or value.size > _LONGEST:
+        return None
+    return tuple(int(element) for element in value)
 
 
-def is_flat_already(view: GraphView, name: str) -> bool:
+def is_flat_already(node: Node) -> bool:
     """Whether the node is a Reshape of a vector to a vector, which changes nothing."""
-    if view.op(name) != "Reshape" or view.controls(name):
+    if node.op != "Reshape" or node.controls:
         return False
-    before, target = view.inputs(name)
-    math = ShapeMath(view)
+    before, target = node.inputs
+    math = ShapeMath()
     shape, new_shape = math.shape_of(before), math.vector(target)
     if shape is None or new_shape is None or len(shape) != 1 or len(new_shape) != 1:
         return False
     return new_shape[0] in (-1, shape[0])
 
 
-def pass_flat(view: GraphView, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+def pass_flat(value: Value) -> tuple[Value, tuple[str, ...]]:
     """Passes aliases and reshapes of vectors to vectors, as in tf.boolean_mask."""
-    passed = view.aliases(tensor)
-    tensor = view.resolve(tensor)
-    while is_flat_already(view, tensor.node):
-        inner, target = view.inputs(tensor.node)
-        derived = ShapeMath(view).derived(target, {view.resolve(inner)})
-        passed += (tensor.node, *view.aliases(inner), *derived)
-        tensor = view.resolve(inner)
-    return tensor, passed
+    passed, value = value.aliases, value.resolved
+    while is_flat_already(reshape := value.producer):
+        inner, target = reshape.inputs
+        derived = ShapeMath().derived(target, {inner.resolved})
+        passed += (reshape.name, *inner.aliases, *derived)
+        value = inner.resolved
+    return value, passed
 
 
 def has_measured_columns(sizes: Vector | None) -> bool:

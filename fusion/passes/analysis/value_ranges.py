@@ -8,8 +8,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.idioms import is_integer_cast
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Value
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -50,40 +49,34 @@ class Range(NamedTuple):
         return Range(low, high)
 
 
-def range_of(view: GraphView, tensor: Tensor) -> Range:
-    """Returns the bounds of the elements of an integer tensor."""
-    return _range(view, tensor, _DEPTH)
-
-
-def _range(view: GraphView, tensor: Tensor, depth: int) -> Range:
-    tensor = view.resolve(tensor)
-    value = view.constant(tensor)
-    if value is not None:
-        return Range(int(value.min()), int(value.max())) if value.size else Range()
-    op, name = view.op(tensor.node), tensor.node
+def range_of(value: Value, depth: int = _DEPTH) -> Range:
+    """Returns the bounds of the elements of an integer tensor, looking at so many ops behind it."""
+    value = value.resolved
+    constant, node = value.constant, value.producer
+    if constant is not None:
+        return Range(int(constant.min()), int(constant.max())) if constant.size else Range()
     if not depth:
         return Range()
+    op = node.op
     if op in _HASHES:
-        return Range(0, view.int_attr(name, "num_buckets") - 1)
+        return Range(0, node.int_attr("num_buckets") - 1)
     if op == "Bucketize":
-        attr = view.attr(name, "boundaries")
+        attr = node.attr("boundaries")
         return Range(0, 0 if attr is None else len(attr.list.f))
-    inputs = view.inputs(name)
     if op in _SAME_ELEMENTS:
-        return _range(view, inputs[0], depth - 1)
-    if is_integer_cast(view, name):
-        return wrapped(_range(view, inputs[0], depth - 1), view.type_attr(name, "DstT"))
+        return range_of(node.input(0), depth - 1)
+    if is_integer_cast(node):
+        return wrapped(range_of(node.input(0), depth - 1), node.type_attr("DstT"))
     if op in ("Select", "SelectV2"):
-        return _range(view, inputs[1], depth - 1).covers(_range(view, inputs[2], depth - 1))
+        return range_of(node.input(1), depth - 1).covers(range_of(node.input(2), depth - 1))
     if op in ("Maximum", "Minimum", "FloorMod"):
-        return _bounded(view, op, inputs, depth - 1)
-    if op == "RaggedTensorToSparse" and tensor.index == 1:
-        return _range(view, inputs[-1], depth - 1)
+        return _bounded(op, *(range_of(operand, depth - 1) for operand in node.inputs))
+    if op == "RaggedTensorToSparse" and value.index == 1:
+        return range_of(node.input(-1), depth - 1)
     return Range()
 
 
-def _bounded(view: GraphView, op: str, inputs: tuple[Tensor, ...], depth: int) -> Range:
-    first, second = (_range(view, tensor, depth) for tensor in inputs)
+def _bounded(op: str, first: Range, second: Range) -> Range:
     if op == "FloorMod":
         divisor = second.high if second.low is not None and second.low > 0 else None
         return Range() if divisor is None else Range(0, divisor - 1)
@@ -103,15 +96,14 @@ def wrapped(values: Range, dtype: int) -> Range:
     return values if values.low >= _INT32.min and values.high <= _INT32.max else Range()
 
 
-def is_in_row_order(view: GraphView, indices: Tensor) -> bool:
+def is_in_row_order(indices: Value) -> bool:
     """Whether the rows of the indices of a SparseTensor provably ascend.
 
     TensorFlow asks for that, but stock lookups also take indices in another order.
     """
-    tensor = view.resolve(indices)
-    op = view.op(tensor.node)
-    if op == "SparseReshape" and tensor.index == 0:
-        return is_in_row_order(view, view.inputs(tensor.node)[0])
-    if op in _PARSERS:
-        return tensor.index < view.int_attr(tensor.node, _PARSERS[op])
-    return op in _IN_ORDER and tensor.index == 0
+    node, index = indices.producer, indices.resolved.index
+    if node.op == "SparseReshape" and index == 0:
+        return is_in_row_order(node.input(0))
+    if node.op in _PARSERS:
+        return index < node.int_attr(_PARSERS[node.op])
+    return node.op in _IN_ORDER and index == 0

@@ -13,8 +13,9 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node
 from fusion.passes.plan.plan import Group, Place
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class ConcatEmitter:
         names = [*view.aliases(tensor)]
         tensor = view.resolve(tensor)
         while tensor != output and view.op(tensor.node) in REARRANGEMENTS:
-            inner = rearranged_input(view, tensor.node)
+            inner = rearranged_input(Node(view, tensor.node)).tensor
             names += [tensor.node, *view.aliases(inner)]
             tensor = view.resolve(inner)
         self.edit.remove(names, successor)
@@ -149,7 +150,7 @@ class ConcatEmitter:
         for tensor in inputs if view.op(concat) == "Pack" else inputs[:-1]:
             source, names = view.resolve(tensor), [*view.aliases(tensor)]
             while source.node not in inner and view.op(source.node) in REARRANGEMENTS:
-                below = rearranged_input(view, source.node)
+                below = rearranged_input(Node(view, source.node)).tensor
                 names += [source.node, *view.aliases(below)]
                 source = view.resolve(below)
             if source.node in inner:

@@ -18,7 +18,7 @@ from fusion.passes.emit.split import Bags, one_shard, post_lookup, unfilled
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Group
-from fusion.passes.recognise.backward.forward_only import Forward
+from fusion.passes.recognise.forward_only import Forward
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.runtime.tensorflow.private import dtypes

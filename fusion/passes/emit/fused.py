@@ -26,7 +26,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import is_joinable, is_shaped
 from fusion.passes.plan.plan import Group
 from fusion.passes.plan.sizes import known_shape
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.recognise.stock.products import Product
 from fusion.schema.columns import COLUMN_ATTRS

@@ -17,10 +17,11 @@ from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.training_step import dtype_of
 from fusion.passes.recognise.backward.ragged_gradients import spreads_of
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import RaggedIds
 from fusion.passes.recognise.stock.ragged_sums import RaggedSum
 
@@ -102,7 +103,7 @@ class RaggedGradientEmitter:
         types = {"T": _INT64, "Index": _INT32}
         numbers = build.shared("rows", "StridedSlice", (indices, *bounds), types, masks)
         dtype = dtype_of(view, rows)
-        for spread in spreads_of(view, rows):
+        for spread in spreads_of(Value(view, rows)):
             if spread.node not in view.preserved and view.is_live(spread.node):
                 self._gather(spread.node, spread.bags, numbers)
         if dtype != _INT64:

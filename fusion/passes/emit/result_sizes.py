@@ -18,6 +18,7 @@ from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.plan.joins import joined
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.training_step import (
@@ -27,7 +28,7 @@ from fusion.passes.plan.training_step import (
     shapes_of_concats,
 )
 from fusion.passes.recognise.backward.concat_slices import InputGradient, slices_of, splits_of
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.runtime.tensorflow.private import dtypes
 
@@ -94,13 +95,14 @@ class SizeEmitter:
     def _slice(self, concat: str, axis: int) -> None:
         """Lets what slices gradients of a concat do so at constant offsets."""
         view = self.edit.view
+        node = Node(view, concat)
         sizes = [self._size(tensor, axis) for tensor in view.inputs(concat)[:-1]]
         known = [size for size in sizes if size is not None]
         if len(known) == len(sizes):
-            for name in dict.fromkeys(splits_of(view, concat, axis)):
+            for name in dict.fromkeys(splits_of(node, axis)):
                 self._split(name, view.inputs(name)[0], axis, known, [name])
         parts: dict[Tensor, list[InputGradient]] = {}
-        for part in slices_of(view, concat, axis):
+        for part in slices_of(node, axis):
             is_named = part.node in view.preserved or part.node in view.awaited
             if view.is_live(part.node) and not is_named:
                 parts.setdefault(part.whole, []).append(part)
@@ -229,7 +231,7 @@ class SizeEmitter:
         if all(isinstance(size, int) for size in shape):
             return build.constant("shape", np.array(shape, kind))
         first = next(size for size in shape if isinstance(size, Dim))
-        lead = ShapeMath(build.edit.view).shape_of(first.tensor)
+        lead = ShapeMath().shape_of(Value(build.edit.view, first.tensor))
         if lead is not None and shape[: len(lead)] == lead and _are_numbers(shape[len(lead) :]):
             ids = self._shape(build, first.tensor, dtype)
             rest = build.constant("rest", np.array(shape[len(lead) :], kind))

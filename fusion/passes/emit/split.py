@@ -30,7 +30,7 @@ from fusion.passes.emit.tables import copied_clip, gather
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import clips_in_op
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import (
     DenseIds,

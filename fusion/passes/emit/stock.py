@@ -26,7 +26,7 @@ from fusion.passes.emit.tables import Reader, copied_clip, gather, read_table
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.forms import has_one_per_row
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.products import Product
 from fusion.passes.recognise.stock.reduction import COMBINERS

@@ -26,6 +26,7 @@ from fusion.passes.emit.stock_nodes import (
     sliced,
 )
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import needs_prune
 from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
@@ -117,7 +118,7 @@ def _fills(view: GraphView, spec: LookupSpec) -> bool:
     if not spec.fill or spec.default_id is not None or spec.weights is not None:
         return spec.fill
     if isinstance(spec.ids, SparseIds):
-        return not is_in_row_order(view, spec.ids.indices)
+        return not is_in_row_order(Value(view, spec.ids.indices))
     return isinstance(spec.ids, RowIds)
 
 
@@ -196,8 +197,8 @@ def _entry_rows(build: NodeBuilder, spec: LookupSpec) -> _Rows:
     """Returns the rows of the given entries."""
     ids = spec.ids
     if isinstance(ids, SparseIds):
-        rows = _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
-        sizes = None if rows.shape is None else ShapeMath(build.edit.view).vector(rows.shape)
+        view, rows = build.edit.view, _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
+        sizes = None if rows.shape is None else ShapeMath().vector(Value(view, rows.shape))
         is_given = ids.checked and not has_measured_columns(sizes)
         return _checked(build, rows) if is_given else rows
     if isinstance(ids, RaggedIds):

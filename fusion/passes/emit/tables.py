@@ -15,7 +15,8 @@ from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import can_read_large, can_share, is_small, placement
-from fusion.passes.recognise.lookup import LAYER_ANCHORS, LookupMatch
+from fusion.passes.recognise.lookup import LAYER_ANCHORS
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds
 from fusion.passes.recognise.stock.max_norm import Clip
 from fusion.schema.names import READ_TABLES
@@ -44,7 +45,7 @@ def gather(
 
 def copied_clip(build: NodeBuilder, clip: Clip, rows: Tensor) -> Tensor:
     """Copies stock's clipping to other rows."""
-    return _moved(build, clip, clip.output, {clip.rows: rows})
+    return _moved(build, clip, clip.output.tensor, {clip.rows.tensor: rows})
 
 
 def _moved(build: NodeBuilder, clip: Clip, tensor: Tensor, done: dict[Tensor, Tensor]) -> Tensor:

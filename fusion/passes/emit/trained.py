@@ -32,7 +32,7 @@ from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.plan import Backward, Group, Lowering, Plan
 from fusion.passes.plan.safety import removed_nodes
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.schema.columns import GRAD_ATTRS, POST_ATTRS, PRE_ATTRS, Column

@@ -11,6 +11,7 @@ from fusion.passes.emit.scalars import SharedScalars
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.updates.slices import column_slice
 from fusion.passes.recognise.updates.table_update import TableUpdate
@@ -29,9 +30,9 @@ def _emit(edit: GraphEdit, update: TableUpdate, shared: SharedScalars) -> None:
     for stage in update.stages:
         build = NodeBuilder(edit, stage.writes[-1], view.nodes[stage.writes[-1]].device, "")
         node = build.replacement(UPDATE)
-        slices = [column_slice(view, tensor, update.dim) for tensor in stage.entries]
+        slices = [column_slice(Value(view, tensor), update.dim) for tensor in stage.entries]
         scalars = [_number(build, shared, tensor, node.name) for tensor in stage.scalars]
-        wholes = (entries.whole for entries in slices)
+        wholes = (entries.whole.tensor for entries in slices)
         handles = [update.handles[variable] for variable in stage.variables]
         build.inputs(node, *handles, update.ids, *wholes, *scalars)
         inputs = Inputs(

@@ -61,6 +61,7 @@ class GraphView:
     Attributes:
         function: the library function's name; "" for a main graph.
         nodes: NodeDefs by name, in file order; function arguments come first, with op `_Arg`.
+        op_of: their ops by name.
         preserved: names that something outside the graph refers to.
         awaited: names that something outside waits for, without reading a value.
         home_type: the type of device that fused ops are put on where no node says otherwise.
@@ -109,7 +110,7 @@ class GraphView:
         self._uses: dict[str, list[Use]] = {}
         self._tensor_uses: dict[str, dict[Tensor, list[Use]]] = {}
         self._control_uses: dict[str, list[str]] = {}
-        self._ops = {name: node.op for name, node in self.nodes.items()}
+        self.op_of = {name: node.op for name, node in self.nodes.items()}
         self._index_edges()
         self._aliases = self._alias_nodes()
         self._returned: set[str] = set()
@@ -181,7 +182,7 @@ class GraphView:
         """
         return frozenset(
             name
-            for name, op in self._ops.items()
+            for name, op in self.op_of.items()
             if (op in ALIAS_OPS or op == "IdentityN") and name not in self._controls
         )
 
@@ -191,7 +192,7 @@ class GraphView:
     def has_loops(self) -> bool:
         """Whether the graph has while loops made of v1 control-flow ops."""
         if self._has_loops is None:
-            self._has_loops = not _FRAME_OPS.isdisjoint(self._ops.values())
+            self._has_loops = not _FRAME_OPS.isdisjoint(self.op_of.values())
         return self._has_loops
 
     @property
@@ -295,7 +296,7 @@ class GraphView:
     def _seen(self) -> set[str]:
         """Returns the graph's outputs and the nodes with side effects."""
         effects = {op for op in self.ops if self.signatures.is_stateful(op)}
-        seen = {name for name, op in self._ops.items() if op in effects}
+        seen = {name for name, op in self.op_of.items() if op in effects}
         seen |= self._returned | ((self.preserved | self.awaited) & self.nodes.keys())
         if not self._in_function and not self.preserved:
             read = self._uses.keys() | self._control_uses.keys()
@@ -321,15 +322,15 @@ class GraphView:
     @property
     def ops(self) -> frozenset[str]:
         """The ops of all nodes."""
-        return frozenset(self._ops.values())
+        return frozenset(self.op_of.values())
 
     def named(self, *ops: str) -> Iterator[str]:
         """Yields the names of the nodes of some ops, in file order."""
-        return (name for name, op in self._ops.items() if op in ops)
+        return (name for name, op in self.op_of.items() if op in ops)
 
     def op(self, name: str) -> str:
         """Returns the op of node `name`, or "" when there is no such node."""
-        return self._ops.get(name, "")
+        return self.op_of.get(name, "")
 
     # Attributes: a stripped attribute has its op's default value
 
@@ -373,14 +374,18 @@ class GraphView:
 
     def resolve(self, tensor: Tensor) -> Tensor:
         """Follows ops that hand on their input unchanged, and says where the value comes from."""
-        left = len(self._aliases)
-        while left and tensor.node in self._aliases:
-            tensor = self._inputs[tensor.node][tensor.index]
-            left -= 1  # ends in a malformed graph, too, whose aliases go round in circles
+        aliases = self._aliases
+        if tensor.node in aliases:
+            left = len(aliases)
+            while left and tensor.node in aliases:
+                tensor = self._inputs[tensor.node][tensor.index]
+                left -= 1  # ends in a malformed graph, too, whose aliases go round in circles
         return tensor
 
     def aliases(self, tensor: Tensor) -> tuple[str, ...]:
         """Returns the nodes that `resolve(tensor)` passes, outermost first."""
+        if tensor.node not in self._aliases:
+            return ()
         names = []
         end = self.resolve(tensor)
         while tensor != end:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_joinable, is_shaped, placement
 from fusion.passes.plan.joins import FEWEST, slot_of_join, slots_of
 from fusion.passes.plan.plan import Group, Lowering
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 
 
@@ -117,10 +118,9 @@ def only_concat(
         if placement(view, view.nodes[user].device) != placement(view, device):
             return None
         if view.op(user) == "ConcatV2":
-            axis = view.constant(view.inputs(user)[-1])
+            axis = Value(view, view.inputs(user)[-1]).item
             fits = view.type_attr(user, "T") == dtype
-            is_beside = axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
-            return (user, index) if fits and is_beside else None
+            return (user, index) if fits and axis in (1, -1) else None
         if view.op(user) not in ALIAS_OPS or view.controls(user) or view.control_uses(user):
             return None
         tensor = Tensor(user)

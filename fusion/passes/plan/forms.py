@@ -7,9 +7,10 @@ import numpy as np
 from fusion.passes.analysis.value_ranges import Range, range_of, wrapped
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import loses_digits
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import (
     DenseIds,
     JoinedIds,
@@ -231,8 +232,9 @@ def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
     if isinstance(ids, JoinedIds):
         return Range()
     if not isinstance(ids, DenseIds):
-        return range_of(view, ids.values)
-    bounds = range_of(view, Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values)
+        return range_of(Value(view, ids.values))
+    source = Tensor(ids.hashed.by[-1]) if ids.hashed is not None else ids.values
+    bounds = range_of(Value(view, source))
     if ids.stride:
         shape = view.shape(ids.values)
         width = shape[1] if shape is not None and len(shape) == 2 else None

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from fusion.passes.analysis.rearrangements import rearranged
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_bare, is_joinable, is_shaped, is_small, placement
 from fusion.passes.plan.plan import Group, Lowering, Place
 from fusion.passes.plan.sizes import known_shape, measured_by, numbers, result_shape, source_of
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.rows import JOINS
 from fusion.runtime.tensorflow.private import dtypes
@@ -193,7 +194,7 @@ class _Search:
         """See `slots_of`; `width` elements of the tensor are a row."""
         view, output = self.view, self.output
         self.known[output] = shape
-        shapes = ShapeMath(view, self.known)
+        shapes = ShapeMath(self.known)
         found: list[Slot] = []
         helpers: set[str] = set()
         others: list[str] = []
@@ -214,14 +215,15 @@ class _Search:
                         return slot
                     found.append(slot)
                     continue
-                moved = rearranged(shapes, user, position, shapes.known[tensor])
+                moved = rearranged(shapes, Node(view, user), position, shapes.known[tensor])
                 hows = [one for one in view.inputs(user) if one != used]
                 if moved is None or self._is_ordered(shapes, user, hows):
                     others.append(user)
                     continue
                 shapes.known[Tensor(user)] = moved
+                roots = {Value(view, one) for one in shapes.known}
                 for how in hows:
-                    helpers.update(shapes.derived(how, {*shapes.known}))
+                    helpers.update(shapes.derived(Value(view, how), roots))
                 stack.append(Tensor(user))
         outside = self._outside(shapes, helpers, others)
         if outside is not None:
@@ -292,10 +294,9 @@ def _axis(view: GraphView, join: str, rank: int) -> int | None:
     if view.op(join) == "Pack":
         at = view.int_attr(join, "axis")
     else:
-        axis = view.constant(view.inputs(join)[-1])
-        if axis is None or axis.size != 1:
+        at = Value(view, view.inputs(join)[-1]).item
+        if at is None:
             return None
-        at = int(axis.reshape(()))
     at += rank if at < 0 else 0
     return at if 0 <= at < rank else None
 

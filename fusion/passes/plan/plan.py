@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.backward.forward_only import Forward
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.forward_only import Forward
+from fusion.passes.recognise.lookup_match import LookupMatch
 
 
 class Lowering(Enum):

@@ -12,7 +12,7 @@ from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone, w
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.plan.training_step import NO_STEP, TrainingStep
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 
 
 def are_ordered(view: GraphView, lookups: Iterable[LookupMatch]) -> bool:

@@ -12,7 +12,7 @@ from fusion.passes.graph.reach import reached
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 

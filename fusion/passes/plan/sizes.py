@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Measured, SizesOf
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.rows import Shaped
 
@@ -68,7 +69,7 @@ def source_of(view: GraphView, lead: Vector) -> Tensor | None:
     if len(tensors) != 1:
         return None
     (tensor,) = tensors
-    shape = ShapeMath(view).shape_of(tensor)
+    shape = ShapeMath().shape_of(Value(view, tensor))
     return tensor if shape is not None and shape[: len(lead)] == lead else None
 
 

@@ -14,7 +14,7 @@ from fusion.passes.plan.forms import can_stack, is_bare, is_joinable, is_small, 
 from fusion.passes.plan.joins import FEWEST, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.plan.sizes import result_shape
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.runtime.tensorflow.private import dtypes
 from fusion.schema.op_history import Release
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from fusion.passes.graph.liveness import dead_with
 from fusion.passes.graph.tensor import Tensor, Use
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_of, results_of, slot_in_concat
 from fusion.passes.plan.plan import Backward, Group, Lowering
 from fusion.passes.plan.safety import removed_nodes
 from fusion.passes.recognise.backward.concat_gradient import ConcatGradient, ConcatSlice
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 
 Slot = tuple[str, int]
 """A concat and the index of one of its inputs."""
@@ -153,7 +154,8 @@ class _ConcatSlices:
             if use.position == len(view.inputs(use.node)) - 1:
                 continue  # the axis
             concat = self._concat(use.node)
-            slices = [concat.part(gradient.top, use.position) for gradient in lookup.backward]
+            tops = (Value(view, gradient.top) for gradient in lookup.backward)
+            slices = [concat.part(top, use.position) for top in tops]
             parts = tuple(part for part in slices if part is not None)
             wholes = {part.whole for part in parts}
             if parts and len(parts) == len(slices) == len(wholes):
@@ -164,7 +166,7 @@ class _ConcatSlices:
     def _concat(self, name: str) -> ConcatGradient:
         if name not in self._concats:
             widths = map(self._width, self._view.inputs(name)[:-1])
-            self._concats[name] = ConcatGradient(self._view, name, tuple(widths))
+            self._concats[name] = ConcatGradient(Node(self._view, name), tuple(widths))
         return self._concats[name]
 
     def _width(self, tensor: Tensor) -> int | None:

@@ -16,10 +16,11 @@ from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vect
 from fusion.passes.analysis.variables import writers, writes_rows
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_shaped
 from fusion.passes.plan.joins import MEASURES, joined
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.ragged_sums import RaggedSum
@@ -114,10 +115,9 @@ def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[T
             if view.op(use.node) != "ConcatV2" or whole in shapes:
                 continue
             *inputs, axis = view.inputs(use.node)
-            number = view.constant(axis)
             parts = [shapes.get(tensor) or view.shape(tensor) or () for tensor in inputs]
             widths = [part[1] for part in parts if len(part) == 2 and isinstance(part[1], int)]
-            is_beside = number is not None and number.size == 1 and int(number.item()) in (1, -1)
+            is_beside = Value(view, axis).item in (1, -1)
             if is_beside and len(widths) == len(inputs):
                 rows = next(shapes[tensor][0] for tensor in inputs if tensor in shapes)
                 shapes[whole] = found[whole] = (rows, sum(widths))
@@ -133,11 +133,11 @@ def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:
         shapes[Tensor(whole.total)] = (count, width)
     for name in lookup.nodes():
         op = view.op(name)
-        if op != "ResourceGather" and not is_row_gather(view, name):
+        if op != "ResourceGather" and not is_row_gather(Node(view, name)):
             continue
         table, ids = view.inputs(name)[:2]
         of_table = view.variable_shape(table) if op == "ResourceGather" else view.shape(table)
-        of_ids = ShapeMath(view).shape_of(ids)
+        of_ids = ShapeMath().shape_of(Value(view, ids))
         if of_ids is None and isinstance(whole, RaggedSum):
             of_ids = (Dim(view.resolve(ids), 0),)
         if of_table is not None and of_ids is not None and None not in of_table[1:]:

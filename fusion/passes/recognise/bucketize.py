@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.spec import DenseIds
 
@@ -25,13 +26,11 @@ class Bucketize(NamedTuple):
 
 def folded_bucketize(view: GraphView, ids: DenseIds) -> Bucketize | None:
     """Returns what makes the ids, if they are buckets that are all entries."""
-    source = view.resolve(ids.values)
-    if ids.hashed is not None:
+    node = Value(view, ids.values).producer
+    if ids.hashed is not None or node.op != "Bucketize" or node.controls:
         return None
-    if view.op(source.node) != "Bucketize" or view.controls(source.node):
-        return None
-    attr = view.attr(source.node, "boundaries")
+    attr = node.attr("boundaries")
     boundaries = tuple(attr.list.f) if attr is not None else ()
     if ids.ignored is not None or not boundaries:
         return None
-    return Bucketize(view.inputs(source.node)[0], view.type_attr(source.node, "T"), boundaries)
+    return Bucketize(node.input(0).tensor, node.type_attr("T"), boundaries)

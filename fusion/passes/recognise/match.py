@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.recognise.spec import LookupSpec
 
 
 class Stage(Enum):
@@ -53,3 +54,16 @@ class Match:
     nodes: tuple[str, ...]
     front: tuple[str, ...] = ()
     reads: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Match):
+    """All of a lookup, explained at once.
+
+    Attributes:
+        spec: what it computes.
+        of_ids: those of the nodes that compute with ids alone, which a gradient may do as well.
+    """
+
+    spec: LookupSpec
+    of_ids: tuple[str, ...] = ()

@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields
 
 from fusion.passes.analysis.symbolic_shapes import Dim, Vector
 from fusion.passes.graph.tensor import ARG_OP
-from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.fused.fused_op import Whole
-from fusion.passes.recognise.match import Match
+from fusion.passes.recognise.match import Match, Whole
 from fusion.passes.recognise.spec import (
     IdsSpec,
     LookupSpec,
@@ -55,7 +53,7 @@ class Parts:
                 yield part.clip
 
 
-def spec_of(view: GraphView, parts: Parts) -> LookupSpec:
+def spec_of(parts: Parts) -> LookupSpec:
     """Returns what a fully explained lookup computes."""
     reduction, table, source = parts.reduction, parts.table, parts.source
     assert reduction is not None
@@ -65,65 +63,60 @@ def spec_of(view: GraphView, parts: Parts) -> LookupSpec:
     assert parts.tail is not None
     fill, prune = parts.fill, parts.prune
     return LookupSpec(
-        anchor=reduction.anchor,
+        anchor=reduction.anchor.name,
         ids=_ids(source),
         dtype=source.entries.dtype,
         buckets=source.buckets,
-        weights=_weights(view, source, fill, prune),
-        table=table_spec(view, table, reduction.dtype),
+        weights=_weights(source, fill, prune),
+        table=table_spec(table, reduction.dtype),
         prune=prune is not None and prune.by_id,
         fill=fill is not None or reduction.count is not None,
         default_id=None if fill is None or parts.mask.present else fill.default,
         combiner=reduction.combiner,
         divide_no_nan=reduction.divide_no_nan,
-        output=parts.tail.output,
+        output=parts.tail.output.tensor,
     )
 
 
 def _ids(source: IdSource) -> IdsSpec:
     entries = source.entries
+    ids, count = entries.ids.tensor, None if entries.count is None else entries.count.tensor
     if source.dense is not None:
         return source.dense
     if entries.indices is not None:
-        tensors = entries.ids, entries.indices, entries.count
-        return SparseIds(*tensors, source.flattened, source.checked)
+        return SparseIds(ids, entries.indices.tensor, count, source.flattened, source.checked)
     if (splits := source.row_splits) is not None:
-        return RaggedIds(entries.ids, splits.tensor, splits.dtype)
+        return RaggedIds(ids, splits.tensor, splits.dtype)
     assert entries.rows is not None, "entries have indices or rows"
-    return RowIds(entries.ids, entries.rows, entries.rows_dtype, entries.count)
+    return RowIds(ids, entries.rows.tensor, entries.rows_dtype, count)
 
 
-def _weights(
-    view: GraphView, source: IdSource, fill: Fill | None, prune: Prune | None
-) -> WeightsSpec | None:
+def _weights(source: IdSource, fill: Fill | None, prune: Prune | None) -> WeightsSpec | None:
     weights = source.entries.weights
     if weights is None:
         return None
     default = 1.0 if fill is None else fill.default_weight
-    return WeightsSpec(view.resolve(weights), prune is not None and prune.by_weight, default)
+    return WeightsSpec(weights.resolved.tensor, prune is not None and prune.by_weight, default)
 
 
 def result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:
     """Returns the symbolic [B, D] of the reduced rows: filled rows make it exactly B."""
     dims = [shard.shape[1] for shard in table.shards if shard.shape is not None]
     dim = next((dim for dim in dims if dim is not None), None)
-    output = reduction.output
+    output = reduction.output.tensor
     batch = source.batch if source.batch is not None else Dim(output, 0)
     return (batch, Dim(output, 1) if dim is None else dim)
 
 
-def is_matrix(view: GraphView, shard: Shard) -> bool:
+def is_matrix(shard: Shard) -> bool:
     """Whether the table is a matrix, or a variable from outside of unknown shape: it counts as one.
 
     A mask proves that the rows are vectors, because it has to fit them; without one nothing does.
     """
     if shard.shape is not None:
         return True
-    source = view.resolve(shard.tensor)
-    is_variable = shard.is_resource
-    if (handle := view.read_handle(source)) is not None:
-        source, is_variable = handle, True
-    return is_variable and view.op(view.origin(source).node) in _PASSED_IN
+    handle = shard.tensor if shard.is_resource else shard.tensor.read_handle
+    return handle is not None and handle.origin.producer.op in _PASSED_IN
 
 
 def has_positive_divisor(reduction: Reduction, fill: Fill | None, prune: Prune | None) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from functools import singledispatch
 
-from fusion.passes.recognise.fused.fused_op import Whole
-from fusion.passes.recognise.match import Match
+from fusion.passes.recognise.match import Match, Whole
 from fusion.passes.recognise.stock.entries import Entries, Fill
 from fusion.passes.recognise.stock.id_source import IdSource
 from fusion.passes.recognise.stock.max_norm import Clip

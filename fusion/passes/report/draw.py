@@ -10,7 +10,8 @@ from xml.sax.saxutils import escape, quoteattr
 import networkx as nx
 
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import LookupMatch, recognise_all
+from fusion.passes.recognise.lookup import recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.parts import Parts
 from fusion.passes.report.picture import (

@@ -8,6 +8,7 @@ from fusion.passes.analysis.handles import VARIABLE_OPS
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.fused_columns import grouped_columns, list_attr, only_column
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import (
     clips_in_op,
@@ -18,15 +19,15 @@ from fusion.passes.plan.forms import (
     shares_table,
 )
 from fusion.passes.plan.joins import why_alone
-from fusion.passes.recognise.backward.gradient import GRADIENTS
 from fusion.passes.recognise.fused.fused_op import column_spec
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec
 from fusion.passes.recognise.stock.encodings import MAX_CLASSES
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.recognise.stock.padded_sums import PaddedSum
 from fusion.passes.recognise.stock.products import NoProduct, Product
+from fusion.passes.recognise.stock.reduction import GRADIENTS
 from fusion.passes.recognise.stock.rows import Rows
 from fusion.passes.recognise.stock.table import table_name
 from fusion.passes.report.report import ColumnReport
@@ -171,7 +172,7 @@ def in_one_op(view: GraphView, fused: Container[str] = ()) -> Iterator[ColumnRep
     for name in view.named(GROUPED_KEYED):
         why = NoMatch("it is a part of one fused op already", name)
         for table in _tables_beside_keyed(view, name):
-            yield _before(view, table_name(view, table, name), why, (table,))
+            yield _before(view, table_name(Value(view, table), name), why, (table,))
     for name in view.named(TABLE_STORE_GATHER):
         why = NoMatch("its rows come from a table store already", name)
         for table in list_attr(view, name, "tables").s:
@@ -204,7 +205,7 @@ def trained_columns(view: GraphView) -> Iterator[ColumnReport]:
                 table = inputs[0]
             elif view.op(source.node) == GROUPED_GATHER:
                 table = inputs[source.index]
-            yield _before(view, table_name(view, table, name), why, (table,))
+            yield _before(view, table_name(Value(view, table), name), why, (table,))
 
 
 def _before(

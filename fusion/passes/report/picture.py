@@ -15,7 +15,7 @@ from fusion.passes.graph.tensor import VALUE_READS
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.control_dependencies import input_tensors
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds
 from fusion.schema.names import GROUPED

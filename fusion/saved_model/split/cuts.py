@@ -14,7 +14,8 @@ from fusion.passes.graph.calls import reached_functions
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import LookupMatch, outermost, recognise_all
+from fusion.passes.recognise.lookup import outermost, recognise_all
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 from fusion.running.imported import imported_graph
 from fusion.saved_model.split.flat import inside_control_flow

@@ -21,6 +21,7 @@ from fusion.passes.gather_lookups import GatherLookups
 from fusion.passes.graph.idioms import is_row_gather
 from fusion.passes.graph.networks import first_iteration
 from fusion.passes.graph.signatures import OpSignatures
+from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.running.imported import imported_graph
 from fusion.runtime.tensorflow.private import tensor_util
@@ -233,7 +234,7 @@ def _table_of(view: GraphView, name: str, tables: Mapping[str, KeptTable]) -> Ke
     source = view.inputs(name)[0]
     if view.op(name) == "GatherV2":
         read = view.resolve(source).node
-        if view.op(read) != "ReadVariableOp" or not is_row_gather(view, name):
+        if view.op(read) != "ReadVariableOp" or not is_row_gather(Node(view, name)):
             return None
         source = view.inputs(read)[0]
     elif view.nodes[name].attr["batch_dims"].i:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
+
+MEASURES = frozenset({"Shape", "ShapeN"})
+"""What measures shapes: as many as it has inputs."""
 
 
 @dataclass(frozen=True)
@@ -30,83 +33,71 @@ class ConcatGradient:
     A concat may have thousands of inputs: what concerns them all is found out once.
 
     Args:
-        view: the graph.
-        concat: the concat's name.
+        concat: the concat.
         widths: of its inputs, None where unknown.
     """
 
-    def __init__(self, view: GraphView, concat: str, widths: Sequence[int | None]) -> None:
-        self._view = view
-        self._inputs = view.inputs(concat)[:-1]
+    def __init__(self, concat: Node, widths: Sequence[int | None]) -> None:
+        self._inputs = concat.inputs[:-1]
         self._widths = list(widths)
         self._offsets = _offsets(widths)
-        self._known: dict[str, bool] = {}
+        self._known: dict[Node, bool] = {}
 
-    def part(self, top: Tensor, index: int) -> ConcatSlice | None:
+    def part(self, top: Value, index: int) -> ConcatSlice | None:
         """Explains the gradient of input `index`.
 
         Args:
             top: that gradient.
             index: the number of the input.
         """
-        view = self._view
         nodes: tuple[str, ...] = ()
-        inner = view.resolve(top)
-        if view.op(inner.node) == "Reshape":
+        inner = top.resolved
+        if (reshape := inner.producer).op == "Reshape":
             # What is taken out has two dimensions, and these numbers of rows and columns.
-            nodes, inner = (inner.node,), view.resolve(view.inputs(inner.node)[0])
-        offset, op = self._offsets[index], view.op(inner.node)
+            nodes, inner = (reshape.name,), reshape.input(0).resolved
+        offset, node = self._offsets[index], inner.producer
         if offset is None:
             return None
-        is_slice = op == "Slice" and self._is_slice(inner.node, index, offset)
-        is_split = op == "SplitV" and inner.index == index and self._is_of_all(inner.node)
+        is_slice = node.op == "Slice" and self._is_slice(node, index, offset)
+        is_split = node.op == "SplitV" and inner.index == index and self._is_of_all(node)
         if not is_slice and not is_split:
             return None
-        return ConcatSlice(view.resolve(view.inputs(inner.node)[0]), offset, (*nodes, inner.node))
+        return ConcatSlice(node.input(0).resolved.tensor, offset, (*nodes, node.name))
 
-    def _is_slice(self, name: str, index: int, offset: int) -> bool:
+    def _is_slice(self, node: Node, index: int, offset: int) -> bool:
         """Whether a Slice takes the columns of an input out of a matrix."""
-        view = self._view
-        _, begin, size = view.inputs(name)
-        begin, size = view.resolve(begin), view.resolve(size)
-        first, count = view.constant(begin), view.constant(size)
+        _, begin, size = node.inputs
+        first, count = begin.constant, size.constant
         if first is not None and count is not None:
             width = self._widths[index]
             return list(first) == [0, offset] and len(count) == 2 and int(count[1]) == width
-        if view.op(begin.node) != "ConcatOffset" or begin.index != index:
+        offsets = begin.producer
+        if offsets.op != "ConcatOffset" or begin.resolved.index != index:
             return False
-        shape = view.inputs(begin.node)[1 + index]
-        return self._is_of_all(begin.node) and view.resolve(shape) == size
+        shape = offsets.input(1 + index)
+        return self._is_of_all(offsets) and shape.resolved == size.resolved
 
-    def _is_of_all(self, name: str) -> bool:
+    def _is_of_all(self, node: Node) -> bool:
         """Whether a SplitV or a ConcatOffset is one of all inputs."""
-        if name not in self._known:
-            is_split = self._view.op(name) == "SplitV"
-            self._known[name] = self._is_split(name) if is_split else self._is_offset(name)
-        return self._known[name]
+        if node not in self._known:
+            is_split = node.op == "SplitV"
+            self._known[node] = self._is_split(node) if is_split else self._is_offset(node)
+        return self._known[node]
 
-    def _is_offset(self, name: str) -> bool:
+    def _is_offset(self, node: Node) -> bool:
         """Whether a ConcatOffset counts the columns before each input."""
-        axis, *shapes = self._view.inputs(name)
-        return _is_one(self._view, axis) and self._are_shapes(shapes)
+        axis, *shapes = node.inputs
+        return axis.item == 1 and are_shapes_of(shapes, self._inputs)
 
-    def _is_split(self, name: str) -> bool:
+    def _is_split(self, node: Node) -> bool:
         """Whether a SplitV takes all inputs out of a matrix."""
-        view, width = self._view, len(self._widths)
-        _, sizes, axis = view.inputs(name)
-        if not _is_one(view, axis) or view.int_attr(name, "num_split") != width:
+        _, sizes, axis = node.inputs
+        if axis.item != 1 or node.int_attr("num_split") != len(self._widths):
             return False
-        known = view.constant(sizes)
+        known = sizes.constant
         if known is not None:
             return list(known) == self._widths
-        return self._are_shapes(packed_shapes(view, sizes))
-
-    def _are_shapes(self, shapes: Sequence[Tensor]) -> bool:
-        """Whether these are the shapes of the inputs."""
-        if len(shapes) != len(self._inputs):
-            return False
-        pairs = zip(shapes, self._inputs, strict=True)
-        return all(is_shape_of(self._view, *pair) for pair in pairs)
+        return are_shapes_of(packed_shapes(sizes), self._inputs)
 
 
 def _offsets(widths: Sequence[int | None]) -> list[int | None]:
@@ -119,45 +110,41 @@ def _offsets(widths: Sequence[int | None]) -> list[int | None]:
     return offsets
 
 
-def packed_shapes(view: GraphView, widths: Tensor, axis: int = 1) -> tuple[Tensor, ...]:
+def packed_shapes(widths: Value, axis: int = 1) -> tuple[Value, ...]:
     """Returns the shapes whose sizes along an axis a tensor has, or nothing.
 
     That is `squeeze(stack(shapes, axis=1)[axis:axis + 1, :])`.
     """
-    squeeze = view.resolve(widths).node
-    if view.op(squeeze) not in ("Squeeze", "Reshape"):
+    squeeze = widths.producer
+    if squeeze.op not in ("Squeeze", "Reshape"):
         return ()
-    row = view.resolve(view.inputs(squeeze)[0]).node
-    if view.op(row) != "Slice":
+    row = squeeze.input(0).producer
+    if row.op != "Slice":
         return ()
-    stacked, begin, size = view.inputs(row)
-    pack = view.resolve(stacked).node
-    if view.op(pack) != "Pack" or view.int_attr(pack, "axis") != 1:
+    stacked, begin, size = row.inputs
+    pack = stacked.producer
+    if pack.op != "Pack" or pack.int_attr("axis") != 1 or begin.elements != [axis, 0]:
         return ()
-    shapes = view.inputs(pack)
-    first, count = view.constant(begin), view.constant(size)
-    if first is None or list(first) != [axis, 0]:
-        return ()
-    return shapes if count is not None and list(count) in ([1, -1], [1, len(shapes)]) else ()
+    return pack.inputs if size.elements in ([1, -1], [1, pack.input_count]) else ()
 
 
-def is_shape_of(view: GraphView, shape: Tensor, tensor: Tensor) -> bool:
+def are_shapes_of(shapes: Sequence[Value], values: Sequence[Value]) -> bool:
+    """Whether these are the shapes of as many tensors."""
+    if len(shapes) != len(values):
+        return False
+    return all(is_shape_of(*pair) for pair in zip(shapes, values, strict=True))
+
+
+def is_shape_of(shape: Value, value: Value) -> bool:
     """Whether something is the shape of a tensor: measured, or the one that is known."""
-    source = measured(view, shape)
+    source = measured(shape)
     if source is not None:
-        return source == view.resolve(tensor)
-    value = view.constant(shape)
-    return value is not None and tuple(value) == view.shape(tensor)
+        return source == value.resolved
+    sizes = shape.constant
+    return sizes is not None and tuple(sizes) == value.shape
 
 
-def measured(view: GraphView, shape: Tensor) -> Tensor | None:
+def measured(shape: Value) -> Value | None:
     """Returns the tensor that something is the shape of."""
-    source = view.resolve(shape)
-    if view.op(source.node) not in ("Shape", "ShapeN"):
-        return None
-    return view.resolve(view.inputs(source.node)[source.index])
-
-
-def _is_one(view: GraphView, tensor: Tensor) -> bool:
-    value = view.constant(tensor)
-    return value is not None and value.size == 1 and int(value.reshape(())) == 1
+    source = shape.producer
+    return source.input(shape.resolved.index).resolved if source.op in MEASURES else None

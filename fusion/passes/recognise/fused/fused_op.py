@@ -5,12 +5,11 @@ Those of groups are taken apart into such ops first, see `ungroup`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fusion.passes.graph.fused_columns import FusedColumn, only_column
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.match import Match, NoMatch, Stage
+from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import (
     Addition,
     BucketsSpec,
@@ -27,21 +26,9 @@ from fusion.passes.recognise.spec import (
 from fusion.passes.recognise.stock.table import table_name
 
 
-@dataclass(frozen=True, kw_only=True)
-class Whole(Match):
-    """One op that is all of a lookup.
-
-    Attributes:
-        spec: what it computes.
-        of_ids: those of the nodes that compute with ids alone, which a gradient may do as well.
-    """
-
-    spec: LookupSpec
-    of_ids: tuple[str, ...] = ()
-
-
-def match_whole(view: GraphView, name: str) -> Whole | NoMatch:
+def match_whole(node: Node) -> Whole | NoMatch:
     """Says what a FusedEmbeddingLookup without boundaries looks up."""
+    view, name = node
     column = only_column(view, name)
     if column.boundaries:
         return NoMatch("its ids are made of values by boundaries", name)
@@ -124,5 +111,5 @@ def _table(view: GraphView, name: str, column: FusedColumn, max_norm: float | No
         device=node.device,
         colocation=tuple(group.decode() for group in groups),
     )
-    dtype, called = view.type_attr(name, "T"), table_name(view, table, name)
+    dtype, called = view.type_attr(name, "T"), table_name(Value(view, table), name)
     return TableSpec((shard,), "", (), dtype, max_norm, called, column.column.row_format)

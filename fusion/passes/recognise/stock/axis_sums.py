@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fusion.passes.analysis.symbolic_shapes import Vector
-from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import Addition, DenseIds, WeightsSpec
@@ -75,46 +75,42 @@ class Bags:
     divide_no_nan: bool
     weights: WeightsSpec | None
     addition: Addition
-    output: Tensor
+    output: Value
     shape: Vector
     nodes: tuple[str, ...]
 
 
-def axis_sums(view: GraphView) -> Iterator[str]:
+def axis_sums(view: GraphView) -> Iterator[Node]:
     """Yields the sums, means and maxima of gathered rows, in file order."""
-    return (
-        name
-        for name in view.named(*REDUCTIONS)
-        if gather_behind(view, view.inputs(name)[0]) is not None
-    )
+    reductions = named(view, *REDUCTIONS)
+    return (node for node in reductions if gather_behind(node.input(0)) is not None)
 
 
-def match_axis_sum(view: GraphView, reduction: str) -> Shaped | NoMatch:
+def match_axis_sum(reduction: Node) -> Shaped | NoMatch:
     """Says what a sum, mean or maximum of gathered rows over an axis looks up."""
-    found = _match(view, reduction)
-    return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
+    found = _match(reduction)
+    return NoBag.of(found, reduction) if isinstance(found, NoMatch) else found
 
 
-def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
-    terms = _match_terms(view, view.inputs(reduction)[0], reduction)
+def _match(reduction: Node) -> Shaped | NoMatch:
+    terms = _match_terms(reduction.input(0))
     if isinstance(terms, NoMatch):
         return terms
-    bags = match_bags(view, reduction, terms)
+    bags = match_bags(reduction, terms)
     if isinstance(bags, NoMatch):
         return bags
     gather, mask = terms.gather, terms.mask
     ids = gather.ids
     dense = DenseIds(
-        ids.values,
+        ids.values.tensor,
         ids.dtype,
         mask.ignored,
         0,
         wraps=ids.wraps,
-        lengths=mask.lengths,
+        lengths=None if mask.lengths is None else mask.lengths.tensor,
         lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
     )
     spec = lookup_of(
-        view,
         gather,
         reduction,
         dense,
@@ -127,108 +123,106 @@ def _match(view: GraphView, reduction: str) -> Shaped | NoMatch:
     front = (*ids.nodes, *mask.nodes)
     return Shaped(
         stage=Stage.OUTPUT,
-        nodes=(*bags.nodes, gather.node),
+        nodes=(*bags.nodes, gather.node.name),
         front=tuple(dict.fromkeys(front)),
         spec=spec,
         shape=bags.shape,
     )
 
 
-def match_bags(view: GraphView, reduction: str, terms: Terms) -> Bags | NoMatch:
+def match_bags(reduction: Node, terms: Terms) -> Bags | NoMatch:
     """Says what a sum, mean or maximum makes of its terms."""
+
+    def refused(reason: str) -> NoMatch:
+        return NoMatch(reason, reduction.name)
+
     gather, mask = terms.gather, terms.mask
     shape = gather.shape
     if shape is None or len(shape) < 3:
-        return NoMatch("the rows that are added up are not those of a matrix of ids", reduction)
-    axis = view.constant(view.inputs(reduction)[1])
-    at = None if axis is None or axis.size != 1 else int(axis.reshape(()))
-    if at not in (-2, len(shape) - 2):
-        return NoMatch("rows are not added up over the last axis of the ids", reduction)
+        return refused("the rows that are added up are not those of a matrix of ids")
+    if reduction.input(1).item not in (-2, len(shape) - 2):
+        return refused("rows are not added up over the last axis of the ids")
     width = shape[-1]
     if not isinstance(width, int) or not 0 < width <= _MAX_ELEMENTS:
-        return NoMatch(f"the width of rows is not known to be at most {_MAX_ELEMENTS}", reduction)
-    keeps = view.flag_attr(reduction, "keep_dims")
-    op = view.op(reduction)
+        return refused(f"the width of rows is not known to be at most {_MAX_ELEMENTS}")
+    keeps, op = reduction.flag_attr("keep_dims"), reduction.op
     if op == "Mean" and not mask.is_all:
-        return NoMatch("a mean of what a mask leaves is divided by the number of all", reduction)
+        return refused("a mean of what a mask leaves is divided by the number of all")
     if op == "Sum":
-        quotient = match_quotient(view, reduction, gather, mask, keeps)
+        quotient = match_quotient(reduction, gather, mask, keeps)
     else:
-        quotient = Quotient(*_OF_ALL[op], 0.0, Tensor(reduction), ())
-    weights = None if mask.weights is None else WeightsSpec(mask.weights, False, 1.0)
+        quotient = Quotient(*_OF_ALL[op], 0.0, reduction.output(), ())
+    weights = None if mask.weights is None else WeightsSpec(mask.weights.tensor, False, 1.0)
     is_masked = terms.is_product and weights is None and not mask.is_all
+    added = quotient.epsilon
+    epsilon = added.tensor if isinstance(added, Value) else added
     return Bags(
         combiner=quotient.combiner,
         divide_no_nan=quotient.no_nan,
         weights=weights,
-        addition=Addition("axis", is_masked, terms.penalty, quotient.epsilon),
+        addition=Addition("axis", is_masked, terms.penalty, epsilon),
         output=quotient.output,
         shape=(*shape[:-2], *([1] if keeps else []), width),
-        nodes=tuple(dict.fromkeys((reduction, *terms.nodes, *quotient.nodes))),
+        nodes=tuple(dict.fromkeys((reduction.name, *terms.nodes, *quotient.nodes))),
     )
 
 
-def _match_terms(view: GraphView, added: Tensor, reduction: str) -> Terms | NoMatch:
-    found = match_added(view, added)
+def _match_terms(added: Value) -> Terms | NoMatch:
+    found = match_added(added)
     if isinstance(found, NoMatch):
         return found
     source, gather = found
-    name = gather.node
-    between = view.aliases(added)
-    if source.node == name:
+    between = added.aliases
+    if source == gather.node:
         return Terms(gather, Mask(()), between)
-    inputs = view.inputs(source.node)
-    is_product, penalty = view.op(source.node) == "Mul", 0.0
+    is_product, penalty = source.op == "Mul", 0.0
     if is_product:
-        rows, by = inputs if view.resolve(inputs[0]).node == name else reversed(inputs)
-        mask = match_weights(view, by, gather)
-    elif view.op(source.node) == "Sub":
-        rows, less = inputs
-        mask, penalty = _match_penalty(view, less, gather)
+        rows, by = source.inputs
+        if rows.producer != gather.node:
+            rows, by = by, rows
+        mask = match_weights(by, gather)
+    elif source.op == "Sub":
+        rows, less = source.inputs
+        mask, penalty = _match_penalty(less, gather)
     else:
-        condition, rows, zeros = inputs
-        if not _are_zeros(view, zeros, gather.node):
-            return NoMatch("what a mask leaves out is not replaced by zeros", source.node)
-        if view.op(source.node) == "Select":
-            return NoMatch("the mask is not spread by the op itself", source.node)
-        mask = match_mask(view, condition, gather)
+        condition, rows, zeros = source.inputs
+        if not _are_zeros(zeros, gather.node):
+            return NoMatch("what a mask leaves out is not replaced by zeros", source.name)
+        if source.op == "Select":
+            return NoMatch("the mask is not spread by the op itself", source.name)
+        mask = match_mask(condition, gather)
     if isinstance(mask, NoMatch):
         return mask
-    nodes = (*between, source.node, *view.aliases(rows))
+    nodes = (*between, source.name, *rows.aliases)
     return Terms(gather, mask, nodes, is_product, penalty)
 
 
-def _match_penalty(view: GraphView, less: Tensor, gather: Gathered) -> tuple[Mask | NoMatch, float]:
+def _match_penalty(less: Value, gather: Gathered) -> tuple[Mask | NoMatch, float]:
     """Explains `(1 - mask) * c`, which is subtracted from rows: the mask and c."""
-    product = view.resolve(less)
-    failure = NoMatch("what is subtracted is not a number where a mask is 0", product.node)
-    if view.op(product.node) != "Mul":
+    product = less.producer
+    failure = NoMatch("what is subtracted is not a number where a mask is 0", product.name)
+    if product.op != "Mul":
         return failure, 0.0
-    number, other = view.inputs(product.node)
-    if view.constant(number) is None:
+    number, other = product.inputs
+    if number.constant is None:
         number, other = other, number
-    value, rest = view.constant(number), view.resolve(other)
+    penalty, rest = number.scalar, other.producer
     # An attr is a float32, and 0 stands for none.
-    if value is None or value.ndim or float(np.float32(value)) != float(value) or not value:
+    if not penalty or float(np.float32(penalty)) != float(penalty) or rest.op != "Sub":
         return failure, 0.0
-    if view.op(rest.node) != "Sub":
+    one, by = rest.inputs
+    if one.scalar != 1:
         return failure, 0.0
-    one, by = view.inputs(rest.node)
-    ones = view.constant(one)
-    if ones is None or ones.ndim or ones != 1:
-        return failure, 0.0
-    mask = match_weights(view, by, gather)
+    mask = match_weights(by, gather)
     if isinstance(mask, NoMatch):
         return mask, 0.0
     if mask.weights is not None:
         return failure, 0.0
-    nodes = (*view.aliases(less), product.node, *view.aliases(other), rest.node, *mask.nodes)
-    return replace(mask, nodes=nodes), float(value)
+    return replace(mask, nodes=(*less.path, *other.path, *mask.nodes)), float(penalty)
 
 
-def _are_zeros(view: GraphView, tensor: Tensor, gather: str) -> bool:
-    source = view.resolve(tensor)
-    if view.op(source.node) == "ZerosLike":
-        return view.resolve(view.inputs(source.node)[0]).node == gather
-    value = view.constant(source)
+def _are_zeros(zeros: Value, gather: Node) -> bool:
+    if zeros.producer.op == "ZerosLike":
+        return zeros.producer.input(0).producer == gather
+    value = zeros.constant
     return value is not None and value.ndim == 0 and value == 0 and not np.signbit(value)

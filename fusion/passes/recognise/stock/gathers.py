@@ -12,9 +12,10 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.equal_tensors import is_among
 from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged, rearranged_input
-from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector
+from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.graph.idioms import compares_with, is_row_gather
-from fusion.passes.graph.tensor import ARG_OP, Tensor
+from fusion.passes.graph.tensor import ARG_OP
+from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import (
@@ -61,11 +62,11 @@ class Ids:
         same: tensors of the same numbers, and of the same shape if that is kept.
     """
 
-    values: Tensor
+    values: Value
     dtype: int
     wraps: bool
     nodes: tuple[str, ...]
-    same: frozenset[Tensor]
+    same: frozenset[Value]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Gathered:
             Of a vector there is no D.
     """
 
-    node: str
+    node: Node
     table: Table
     dtype: int
     ids_dtype: int
@@ -105,106 +106,103 @@ class NoBag(NoMatch):
     gather: str
 
     @staticmethod
-    def of(failure: NoMatch, view: GraphView, reduction: str) -> NoBag:
+    def of(failure: NoMatch, reduction: Node) -> NoBag:
         """Returns a refusal of an op that adds up the rows of a gather."""
-        gather = gather_behind(view, view.inputs(reduction)[0])
+        gather = gather_behind(reduction.input(0))
         assert gather is not None, "an anchor adds up gathered rows"
-        return NoBag(failure.reason, failure.node, gather)
+        return NoBag(failure.reason, failure.node, gather.name)
 
 
-def gather_behind(view: GraphView, added: Tensor) -> str | None:
+def gather_behind(added: Value) -> Node | None:
     """Returns the gather whose rows are added up, with or without a mask or weights."""
-    source = view.resolve(added)
+    source = added.producer
     places = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,), "Sub": (0,)}
-    inputs = places.get(view.op(source.node), ())
-    operands = [source, *(view.resolve(view.inputs(source.node)[k]) for k in inputs)]
-    return next((one.node for one in operands if is_table_gather(view, one.node)), None)
+    operands = [source.input(place).producer for place in places.get(source.op, ())]
+    return next(filter(is_table_gather, (source, *operands)), None)
 
 
-def match_added(view: GraphView, added: Tensor) -> tuple[Tensor, Gathered] | NoMatch:
+def match_added(added: Value) -> tuple[Node, Gathered] | NoMatch:
     """Says what is added up: where it comes from, and the gather of its rows."""
-    name = gather_behind(view, added)
-    assert name is not None, "an anchor adds up gathered rows"
-    gather = match_gather(view, name, keeps_shape=True)
+    node = gather_behind(added)
+    assert node is not None, "an anchor adds up gathered rows"
+    gather = match_gather(node, keeps_shape=True)
     if isinstance(gather, NoMatch):
         return gather
     if gather.is_vector:
-        return NoMatch("the table is a vector, whose rows are numbers", name)
-    return view.resolve(added), gather
+        return NoMatch("the table is a vector, whose rows are numbers", node.name)
+    return added.producer, gather
 
 
-def row_gathers(view: GraphView) -> Iterator[str]:
+def row_gathers(view: GraphView) -> Iterator[Node]:
     """Yields the gathers of rows of tables, in file order."""
-    return (name for name in view.named(*GATHERS) if is_table_gather(view, name))
+    return filter(is_table_gather, named(view, *GATHERS))
 
 
-def is_table_gather(view: GraphView, name: str) -> bool:
+def is_table_gather(node: Node) -> bool:
     """Whether a node gathers rows of a table by ids that are no other lookup's."""
-    op = view.op(name)
+    op = node.op
     if op not in GATHERS:
         return False
     is_resource = op == "ResourceGather"
-    if view.type_attr(name, _dtype_attr(is_resource)) not in TABLE_TYPES:
+    if node.type_attr(_dtype_attr(is_resource)) not in TABLE_TYPES:
         return False
-    if not is_resource and not is_row_gather(view, name):
+    if not is_resource and not is_row_gather(node):
         return False
-    table, ids = view.inputs(name)[:2]
-    if view.op(view.resolve(ids).node) in _OF_PARTS:
+    table, ids = node.inputs[:2]
+    if ids.producer.op in _OF_PARTS:
         return False
-    shape = view.variable_shape(table) if is_resource else view.shape(table)
+    shape = table.variable_shape if is_resource else table.shape
     is_vector = shape is not None and len(shape) == 1
-    if is_vector and _are_places(view, ids):
+    if is_vector and _are_places(ids):
         return False
-    if is_resource or view.read_handle(table) is not None:
+    if is_resource or table.read_handle is not None:
         return True
-    held = view.op(view.origin(table).node)
+    held = table.origin.producer.op
     return (held in _HELD and len(shape or ()) == 2) or (is_vector and held in _VARIABLES)
 
 
-def _are_places(view: GraphView, ids: Tensor) -> bool:
+def _are_places(ids: Value) -> bool:
     """Whether ids are places in another tensor, at which weights are picked and not looked up."""
-    source = view.resolve(ids)
-    while view.op(source.node) in ("Cast", "Reshape", "Squeeze"):
-        source = view.resolve(view.inputs(source.node)[0])
-    return view.op(source.node) == "Where"
+    source = ids.producer
+    while source.op in ("Cast", "Reshape", "Squeeze"):
+        source = source.input(0).producer
+    return source.op == "Where"
 
 
-def match_gather(view: GraphView, gather: str, *, keeps_shape: bool) -> Gathered | NoMatch:
+def match_gather(gather: Node, *, keeps_shape: bool) -> Gathered | NoMatch:
     """Says what a gather of rows of a table reads.
 
     Args:
-        view: the graph.
         gather: its node.
         keeps_shape: whether the ids have to have the shape of those that are gathered.
     """
-    is_resource = view.op(gather) == "ResourceGather"
-    shard = match_shard(view, Tensor(gather), view.resolve(view.inputs(gather)[1]))
+    ids = gather.input(1)
+    shard = match_shard(gather, ids.resolved)
     if isinstance(shard, NoMatch):
         return shard
     if shard.shape is not None and len(shard.shape) == 1:
         shard = replace(shard, shape=(*shard.shape, 1), is_vector=True)
     if shard.shape is None or len(shard.shape) != 2:
-        return NoMatch("the table is not known to be a matrix", gather)
-    dtype = view.type_attr(gather, "Tindices")
+        return NoMatch("the table is not known to be a matrix", gather.name)
+    dtype = gather.type_attr("Tindices")
     if dtype not in ID_TYPES:
-        return NoMatch("the ids are no int32 or int64", gather)
-    table = _table(view, gather, shard)
+        return NoMatch("the ids are no int32 or int64", gather.name)
+    table = _table(gather, shard)
     return Gathered(
         gather,
         table,
-        view.type_attr(gather, _dtype_attr(is_resource)),
+        gather.type_attr(_dtype_attr(shard.is_resource)),
         dtype,
-        _ids(view, table, dtype, keeps_shape),
-        _shape(view, gather, shard),
+        _ids(ids, table, dtype, keeps_shape),
+        _shape(gather, shard),
     )
 
 
 def lookup_of(
-    view: GraphView,
     gather: Gathered,
-    anchor: str,
+    anchor: Node,
     ids: IdsSpec,
-    output: Tensor,
+    output: Value,
     *,
     combiner: str = "sum",
     divide_no_nan: bool = True,
@@ -213,58 +211,57 @@ def lookup_of(
 ) -> LookupSpec:
     """Returns what is made of gathered rows; none is left out and none is filled in."""
     return LookupSpec(
-        anchor=anchor,
+        anchor=anchor.name,
         ids=ids,
         dtype=gather.ids.dtype if isinstance(ids, RaggedIds | RowIds) else gather.ids_dtype,
         buckets=None,
         weights=weights,
-        table=table_spec(view, gather.table, gather.dtype),
+        table=table_spec(gather.table, gather.dtype),
         prune=False,
         fill=True,
         default_id=None,
         combiner=combiner,
         divide_no_nan=divide_no_nan,
-        output=output,
+        output=output.tensor,
         addition=addition,
     )
 
 
-def ones_like(view: GraphView, ones: Tensor, of: Collection[Tensor]) -> tuple[str, ...]:
+def ones_like(ones: Value, of: Collection[Value]) -> tuple[str, ...]:
     """Returns the nodes that make a one for each element of one of the tensors; () if none do."""
-    source, nodes = view.resolve(ones), view.aliases(ones)
-    nodes += (source.node,)
-    value = view.constant(source)
+    source, nodes = ones.producer, ones.path
+    value = ones.constant
     if value is not None:
         # Grappler folds ones of a shape that is known.
-        is_like = any(view.shape(tensor) == value.shape for tensor in of)
+        is_like = any(one.shape == value.shape for one in of)
         return nodes if is_like and bool((value == 1).all()) else ()
     measured = source
-    if view.op(source.node) == "Fill":
-        sizes, number = view.inputs(source.node)
-        value, measured = view.constant(number), view.resolve(sizes)
-        if value is None or value.ndim or value != 1 or view.op(measured.node) != "Shape":
+    if source.op == "Fill":
+        sizes, number = source.inputs
+        measured = sizes.producer
+        if number.scalar != 1 or measured.op != "Shape":
             return ()
-        nodes += (*view.aliases(sizes), measured.node)
-    elif view.op(source.node) != "OnesLike":
+        nodes += sizes.path
+    elif source.op != "OnesLike":
         return ()
-    like = view.inputs(measured.node)[0]
-    return (*nodes, *view.aliases(like)) if is_among(view, view.resolve(like), of) else ()
+    like = measured.input(0)
+    return (*nodes, *like.aliases) if is_among(like.resolved, of) else ()
 
 
 def _dtype_attr(is_resource: bool) -> str:
     return "dtype" if is_resource else "Tparams"
 
 
-def _table(view: GraphView, gather: str, shard: Shard) -> Table:
-    name = table_name(view, shard.tensor, gather)
-    if name == gather:
+def _table(gather: Node, shard: Shard) -> Table:
+    name = table_name(shard.tensor, gather.name)
+    if name == gather.name:
         # Where the variable is unknown, the scope is a better name than its last node.
-        name = gather.rpartition("/")[0] or gather
+        name = gather.name.rpartition("/")[0] or gather.name
     return Table(
         stage=Stage.ROWS,
-        nodes=(gather,),
-        ids=view.resolve(view.inputs(gather)[1]),
-        unique="",
+        nodes=(gather.name,),
+        ids=gather.input(1).resolved,
+        unique=None,
         shards=(shard,),
         strategy="",
         split=(),
@@ -273,98 +270,96 @@ def _table(view: GraphView, gather: str, shard: Shard) -> Table:
     )
 
 
-def _shape(view: GraphView, gather: str, shard: Shard) -> Vector | None:
-    ids, width = view.inputs(gather)[1], shard.shape[1] if shard.shape is not None else None
-    of_ids = ShapeMath(view).shape_of(ids)
+def _shape(gather: Node, shard: Shard) -> Vector | None:
+    width = shard.shape[1] if shard.shape is not None else None
+    of_ids = ShapeMath().shape_of(gather.input(1))
     if of_ids is None or shard.is_vector:
         return of_ids
-    return (*of_ids, Dim(Tensor(gather), len(of_ids)) if width is None else width)
+    return (*of_ids, Dim(gather.output().tensor, len(of_ids)) if width is None else width)
 
 
-def _ids(view: GraphView, table: Table, dtype: int, keeps_shape: bool) -> Ids:
+def _ids(gathered: Value, table: Table, dtype: int, keeps_shape: bool) -> Ids:
     """Follows ids through what changes none of them, nor their order, and one count from the end.
 
     A cast to int32 may change some, and its result may wrap round.
     """
-    gathered = view.inputs(table.nodes[0])[1]
-    nodes, tensor, wraps = view.aliases(gathered), table.ids, False
-    same = {tensor}
+    nodes, ids, wraps = gathered.aliases, table.ids, False
+    same = {ids}
     while True:
-        before = tensor
-        if not wraps and (unwrapped := _unwrapped(view, tensor, table)) is not None:
-            wraps, (tensor, passed) = True, unwrapped
+        before = ids
+        if not wraps and (unwrapped := _unwrapped(ids, table)) is not None:
+            wraps, (ids, passed) = True, unwrapped
             nodes += passed
-            same = {tensor}
-        is_moved = not keeps_shape and _keeps_elements(view, tensor.node)
-        if _is_widening(view, tensor.node) or is_moved:
-            if view.op(tensor.node) == "Cast":
-                dtype = view.type_attr(tensor.node, "SrcT")
-            inner = rearranged_input(view, tensor.node)
-            nodes += (tensor.node, *view.aliases(inner))
-            tensor = view.resolve(inner)
-            same.add(tensor)
-        if tensor == before:
-            return Ids(tensor, dtype, wraps, tuple(dict.fromkeys(nodes)), frozenset(same))
+            same = {ids}
+        node = ids.producer
+        if _is_widening(node) or (not keeps_shape and _keeps_elements(node)):
+            if node.op == "Cast":
+                dtype = node.type_attr("SrcT")
+            inner = rearranged_input(node)
+            nodes += (node.name, *inner.aliases)
+            ids = inner.resolved
+            same.add(ids)
+        if ids == before:
+            return Ids(ids, dtype, wraps, tuple(dict.fromkeys(nodes)), frozenset(same))
 
 
-def _is_widening(view: GraphView, name: str) -> bool:
-    if view.op(name) != "Cast" or view.controls(name):
+def _is_widening(node: Node) -> bool:
+    if node.op != "Cast" or node.controls:
         return False
-    types = view.type_attr(name, "SrcT"), view.type_attr(name, "DstT")
+    types = node.type_attr("SrcT"), node.type_attr("DstT")
     return types == (types_pb2.DT_INT32, types_pb2.DT_INT64)
 
 
-def _keeps_elements(view: GraphView, name: str) -> bool:
+def _keeps_elements(node: Node) -> bool:
     """Whether the node gives the elements of its input another shape, which is never an error."""
-    if view.op(name) not in REARRANGEMENTS or view.controls(name):
+    if node.op not in REARRANGEMENTS or node.controls:
         return False
-    if view.op(name) == "Reshape":
-        target = view.constant(view.inputs(name)[1])
+    if node.op == "Reshape":
+        target = node.input(1).constant
         # Whatever there is fits one size that is not given, where no other one counts.
         if target is not None and sorted(target.reshape(-1)) == [-1, *[1] * (target.size - 1)]:
             return target.ndim == 1
-    shapes, inner = ShapeMath(view), rearranged_input(view, name)
+    shapes, inner = ShapeMath(), rearranged_input(node)
     shape = shapes.shape_of(inner)
-    position = view.inputs(name).index(inner)
-    return shape is not None and rearranged(shapes, name, position, shape) is not None
+    position = node.inputs.index(inner)
+    return shape is not None and rearranged(shapes, node, position, shape) is not None
 
 
-def _unwrapped(view: GraphView, ids: Tensor, table: Table) -> tuple[Tensor, tuple[str, ...]] | None:
+def _unwrapped(ids: Value, table: Table) -> tuple[Value, tuple[str, ...]] | None:
     """Returns x and the nodes between, if ids are `select(x < 0, x + rows of the table, x)`."""
-    if view.op(ids.node) not in ("Select", "SelectV2") or view.controls(ids.node):
+    select = ids.producer
+    if select.op not in ("Select", "SelectV2") or select.controls:
         return None
-    condition, moved, kept = view.inputs(ids.node)
-    test, total, x = (view.resolve(tensor) for tensor in (condition, moved, kept))
-    if view.op(test.node) != "Less" or not compares_with(view, test, 0):
+    condition, moved, kept = select.inputs
+    test, total, x = condition.producer, moved.producer, kept.resolved
+    if test.op != "Less" or not compares_with(test, 0) or total.op not in ("Add", "AddV2"):
         return None
-    if view.op(total.node) not in ("Add", "AddV2"):
+    summands, compared = total.inputs, test.input(0)
+    if compared.resolved != x or test.controls:
         return None
-    summands = view.inputs(total.node)
-    if view.resolve(view.inputs(test.node)[0]) != x or view.controls(test.node):
+    others = [one for one in summands if one.resolved != x]
+    if len(others) != 1 or total.controls or not _is_row_count(others[0], table):
         return None
-    others = [one for one in summands if view.resolve(one) != x]
-    if len(others) != 1 or view.controls(total.node) or not _is_row_count(view, others[0], table):
-        return None
-    tensors = (condition, moved, kept, *summands, view.inputs(test.node)[0])
-    passed = (alias for tensor in tensors for alias in view.aliases(tensor))
-    return x, (ids.node, test.node, total.node, *passed)
+    operands = (condition, moved, kept, *summands, compared)
+    passed = (alias for operand in operands for alias in operand.aliases)
+    return x, (select.name, test.name, total.name, *passed)
 
 
-def _is_row_count(view: GraphView, number: Tensor, table: Table) -> bool:
+def _is_row_count(number: Value, table: Table) -> bool:
     """Whether a number is that of the rows of the table."""
-    shard, value = table.shards[0], ShapeMath(view).scalar(number)
+    shard, value = table.shards[0], ShapeMath().scalar(number)
     rows = None if shard.shape is None else shard.shape[0]
     if isinstance(value, int):
         return value == rows
-    return isinstance(value, Dim) and value.axis == 0 and _is_table(view, value, shard)
+    return isinstance(value, Dim) and value.axis == 0 and _is_table(value, shard)
 
 
-def _is_table(view: GraphView, size: Element, shard: Shard) -> bool:
+def _is_table(size: Dim, shard: Shard) -> bool:
     """Whether the size is one of the table, or of another read of the variable that it is."""
-    assert isinstance(size, Dim)
-    table = view.resolve(shard.tensor)
-    if size.tensor == table:
+    table = shard.tensor.resolved
+    measured = Value(table.view, size.tensor)
+    if measured == table:
         return True
-    handle = table if shard.is_resource else view.read_handle(table)
-    other = view.read_handle(size.tensor)
-    return handle is not None and other is not None and view.origin(handle) == view.origin(other)
+    handle = table if shard.is_resource else table.read_handle
+    other = measured.read_handle
+    return handle is not None and other is not None and handle.origin == other.origin

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from fusion.passes.analysis.index_grids import Grid, columns, grid
 from fusion.passes.analysis.symbolic_shapes import Element, Item, ShapeMath, has_measured_columns
 from fusion.passes.graph.idioms import is_integer_cast
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Value
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import BucketsSpec, DenseIds, Hashing
 from fusion.passes.recognise.stock.entries import Entries
@@ -46,17 +45,17 @@ class IdSource(Match):
     batch: Element | None
 
 
-def match_source(view: GraphView, entries: Entries) -> IdSource | NoMatch:
+def match_source(entries: Entries) -> IdSource | NoMatch:
     """Finds what ids, rows and weights are made of.
 
     A SparseReshape whose target is provably the shape that it is given changes nothing and is
     passed. Any other one stays, and the fused op reads its outputs.
     """
-    math = ShapeMath(view)
-    front = [*view.aliases(entries.ids)]
+    math, view = ShapeMath(), entries.ids.view
+    front = [*entries.ids.aliases]
     if entries.weights is not None:
-        front += view.aliases(entries.weights)
-    entries = replace(entries, ids=view.resolve(entries.ids))
+        front += entries.weights.aliases
+    entries = replace(entries, ids=entries.ids.resolved)
     batch: Element | None = None
     flattened, checked = False, True
     if entries.indices is not None:
@@ -69,19 +68,19 @@ def match_source(view: GraphView, entries: Entries) -> IdSource | NoMatch:
             front += passed
         if not _is_matrix(math, indices, count):
             return NoMatch("the ids are not known to form a matrix", indices.node)
-        flattened = view.op(indices.node) == "SparseReshape"
+        flattened = indices.producer.op == "SparseReshape"
         entries = replace(entries, indices=indices, count=count)
         if count is not None:
             elements = math.vector(count)
-            batch = elements[0] if elements else Item(count, 0)
+            batch = elements[0] if elements else Item(count.tensor, 0)
             checked |= flattened or has_measured_columns(elements)
     row_splits = None
     if entries.rows is not None and entries.count is not None:
         batch = math.scalar(entries.count)
-        row_splits = match_row_splits(view, entries.rows, entries.count)
+        row_splits = match_row_splits(entries.rows, entries.count)
     ids, buckets = entries.ids, None
     if entries.count is not None:
-        ids, buckets, passed = _match_buckets(view, ids)
+        ids, buckets, passed = _match_buckets(ids)
         front += passed
     dense = None if entries.weights is not None else _match_dense(math, ids, entries)
     if dense is not None:
@@ -100,103 +99,93 @@ def match_source(view: GraphView, entries: Entries) -> IdSource | NoMatch:
     )
 
 
-def _pass_reshape(math: ShapeMath, tensor: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+def _pass_reshape(math: ShapeMath, value: Value) -> tuple[Value, tuple[str, ...]]:
     """Returns where the tensor comes from behind reshapes to the same shape, and what it passed."""
-    view = math.view
-    passed: tuple[str, ...] = view.aliases(tensor)
-    tensor = view.resolve(tensor)
-    while view.op(tensor.node) == "SparseReshape" and not view.controls(tensor.node):
-        _, shape, target = inputs = view.inputs(tensor.node)
+    passed, value = value.aliases, value.resolved
+    while (reshape := value.producer).op == "SparseReshape" and not reshape.controls:
+        _, shape, target = inputs = reshape.inputs
         before, after = math.vector(shape), math.vector(target)
         if before is None or len(before) != 2 or before != after:
             break
-        passed += (tensor.node, *view.aliases(inputs[tensor.index]))
-        tensor = view.resolve(inputs[tensor.index])
-    return tensor, passed
+        inner = inputs[value.index]
+        passed += (reshape.name, *inner.aliases)
+        value = inner.resolved
+    return value, passed
 
 
-def _is_matrix(math: ShapeMath, indices: Tensor, dense_shape: Tensor | None) -> bool:
-    index_shape = math.view.shape(indices)
+def _is_matrix(math: ShapeMath, indices: Value, dense_shape: Value | None) -> bool:
+    index_shape = indices.shape
     width = index_shape[1] if index_shape is not None and len(index_shape) == 2 else None
     if dense_shape is None:
         return width == 2
     sizes = math.vector(dense_shape)
-    if sizes is None and math.view.op(dense_shape.node) == "Pack":
+    if sizes is None and dense_shape.producer.op == "Pack":
         # The stock op takes a vector only, so these are its elements.
-        return len(math.view.inputs(dense_shape.node)) == 2
+        return dense_shape.producer.input_count == 2
     return 2 in (width, None if sizes is None else len(sizes))
 
 
-def _match_buckets(
-    view: GraphView, ids: Tensor
-) -> tuple[Tensor, BucketsSpec | None, tuple[str, ...]]:
+def _match_buckets(ids: Value) -> tuple[Value, BucketsSpec | None, tuple[str, ...]]:
     """Passes `select(ids < 0 or ids >= count, default, ids)`."""
-    nothing = (ids, None, ())
-    if view.op(ids.node) not in ("Select", "SelectV2") or view.controls(ids.node):
+    nothing, select = (ids, None, ()), ids.producer
+    if select.op not in ("Select", "SelectV2") or select.controls:
         return nothing
-    condition, replacement, values = view.inputs(ids.node)
-    source = view.resolve(values)
-    outside = view.resolve(condition)
-    if view.op(outside.node) != "LogicalOr":
+    condition, replacement, values = select.inputs
+    source, outside = values.resolved, condition.producer
+    if outside.op != "LogicalOr":
         return nothing
-    tests = {view.op(test.node): test for test in map(view.resolve, view.inputs(outside.node))}
+    tests = {test.producer.op: test.producer for test in outside.inputs}
     if tests.keys() != {"Less", "GreaterEqual"}:
         return nothing
-    if any(view.resolve(view.inputs(test.node)[0]) != source for test in tests.values()):
+    if any(test.input(0).resolved != source for test in tests.values()):
         return nothing
-    least = _number(view, view.inputs(tests["Less"].node)[1])
-    count = _number(view, view.inputs(tests["GreaterEqual"].node)[1])
-    default, filled = _filled(view, replacement, source)
+    least, count = _number(tests["Less"].input(1)), _number(tests["GreaterEqual"].input(1))
+    default, filled = _filled(replacement, source)
     if count is None or default is None or least != 0:
         return nothing
     # As op attrs, such a count means "none", and such a default would be pruned or replaced.
     if count <= 0 or not 0 <= default < count:
         return nothing
-    names = (ids.node, outside.node, *(test.node for test in tests.values()), *filled)
-    aliases = (name for tensor in (condition, replacement, values) for name in view.aliases(tensor))
+    names = (select.name, outside.name, *(test.name for test in tests.values()), *filled)
+    aliases = (name for one in (condition, replacement, values) for name in one.aliases)
     return source, BucketsSpec(count, default), (*names, *aliases)
 
 
-def _number(view: GraphView, tensor: Tensor) -> int | None:
-    value = view.constant(_behind_cast(view, tensor))
-    return int(value) if value is not None and value.ndim == 0 else None
+def _number(value: Value) -> int | None:
+    cast = value.producer
+    number = (cast.input(0) if is_integer_cast(cast) else value).scalar
+    return None if number is None else int(number)
 
 
-def _behind_cast(view: GraphView, tensor: Tensor) -> Tensor:
-    source = view.resolve(tensor)
-    return view.inputs(source.node)[0] if is_integer_cast(view, source.node) else source
-
-
-def _filled(view: GraphView, tensor: Tensor, ids: Tensor) -> tuple[int | None, tuple[str, ...]]:
+def _filled(value: Value, ids: Value) -> tuple[int | None, tuple[str, ...]]:
     """Explains a tensor as one number for each id: the number."""
-    source = view.resolve(tensor)
-    if view.op(source.node) != "Fill":
-        return _number(view, source), ()
-    shape, value = view.inputs(source.node)
-    measured = view.resolve(shape)
-    number = _number(view, value)
-    if view.op(measured.node) != "Shape":
+    fill = value.producer
+    if fill.op != "Fill":
+        return _number(value), ()
+    shape, number = fill.inputs
+    measured = shape.producer
+    if measured.op != "Shape":
         # The ids' static shape, which Grappler made a constant.
-        size = view.constant(measured)
-        return (number if size is not None and size.ndim == 1 else None), (source.node,)
-    if view.resolve(view.inputs(measured.node)[0]) != ids:
+        size = shape.constant
+        is_vector = size is not None and size.ndim == 1
+        return (_number(number) if is_vector else None), (fill.name,)
+    if measured.input(0).resolved != ids:
         return None, ()
-    return number, (source.node, measured.node)
+    return _number(number), (fill.name, measured.name)
 
 
 def _match_dense(
-    math: ShapeMath, ids: Tensor, entries: Entries
+    math: ShapeMath, ids: Value, entries: Entries
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains ids and rows as those of a dense matrix, if they are."""
-    view = math.view
     if entries.indices is None or entries.count is None:
         return None
     passed: tuple[str, ...] = ()
-    dtype = entries.dtype
-    if is_integer_cast(view, ids.node) and not view.controls(ids.node):
-        passed = (ids.node,)
-        dtype = view.type_attr(ids.node, "SrcT")
-        ids = view.resolve(view.inputs(ids.node)[0])
+    dtype, cast = entries.dtype, ids.producer
+    if is_integer_cast(cast) and not cast.controls:
+        passed = (cast.name,)
+        dtype = cast.type_attr("SrcT")
+        ids = cast.input(0).resolved
     match = _match_to_sparse(math, ids, dtype, entries.indices, entries.count)
     if match is None:
         match = _match_hashed(math, ids, dtype, entries.indices, entries.count)
@@ -209,77 +198,74 @@ def _match_dense(
 
 
 def _match_to_sparse(
-    math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
+    math: ShapeMath, ids: Value, dtype: int, indices: Value, dense_shape: Value
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
-    view, mask = math.view, _match_boolean_mask(math, ids, indices, dense_shape)
-    number = None if mask is None else _number(view, mask.ignored)
+    mask = _match_boolean_mask(math, ids, indices, dense_shape)
+    number = None if mask is None else _number(mask.ignored)
     if mask is None or number is None:
         return None
-    return DenseIds(mask.matrix, dtype, number, 0), (*mask.nodes, mask.test.node)
+    return DenseIds(mask.matrix.tensor, dtype, number, 0), (*mask.nodes, mask.test.node)
 
 
 def _match_hashed(
-    math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
+    math: ShapeMath, ids: Value, dtype: int, indices: Value, dense_shape: Value
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains the hashes of elements that `_match_to_sparse` would take for ids."""
-    view, tensor = math.view, ids
     by: list[str] = []
     passed: list[str] = []
-    while view.op(tensor.node) in (_TEXT_OPS if by else _HASHES) and not view.controls(tensor.node):
-        by.append(tensor.node)
-        values = view.inputs(tensor.node)[0]
-        passed += view.aliases(values)
-        tensor = view.resolve(values)
-    mask = _match_boolean_mask(math, tensor, indices, dense_shape) if by else None
-    if mask is None or view.shape(mask.ignored) != ():
+    while (node := ids.producer).op in (_TEXT_OPS if by else _HASHES) and not node.controls:
+        by.append(node.name)
+        passed += node.input(0).aliases
+        ids = node.input(0).resolved
+    mask = _match_boolean_mask(math, ids, indices, dense_shape) if by else None
+    if mask is None or mask.ignored.shape != ():
         return None
-    hashed = Hashing(tuple(reversed(by)), mask.test)
-    return DenseIds(mask.matrix, dtype, None, 0, hashed), (*by, *passed, *mask.nodes)
+    hashed = Hashing(tuple(reversed(by)), mask.test.tensor)
+    return DenseIds(mask.matrix.tensor, dtype, None, 0, hashed), (*by, *passed, *mask.nodes)
 
 
 class _BooleanMask(NamedTuple):
     """Elements of a matrix that are not equal to `ignored`, in order; `test` is the mask."""
 
-    matrix: Tensor
-    ignored: Tensor
-    test: Tensor
+    matrix: Value
+    ignored: Value
+    test: Value
     nodes: tuple[str, ...]
 
 
 def _match_boolean_mask(
-    math: ShapeMath, values: Tensor, indices: Tensor, dense_shape: Tensor
+    math: ShapeMath, values: Value, indices: Value, dense_shape: Value
 ) -> _BooleanMask | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != scalar)`."""
-    view = math.view
-    if view.op(values.node) != "GatherNd" or view.op(indices.node) != "Where":
+    gather, where = values.producer, indices.producer
+    if gather.op != "GatherNd" or where.op != "Where":
         return None
-    matrix, positions = view.inputs(values.node)
-    if view.resolve(positions) != indices:
+    matrix, positions = gather.inputs
+    if positions.resolved != indices:
         return None
-    test = view.resolve(view.inputs(indices.node)[0])
-    if view.op(test.node) != "NotEqual":
+    test = where.input(0)
+    if test.producer.op != "NotEqual":
         return None
-    source = view.resolve(matrix)
+    source = matrix.resolved
     # Grappler moves constants to the front.
-    compared, ignored = view.inputs(test.node)
-    if view.resolve(compared) != source:
+    compared, ignored = test.producer.inputs
+    if compared.resolved != source:
         compared, ignored = ignored, compared
-    if view.resolve(compared) != source:
+    if compared.resolved != source:
         return None
     shape = math.shape_of(source)
     if shape is None or len(shape) != 2 or math.vector(dense_shape) != shape:
         return None
-    nodes = (values.node, indices.node, *view.aliases(matrix), *view.aliases(compared))
-    return _BooleanMask(source, ignored, test, nodes)
+    nodes = (gather.name, where.name, *matrix.aliases, *compared.aliases)
+    return _BooleanMask(source, ignored, test.resolved, nodes)
 
 
 def _match_grid(
-    math: ShapeMath, ids: Tensor, dtype: int, indices: Tensor, dense_shape: Tensor
+    math: ShapeMath, ids: Value, dtype: int, indices: Value, dense_shape: Value
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains all elements of a matrix, with the row and the column of each; see `grids`."""
-    view = math.view
-    axes, values = columns(view, indices), grid(view, ids)
+    axes, values = columns(indices), grid(ids)
     shape = math.vector(dense_shape)
     if axes is None or len(axes) != 2 or values is None or shape is None or len(shape) != 2:
         return None
@@ -296,6 +282,10 @@ def _match_grid(
     stride = values.factors[0][-1] if shape[1] != 1 and loops else 0
     if values.axes != (loops,) or values.factors[0] != tuple(stride * flag for flag in of_columns):
         return None
-    if math.shape_of(values.base) != shape:
+    if math.shape_of(Value(ids.view, values.base)) != shape:
         return None
-    return DenseIds(values.base, dtype, None, stride), (*rows.nodes, *cols.nodes, *values.nodes)
+    return DenseIds(values.base, dtype, None, stride), (
+        *rows.nodes,
+        *cols.nodes,
+        *values.nodes,
+    )

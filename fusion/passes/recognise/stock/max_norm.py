@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 
 
@@ -19,126 +18,114 @@ class Clip(Match):
         output: the clipped rows.
     """
 
-    rows: Tensor
+    rows: Value
     limit: float
-    output: Tensor
+    output: Value
 
 
-def is_quotient(view: GraphView, rows: Tensor) -> bool:
+def is_quotient(rows: Value) -> bool:
     """Whether rows are divided by something, as clipped ones are."""
-    return view.op(view.resolve(rows).node) in ("RealDiv", "Div")
+    return rows.producer.op in ("RealDiv", "Div")
 
 
-def match_clip(view: GraphView, clipped: Tensor) -> Clip | NoMatch:
+def match_clip(clipped: Value) -> Clip | NoMatch:
     """Explains a quotient as `rows * limit / maximum(norm, limit)`."""
-    passed = view.aliases(clipped)
-    quotient = view.resolve(clipped)
-    scaled, bound = view.inputs(quotient.node)
-    maximum = view.resolve(bound)
-    refusal = NoMatch("the rows are divided by something else than in max_norm", quotient.node)
-    if view.op(maximum.node) != "Maximum":
+    quotient = clipped.producer
+    scaled, bound = quotient.inputs
+    maximum = bound.producer
+    refusal = NoMatch("the rows are divided by something else than in max_norm", quotient.name)
+    if maximum.op != "Maximum":
         return refusal
-    limit, norm = _constant_operand(view, maximum.node)
+    limit, norm = _constant_operand(maximum)
     if limit is None or norm is None:
         return refusal
-    rows, factor_nodes = _unscaled(view, scaled, limit)
-    norm_nodes = _match_norm(view, norm, rows)
+    rows, factor_nodes = _unscaled(scaled, limit)
+    norm_nodes = _match_norm(norm, rows)
     if norm_nodes is None:
         return NoMatch("the rows are not divided by their norms", norm.node)
-    nodes = (quotient.node, maximum.node, *passed, *view.aliases(bound), *factor_nodes, *norm_nodes)
+    nodes = (quotient.name, maximum.name, *clipped.aliases, *bound.aliases)
     return Clip(
         stage=Stage.ROWS,
-        nodes=tuple(dict.fromkeys(nodes)),
+        nodes=tuple(dict.fromkeys((*nodes, *factor_nodes, *norm_nodes))),
         rows=rows,
         limit=limit,
-        output=quotient,
+        output=clipped.resolved,
     )
 
 
-def _constant_operand(view: GraphView, name: str) -> tuple[float | None, Tensor | None]:
+def _constant_operand(node: Node) -> tuple[float | None, Value | None]:
     """Splits the operands of a commutative node into a constant number and the other one."""
-    for number, other in (view.inputs(name), view.inputs(name)[::-1]):
-        value = view.constant(number)
-        if value is not None and value.ndim == 0:
-            return float(value), other
+    for number, other in (node.inputs, node.inputs[::-1]):
+        if number.scalar is not None:
+            return float(number.scalar), other
     return None, None
 
 
-def _unscaled(view: GraphView, scaled: Tensor, limit: float) -> tuple[Tensor, tuple[str, ...]]:
+def _unscaled(scaled: Value, limit: float) -> tuple[Value, tuple[str, ...]]:
     """Returns the rows before they were multiplied by the limit; Grappler drops a factor of 1."""
-    product = view.resolve(scaled)
-    if view.op(product.node) == "Mul":
-        factor, rows = _constant_operand(view, product.node)
+    product = scaled.producer
+    if product.op == "Mul":
+        factor, rows = _constant_operand(product)
         if factor == limit and rows is not None:
-            nodes = (product.node, *view.aliases(scaled), *view.aliases(rows))
-            return view.resolve(rows), nodes
-    return product, view.aliases(scaled)
+            return rows.resolved, (product.name, *scaled.aliases, *rows.aliases)
+    return scaled.resolved, scaled.aliases
 
 
-def _match_norm(view: GraphView, norm: Tensor, rows: Tensor) -> tuple[str, ...] | None:
+def _match_norm(norm: Value, rows: Value) -> tuple[str, ...] | None:
     """Explains `select(s > 0, sqrt(select(s > 0, s, 1)), s)`, with s the sums of squares of rows.
 
     Returns its nodes. The selects keep gradients finite; they change no value.
     """
-    nodes = list(view.aliases(norm))
-    outer = view.resolve(norm)
-    if view.op(outer.node) not in ("Select", "SelectV2"):
+    outer = norm.producer
+    if outer.op not in ("Select", "SelectV2"):
         return None
-    positive, root, sums = (view.resolve(tensor) for tensor in view.inputs(outer.node))
-    if view.op(root.node) != "Sqrt" or view.op(sums.node) != "Sum":
+    positive, root, sums = (operand.resolved for operand in outer.inputs)
+    if root.producer.op != "Sqrt" or sums.producer.op != "Sum":
         return None
-    inner = view.resolve(view.inputs(root.node)[0])
-    if view.op(inner.node) not in ("Select", "SelectV2"):
+    inner = root.producer.input(0).producer
+    if inner.op not in ("Select", "SelectV2"):
         return None
-    again, same, ones = (view.resolve(tensor) for tensor in view.inputs(inner.node))
-    if again != positive or same != sums or not _is_positive(view, positive, sums):
+    again, same, ones = (operand.resolved for operand in inner.inputs)
+    if again != positive or same != sums or not _is_positive(positive.producer, sums):
         return None
-    ones_nodes = _match_ones(view, ones, sums)
-    squares = _match_sums(view, sums, rows)
+    ones_nodes = _match_ones(ones, sums)
+    squares = _match_sums(sums.producer, rows)
     if ones_nodes is None or squares is None:
         return None
-    names = (outer, root, inner, positive, sums)
-    nodes += [name.node for name in names]
-    nodes += [
-        name for op in names for operand in view.inputs(op.node) for name in view.aliases(operand)
-    ]
-    return (*nodes, *ones_nodes, *squares)
+    ops = (outer, root.producer, inner, positive.producer, sums.producer)
+    aliases = (name for op in ops for operand in op.inputs for name in operand.aliases)
+    return (*norm.aliases, *(op.name for op in ops), *aliases, *ones_nodes, *squares)
 
 
-def _is_positive(view: GraphView, test: Tensor, sums: Tensor) -> bool:
-    if view.op(test.node) != "Greater":
+def _is_positive(test: Node, sums: Value) -> bool:
+    if test.op != "Greater":
         return False
-    compared, zero = view.inputs(test.node)
-    value = view.constant(zero)
-    return view.resolve(compared) == sums and value is not None and not value.any()
+    compared, zero = test.inputs
+    value = zero.constant
+    return compared.resolved == sums and value is not None and not value.any()
 
 
-def _match_ones(view: GraphView, ones: Tensor, sums: Tensor) -> tuple[str, ...] | None:
-    if view.op(ones.node) == "Fill":
-        shape, number = view.inputs(ones.node)
-        value = view.constant(number)
-        if value is None or value.ndim or value != 1:
+def _match_ones(ones: Value, sums: Value) -> tuple[str, ...] | None:
+    fill = ones.producer
+    if fill.op == "Fill":
+        shape, number = fill.inputs
+        measured = shape.producer
+        if number.scalar != 1 or measured.op != "Shape" or measured.input(0).resolved != sums:
             return None
-        measured = view.resolve(shape)
-        if view.op(measured.node) != "Shape" or view.resolve(view.inputs(measured.node)[0]) != sums:
-            return None
-        return (ones.node, *view.aliases(shape), measured.node)
-    value = view.constant(ones)
+        return (fill.name, *shape.path)
+    value = ones.constant
     return () if value is not None and value.ndim == 2 and bool((value == 1).all()) else None
 
 
-def _match_sums(view: GraphView, sums: Tensor, rows: Tensor) -> tuple[str, ...] | None:
+def _match_sums(sums: Node, rows: Value) -> tuple[str, ...] | None:
     """Explains [u, 1] sums of the squares of rows."""
-    squares, axes = view.inputs(sums.node)
-    axis = view.constant(axes)
-    if axis is None or [int(dim) for dim in axis.reshape(-1)] not in ([1], [-1]):
+    squares, axes = sums.inputs
+    if axes.item not in (1, -1) or not sums.flag_attr("keep_dims"):
         return None
-    if not view.flag_attr(sums.node, "keep_dims"):
+    square = squares.producer
+    factors = square.inputs
+    count = {"Square": 1, "Mul": 2}.get(square.op)
+    if count != len(factors) or any(factor.resolved != rows for factor in factors):
         return None
-    source = view.resolve(squares)
-    factors = view.inputs(source.node)
-    count = {"Square": 1, "Mul": 2}.get(view.op(source.node))
-    if count != len(factors) or any(view.resolve(factor) != rows for factor in factors):
-        return None
-    passed = (name for tensor in (squares, *factors) for name in view.aliases(tensor))
-    return (source.node, *passed)
+    passed = (name for operand in (squares, *factors) for name in operand.aliases)
+    return (square.name, *passed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fusion.passes.analysis.symbolic_shapes import Element, ShapeMath, Vector
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.stock.entries import Fill
 
@@ -22,146 +22,141 @@ class Mask(Match):
     """
 
     present: bool
-    output: Tensor
+    output: Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tail(Match):
     """Reshapes of the result to the shape it already has; `output` is the outermost."""
 
-    output: Tensor
+    output: Value
 
 
-def match_mask(
-    view: GraphView, reduced: Tensor, fill: Fill | None, shape: Vector
-) -> Mask | NoMatch:
+def match_mask(reduced: Value, fill: Fill | None, shape: Vector) -> Mask | NoMatch:
     """Explains `select(tile(is_row_empty), zeros, reduced)`, if a select reads the reduced rows.
 
     Args:
+        reduced: the rows.
+        fill: what says which of them were empty.
         shape: the symbolic [B, D] of `reduced`.
     """
-    selects = [use for use in view.tensor_uses(reduced) if view.op(use.node).startswith("Select")]
-    if fill is None or not selects:
+    select = next((use.node for use in reduced.uses if use.node.op.startswith("Select")), None)
+    if fill is None or select is None:
         return Mask(stage=Stage.OUTPUT, nodes=(), present=False, output=reduced)
-    select = selects[0].node
-    condition, zeros, values = view.inputs(select)
-    if view.resolve(values) != reduced:
-        return NoMatch("the select does not keep the rows that were not empty", select)
-    zero_nodes = match_zeros(view, zeros, reduced, shape, broadcast=view.op(select) == "SelectV2")
+    condition, zeros, values = select.inputs
+    if values.resolved != reduced:
+        why = "the select does not keep the rows that were not empty"
+        return NoMatch(why, select.name)
+    zero_nodes = match_zeros(zeros, reduced, shape, broadcast=select.op == "SelectV2")
     if isinstance(zero_nodes, NoMatch):
         return zero_nodes
-    mask_nodes = _match_condition(view, condition, reduced, fill, shape, select)
+    mask_nodes = _match_condition(condition, reduced, fill, shape, select.op)
     if isinstance(mask_nodes, NoMatch):
         return mask_nodes
     if fill.default != 0:
-        return NoMatch("empty rows get an id other than 0 and are zeroed as well", select)
+        return NoMatch("empty rows get an id other than 0 and are zeroed as well", select.name)
     return Mask(
         stage=Stage.OUTPUT,
-        nodes=(select, *zero_nodes, *mask_nodes, *view.aliases(values)),
+        nodes=(select.name, *zero_nodes, *mask_nodes, *values.aliases),
         present=True,
-        output=Tensor(select),
+        output=select.output(),
     )
 
 
-def match_tail(view: GraphView, result: Tensor, shape: Vector) -> Tail:
+def match_tail(result: Value, shape: Vector) -> Tail:
     """Follows reshapes that provably keep the result's shape, up to one with other consumers."""
     nodes: tuple[str, ...] = ()
-    known = {result: shape}
-    while (step := _identity_reshape(view, result, known)) is not None:
+    known = {result.tensor: shape}
+    while (step := _identity_reshape(result, known)) is not None:
         reshape, explained = step
-        nodes += (reshape, *explained)
-        result = Tensor(reshape)
-        known[result] = shape
+        nodes += (reshape.name, *explained)
+        result = reshape.output()
+        known[result.tensor] = shape
     return Tail(stage=Stage.OUTPUT, nodes=nodes, output=result)
 
 
 def match_zeros(
-    view: GraphView, zeros: Tensor, reduced: Tensor, shape: Vector, broadcast: bool
+    zeros: Value, reduced: Value, shape: Vector, broadcast: bool
 ) -> tuple[str, ...] | NoMatch:
     """Explains zeros in the place of reduced rows: the nodes between.
 
     Args:
+        zeros: these.
+        reduced: the rows.
         shape: the symbolic [B, D] of `reduced`, for those that are broadcast.
         broadcast: whether they are.
     """
-    source = view.resolve(zeros)
-    if view.op(source.node) == "ZerosLike":
-        inner = view.inputs(source.node)[0]
-        if view.resolve(inner) == reduced:
-            return (*view.aliases(zeros), source.node, *view.aliases(inner))
-    value = view.constant(source)
+    source = zeros.producer
+    if source.op == "ZerosLike":
+        inner = source.input(0)
+        if inner.resolved == reduced:
+            return (*zeros.path, *inner.aliases)
+    value = zeros.constant
     # A constant that is broadcast must not make the result larger.
     fits = value is not None and (value.shape == shape if broadcast else value.ndim == 2)
     if value is not None and (fits or (broadcast and value.ndim == 0)):
         negative_zeros = np.any(np.signbit(value))
         if not np.any(value) and not negative_zeros:
             return ()
-    return NoMatch("empty rows are not replaced by zeros", source.node)
+    return NoMatch("empty rows are not replaced by zeros", source.name)
 
 
 def _match_condition(
-    view: GraphView, condition: Tensor, reduced: Tensor, fill: Fill, shape: Vector, select: str
+    condition: Value, reduced: Value, fill: Fill, shape: Vector, select: str
 ) -> tuple[str, ...] | NoMatch:
     """Explains a [B, D] (or, for SelectV2, [B, 1]) mask of the fill's empty rows."""
-    nodes = view.aliases(condition)
-    source = view.resolve(condition)
-    if view.op(source.node) == "Tile":
-        column, multiples = view.inputs(source.node)
-        math = ShapeMath(view, {reduced: shape})
+    source, nodes = condition.producer, condition.aliases
+    if source.op == "Tile":
+        column, multiples = source.inputs
+        math = ShapeMath({reduced.tensor: shape})
         if math.vector(multiples) != (1, shape[1]):
-            return NoMatch("the mask of empty rows is not tiled to the width of a row", source.node)
-        nodes += (source.node, *view.aliases(column), *math.derived(multiples, {reduced}))
-        source = view.resolve(column)
-    elif view.op(select) == "Select":
+            return NoMatch("the mask of empty rows is not tiled to the width of a row", source.name)
+        nodes += (source.name, *column.aliases, *math.derived(multiples, {reduced}))
+        source = column.producer
+    elif select == "Select":
         # A vector chooses rows.
-        if source == fill.is_row_empty:
+        if condition.resolved == fill.is_row_empty:
             return nodes
-        return NoMatch("the mask of empty rows is not tiled", source.node)
-    if not _is_column(view, source.node):
-        return NoMatch("the mask is not the column of empty rows", source.node)
-    flags = view.inputs(source.node)[0]
-    if view.resolve(flags) != fill.is_row_empty:
-        return NoMatch("the mask is not that of this lookup's empty rows", source.node)
-    return (*nodes, source.node, *view.aliases(flags))
+        return NoMatch("the mask of empty rows is not tiled", source.name)
+    if not _is_column(source):
+        return NoMatch("the mask is not the column of empty rows", source.name)
+    flags = source.input(0)
+    if flags.resolved != fill.is_row_empty:
+        return NoMatch("the mask is not that of this lookup's empty rows", source.name)
+    return (*nodes, source.name, *flags.aliases)
 
 
-def _is_column(view: GraphView, name: str) -> bool:
+def _is_column(node: Node) -> bool:
     """Whether the node turns a [B] vector into a [B, 1] column."""
-    if view.op(name) == "Reshape":
-        target = view.constant(view.inputs(name)[1])
-        return target is not None and np.array_equal(target, [-1, 1])
-    if view.op(name) == "ExpandDims":
-        axis = view.constant(view.inputs(name)[1])
-        return axis is not None and axis.size == 1 and int(axis.reshape(())) in (1, -1)
-    return False
+    if node.op == "Reshape":
+        return bool(node.input(1).elements == [-1, 1])
+    return node.op == "ExpandDims" and node.input(1).item in (1, -1)
 
 
 def _identity_reshape(
-    view: GraphView, result: Tensor, known: dict[Tensor, Vector]
-) -> tuple[str, tuple[str, ...]] | None:
+    result: Value, known: dict[Tensor, Vector]
+) -> tuple[Node, tuple[str, ...]] | None:
     """Finds the one reshape of `result` to its own shape, and the nodes that compute its target.
 
     None if there is no such reshape, or if anything else needs `result` or those nodes.
     """
-    shape = known[result]
+    shape, view = known[result.tensor], result.view
     if result.node in view.preserved:
         return None
-    for use in view.tensor_uses(result):
-        if use.position != 0 or view.op(use.node) != "Reshape":
+    for node, position, _ in result.uses:
+        if position != 0 or node.op != "Reshape":
             continue
-        target = view.inputs(use.node)[1]
-        math = ShapeMath(view, known)
+        target = node.input(1)
+        math = ShapeMath(known)
         vector = math.vector(target)
         if vector is None or not _same_shape(vector, shape):
             continue
         derived = math.derived(target, {result})
-        inside = {use.node, *derived}
+        inside = {node.name, *derived}
         lookers = [result.node, *derived]
-        if any(other.node not in inside for node in lookers for other in view.uses(node)):
+        if any(other.node not in inside for name in lookers for other in view.uses(name)):
             return None
-        if any(node in view.preserved for node in derived):
-            return None
-        return use.node, derived
+        return None if not view.preserved.isdisjoint(derived) else (node, derived)
     return None
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from fusion.passes.analysis.expressions import Call, Expression, call, expression
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, pass_flat
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch
 
 _STITCHES = frozenset({"ParallelDynamicStitch", "DynamicStitch"})
@@ -30,104 +29,97 @@ class Partition:
     strategy: str
     split: tuple[int, ...]
     width: int | None
-    gathered: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
+    gathered: tuple[Value, ...]
+    keys: tuple[Value, ...]
     nodes: tuple[str, ...]
 
 
-def is_stitched(view: GraphView, rows: Tensor) -> bool:
+def is_stitched(rows: Value) -> bool:
     """Whether rows are put together of several tensors, maybe reshaped."""
-    rows = view.resolve(rows)
-    if view.op(rows.node) == "Reshape":
-        rows = view.resolve(view.inputs(rows.node)[0])
-    return view.op(rows.node) in _STITCHES
+    node = rows.producer
+    if node.op == "Reshape":
+        node = node.input(0).producer
+    return node.op in _STITCHES
 
 
-def match_partition(view: GraphView, rows: Tensor, ids: Tensor) -> Partition | NoMatch:
+def match_partition(rows: Value, ids: Value) -> Partition | NoMatch:
     """Explains stitched `rows` as those of `ids` in a partitioned table."""
-    match = _pass_reshape(view, rows, ids)
+    match = _pass_reshape(rows, ids)
     if isinstance(match, NoMatch):
         return match
     stitch, passed, width = match
-    inputs = view.inputs(stitch.node)
+    inputs = stitch.inputs
     count = len(inputs) // 2
-    gathered = tuple(view.resolve(tensor) for tensor in inputs[count:])
-    positions = view.resolve(inputs[0]).node
-    keys = view.resolve(view.inputs(gathered[0].node)[1]).node if _has_keys(view, gathered) else ""
+    gathered = tuple(one.resolved for one in inputs[count:])
+    positions, keys = inputs[0].producer, Node(rows.view, "")
+    if gathered[0].producer.input_count > 1:
+        keys = gathered[0].producer.input(1).producer
     for node, parts in ((positions, inputs[:count]), (keys, ())):
-        if view.op(node) != "DynamicPartition" or view.int_attr(node, "num_partitions") != count:
-            return NoMatch("the rows are not those of a partitioned table", stitch.node)
-        if any(view.resolve(part) != Tensor(node, i) for i, part in enumerate(parts)):
-            return NoMatch("rows are not put back where their ids came from", stitch.node)
-    (numbers, shards), (local, same_shards) = view.inputs(positions), view.inputs(keys)
-    if view.resolve(same_shards) != view.resolve(shards):
-        return NoMatch("ids and their positions are partitioned differently", keys)
-    counter = _match_counter(view, numbers, ids)
+        if node.op != "DynamicPartition" or node.int_attr("num_partitions") != count:
+            return NoMatch("the rows are not those of a partitioned table", stitch.name)
+        if any(part.resolved != node.output(i) for i, part in enumerate(parts)):
+            return NoMatch("rows are not put back where their ids came from", stitch.name)
+    (numbers, shards), (local, same_shards) = positions.inputs, keys.inputs
+    if same_shards.resolved != shards.resolved:
+        return NoMatch("ids and their positions are partitioned differently", keys.name)
+    counter = _match_counter(numbers, ids)
     if counter is None:
         return NoMatch("the positions of ids are not counted from 0", numbers.node)
-    split = _match_split(view, shards, local, ids, count)
+    split = _match_split(shards, local, ids, count)
     if isinstance(split, NoMatch):
         return split
     strategy, total, nodes = split
-    inner = (name for tensor in (*inputs, shards, same_shards) for name in view.aliases(tensor))
-    everything = (stitch.node, positions, keys, *passed, *counter, *nodes, *inner)
+    inner = (name for one in (*inputs, shards, same_shards) for name in one.aliases)
+    everything = (stitch.name, positions.name, keys.name, *passed, *counter, *nodes, *inner)
     return Partition(
         strategy=strategy,
         split=shard_rows(total, count),
         width=width,
         gathered=gathered,
-        keys=tuple(Tensor(keys, i) for i in range(count)),
+        keys=tuple(keys.output(i) for i in range(count)),
         nodes=tuple(dict.fromkeys(everything)),
     )
 
 
-def _has_keys(view: GraphView, gathered: tuple[Tensor, ...]) -> bool:
-    return len(view.inputs(gathered[0].node)) > 1
-
-
-def _pass_reshape(
-    view: GraphView, rows: Tensor, ids: Tensor
-) -> tuple[Tensor, tuple[str, ...], int | None] | NoMatch:
+def _pass_reshape(rows: Value, ids: Value) -> tuple[Node, tuple[str, ...], int | None] | NoMatch:
     """Passes the Reshape to [number of ids, D] that restores the static shape of stitched rows."""
-    passed = view.aliases(rows)
-    rows = view.resolve(rows)
-    if view.op(rows.node) in _STITCHES:
-        return rows, passed, None
-    inner, target = view.inputs(rows.node)
-    stitch = view.resolve(inner)
-    math = ShapeMath(view)
+    reshape = rows.producer
+    if reshape.op in _STITCHES:
+        return reshape, rows.aliases, None
+    inner, target = reshape.inputs
+    math = ShapeMath()
     shape = math.vector(target)
-    is_known = shape is not None and len(shape) == 2 and shape[0] in (-1, Dim(ids, 0))
+    is_known = shape is not None and len(shape) == 2 and shape[0] in (-1, Dim(ids.tensor, 0))
     if shape is None or not is_known or not isinstance(shape[1], int) or shape[1] < 0:
-        return NoMatch("the size of the rows of a partitioned table is not known", rows.node)
+        return NoMatch("the size of the rows of a partitioned table is not known", reshape.name)
     derived = math.derived(target, {ids})
-    return stitch, (*passed, rows.node, *view.aliases(inner), *derived), shape[1]
+    return inner.producer, (*rows.path, *inner.aliases, *derived), shape[1]
 
 
-def _match_counter(view: GraphView, numbers: Tensor, ids: Tensor) -> tuple[str, ...] | None:
+def _match_counter(numbers: Value, ids: Value) -> tuple[str, ...] | None:
     """Explains `range(size(ids))`: its nodes."""
-    source = view.resolve(numbers)
-    if view.op(source.node) != "Range":
+    counter = numbers.producer
+    if counter.op != "Range":
         return None
-    start, limit, delta = view.inputs(source.node)
-    math = ShapeMath(view)
+    start, limit, delta = counter.inputs
+    math = ShapeMath()
     if (math.scalar(start), math.scalar(delta)) != (0, 1):
         return None
-    size = view.resolve(limit)
-    nodes = (*view.aliases(numbers), source.node, *view.aliases(limit))
-    if view.op(size.node) == "Size":
-        of, passed = pass_flat(view, view.inputs(size.node)[0])
-        return (*nodes, size.node, *passed) if of == ids else None
-    if math.scalar(limit) != Dim(ids, 0):
+    nodes = (*numbers.path, *limit.aliases)
+    size = limit.producer
+    if size.op == "Size":
+        of, passed = pass_flat(size.input(0))
+        return (*nodes, size.name, *passed) if of == ids else None
+    if math.scalar(limit) != Dim(ids.tensor, 0):
         return None
     return (*nodes, *math.derived(limit, {ids}))
 
 
 def _match_split(
-    view: GraphView, shards: Tensor, local: Tensor, ids: Tensor, count: int
+    shards: Value, local: Value, ids: Value, count: int
 ) -> tuple[str, int | None, tuple[str, ...]] | NoMatch:
     """Explains the shard of each id and its row there: the strategy and the rows it splits."""
-    shard, local_id = (expression(view, tensor, {ids: _ID}) for tensor in (shards, local))
+    shard, local_id = (expression(value, {ids: _ID}) for value in (shards, local))
     if shard is None or local_id is None:
         return NoMatch("ids are assigned to shards in an unknown way", shards.node)
     nodes = (*shard[1], *local_id[1])

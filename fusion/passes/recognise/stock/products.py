@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.fused.fused_op import Whole
-from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import (
     EncodedIds,
     IdsSpec,
@@ -104,200 +104,184 @@ class Product(Whole):
         return not self.dense and not self.then
 
 
-def products(view: GraphView) -> Iterator[str]:
+def products(view: GraphView) -> Iterator[Node]:
     """Yields the products of encoded ids, in file order."""
     if view.ops.isdisjoint(ENCODINGS):
         return
-    for name in view.named(*PRODUCTS, *OTHER_PRODUCTS):
-        if not view.flag_attr(name, "transpose_a"):
-            leaves, _ = _leaves(view, view.inputs(name)[0])
-            if any(steps_to(view, leaf) for leaf in (*leaves, *_right(view, name))):
-                yield name
+    for node in named(view, *PRODUCTS, *OTHER_PRODUCTS):
+        if not node.flag_attr("transpose_a"):
+            left, *right = node.inputs[:2]
+            if any(steps_to(leaf) for leaf in (*_leaves(left)[0], *right)):
+                yield node
 
 
-def _right(view: GraphView, product: str) -> tuple[Tensor, ...]:
-    """Returns what a product multiplies from the right."""
-    return view.inputs(product)[1:2]
-
-
-def match_product(view: GraphView, product: str) -> Product | NoMatch:
+def match_product(product: Node) -> Product | NoMatch:
     """Says what a product of encoded ids looks up."""
-    leaves, between = _leaves(view, view.inputs(product)[0])
-    if view.op(product) in OTHER_PRODUCTS:
-        leaves += _right(view, product)
-        classes = sum(classes_of(view, leaf) for leaf in leaves)
-        return NoProduct("the product is not known to be one of two matrices", product, classes)
-    (kernel,) = _right(view, product)
-    if classes := classes_of(view, kernel):
-        return NoProduct("ids are encoded on the right of the product", product, classes)
-    parts = [match_encoded(view, leaf) for leaf in leaves]
+    left, *right = product.inputs[:2]
+    leaves, between = _leaves(left)
+    if product.op in OTHER_PRODUCTS:
+        classes = sum(classes_of(leaf) for leaf in (*leaves, *right))
+        why = "the product is not known to be one of two matrices"
+        return NoProduct(why, product.name, classes)
+    (kernel,) = right
+    if classes := classes_of(kernel):
+        return NoProduct("ids are encoded on the right of the product", product.name, classes)
+    parts = [match_encoded(leaf) for leaf in leaves]
     classes = sum(part.ids.columns for part in parts if part.ids is not None)
-    refused = _refused(view, leaves, parts)
+    refused = _refused(leaves, parts)
+    first = (refused[0].reason, refused[0].node) if refused else ()
 
-    def stop(reason: str, node: str) -> NoProduct:
+    def stop(reason: str, node: str = product.name) -> NoProduct:
         # Where it is not known how many classes there are, there may be many.
         return NoProduct(reason, node, MAX_CLASSES + 1 if refused else classes)
 
     if classes <= MAX_CLASSES:
-        few = NoMatch(f"nothing to gain: of {classes} classes the product is as cheap", product)
-        why = refused[0] if refused else few
-        return stop(why.reason, why.node)
-    dtype, then = view.type_attr(product, "T"), _then(view, product)
+        few = f"nothing to gain: of {classes} classes the product is as cheap"
+        return stop(*(first or (few,)))
+    dtype, then = product.type_attr("T"), _then(product)
     if isinstance(then, NoMatch):
         return stop(then.reason, then.node)
-    if dtype not in TABLE_TYPES or view.flag_attr(product, "transpose_b"):
-        return stop("the matrix is transposed, or of no dtype of tables", product)
-    shape = view.shape(kernel)
+    if dtype not in TABLE_TYPES or product.flag_attr("transpose_b"):
+        return stop("the matrix is transposed, or of no dtype of tables")
+    shape = kernel.shape
     if shape is None or len(shape) != 2 or shape[0] is None:
-        return stop("the rows of the matrix are not known", product)
-    placed = _placed(view, leaves, parts, shape[0])
+        return stop("the rows of the matrix are not known")
+    placed = _placed(leaves, parts, shape[0])
     if placed is None:
-        unknown = NoMatch("which rows of the matrix are whose is not known", product)
-        why = refused[0] if refused else unknown
-        return stop(why.reason, why.node)
+        return stop(*(first or ("which rows of the matrix are whose is not known",)))
     nodes = (*between, *(name for part in parts for name in part.nodes))
-    sizes = tuple(size for part in parts for size in sizes_of(view, part))
-    reader = _other_reader(view, nodes, {size.node for size in sizes})
+    sizes = tuple(size for part in parts for size in sizes_of(product.view, part))
+    reader = _other_reader(product.view, nodes, {size.node for size in sizes})
     if reader is not None:
-        return stop(f"the encoded ids are also used by {reader} ({view.op(reader)})", reader)
+        op = product.view.op(reader)
+        return stop(f"the encoded ids are also used by {reader} ({op})", reader)
     ids, dense = placed
     return Product(
         stage=Stage.OUTPUT,
-        nodes=(product,),
+        nodes=(product.name,),
         front=tuple(dict.fromkeys(nodes)),
-        spec=_spec(view, product, kernel, shape, JoinedIds(tuple(ids)), None),
+        spec=_spec(product, kernel, shape, JoinedIds(tuple(ids)), None),
         reads=(*(one.values for one in dense), *(tensor for _, read in then for tensor in read)),
         dense=tuple(dense),
-        kernel=kernel,
+        kernel=kernel.tensor,
         then=then,
         sizes=sizes,
         refused=refused,
     )
 
 
-def _refused(
-    view: GraphView, leaves: Iterable[Tensor], parts: Iterable[Encoded]
-) -> tuple[NoProduct, ...]:
+def _refused(leaves: Iterable[Value], parts: Iterable[Encoded]) -> tuple[NoProduct, ...]:
     """Returns why parts of a product that encode ids are not understood."""
     return tuple(
-        NoProduct(part.failure.reason, part.failure.node, classes_of(view, leaf))
+        NoProduct(part.failure.reason, part.failure.node, classes_of(leaf))
         for leaf, part in zip(leaves, parts, strict=True)
         if part.failure is not None
     )
 
 
-def sparse_products(view: GraphView) -> Iterator[str]:
+def sparse_products(view: GraphView) -> Iterator[Node]:
     """Yields the products of sparse matrices, without the checks of fused ones: these are empty."""
-    for name in view.named(SPARSE_PRODUCT):
-        indices = view.constant(view.inputs(name)[0])
+    for node in named(view, SPARSE_PRODUCT):
+        indices = node.input(0).constant
         if indices is None or indices.size > 0:
-            yield name
+            yield node
 
 
-def match_sparse_product(view: GraphView, product: str) -> Product | NoMatch:
+def match_sparse_product(product: Node) -> Product | NoMatch:
     """Says what the product of a sparse and a dense matrix looks up."""
-    indices, values, shape, kernel = view.inputs(product)
+    indices, values, shape, kernel = product.inputs
 
     def stop(reason: str) -> NoProduct:
-        return NoProduct(reason, product, MAX_CLASSES + 1)
+        return NoProduct(reason, product.name, MAX_CLASSES + 1)
 
-    if view.type_attr(product, "T") not in TABLE_TYPES:
+    if product.type_attr("T") not in TABLE_TYPES:
         return stop("the matrix is of no dtype of tables")
-    if view.flag_attr(product, "adjoint_a") or view.flag_attr(product, "adjoint_b"):
+    if product.flag_attr("adjoint_a") or product.flag_attr("adjoint_b"):
         return stop("one of the matrices is transposed")
-    if view.type_attr(product, "Tindices") != types_pb2.DT_INT64:
+    if product.type_attr("Tindices") != types_pb2.DT_INT64:
         return stop("the indices are no int64")
-    of_table = view.shape(kernel)
+    of_table = kernel.shape
     if of_table is None or len(of_table) != 2:
         return stop("the matrix is not known to be one")
     if of_table[1] is None or of_table[1] < _MIN_COLUMNS:
         few = f"with fewer than {_MIN_COLUMNS} columns stock's op is as fast"
         return stop(f"nothing to gain: {few} (18 us for 512 rows of 5 ids, 19 us as a bag)")
-    ids = SparseIds(
-        view.resolve(indices), view.resolve(indices), shape, flattened=False, columns=True
-    )
-    weights = WeightsSpec(view.resolve(values), False, 1.0)
+    places = indices.resolved.tensor
+    ids = SparseIds(places, places, shape.tensor, flattened=False, columns=True)
+    weights = WeightsSpec(values.resolved.tensor, False, 1.0)
     return Product(
         stage=Stage.OUTPUT,
-        nodes=(product,),
-        spec=_spec(view, product, kernel, of_table, ids, weights),
-        kernel=kernel,
+        nodes=(product.name,),
+        spec=_spec(product, kernel, of_table, ids, weights),
+        kernel=kernel.tensor,
     )
 
 
 def _spec(
-    view: GraphView,
-    product: str,
-    kernel: Tensor,
-    shape: Shape,
-    ids: IdsSpec,
-    weights: WeightsSpec | None,
+    product: Node, kernel: Value, shape: Shape, ids: IdsSpec, weights: WeightsSpec | None
 ) -> LookupSpec:
     table = Table(
         stage=Stage.ROWS,
         nodes=(),
-        ids=ids.values,
-        unique="",
-        shards=(Shard(kernel, False, "", shape),),
+        ids=Value(kernel.view, ids.values),
+        unique=None,
+        shards=(Shard(kernel, False, None, shape),),
         strategy="",
         split=(),
         clip=None,
-        name=table_name(view, kernel, product),
+        name=table_name(kernel, product.name),
     )
     return LookupSpec(
-        anchor=product,
+        anchor=product.name,
         ids=ids,
         dtype=types_pb2.DT_INT64,
         buckets=None,
         weights=weights,
-        table=table_spec(view, table, view.type_attr(product, "T")),
+        table=table_spec(table, product.type_attr("T")),
         prune=isinstance(ids, JoinedIds),
         fill=True,
         default_id=None,
         combiner="sum",
         divide_no_nan=True,
-        output=Tensor(product),
+        output=product.output().tensor,
     )
 
 
-def _then(view: GraphView, product: str) -> tuple[tuple[str, tuple[Tensor, ...]], ...] | NoMatch:
+def _then(product: Node) -> tuple[tuple[str, tuple[Tensor, ...]], ...] | NoMatch:
     """Returns the ops that Grappler has put into a product's node."""
-    attr = view.attr(product, "fused_ops") if view.op(product) == "_FusedMatMul" else None
+    attr = product.attr("fused_ops") if product.op == "_FusedMatMul" else None
     ops = [] if attr is None else [op.decode() for op in attr.list.s]
-    others = view.inputs(product)[2:]
+    others = tuple(other.tensor for other in product.inputs[2:])
     if not ops and not others:
         return ()
     if ops[0] != "BiasAdd" or len(others) != 1 or not {*ops[1:]} <= _ACTIVATIONS:
-        return NoMatch(f"the product is one with {' and '.join(ops)}", product)
+        return NoMatch(f"the product is one with {' and '.join(ops)}", product.name)
     return (("BiasAdd", others), *((op, ()) for op in ops[1:]))
 
 
-def _leaves(view: GraphView, x: Tensor) -> tuple[list[Tensor], tuple[str, ...]]:
+def _leaves(x: Value) -> tuple[list[Value], tuple[str, ...]]:
     """Returns what concats put side by side in the rows of a matrix, and the nodes between."""
-    stack, leaves, nodes = [x], list[Tensor](), list[str]()
+    stack, leaves, nodes = [x], list[Value](), list[str]()
     while stack and len(leaves) < LONGEST:
-        tensor = stack.pop()
-        source = view.resolve(tensor)
-        nodes += view.aliases(tensor)
-        if view.op(source.node) == "ConcatV2":
-            *inputs, axis = view.inputs(source.node)
-            number = view.constant(axis)
-            if number is not None and number.size == 1 and number.reshape(()) in (1, -1):
-                nodes.append(source.node)
-                stack += reversed(inputs)
-                continue
-        leaves.append(tensor)
+        value = stack.pop()
+        nodes += value.aliases
+        concat = value.producer
+        if concat.op == "ConcatV2" and concat.input(-1).item in (1, -1):
+            nodes.append(concat.name)
+            stack += concat.inputs[-2::-1]
+        else:
+            leaves.append(value)
     return leaves, tuple(nodes)
 
 
 def _placed(
-    view: GraphView, leaves: Iterable[Tensor], parts: Iterable[Encoded], rows: int
+    leaves: Iterable[Value], parts: Iterable[Encoded], rows: int
 ) -> tuple[list[EncodedIds], list[Dense]] | None:
     """Returns the encoded ids and the other columns, each with its first row of the matrix."""
     widths: list[int | None] = []
     pairs = [*zip(leaves, parts, strict=True)]
     for leaf, part in pairs:
-        shape = view.shape(leaf)
+        shape = leaf.shape
         known = None if shape is None or len(shape) != 2 else shape[1]
         widths.append(known if part.ids is None else part.ids.columns)
     if widths.count(None) == 1:
@@ -307,7 +291,7 @@ def _placed(
         if width is None or width < 1:
             return None
         if part.ids is None:
-            dense.append(Dense(leaf, start, width))
+            dense.append(Dense(leaf.tensor, start, width))
         else:
             ids.append(replace(part.ids, start=start))
         start += width

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusion.passes.graph.idioms import compares_with
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import Match, Stage
 from fusion.passes.recognise.stock.boolean_mask import Levels, peel
 from fusion.passes.recognise.stock.entries import Entries
@@ -27,19 +26,19 @@ class Prune(Match):
     by_weight: bool
 
 
-def match_prune(view: GraphView, entries: Entries) -> Prune:
+def match_prune(entries: Entries) -> Prune:
     """Explains the entries as the valid ones of others, as far as they are."""
-    tensors = {"ids": entries.ids, "rows": entries.rows_in}
+    values = {"ids": entries.ids, "rows": entries.rows_in}
     if entries.weights is not None:
-        tensors["weights"] = entries.weights
+        values["weights"] = entries.weights
     if entries.weight_rows is not None:
-        tensors["weight_rows"] = entries.weight_rows
-    levels = {key: peel(view, tensor) for key, tensor in tensors.items()}
+        values["weight_rows"] = entries.weight_rows
+    levels = {key: peel(value) for key, value in values.items()}
     by_id = by_weight = False
     nodes: tuple[str, ...] = ()
     front: tuple[str, ...] = ()
     depth = 0
-    while (step := _match_step(view, levels, depth)) is not None:
+    while (step := _match_step(levels, depth)) is not None:
         by_id |= step.by_id
         by_weight |= step.by_weight
         # The last condition is one of the entries that are kept in the graph, those before are not.
@@ -81,7 +80,7 @@ class _Step:
     front: tuple[str, ...]
 
 
-def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step | None:
+def _match_step(levels: dict[str, Levels], depth: int) -> _Step | None:
     """Explains the gather `depth` of all tensors as the valid ones of the entries behind it."""
     if any(len(level.conditions) <= depth for level in levels.values()):
         return None
@@ -92,25 +91,23 @@ def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step
     front: tuple[str, ...] = ()
     pending = [condition]
     while pending:
-        test = pending.pop()
-        passed = view.aliases(test)
-        test = view.resolve(test)
-        op = view.op(test.node)
-        front += (*passed, test.node)
-        if op == "LogicalAnd":
-            pending += view.inputs(test.node)
-        elif op == "Fill" and (measured := _match_all_true(view, test, levels, depth)) is not None:
+        value = pending.pop()
+        test = value.producer
+        front += value.path
+        if test.op == "LogicalAnd":
+            pending += test.inputs
+        elif test.op == "Fill" and (measured := _match_all_true(test, levels, depth)) is not None:
             front += measured
-        elif op == "GreaterEqual" and _compares(view, test, levels["ids"], depth):
+        elif test.op == "GreaterEqual" and _compares(test, levels["ids"], depth):
             by_id = True
-            front += view.aliases(view.inputs(test.node)[0])
+            front += test.input(0).aliases
         elif (
-            op == "Greater"
+            test.op == "Greater"
             and "weights" in levels
-            and _compares(view, test, levels["weights"], depth)
+            and _compares(test, levels["weights"], depth)
         ):
             by_weight = True
-            front += view.aliases(view.inputs(test.node)[0])
+            front += test.input(0).aliases
         else:
             return None
     if not by_id and not by_weight:
@@ -119,31 +116,24 @@ def _match_step(view: GraphView, levels: dict[str, Levels], depth: int) -> _Step
     return _Step(by_id, by_weight, tuple(nodes), front)
 
 
-def _compares(view: GraphView, test: Tensor, levels: Levels, depth: int) -> bool:
+def _compares(test: Node, levels: Levels, depth: int) -> bool:
     """Whether the comparison is that of the entries behind gather `depth` with 0."""
-    if not compares_with(view, test, 0):
-        return False
-    return _is_behind(view, view.inputs(test.node)[0], levels, depth)
+    return compares_with(test, 0) and _is_behind(test.input(0), levels, depth)
 
 
-def _is_behind(view: GraphView, tensor: Tensor, levels: Levels, depth: int) -> bool:
+def _is_behind(value: Value, levels: Levels, depth: int) -> bool:
     """Whether the tensor is what gather `depth` reads."""
-    own = peel(view, tensor)
+    own = peel(value)
     rest = levels.conditions[depth + 1 :]
     return own.tensors[-1] == levels.tensors[-1] and own.conditions == rest
 
 
-def _match_all_true(
-    view: GraphView, test: Tensor, levels: dict[str, Levels], depth: int
-) -> tuple[str, ...] | None:
+def _match_all_true(fill: Node, levels: dict[str, Levels], depth: int) -> tuple[str, ...] | None:
     """Explains a Fill as a condition that holds for each entry behind gather `depth`."""
-    shape, number = view.inputs(test.node)
-    value, measured = view.constant(number), view.resolve(shape)
-    if value is None or value.ndim or not value or view.op(measured.node) != "Shape":
+    shape, number = fill.inputs
+    measured = shape.producer
+    if not number.scalar or measured.op != "Shape":
         return None
-    of = view.inputs(measured.node)[0]
-    if not any(
-        _is_behind(view, of, levels[key], depth) for key in levels if key in ("ids", "weights")
-    ):
-        return None
-    return (*view.aliases(shape), measured.node)
+    of = measured.input(0)
+    keys = levels.keys() & {"ids", "weights"}
+    return shape.path if any(_is_behind(of, levels[key], depth) for key in keys) else None

@@ -8,8 +8,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.equal_tensors import are_equal
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import Gathered
 from fusion.passes.recognise.stock.masks import Mask, match_flat_mask, match_weights
@@ -17,6 +16,8 @@ from fusion.schema.attributes import HALF_TYPES
 
 DIVISIONS = {"DivNoNan": True, "RealDiv": False}
 """Ops that divide, and whether a quotient by 0 is 0."""
+
+_MEASURES = ("Shape", "ShapeN")
 
 _MAX_COUNTED = 2048
 """Sums of more ones are rounded in float16 on the way."""
@@ -36,74 +37,67 @@ class Quotient:
 
     combiner: str
     no_nan: bool
-    epsilon: float | Tensor
-    output: Tensor
+    epsilon: float | Value
+    output: Value
     nodes: tuple[str, ...]
 
 
-def division_of(view: GraphView, total: str, *, may_be_measured: bool = False) -> str | None:
+def division_of(total: Node, *, may_be_measured: bool = False) -> Node | None:
     """Returns the division that alone reads a sum, to divide it; None if there is none.
 
     Args:
-        view: the graph.
         total: the sum.
         may_be_measured: whether those do not count that ask for the shape of the sum.
     """
-    uses = view.uses(total)
-    if may_be_measured:
-        uses = [use for use in uses if view.op(use.node) not in ("Shape", "ShapeN")]
-    if len(uses) != 1 or uses[0].position != 0 or total in view.preserved:
+    uses = [use for use in total.uses if not may_be_measured or use.node.op not in _MEASURES]
+    if len(uses) != 1 or uses[0].position != 0 or total.is_preserved:
         return None
     division = uses[0].node
-    return None if view.op(division) not in DIVISIONS or view.controls(division) else division
+    return None if division.op not in DIVISIONS or division.controls else division
 
 
-def match_quotient(
-    view: GraphView, reduction: str, gather: Gathered, mask: Mask, keeps: bool
-) -> Quotient:
+def match_quotient(reduction: Node, gather: Gathered, mask: Mask, keeps: bool) -> Quotient:
     """Explains the division of a sum, if it is by the sum of its mask or of its weights.
 
     Args:
-        view: the graph.
         reduction: the sum.
         gather: where its rows come from.
         mask: which of them count.
         keeps: whether the sum keeps the axis.
     """
-    none = Quotient("sum", True, 0.0, Tensor(reduction), ())
-    division = division_of(view, reduction)
+    none = Quotient("sum", True, 0.0, reduction.output(), ())
+    division = division_of(reduction)
     if division is None or _is_rounded_otherwise(gather, mask):
         return none
-    divisor = view.inputs(division)[1]
-    epsilon: float | Tensor = 0.0
-    tensor = view.resolve(divisor)
-    if view.op(tensor.node) in ("Add", "AddV2"):
-        one, other = view.inputs(tensor.node)
-        if view.shape(other) != ():
-            one, other = other, one
-        epsilon, tensor = _epsilon(view, other), view.resolve(one)
+    epsilon: float | Value = 0.0
+    divisor = division.input(1)
+    if divisor.producer.op in ("Add", "AddV2"):
+        divisor, other = divisor.producer.inputs
+        if other.shape != ():
+            divisor, other = other, divisor
+        epsilon = _epsilon(other)
         # The op has them in the place of weights.
-        is_beside_weights = isinstance(epsilon, Tensor) and mask.weights is not None
-        if view.shape(other) != () or is_beside_weights:
+        is_beside_weights = isinstance(epsilon, Value) and mask.weights is not None
+        if other.shape != () or is_beside_weights:
             return none
-    is_root = view.op(tensor.node) == "Sqrt"
+    is_root = divisor.producer.op == "Sqrt"
     if is_root:
         if epsilon:
             return none
-        tensor = view.resolve(view.inputs(tensor.node)[0])
-    if not _is_count(view, tensor, gather, mask, keeps, squared=is_root):
+        divisor = divisor.producer.input(0)
+    if not _is_count(divisor, gather, mask, keeps, squared=is_root):
         return none
     # What only the divisor needs dies with it.
-    combiner = "sqrtn" if is_root else "mean"
-    return Quotient(combiner, DIVISIONS[view.op(division)], epsilon, Tensor(division), (division,))
+    combiner, no_nan = "sqrtn" if is_root else "mean", DIVISIONS[division.op]
+    return Quotient(combiner, no_nan, epsilon, division.output(), (division.name,))
 
 
-def _epsilon(view: GraphView, tensor: Tensor) -> float | Tensor:
+def _epsilon(value: Value) -> float | Value:
     """Returns a number that an attr can hold, which is a float32, or else the tensor."""
-    value = view.constant(tensor)
-    if value is None or value.ndim or float(np.float32(value)) != float(value):
-        return view.resolve(tensor)
-    return float(value)
+    number = value.scalar
+    if number is None or float(np.float32(number)) != float(number):
+        return value.resolved
+    return float(number)
 
 
 def _is_rounded_otherwise(gather: Gathered, mask: Mask) -> bool:
@@ -118,52 +112,47 @@ def _is_rounded_otherwise(gather: Gathered, mask: Mask) -> bool:
     return gather.dtype == types_pb2.DT_HALF and not is_counted
 
 
-def _is_count(
-    view: GraphView, tensor: Tensor, gather: Gathered, mask: Mask, keeps: bool, squared: bool
-) -> bool:
+def _is_count(count: Value, gather: Gathered, mask: Mask, keeps: bool, squared: bool) -> bool:
     """Whether a tensor is, for each row, the sum of the mask or weights, or their squares' sum."""
-    op, rank = view.op(tensor.node), len(gather.shape or ())
-    if op == "Cast" and mask.lengths is not None:
-        of = view.inputs(tensor.node)[0]
-        shape = view.shape(of)
+    total, rank = count.producer, len(gather.shape or ())
+    if total.op == "Cast" and mask.lengths is not None:
+        of = total.input(0)
+        shape = of.shape
         fits = shape is not None and len(shape) == 2 and shape[1] == 1 and not keeps
-        return fits and are_equal(view, of, mask.lengths) and not squared
-    if op == "Cast":
+        return fits and are_equal(of, mask.lengths) and not squared
+    if total.op == "Cast":
         # Of the sum of a mask as integers.
-        tensor = view.resolve(view.inputs(tensor.node)[0])
-        op = view.op(tensor.node)
-    if op != "Sum" or view.type_attr(tensor.node, "T") in HALF_TYPES - {gather.dtype}:
+        total = total.input(0).producer
+    if total.op != "Sum" or total.type_attr("T") in HALF_TYPES - {gather.dtype}:
         return False
-    of, axes = view.inputs(tensor.node)
-    axis = view.constant(axes)
-    if axis is None or axis.size != 1:
-        return False
-    at, kept = int(axis.reshape(())), view.flag_attr(tensor.node, "keep_dims")
-    source = view.resolve(of)
+    of, axis = total.inputs
+    at, kept = axis.item, total.flag_attr("keep_dims")
+    source = of.resolved
     if squared:
-        if view.op(source.node) != "Square":
+        square = of.producer
+        if square.op != "Square":
             return False
-        source = view.resolve(view.inputs(source.node)[0])
-    over_last = at in (-1, rank - 2) and kept and not keeps and _is_flat(view, source, rank)
-    over_middle = at in (-2, rank - 2) and kept == keeps and not _is_flat(view, source, rank)
+        source = square.input(0).resolved
+    over_last = at in (-1, rank - 2) and kept and not keeps and _is_flat(source, rank)
+    over_middle = at in (-2, rank - 2) and kept == keeps and not _is_flat(source, rank)
     if not over_last and not over_middle:
         return False
-    if over_middle and _are_equal(view, source, mask.weights):
+    if over_middle and _are_equal(source, mask.weights):
         return True
     find = match_flat_mask if over_last else match_weights
-    found = find(view, source, gather)
+    found = find(source, gather)
     if isinstance(found, NoMatch):
         return False
-    is_same = _are_equal(view, found.lengths, mask.lengths) and found.ignored == mask.ignored
-    return is_same and _are_equal(view, found.weights, mask.weights)
+    is_same = _are_equal(found.lengths, mask.lengths) and found.ignored == mask.ignored
+    return is_same and _are_equal(found.weights, mask.weights)
 
 
-def _are_equal(view: GraphView, one: Tensor | None, other: Tensor | None) -> bool:
+def _are_equal(one: Value | None, other: Value | None) -> bool:
     """Whether there are two equal tensors, or none."""
-    return one == other or (one is not None and other is not None and are_equal(view, one, other))
+    return one == other or (one is not None and other is not None and are_equal(one, other))
 
 
-def _is_flat(view: GraphView, tensor: Tensor, rank: int) -> bool:
+def _is_flat(mask: Value, rank: int) -> bool:
     """Whether a mask has the shape of the ids, and no axis more."""
-    shape = view.shape(tensor)
+    shape = mask.shape
     return shape is not None and len(shape) == rank - 1

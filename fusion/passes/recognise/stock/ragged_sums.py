@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from fusion.passes.analysis.ranks_by_use import is_multiplied
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.fused.fused_op import Whole
-from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import Addition, RaggedIds, RowIds, WeightsSpec
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
@@ -59,7 +59,7 @@ class _Terms:
     """
 
     gather: Gathered
-    weights: Tensor | None
+    weights: Value | None
     nodes: tuple[str, ...]
 
 
@@ -93,220 +93,216 @@ class _Division:
         nodes: those that make `counts`, and nothing else.
     """
 
-    node: str
+    node: Node
     counts: Tensor | None = None
     width: int | None = 1
     nodes: tuple[str, ...] = ()
 
 
-def ragged_sums(view: GraphView) -> Iterator[str]:
+def ragged_sums(view: GraphView) -> Iterator[Node]:
     """Yields the segment sums and maxima of gathered rows, in file order."""
     return (
-        name
-        for name in view.named(*SEGMENT_REDUCTIONS)
-        if gather_behind(view, view.inputs(name)[0]) is not None
-        or computed_rows(view, name, only=True) is not None
+        node
+        for node in named(view, *SEGMENT_REDUCTIONS)
+        if gather_behind(node.input(0)) is not None or computed_rows(node, only=True) is not None
     )
 
 
-def is_segment_sum(view: GraphView, name: str) -> bool:
+def is_segment_sum(node: Node) -> bool:
     """Whether a SegmentSum adds gathered rows as they are, and not those of distinct ids."""
-    return view.op(name) == "SegmentSum" and is_table_gather(
-        view, view.resolve(view.inputs(name)[0]).node
-    )
+    return node.op == "SegmentSum" and is_table_gather(node.input(0).producer)
 
 
-def match_ragged_sum(
-    view: GraphView, reduction: str, *, may_be_measured: bool = False
-) -> Whole | NoMatch:
+def match_ragged_sum(reduction: Node, *, may_be_measured: bool = False) -> Whole | NoMatch:
     """Says what a segment sum or maximum of gathered rows looks up.
 
     Args:
-        view: the graph.
         reduction: the sum or maximum.
         may_be_measured: whether others may ask for the shape of a sum that is divided.
     """
-    if gather_behind(view, view.inputs(reduction)[0]) is None:
-        computed = computed_rows(view, reduction, only=True)
+    if gather_behind(reduction.input(0)) is None:
+        computed = computed_rows(reduction, only=True)
         assert computed is not None, "an anchor reduces rows, or what is computed from them"
         return computed
-    found = _match(view, reduction, may_be_measured)
-    return NoBag.of(found, view, reduction) if isinstance(found, NoMatch) else found
+    found = _match(reduction, may_be_measured)
+    return NoBag.of(found, reduction) if isinstance(found, NoMatch) else found
 
 
-def computed_rows(view: GraphView, reduction: str, *, only: bool) -> NoBag | None:
+def computed_rows(reduction: Node, *, only: bool) -> NoBag | None:
     """Says what computes the terms of a segment reduction from looked-up rows, if anything does.
 
     Args:
-        view: the graph.
         reduction: its node.
         only: whether nothing else reads the rows, as a gradient would, nor joins them on the way.
     """
-    data = view.resolve(view.inputs(reduction)[0]).node
+    data = reduction.input(0).producer
     level, seen = [data], {data}
     for depth in range(_DEEPEST):
-        gather = next((name for name in level if is_table_gather(view, name)), None)
+        gather = next(filter(is_table_gather, level), None)
         if gather is not None and depth:
             # An Identity may wait for checks, and computes nothing.
-            by = view.origin(Tensor(data)).node
-            what = f"what {by} ({view.op(by)}) computes from looked-up rows"
-            return NoBag(f"{view.op(reduction)} reduces {what}, and not the rows", by, gather)
+            by = data.output().origin.producer
+            what = f"what {by.name} ({by.op}) computes from looked-up rows"
+            why = f"{reduction.op} reduces {what}, and not the rows"
+            return NoBag(why, by.name, gather.name)
         stops = _MEASURES | JOINS if only and depth else _MEASURES
-        read = [one for name in level if view.op(name) not in stops for one in view.inputs(name)]
+        read = [one for node in level if node.op not in stops for one in node.inputs]
         if only:
-            read = [one for one in read if _has_one_reader(view, one)]
-        inputs = dict.fromkeys(view.resolve(one).node for one in read)
-        level = [name for name in inputs if name not in seen][:_MOST]
+            read = [one for one in read if _has_one_reader(one)]
+        inputs = dict.fromkeys(one.producer for one in read)
+        level = [node for node in inputs if node not in seen][:_MOST]
         seen.update(level)
     return None
 
 
-def _has_one_reader(view: GraphView, tensor: Tensor) -> bool:
+def _has_one_reader(value: Value) -> bool:
     """Whether one node reads a tensor, or where it comes from; others may measure it."""
+    view = value.view
     return all(
         sum(view.op(user) not in _MEASURES for user in {use.node for use in view.uses(name)}) == 1
-        for name in (view.resolve(tensor).node, *view.aliases(tensor))
+        for name in value.path
     )
 
 
-def _match(view: GraphView, reduction: str, may_be_measured: bool) -> Whole | NoMatch:
-    terms = _match_terms(view, view.inputs(reduction)[0])
+def _match(reduction: Node, may_be_measured: bool) -> Whole | NoMatch:
+    terms = _match_terms(reduction.input(0))
     if isinstance(terms, NoMatch):
         return terms
-    if view.op(reduction) in _ASCENDING:
-        return _match_ascending(view, reduction, terms)
-    gather, (_, rows, count) = terms.gather, view.inputs(reduction)
-    splits = match_row_splits(view, rows, count)
+    if reduction.op in _ASCENDING:
+        return _match_ascending(reduction, terms)
+
+    def refused(reason: str) -> NoMatch:
+        return NoMatch(reason, reduction.name)
+
+    gather, (_, rows, count) = terms.gather, reduction.inputs
+    splits = match_row_splits(rows, count)
     if splits is None:
-        return NoMatch("the rows of entries are not those of row splits", reduction)
-    is_max = view.op(reduction) == _MAX
+        return refused("the rows of entries are not those of row splits")
+    is_max = reduction.op == _MAX
     if terms.weights is not None and is_max:
-        return NoMatch("it is the maximum of weighted rows", reduction)
+        return refused("it is the maximum of weighted rows")
     if terms.weights is not None and gather.dtype in HALF_TYPES:
-        return NoMatch("weighted sums of half types are rounded in another way", reduction)
+        return refused("weighted sums of half types are rounded in another way")
     division = None
     if not is_max:
-        division = _match_division(view, reduction, terms, splits, may_be_measured)
-    output = Tensor(reduction if division is None else division.node)
-    is_vector = len(gather.shape) == 2 if gather.shape is not None else is_multiplied(view, output)
+        division = _match_division(reduction, terms, splits, may_be_measured)
+    output = (reduction if division is None else division.node).output()
+    is_vector = len(gather.shape) == 2 if gather.shape is not None else is_multiplied(output)
     if not is_vector:
-        return NoMatch("the ids are not known to be a vector", reduction)
-    weights = None if terms.weights is None else WeightsSpec(terms.weights, False, 1.0)
+        return refused("the ids are not known to be a vector")
+    weights = None if terms.weights is None else WeightsSpec(terms.weights.tensor, False, 1.0)
     ids = gather.ids
     spec = lookup_of(
-        view,
         gather,
         reduction,
-        RaggedIds(ids.values, splits.tensor, splits.dtype, ids.wraps),
+        RaggedIds(ids.values.tensor, splits.tensor, splits.dtype, ids.wraps),
         output,
         combiner="max" if is_max else "sum" if division is None else "mean",
-        divide_no_nan=division is None or DIVISIONS[view.op(division.node)],
+        divide_no_nan=division is None or DIVISIONS[division.node.op],
         weights=weights,
         addition=Addition("sequence"),
     )
     of_ids = () if division is None else division.nodes
-    nodes = (reduction, *terms.nodes, gather.node, *([] if division is None else [division.node]))
+    divisions = [] if division is None else [division.node.name]
+    nodes = (reduction.name, *terms.nodes, gather.node.name, *divisions)
     return RaggedSum(
         stage=Stage.OUTPUT,
         nodes=tuple(dict.fromkeys((*nodes, *of_ids))),
         front=ids.nodes,
         spec=spec,
         of_ids=of_ids,
-        total=reduction,
+        total=reduction.name,
         splits=splits,
-        rows=view.resolve(rows),
+        rows=rows.resolved.tensor,
         counts=None if division is None else division.counts,
         count_width=1 if division is None else division.width,
     )
 
 
-def _match_ascending(view: GraphView, reduction: str, terms: _Terms) -> Whole | NoMatch:
-    gather, rows = terms.gather, view.inputs(reduction)[1]
+def _match_ascending(reduction: Node, terms: _Terms) -> Whole | NoMatch:
+    gather, rows = terms.gather, reduction.input(1).resolved
     if terms.weights is not None:
-        return NoMatch("it is the segment sum of weighted rows", reduction)
+        return NoMatch("it is the segment sum of weighted rows", reduction.name)
     if gather.shape is None or len(gather.shape) != 2:
-        return NoMatch("the ids are not known to be a vector", reduction)
-    ids, rows_dtype = gather.ids, view.type_attr(reduction, "Tindices")
+        return NoMatch("the ids are not known to be a vector", reduction.name)
+    ids, rows_dtype = gather.ids, reduction.type_attr("Tindices")
     spec = replace(
         lookup_of(
-            view,
             gather,
             reduction,
-            RowIds(ids.values, view.resolve(rows), rows_dtype, None, ids.wraps),
-            Tensor(reduction),
-            combiner=_ASCENDING[view.op(reduction)],
+            RowIds(ids.values.tensor, rows.tensor, rows_dtype, None, ids.wraps),
+            reduction.output(),
+            combiner=_ASCENDING[reduction.op],
             addition=Addition("dense_segment"),
         ),
         fill=False,
     )
-    nodes = (reduction, *terms.nodes, gather.node)
+    nodes = (reduction.name, *terms.nodes, gather.node.name)
     return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)
 
 
-def _match_terms(view: GraphView, added: Tensor) -> _Terms | NoMatch:
-    found = match_added(view, added)
+def _match_terms(added: Value) -> _Terms | NoMatch:
+    found = match_added(added)
     if isinstance(found, NoMatch):
         return found
     source, gather = found
-    name = gather.node
-    nodes = view.aliases(added)
-    if source.node == name:
+    nodes = added.aliases
+    if source == gather.node:
         return _Terms(gather, None, nodes)
-    if view.op(source.node) != "Mul":
-        return NoMatch("rows are neither added as they are nor times weights", source.node)
-    one, other = view.inputs(source.node)
-    rows, by = (one, other) if view.resolve(one).node == name else (other, one)
-    nodes += (source.node, *view.aliases(rows))
-    if _ones(view, by, gather):
+    if source.op != "Mul":
+        return NoMatch("rows are neither added as they are nor times weights", source.name)
+    rows, by = source.inputs
+    if rows.producer != gather.node:
+        rows, by = by, rows
+    nodes += (source.name, *rows.aliases)
+    if _ones(by, gather):
         return _Terms(gather, None, nodes)
-    weights = _weights(view, by)
+    weights = _weights(by)
     if weights is None:
-        return NoMatch("the weights are not known to be one for each entry", source.node)
+        return NoMatch("the weights are not known to be one for each entry", source.name)
     return _Terms(gather, weights, nodes)
 
 
-def _weights(view: GraphView, column: Tensor) -> Tensor | None:
+def _weights(column: Value) -> Value | None:
     """Returns the vector that a column [nnz, 1] is made of."""
-    source = view.resolve(column)
-    if view.op(source.node) not in ("ExpandDims", "Reshape"):
+    source = column.producer
+    if source.op not in ("ExpandDims", "Reshape"):
         return None
-    inner, how = view.inputs(source.node)
-    shape, value = view.shape(inner), view.constant(how)
+    inner, how = source.inputs
+    shape, value = inner.shape, how.constant
     if shape is None or len(shape) != 1 or value is None:
         return None
-    wanted = ([1], [-1]) if view.op(source.node) == "ExpandDims" else ([-1, 1],)
-    return view.resolve(inner) if value.reshape(-1).tolist() in wanted else None
+    wanted = ([1], [-1]) if source.op == "ExpandDims" else ([-1, 1],)
+    return inner.resolved if value.reshape(-1).tolist() in wanted else None
 
 
-def _ones(view: GraphView, tensor: Tensor, gather: Gathered) -> tuple[str, ...]:
+def _ones(value: Value, gather: Gathered) -> tuple[str, ...]:
     """Returns the nodes that make a one for each entry, [nnz, 1] or [nnz, D]; () if none do."""
-    source = view.resolve(tensor)
-    if view.op(source.node) != "ExpandDims":
-        return ones_like(view, tensor, {Tensor(gather.node)})
-    vector = _weights(view, source)
-    ones = () if vector is None else ones_like(view, vector, gather.ids.same)
-    inner = view.inputs(source.node)[0]
-    return (*view.aliases(tensor), source.node, *view.aliases(inner), *ones) if ones else ()
+    if value.producer.op != "ExpandDims":
+        return ones_like(value, {gather.node.output()})
+    vector = _weights(value)
+    ones = () if vector is None else ones_like(vector, gather.ids.same)
+    return (*value.path, *value.producer.input(0).aliases, *ones) if ones else ()
 
 
 def _match_division(
-    view: GraphView, reduction: str, terms: _Terms, splits: RowSplits, may_be_measured: bool
+    reduction: Node, terms: _Terms, splits: RowSplits, may_be_measured: bool
 ) -> _Division | None:
-    name = division_of(view, reduction, may_be_measured=may_be_measured)
-    if name is None:
+    division = division_of(reduction, may_be_measured=may_be_measured)
+    if division is None:
         return None
-    total = view.resolve(view.inputs(name)[1])
-    if view.op(total.node) != _SUM:
+    total = division.input(1).producer
+    if total.op != _SUM:
         return None
-    added, rows, count = view.inputs(total.node)
-    if match_row_splits(view, rows, count) != splits:
+    added, rows, count = total.inputs
+    if match_row_splits(rows, count) != splits:
         return None
     if terms.weights is not None:
-        return _Division(name) if _weights(view, added) == terms.weights else None
-    ones = _ones(view, added, terms.gather)
+        return _Division(division) if _weights(added) == terms.weights else None
+    ones = _ones(added, terms.gather)
     if not ones:
         return None
-    is_column = view.op(view.resolve(added).node) == "ExpandDims"
+    is_column = added.producer.op == "ExpandDims"
     shape = terms.gather.table.shards[0].shape
     width = 1 if is_column else None if shape is None else shape[1]
-    return _Division(name, total, width, (total.node, *ones))
+    return _Division(division, total.output().tensor, width, (total.name, *ones))

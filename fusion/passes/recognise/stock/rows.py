@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusion.passes.analysis.symbolic_shapes import Vector
-from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.fused.fused_op import Whole
-from fusion.passes.recognise.match import NoMatch, Stage
+from fusion.passes.graph.values import Node
+from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.gathers import lookup_of, match_gather
 
@@ -36,12 +34,13 @@ class Rows(Shaped):
     """A gather that is all of a lookup: its shape is that of the ids, then D."""
 
 
-def match_rows(view: GraphView, gather: str) -> Rows | NoMatch:
+def match_rows(gather: Node) -> Rows | NoMatch:
     """Says what a gather of rows of a table looks up."""
-    found = match_gather(view, gather, keeps_shape=False)
+    found = match_gather(gather, keeps_shape=False)
     if isinstance(found, NoMatch):
         return found
     ids = found.ids
-    each = DenseIds(ids.values, ids.dtype, None, 0, is_each=True, wraps=ids.wraps)
-    spec = lookup_of(view, found, gather, each, Tensor(gather))
-    return Rows(stage=Stage.OUTPUT, nodes=(gather,), front=ids.nodes, spec=spec, shape=found.shape)
+    each = DenseIds(ids.values.tensor, ids.dtype, None, 0, is_each=True, wraps=ids.wraps)
+    spec = lookup_of(found, gather, each, gather.output())
+    nodes, shape = (gather.name,), found.shape
+    return Rows(stage=Stage.OUTPUT, nodes=nodes, front=ids.nodes, spec=spec, shape=shape)

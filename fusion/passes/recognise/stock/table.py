@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from fusion.passes.analysis.handles import shared_name
 from fusion.passes.graph.idioms import is_row_gather
-from fusion.passes.graph.tensor import ARG_OP, Shape, Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.tensor import ARG_OP, Shape
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import ShardSpec, TableSpec
 from fusion.passes.recognise.stock.max_norm import Clip, is_quotient, match_clip
@@ -27,14 +27,14 @@ class Shard:
     Attributes:
         tensor: the resource handle or the matrix.
         is_resource: which of the two.
-        gather: the node that reads the rows; "" when the reduction reads the matrix itself.
+        gather: the node that reads the rows; None when the reduction reads the matrix itself.
         shape: static [rows, D], or None.
         is_vector: whether it is a vector in truth; D is 1 then.
     """
 
-    tensor: Tensor
+    tensor: Value
     is_resource: bool
-    gather: str
+    gather: Node | None
     shape: Shape | None
     is_vector: bool = False
 
@@ -45,7 +45,7 @@ class Table(Match):
 
     Attributes:
         ids: the id of each entry.
-        unique: the node that finds the distinct ids; "" where the ids are looked up as they are.
+        unique: the node that finds the distinct ids; None where ids are looked up as they are.
         shards: the table, in one or more matrices.
         strategy: how rows are split over several shards: div or mod; "" for one.
         split: the rows of each shard that div counts on; () otherwise.
@@ -53,8 +53,8 @@ class Table(Match):
         name: for people.
     """
 
-    ids: Tensor
-    unique: str
+    ids: Value
+    unique: Node | None
     shards: tuple[Shard, ...]
     strategy: str
     split: tuple[int, ...]
@@ -62,13 +62,11 @@ class Table(Match):
     name: str
 
 
-def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
+def match_table(reduction: Reduction) -> Table | NoMatch:
     """Explains the reduced rows as `table[unique ids]` or as the table itself."""
-    positions = view.resolve(reduction.positions)
-    if view.op(positions.node) in UNIQUES and positions.index == 1:
-        table = _match_classic(view, reduction, positions.node)
-    else:
-        table = _match_fast(view, reduction, positions)
+    positions = reduction.positions.resolved
+    is_classic = positions.producer.op in UNIQUES and positions.index == 1
+    table = _match_classic(reduction) if is_classic else _match_fast(reduction)
     if isinstance(table, NoMatch):
         return table
     for shard in table.shards:
@@ -78,57 +76,59 @@ def match_table(view: GraphView, reduction: Reduction) -> Table | NoMatch:
     return table
 
 
-def _match_fast(view: GraphView, reduction: Reduction, ids: Tensor) -> Table:
+def _match_fast(reduction: Reduction) -> Table:
     rows = reduction.rows
     return Table(
         stage=Stage.ROWS,
-        nodes=view.aliases(reduction.positions),
-        ids=ids,
-        unique="",
-        shards=(Shard(rows, False, "", view.shape(rows)),),
+        nodes=reduction.positions.aliases,
+        ids=reduction.positions.resolved,
+        unique=None,
+        shards=(Shard(rows, False, None, rows.shape),),
         strategy="",
         split=(),
         clip=None,
-        name=table_name(view, rows, reduction.output.node),
+        name=table_name(rows, reduction.output.node),
     )
 
 
-def _match_classic(view: GraphView, reduction: Reduction, unique: str) -> Table | NoMatch:
-    ids = view.inputs(unique)[0]
-    nodes = (unique, *view.aliases(reduction.positions), *view.aliases(ids))
-    clip = match_clip(view, reduction.rows) if is_quotient(view, reduction.rows) else None
+def _match_classic(reduction: Reduction) -> Table | NoMatch:
+    unique = reduction.positions.producer
+    ids = unique.input(0)
+    nodes = (unique.name, *reduction.positions.aliases, *ids.aliases)
+    clip = match_clip(reduction.rows) if is_quotient(reduction.rows) else None
     if isinstance(clip, NoMatch):
         return clip
     rows = reduction.rows if clip is None else clip.rows
-    keys = Tensor(unique, 0)
-    partition = match_partition(view, rows, keys) if is_stitched(view, rows) else None
+    keys = unique.output(0)
+    partition = match_partition(rows, keys) if is_stitched(rows) else None
     if isinstance(partition, NoMatch):
         return partition
     if partition is None:
-        gathered = {view.resolve(rows): keys}
-        nodes += view.aliases(rows)
+        gathered = {rows.producer: keys}
+        nodes += rows.aliases
     else:
-        gathered = dict(zip(partition.gathered, partition.keys, strict=True))
+        pairs = zip(partition.gathered, partition.keys, strict=True)
+        gathered = {one.producer: keys for one, keys in pairs}
         nodes += partition.nodes
     shards = []
-    for tensor, read in gathered.items():
-        shard = match_shard(view, tensor, read)
+    for gather, read in gathered.items():
+        shard = match_shard(gather, read)
         if isinstance(shard, NoMatch):
             return shard
         if partition is not None and not _has_width(shard, partition.width):
             return NoMatch("the stitched rows are given another size", reduction.rows.node)
         shards.append(shard)
-        nodes += (shard.gather, *view.aliases(view.inputs(shard.gather)[1]))
+        nodes += (gather.name, *gather.input(1).aliases)
     return Table(
         stage=Stage.ROWS,
         nodes=tuple(dict.fromkeys(nodes)),
-        ids=view.resolve(ids),
+        ids=ids.resolved,
         unique=unique,
         shards=tuple(shards),
         strategy="" if partition is None else partition.strategy,
         split=() if partition is None else partition.split,
-        clip=clip if clip is None else replace(clip, rows=view.resolve(rows)),
-        name=table_name(view, shards[0].tensor, reduction.output.node, is_part=len(shards) > 1),
+        clip=clip if clip is None else replace(clip, rows=rows.resolved),
+        name=table_name(shards[0].tensor, reduction.output.node, is_part=len(shards) > 1),
     )
 
 
@@ -138,30 +138,26 @@ def _has_width(shard: Shard, width: int | None) -> bool:
     return width is None or all(size in (None, width) for size in sizes)
 
 
-def match_shard(view: GraphView, rows: Tensor, keys: Tensor) -> Shard | NoMatch:
-    """Explains `rows` as a gather of the rows `keys` of a matrix."""
-    is_resource = view.op(rows.node) == "ResourceGather"
-    if not is_resource and not is_row_gather(view, rows.node):
-        return NoMatch("the rows do not come from a gather", rows.node)
-    if is_resource and view.int_attr(rows.node, "batch_dims"):
-        return NoMatch("the gather has batch dimensions", rows.node)
-    table, read = view.inputs(rows.node)[:2]
-    if view.resolve(read) != keys:
-        return NoMatch("the gathered ids are not the unique ids of this lookup", rows.node)
-    return Shard(table, is_resource, rows.node, _table_shape(view, table, rows, is_resource))
+def match_shard(gather: Node, keys: Value) -> Shard | NoMatch:
+    """Explains the rows of a node as a gather of the rows `keys` of a matrix."""
+    is_resource = gather.op == "ResourceGather"
+    if not is_resource and not is_row_gather(gather):
+        return NoMatch("the rows do not come from a gather", gather.name)
+    if is_resource and gather.int_attr("batch_dims"):
+        return NoMatch("the gather has batch dimensions", gather.name)
+    table, read = gather.inputs[:2]
+    if read.resolved != keys:
+        return NoMatch("the gathered ids are not the unique ids of this lookup", gather.name)
+    shape = table.variable_shape if is_resource else table.shape
+    if shape is None and (gathered := gather.output().shape) is not None:
+        shape = (None, *gathered[1:])
+    return Shard(table, is_resource, gather, shape)
 
 
-def _table_shape(view: GraphView, table: Tensor, rows: Tensor, is_resource: bool) -> Shape | None:
-    known = view.variable_shape(table) if is_resource else view.shape(table)
-    if known is None and (gathered := view.shape(rows)) is not None:
-        return (None, *gathered[1:])
-    return known
-
-
-def table_spec(view: GraphView, table: Table, dtype: int) -> TableSpec:
+def table_spec(table: Table, dtype: int) -> TableSpec:
     """Returns what a table of a dtype is."""
     return TableSpec(
-        shards=tuple(_shard_spec(view, shard) for shard in table.shards),
+        shards=tuple(map(_shard_spec, table.shards)),
         strategy=table.strategy,
         split=table.split,
         dtype=dtype,
@@ -170,74 +166,70 @@ def table_spec(view: GraphView, table: Table, dtype: int) -> TableSpec:
     )
 
 
-def _shard_spec(view: GraphView, shard: Shard) -> ShardSpec:
+def _shard_spec(shard: Shard) -> ShardSpec:
     rows, dim = shard.shape if shard.shape is not None else (None, None)
-    beside = view.nodes.get(shard.gather or shard.tensor.node)
+    gather = "" if shard.gather is None else shard.gather.name
+    beside = shard.tensor.view.nodes.get(gather or shard.tensor.node)
     has_group = beside is not None and "_class" in beside.attr
     groups = beside.attr["_class"].list.s if beside is not None and has_group else ()
     return ShardSpec(
         kind="resource" if shard.is_resource else "tensor",
-        tensor=shard.tensor,
+        tensor=shard.tensor.tensor,
         rows=rows,
         dim=dim,
-        gather=shard.gather,
+        gather=gather,
         device=beside.device if beside is not None else "",
         colocation=tuple(group.decode() for group in groups),
         is_vector=shard.is_vector,
     )
 
 
-def table_name(view: GraphView, table: Tensor, output: str, is_part: bool = False) -> str:
+def table_name(table: Value, output: str, is_part: bool = False) -> str:
     """Returns the variable's name where it can be seen, else the scope of the node `output`.
 
     A function does not know what its caller passes in; there the scope is a better name for people
     than the argument.
     """
-    source = view.origin(table).node
-    if (handle := view.read_handle(table)) is not None:
-        source = view.origin(handle).node
-    if view.op(source) in (ARG_OP, "Placeholder"):
+    handle = table.read_handle
+    source = (table if handle is None else handle).origin.producer
+    name = source.name
+    if source.op in (ARG_OP, "Placeholder"):
         return output.removesuffix("/embedding_lookup_sparse")
-    if view.op(source) == "VarHandleOp":
-        source = shared_name(view, source)
-    return source.removesuffix("/part_0") if is_part else source
+    if source.op == "VarHandleOp":
+        name = shared_name(source.view, name)
+    return name.removesuffix("/part_0") if is_part else name
 
 
-def match_split(
-    view: GraphView, rows: Sequence[Tensor], permutation: Tensor, unique: str
-) -> Table | NoMatch:
+def match_split(rows: Sequence[Value], permutation: Value, unique: Node) -> Table | NoMatch:
     """Explains rows as those of distinct ids, which PartitionWithPermutation split.
 
     Args:
-        view: the graph.
         rows: those of each shard.
         permutation: where the row of each distinct id is among them.
         unique: the node that finds the distinct ids.
     """
-    split, count = permutation.node, len(rows)
-    if view.op(split) != PARTITION or permutation.index != count:
-        return NoMatch("the rows are not those of a partitioned table", split)
-    if view.resolve(view.inputs(split)[0]) != Tensor(unique):
-        return NoMatch("the partitioned ids are not the distinct ids of this lookup", split)
-    nodes = (split, *view.aliases(view.inputs(split)[0]), unique)
-    keys = [Tensor(split, index) for index in range(count)]
-    ids = view.resolve(view.inputs(unique)[0])
-    return match_shards(view, split, rows, keys, ids, nodes, view.inputs(split)[1:])
+    split, count = permutation.producer, len(rows)
+    if split.op != PARTITION or permutation.index != count:
+        return NoMatch("the rows are not those of a partitioned table", split.name)
+    distinct, *shapes = split.inputs
+    if distinct.resolved != unique.output():
+        return NoMatch("the partitioned ids are not the distinct ids of this lookup", split.name)
+    nodes = (split.name, *distinct.aliases, unique.name)
+    keys = [split.output(index) for index in range(count)]
+    return match_shards(split, rows, keys, unique.input(0).resolved, nodes, shapes)
 
 
 def match_shards(
-    view: GraphView,
-    split: str,
-    rows: Sequence[Tensor],
-    keys: Sequence[Tensor],
-    ids: Tensor,
+    split: Node,
+    rows: Sequence[Value],
+    keys: Sequence[Value],
+    ids: Value,
     nodes: Sequence[str],
-    shapes: Sequence[Tensor],
+    shapes: Sequence[Value],
 ) -> Table | NoMatch:
     """Explains rows as gathers from shards of the sizes that stock TensorFlow gives them.
 
     Args:
-        view: the graph.
         split: the node that splits ids, and says how.
         rows: those of each shard.
         keys: the ids in each of them.
@@ -245,43 +237,44 @@ def match_shards(
         nodes: what else vanishes.
         shapes: those that the shards are said to have.
     """
-    strategy = view.text_attr(split, "partition_strategy")
+    strategy = split.text_attr("partition_strategy")
     if strategy not in ("div", "mod"):
-        return NoMatch(f"stock TensorFlow does not split rows by {strategy}", split)
+        return NoMatch(f"stock TensorFlow does not split rows by {strategy}", split.name)
     shards, clips = list[Shard](), list[Clip]()
     for matrix, key in zip(rows, keys, strict=True):
-        clip = match_clip(view, matrix) if is_quotient(view, matrix) else None
+        clip = match_clip(matrix) if is_quotient(matrix) else None
         if isinstance(clip, NoMatch):
             return clip
         if clip is not None:
             clips.append(clip)
             nodes = (*nodes, *clip.nodes)
         unclipped = matrix if clip is None else clip.rows
-        shard = match_shard(view, view.resolve(unclipped), key)
+        gather = unclipped.producer
+        shard = match_shard(gather, key)
         if isinstance(shard, NoMatch):
             return shard
         shards.append(shard)
-        read = view.inputs(shard.gather)[1]
-        nodes = (*nodes, shard.gather, *view.aliases(unclipped), *view.aliases(read))
+        nodes = (*nodes, gather.name, *unclipped.aliases, *gather.input(1).aliases)
     if clips and (len(clips) < len(shards) or len({clip.limit for clip in clips}) > 1):
-        return NoMatch("the rows of the shards are not all clipped alike", split)
-    sizes = [_rows(view, shape) for shape in shapes]
+        return NoMatch("the rows of the shards are not all clipped alike", split.name)
+    sizes = [_rows(shape) for shape in shapes]
     known = tuple(size for size in sizes if size is not None)
     if strategy == "div" and known != shard_rows(sum(known), len(sizes)):
-        return NoMatch("the shards are not of the sizes that stock TensorFlow gives them", split)
+        why = "the shards are not of the sizes that stock TensorFlow gives them"
+        return NoMatch(why, split.name)
     return Table(
         stage=Stage.ROWS,
         nodes=tuple(dict.fromkeys(nodes)),
         ids=ids,
-        unique="",
+        unique=None,
         shards=tuple(shards),
         strategy=strategy,
         split=known if strategy == "div" else (),
         clip=clips[0] if clips else None,
-        name=table_name(view, shards[0].tensor, split, is_part=True),
+        name=table_name(shards[0].tensor, split.name, is_part=True),
     )
 
 
-def _rows(view: GraphView, shape: Tensor) -> int | None:
-    value = view.constant(shape)
+def _rows(shape: Value) -> int | None:
+    value = shape.constant
     return None if value is None or value.ndim != 1 or not value.size else int(value[0])

@@ -10,6 +10,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.stock_bits import APPLIES
 from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.values import Node, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.expressions import Expressions
@@ -53,44 +54,44 @@ class Component:
 def components(view: GraphView) -> Iterator[Component]:
     """Yields those in which rows of a gradient take part, or rows alone are changed."""
     groups = _Groups()
-    matched: dict[str, tuple[Write, ...] | NoMatch] = {}
-    changed: dict[str, Tensor] = {}
+    matched: dict[Node, tuple[Write, ...] | NoMatch] = {}
+    changed: dict[Node, Tensor] = {}
     expressions: dict[tuple[Shape, int], Expressions] = {}
-    for name in view.named(*WRITERS):
-        dtype, (first, *others) = _dtype(view, name), map(view.origin, changed_handles(view, name))
-        shape = view.variable_shape(first)
+    for node in named(view, *WRITERS):
+        dtype, variables = _dtype(node), [handle.origin for handle in changed_handles(node)]
+        shape = variables[0].variable_shape
         if dtype not in _DTYPES or shape is None or len(shape) != 2 or None in shape:
             continue
-        known = expressions.setdefault((shape, dtype), Expressions(view, shape, dtype))
-        writes = match_writes(view, name, known)
-        matched[name], changed[name] = writes, first
+        known = expressions.setdefault((shape, dtype), Expressions(shape, dtype))
+        writes = match_writes(node, known)
+        matched[node], changed[node] = writes, variables[0].tensor
         read = () if isinstance(writes, NoMatch) else (variables_of(write) for write in writes)
-        groups.join(first, *others, *chain(*read))
+        groups.join(*(variable.tensor for variable in variables), *chain(*read))
     yield from _of_other_tables(view)
-    for variables in groups.all():
-        names = [name for name, variable in changed.items() if variable in variables]
-        failures = {n: found for n in names if isinstance(found := matched[n], NoMatch)}
-        explained = (found for n in names if not isinstance(found := matched[n], NoMatch))
+    for group in groups.all():
+        nodes = [node for node, variable in changed.items() if variable in group]
+        failures = {node: found for node in nodes if isinstance(found := matched[node], NoMatch)}
+        explained = (found for node in nodes if not isinstance(found := matched[node], NoMatch))
         writes = tuple(chain(*explained))
-        rows, dim = view.variable_shape(variables[0]) or (0, 0)
-        sums = (name for name in failures if _sums(view, name, (rows, dim)))
-        is_by_rows = not BY_ROWS.isdisjoint(map(view.op, names))
+        rows, dim = view.variable_shape(group[0]) or (0, 0)
+        sums = (node for node in failures if _sums(node, (rows, dim)))
+        is_by_rows = any(node.op in BY_ROWS for node in nodes)
         if not any(map(has_entries, writes)) and not is_by_rows and not any(sums):
             continue
         yield Component(
-            variables=variables,
+            variables=group,
             writes=writes,
             failures=tuple(failures.values()),
             shape=(rows or 0, dim or 0),
-            dtype=_dtype(view, names[0]),
+            dtype=_dtype(nodes[0]),
         )
 
 
 def _of_other_tables(view: GraphView) -> Iterator[Component]:
     """Yields the changes of rows of tables that are not looked at."""
-    for name in view.named(*BY_ROWS):
-        variable, dtype = view.origin(view.inputs(name)[0]), _dtype(view, name)
-        shape = view.variable_shape(variable)
+    for node in named(view, *BY_ROWS):
+        variable, dtype = node.input(0).origin, _dtype(node)
+        shape = variable.variable_shape
         is_known = shape is not None and None not in shape
         if dtype in _HALVES:
             reason = f"updates of tables of {_HALVES[dtype]} stay as they are"
@@ -98,25 +99,26 @@ def _of_other_tables(view: GraphView) -> Iterator[Component]:
             reason = "the static shape of the table is not known"
         else:
             continue
-        yield Component((variable,), (), (NoMatch(reason, name),), (0, 0), dtype)
+        yield Component((variable.tensor,), (), (NoMatch(reason, node.name),), (0, 0), dtype)
 
 
-def _dtype(view: GraphView, name: str) -> int:
+def _dtype(node: Node) -> int:
     """Of the variables that a node changes."""
-    return view.type_attr(name, "T" if view.op(name) in APPLIES else "dtype")
+    return node.type_attr("T" if node.op in APPLIES else "dtype")
 
 
-def _sums(view: GraphView, write: str, shape: Shape) -> bool:
+def _sums(write: Node, shape: Shape) -> bool:
     """Whether a variable of this shape is changed by something that has summed up rows."""
-    stack, seen = [view.resolve(view.inputs(write)[1])], set[str]()
+    stack, seen = [write.input(1).resolved], set[Node]()
     while stack and len(seen) < _MAX_NODES:
-        tensor = stack.pop()
-        if tensor.node in seen or not _may_be_of(view.shape(tensor), shape):
+        value = stack.pop()
+        node = value.producer
+        if node in seen or not _may_be_of(value.shape, shape):
             continue
-        if view.op(tensor.node) == "UnsortedSegmentSum":
+        if node.op == "UnsortedSegmentSum":
             return True
-        seen.add(tensor.node)
-        stack += map(view.resolve, view.inputs(tensor.node))
+        seen.add(node)
+        stack += (operand.resolved for operand in node.inputs)
     return False
 
 

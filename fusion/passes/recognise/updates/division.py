@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusion.passes.graph.idioms import is_integer_cast, is_row_gather
-from fusion.passes.graph.tensor import ALIAS_OPS, Tensor, Use
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.tensor import ALIAS_OPS
+from fusion.passes.graph.values import Node, Value
 
 
 @dataclass(frozen=True)
@@ -33,59 +33,61 @@ class MergedQuotient:
         nodes: those of the branch.
     """
 
-    dividend: Tensor
-    divisor: Tensor
-    ids: Tensor
+    dividend: Value
+    divisor: Value
+    ids: Value
     nodes: tuple[str, ...]
 
 
-def merged_quotient(view: GraphView, tensor: Tensor) -> MergedQuotient | None:
+def merged_quotient(value: Value) -> MergedQuotient | None:
     """Explains the values of such a quotient; None if it is none, or may divide by 0."""
-    if view.op(tensor.node) != "Merge" or tensor.index:
+    merge = value.producer
+    if merge.op != "Merge" or value.index:
         return None
-    for branch in view.inputs(tensor.node):
-        quotient = view.resolve(branch)
-        if view.op(quotient.node) != "RealDiv":
+    for branch in merge.inputs:
+        quotient = branch.producer
+        if quotient.op != "RealDiv":
             continue
-        dividend, gathered = view.inputs(quotient.node)
-        gathered = view.resolve(gathered)
-        if not is_row_gather(view, gathered.node):
+        dividend, gathered = quotient.inputs
+        gather = gathered.producer
+        if not is_row_gather(gather):
             continue
-        divisor, ids = view.inputs(gathered.node)[:2]
-        sources = [_untaken(view, part) for part in (dividend, divisor, _uncast(view, ids))]
+        divisor, ids = gather.inputs[:2]
+        sources = [_untaken(part) for part in (dividend, divisor, _uncast(ids))]
         tests = {test for test, _ in filter(None, sources)}
         if None in sources or len(tests) != 1:
             continue
         values, matrix, indices = (source for _, source in filter(None, sources))
         test = tests.pop()
-        if _tests(view, test, matrix) and _is_root_above_zero(view, matrix):
-            nodes = dict.fromkeys((tensor.node, quotient.node, gathered.node))
-            nodes |= dict.fromkeys((*_test_nodes(view, test), *_branches(view, test)))
-            return MergedQuotient(values, matrix, indices, tuple(nodes))
+        if _tests(test, matrix) and _is_root_above_zero(matrix):
+            nodes = (merge.name, quotient.name, gather.name, *_test_nodes(test), *_branches(test))
+            return MergedQuotient(values, matrix, indices, tuple(dict.fromkeys(nodes)))
     return None
 
 
-def _test_nodes(view: GraphView, test: Tensor) -> Iterator[str]:
+def _test_nodes(test: Value) -> Iterator[str]:
     """Yields the nodes that compute a test of `_tests` from the divisor."""
+    node = test.producer
     for _ in range(2):
-        yield test.node
-        yield from view.aliases(view.inputs(test.node)[0])
-        test = view.resolve(view.inputs(test.node)[0])
-    yield test.node
-    for side in view.inputs(test.node):
-        yield from (*view.aliases(side), view.resolve(side).node)
+        yield node.name
+        yield from node.input(0).aliases
+        node = node.input(0).producer
+    yield node.name
+    for side in node.inputs:
+        yield from side.path
 
 
-def _branches(view: GraphView, test: Tensor) -> Iterator[str]:
+def _branches(test: Value) -> Iterator[str]:
     """Yields the nodes of both branches of a test, up to where they come together.
 
     None if something else is computed from them, which is not in stock graphs.
     """
+    view = test.view
     seen: set[str] = set()
-    switches = [use.node for use in _uses(view, test) if view.op(use.node) == "Switch"]
+    switches = [node for node in _users(test) if node.op == "Switch"]
     ends: set[str] = set()
     for port in (0, 1):
-        stack = [u.node for s in switches for u in view.uses(s) if u.tensor.index == port]
+        stack = [use.node.name for node in switches for use in node.output(port).uses]
         while stack:
             name = stack.pop()
             if name in seen or name in ends:
@@ -96,118 +98,110 @@ def _branches(view: GraphView, test: Tensor) -> Iterator[str]:
             seen.add(name)
             stack += (use.node for use in view.uses(name))
             stack += view.control_uses(name)
-    found = {*switches, *seen, *ends}
+    found = {*(node.name for node in switches), *seen, *ends}
     has_effect = any(view.signatures.is_stateful(view.op(name)) for name in found)
     if not has_effect and view.preserved.isdisjoint(found):
         yield from sorted(found)
 
 
-def _uses(view: GraphView, tensor: Tensor) -> Iterator[Use]:
-    """Yields the uses of a tensor, through aliases too."""
-    stack = [tensor]
+def _users(value: Value) -> Iterator[Node]:
+    """Yields the nodes that read a tensor, through aliases too."""
+    stack = [value]
     while stack:
-        for use in view.tensor_uses(stack.pop()):
-            alias = Tensor(use.node)
-            if view.op(use.node) in ALIAS_OPS and view.resolve(alias) == tensor:
+        for node, _, _ in stack.pop().uses:
+            alias = node.output()
+            if node.op in ALIAS_OPS and alias.resolved == value:
                 stack.append(alias)
-            yield use
+            yield node
 
 
-def merged_ids(view: GraphView, tensor: Tensor) -> Tensor:
+def merged_ids(ids: Value) -> Value:
     """Returns the ids of such a quotient in the branch that is taken, or the tensor itself."""
-    found = [source for _, source in _merged(view, tensor) if view.op(source.node)]
-    return found[0] if len(found) == 1 else tensor
+    found = [source for _, source in _merged(ids) if source.producer.op]
+    return found[0] if len(found) == 1 else ids
 
 
-def summed_rows(view: GraphView, count: Tensor) -> int | None:
+def summed_rows(count: Value) -> int | None:
     """Returns for how many rows entries are summed up, None if it is not known.
 
     Args:
-        view: the graph.
         count: a number, or the first one of the shape of IndexedSlices, which may come out of a
             quotient or into a branch.
     """
-    known = view.constant(view.origin(count))
-    if known is not None:
-        return int(known.reshape(())) if known.size == 1 else None
-    count = view.resolve(count)
-    if view.op(count.node) != "StridedSlice":
+    known = count.origin
+    if known.constant is not None:
+        return None if known.item is None else int(known.item)
+    first = count.producer
+    if first.op != "StridedSlice":
         return None
-    shape, *bounds = view.inputs(count.node)
-    begin, end, step = (view.constant(view.origin(part)) for part in bounds)
-    is_first = all(
-        part is not None and part.tolist() == [number]
-        for part, number in ((begin, 0), (end, 1), (step, 1))
-    )
-    sources = [source for _, source in _merged(view, shape)] or [shape]
-    shapes = [view.constant(view.origin(source)) for source in sources]
+    shape, *bounds = first.inputs
+    is_first = [bound.origin.elements for bound in bounds] == [[0], [1], [1]]
+    sources = [source for _, source in _merged(shape)] or [shape]
+    shapes = [source.origin.constant for source in sources]
     if not is_first or len(shapes) != 1 or shapes[0] is None or shapes[0].shape != (2,):
         return None
     return int(shapes[0][0])
 
 
-def _merged(view: GraphView, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _merged(value: Value) -> Iterator[tuple[Value, Value]]:
     """Yields what a Merge has from the branch of a quotient that is taken: the test, the tensor."""
-    tensor = view.resolve(tensor)
-    if view.op(tensor.node) != "Merge" or tensor.index:
+    merge = value.producer
+    if merge.op != "Merge" or value.resolved.index:
         return
-    for branch in view.inputs(tensor.node):
-        source = _untaken(view, _uncast(view, branch))
-        if source is not None and _tests(view, source[0], None):
+    for branch in merge.inputs:
+        source = _untaken(_uncast(branch))
+        if source is not None and _tests(source[0], None):
             yield source
 
 
-def _uncast(view: GraphView, tensor: Tensor) -> Tensor:
+def _uncast(value: Value) -> Value:
     """Returns what is cast or handed on, though that waits for the branch to be taken."""
-    tensor = view.resolve(tensor)
-    while is_integer_cast(view, tensor.node) or view.op(tensor.node) in ALIAS_OPS:
-        tensor = view.resolve(view.inputs(tensor.node)[0])
-    return tensor
+    while is_integer_cast(node := value.producer) or node.op in ALIAS_OPS:
+        value = node.input(0)
+    return value.resolved
 
 
-def _untaken(view: GraphView, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+def _untaken(value: Value) -> tuple[Value, Value] | None:
     """Returns what a Switch tests, and its input, if the tensor is where the test is false."""
-    tensor = view.resolve(tensor)
-    if view.op(tensor.node) != "Switch" or tensor.index:
+    switch = value.producer
+    if switch.op != "Switch" or value.resolved.index:
         return None
-    data, test = view.inputs(tensor.node)
-    return view.resolve(test), view.resolve(data)
+    data, test = switch.inputs
+    return test.resolved, data.resolved
 
 
-def _tests(view: GraphView, test: Tensor, divisor: Tensor | None) -> bool:
+def _tests(test: Value, divisor: Value | None) -> bool:
     """Whether a test is that of a quotient by this divisor, or by any if it is None."""
+    node = test.producer
     for axis in (0, 1):
-        if view.op(test.node) != "Any" or view.flag_attr(test.node, "keep_dims"):
+        if node.op != "Any" or node.flag_attr("keep_dims"):
             return False
-        inner, axes = view.inputs(test.node)
-        number = view.constant(axes)
-        if number is None or number.ravel().tolist() != [axis]:
+        inner, axes = node.inputs
+        if axes.item != axis:
             return False
-        test = view.resolve(inner)
-    if view.op(test.node) != "LogicalOr":
+        node = inner.producer
+    if node.op != "LogicalOr":
         return False
-    sides = {view.op(side.node): side for side in map(view.resolve, view.inputs(test.node))}
+    sides = {side.producer.op: side.producer for side in node.inputs}
     if sides.keys() != {"Equal", "IsNan"}:
         return False
-    (checked,) = (view.resolve(t) for t in view.inputs(sides["IsNan"].node))
-    compared = [view.resolve(t) for t in view.inputs(sides["Equal"].node)]
-    others = [t for t in compared if t != checked]
-    zero = view.constant(others[0]) if len(others) == 1 else None
-    if zero is None or zero.ndim or zero != 0:
+    (checked,) = (operand.resolved for operand in sides["IsNan"].inputs)
+    compared = [operand.resolved for operand in sides["Equal"].inputs]
+    others = [operand for operand in compared if operand != checked]
+    if len(others) != 1 or others[0].scalar != 0:
         return False
-    return divisor is None or checked == view.resolve(divisor)
+    return divisor is None or checked == divisor.resolved
 
 
-def _is_root_above_zero(view: GraphView, divisor: Tensor) -> bool:
+def _is_root_above_zero(divisor: Value) -> bool:
     """Whether a divisor is the root of a variable and a constant above 0."""
-    root = view.resolve(divisor)
-    if view.op(root.node) != "Sqrt":
+    root = divisor.producer
+    if root.op != "Sqrt":
         return False
-    total = view.resolve(view.inputs(root.node)[0])
-    if view.op(total.node) not in ("Add", "AddV2"):
+    total = root.input(0).producer
+    if total.op not in ("Add", "AddV2"):
         return False
-    parts = [view.resolve(part) for part in view.inputs(total.node)]
-    constants = [value for part in parts if (value := view.constant(part)) is not None]
-    reads = [part for part in parts if view.op(part.node) == "ReadVariableOp"]
-    is_positive = len(constants) == 1 and constants[0].ndim == 0 and float(constants[0]) > 0
-    return is_positive and len(reads) == 1
+    constants = [part for part in total.inputs if part.constant is not None]
+    reads = [part for part in total.inputs if part.producer.op == "ReadVariableOp"]
+    epsilon = constants[0].scalar if len(constants) == 1 else None
+    return epsilon is not None and float(epsilon) > 0 and len(reads) == 1

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from fusion.passes.analysis.stock_bits import RSQRT, has_bits_of
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import ALIAS_OPS, Shape, Tensor
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.division import merged_ids, merged_quotient, summed_rows
@@ -59,7 +60,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class Expression:
     """A tensor that an optimizer computes with.
 
     Attributes:
@@ -77,13 +78,13 @@ class Value:
     kind: Kind
     op: str
     source: Tensor
-    args: tuple[Value, ...] = ()
+    args: tuple[Expression, ...] = ()
     handle: Tensor | None = None
     variable: Tensor | None = None
     ids: Tensor | None = None
     nodes: tuple[str, ...] = ()
 
-    def walk(self) -> Iterator[Value]:
+    def walk(self) -> Iterator[Expression]:
         """Yields this and all that it is computed from, each once."""
         seen: set[int] = set()
         stack = [self]
@@ -100,40 +101,24 @@ class Expressions:
     """Explains tensors of one shape of tables.
 
     Attributes:
-        view: the graph.
         shape: [rows, D] of the table.
         dtype: its dtype.
     """
 
-    view: GraphView
     shape: Shape
     dtype: int
-    _known: dict[tuple[Tensor, Kind], Value | NoMatch] = field(default_factory=dict)
+    _known: dict[tuple[Value, Kind], Expression | NoMatch] = field(default_factory=dict)
 
-    def rows(self, tensor: Tensor) -> Value | NoMatch:
+    def rows(self, value: Value) -> Expression | NoMatch:
         """Explains a matrix of the shape of the table."""
-        return self._explained(tensor, Kind.ROWS)
+        return self._explained(value, Kind.ROWS)
 
-    def entries(self, tensor: Tensor) -> Value | NoMatch:
+    def entries(self, value: Value) -> Expression | NoMatch:
         """Explains a matrix of one row for each id."""
-        return self._explained(tensor, Kind.ENTRIES)
+        return self._explained(value, Kind.ENTRIES)
 
-    def ids(self, tensor: Tensor) -> Tensor:
-        """Where the ids of entries come from, through casts and the branches of a quotient."""
-        for _ in range(2):
-            source, passed = pass_casts(self.view, tensor, widening=True)
-            if not self.view.preserved.isdisjoint(passed):
-                return tensor
-            tensor = merged_ids(self.view, source)
-        return tensor
-
-    def _source(self, tensor: Tensor) -> Tensor:
-        """Where a tensor comes from, or what on the way may be fed."""
-        named = (name for name in self.view.aliases(tensor) if name in self.view.preserved)
-        return Tensor(name) if (name := next(named, "")) else self.view.resolve(tensor)
-
-    def _explained(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
-        source = self._source(tensor)
+    def _explained(self, value: Value, kind: Kind) -> Expression | NoMatch:
+        source = _source(value)
         key = (source, kind)
         if key not in self._known:
             # What needs itself is no expression.
@@ -142,87 +127,85 @@ class Expressions:
             self._known[key] = find(source)
         return self._known[key]
 
-    def _rows(self, source: Tensor) -> Value | NoMatch:
-        view, op = self.view, self.view.op(source.node)
-        if source.node in view.preserved:
-            return NoMatch("a value of the update is named outside the graph", source.node)
-        if op == "ReadVariableOp":
-            return self.read(view.inputs(source.node)[0], source)
-        if op == "UnsortedSegmentSum":
+    def _rows(self, source: Value) -> Expression | NoMatch:
+        node = Node(source.view, source.node)
+        if node.is_preserved:
+            return NoMatch("a value of the update is named outside the graph", node.name)
+        if node.op == "ReadVariableOp":
+            return self.read(node.input(0), source)
+        if node.op == "UnsortedSegmentSum":
             return self._sum(source)
         return self._elementwise(source, Kind.ROWS)
 
-    def read(self, handle: Tensor, source: Tensor) -> Value | NoMatch:
+    def read(self, handle: Value, source: Value) -> Expression | NoMatch:
         """A variable of the table's shape, as a node reads it."""
-        view = self.view
-        if view.variable_shape(handle) != self.shape:
+        if handle.variable_shape != self.shape:
             return NoMatch("a variable of another shape is read", source.node)
-        return Value(
+        return Expression(
             Kind.ROWS,
             "read",
-            source,
-            handle=view.resolve(handle),
-            variable=view.origin(handle),
+            source.tensor,
+            handle=handle.resolved.tensor,
+            variable=handle.origin.tensor,
             nodes=(source.node,),
         )
 
-    def _sum(self, source: Tensor) -> Value | NoMatch:
-        values, ids, count = self.view.inputs(source.node)
-        if summed_rows(self.view, count) != self.shape[0]:
+    def _sum(self, source: Value) -> Expression | NoMatch:
+        values, ids, count = source.producer.inputs
+        if summed_rows(count) != self.shape[0]:
             return NoMatch("entries are summed up for another number of rows", source.node)
         value = self.entries(values)
         if isinstance(value, NoMatch):
             return value
-        return Value(Kind.ROWS, "sum", source, (value,), ids=self.ids(ids), nodes=(source.node,))
+        nodes = (source.node,)
+        return Expression(
+            Kind.ROWS, "sum", source.tensor, (value,), ids=ids_behind(ids), nodes=nodes
+        )
 
-    def _entries(self, source: Tensor) -> Value | NoMatch:
-        view, op = self.view, self.view.op(source.node)
-        if source.node in view.preserved:
+    def _entries(self, source: Value) -> Expression | NoMatch:
+        node = Node(source.view, source.node)
+        if node.is_preserved:
             return self._input(source)
-        quotient = merged_quotient(view, source)
+        quotient = merged_quotient(source)
         if quotient is not None:
             dividend, divisor = self.entries(quotient.dividend), self.rows(quotient.divisor)
             if isinstance(dividend, NoMatch) or isinstance(divisor, NoMatch):
-                return NoMatch("a sparse quotient is not understood", source.node)
-            ids = self.ids(quotient.ids)
-            taken = Value(Kind.ENTRIES, "take", source, (divisor,), ids=ids)
-            return Value(
-                Kind.ENTRIES, "div", source, (dividend, taken), ids=ids, nodes=quotient.nodes
-            )
-        if op == "ResourceGather" and not view.int_attr(source.node, "batch_dims"):
-            handle, ids = view.inputs(source.node)
+                return NoMatch("a sparse quotient is not understood", node.name)
+            taken = _taken(source, divisor, quotient.ids)
+            args, nodes = (dividend, taken), quotient.nodes
+            return Expression(Kind.ENTRIES, "div", source.tensor, args, ids=taken.ids, nodes=nodes)
+        if node.op == "ResourceGather" and not node.int_attr("batch_dims"):
+            handle, ids = node.inputs
             read = self.read(handle, source)
-            if not isinstance(read, NoMatch) and view.shape(source) != self.shape:
-                return Value(Kind.ENTRIES, "take", source, (read,), ids=self.ids(ids))
-        if is_row_gather(view, source.node):
-            table, ids = view.inputs(source.node)[:2]
+            if not isinstance(read, NoMatch) and source.shape != self.shape:
+                return _taken(source, read, ids)
+        if is_row_gather(node):
+            table, ids = node.inputs[:2]
             rows = self.rows(table)
             if not isinstance(rows, NoMatch):
-                return Value(
-                    Kind.ENTRIES, "take", source, (rows,), ids=self.ids(ids), nodes=(source.node,)
-                )
+                return _taken(source, rows, ids, nodes=(node.name,))
         value = self._elementwise(source, Kind.ENTRIES)
-        if isinstance(value, NoMatch) and op in ESTIMATED:
+        if isinstance(value, NoMatch) and node.op in ESTIMATED:
             value = self._outside(source)
         return value if not isinstance(value, NoMatch) else self._input(source)
 
-    def _outside(self, source: Tensor) -> Value | NoMatch:
+    def _outside(self, source: Value) -> Expression | NoMatch:
         """Entries that a stock op goes on computing from what the program takes out of rows."""
-        value = self.entries(self.view.inputs(source.node)[0])
+        value = self.entries(source.producer.input(0))
         if isinstance(value, NoMatch) or not any(v.op == "take" for v in value.walk()):
             return NoMatch("an op is not fused into an update", source.node)
-        return Value(Kind.ENTRIES, "outside", source, (value,))
+        return Expression(Kind.ENTRIES, "outside", source.tensor, (value,))
 
-    def _input(self, source: Tensor) -> Value | NoMatch:
+    def _input(self, source: Value) -> Expression | NoMatch:
         """Entries that the program is given."""
-        shape = self.view.shape(source)
+        shape = source.shape
         if shape is None or len(shape) != 2 or shape[1] not in (self.shape[1], None):
             return NoMatch("it is not known whether updates are a row for each id", source.node)
-        return Value(Kind.ENTRIES, "input", source)
+        return Expression(Kind.ENTRIES, "input", source.tensor)
 
-    def _elementwise(self, source: Tensor, kind: Kind) -> Value | NoMatch:
-        view, name = self.view, source.node
-        op = view.op(name)
+    def _elementwise(self, source: Value, kind: Kind) -> Expression | NoMatch:
+        node = source.producer
+        op, name = node.op, node.name
         if op == "_UnaryOpsComposition":
             return self._composition(source, kind)
         if op == "Const":
@@ -230,18 +213,18 @@ class Expressions:
         operation = self._operation(op)
         if operation is None:
             return NoMatch(f"{op} is not fused into an update", name)
-        if op == "AddN" and len(view.inputs(name)) != 2:
+        if op == "AddN" and node.input_count != 2:
             return NoMatch("a sum of more than two terms is not fused into an update", name)
-        args = [self._operand(tensor, kind) for tensor in view.inputs(name)]
+        args = [self._operand(operand, kind) for operand in node.inputs]
         for arg in args:
             if isinstance(arg, NoMatch):
                 return arg
-        values = tuple(arg for arg in args if isinstance(arg, Value))
+        values = tuple(arg for arg in args if isinstance(arg, Expression))
         if all(value.kind is Kind.SCALAR for value in values):
             return NoMatch("one number stands for all rows", name)
-        if kind is Kind.ENTRIES and not self._are_alike(values):
+        if kind is Kind.ENTRIES and not _are_alike(source.view, values):
             return NoMatch("one row may stand for all ids", name)
-        return Value(kind, operation, source, values, nodes=(name,))
+        return Expression(kind, operation, source.tensor, values, nodes=(name,))
 
     def _operation(self, op: str) -> str | None:
         """What a program calls a stock op; None if there is none with the same bits."""
@@ -250,72 +233,98 @@ class Expressions:
             return ESTIMATED[op] if is_same else None
         return (BINARY | UNARY).get(op)
 
-    def _are_alike(self, values: Iterable[Value]) -> bool:
-        """Whether operands surely have a row for each id, or all are made of the same."""
-        matrices = [value for value in values if value.kind is Kind.ENTRIES]
-        sources = [{v.source for v in value.walk() if v.op in _SOURCES} for value in matrices]
-        if all(source == sources[0] for source in sources):
-            return True
-        sides = [v for value in matrices for v in value.walk() if v.kind is Kind.ENTRIES]
-        taken = [{value.ids} for value in sides if value.op == "take"]
-        given = {value.source for value in sides if value.op == "input"}
-        added = [set(self._ids_that_add(source, _DEEPEST)) for source in given]
-        return bool(set.intersection(*taken, *added))
-
-    def _ids_that_add(self, tensor: Tensor, depth: int) -> Iterator[Tensor | None]:
-        """Yields the ids by which stock ops add what is computed from this matrix alone."""
-        view = self.view
-        for use in view.tensor_uses(tensor):
-            op = view.op(use.node)
-            if (op, use.position) in _ADDS:
-                yield self.ids(view.inputs(use.node)[1])
-            others = [t for t in view.inputs(use.node) if view.resolve(t) != tensor]
-            is_alone = all(view.shape(other) == () for other in others)
-            if depth and is_alone and (op in BINARY or op in UNARY or op in ALIAS_OPS):
-                yield from self._ids_that_add(Tensor(use.node), depth - 1)
-
-    def _composition(self, source: Tensor, kind: Kind) -> Value | NoMatch:
+    def _composition(self, source: Value, kind: Kind) -> Expression | NoMatch:
         """Explains what Grappler makes of several ops of one operand."""
-        view, name = self.view, source.node
-        attr = view.attr(name, "op_names")
+        node = source.producer
+        attr = node.attr("op_names")
         ops = [op.decode() for op in attr.list.s] if attr is not None else []
         unknown = next((op for op in ops if op not in UNARY), None)
         if unknown is not None:
-            return NoMatch(f"{unknown} is not fused into an update", name)
-        value = self._explained(view.inputs(name)[0], kind)
+            return NoMatch(f"{unknown} is not fused into an update", node.name)
+        value = self._explained(node.input(0), kind)
         for op in ops:
             if isinstance(value, NoMatch):
                 return value
-            value = Value(kind, UNARY[op], source, (value,), nodes=(name,))
+            value = Expression(kind, UNARY[op], source.tensor, (value,), nodes=(node.name,))
         return value
 
-    def _operand(self, tensor: Tensor, kind: Kind) -> Value | NoMatch:
-        if self.view.shape(tensor) == ():
-            return self.scalar(tensor)
-        number = self._repeated(tensor) if kind is Kind.ROWS else None
-        return self._explained(tensor, kind) if number is None else number
+    def _operand(self, value: Value, kind: Kind) -> Expression | NoMatch:
+        if value.shape == ():
+            return scalar(value)
+        number = self._repeated(value) if kind is Kind.ROWS else None
+        return self._explained(value, kind) if number is None else number
 
-    def _repeated(self, tensor: Tensor) -> Value | None:
+    def _repeated(self, value: Value) -> Expression | None:
         """The number that all elements of a matrix of the table's shape are; None if it is none."""
-        view, source = self.view, self._source(tensor)
-        name, op = source.node, view.op(source.node)
-        if name in view.preserved:
+        source = _source(value)
+        node = Node(source.view, source.node)
+        if node.is_preserved:
             return None
-        if op == "Const":
-            matrix = view.constant(source)
+        if node.op == "Const":
+            matrix = source.constant
             is_one = matrix is not None and matrix.shape == self.shape and _is_one_number(matrix)
-            return Value(Kind.SCALAR, "input", source) if is_one else None
-        if op not in _REPEATS:
+            return Expression(Kind.SCALAR, "input", source.tensor) if is_one else None
+        if node.op not in _REPEATS:
             return None
-        one, sizes = (view.inputs(name)[index] for index in _REPEATS[op])
-        target, shape = view.constant(sizes), view.shape(one)
+        one, sizes = (node.input(index) for index in _REPEATS[node.op])
+        target, shape = sizes.constant, one.shape
         if target is None or tuple(target) != self.shape or shape is None or {*shape} - {1}:
             return None
-        return replace(self.scalar(one), nodes=(name,))
+        return replace(scalar(one), nodes=(node.name,))
 
-    def scalar(self, tensor: Tensor) -> Value:
-        """A number."""
-        return Value(Kind.SCALAR, "input", self._source(tensor))
+
+def ids_behind(ids: Value) -> Tensor:
+    """Where the ids of entries come from, through casts and the branches of a quotient."""
+    for _ in range(2):
+        source, passed = pass_casts(ids, widening=True)
+        if not ids.view.preserved.isdisjoint(passed):
+            return ids.tensor
+        ids = merged_ids(source)
+    return ids.tensor
+
+
+def scalar(value: Value) -> Expression:
+    """A number."""
+    return Expression(Kind.SCALAR, "input", _source(value).tensor)
+
+
+def _source(value: Value) -> Value:
+    """Where a tensor comes from, or what on the way may be fed."""
+    named = (name for name in value.aliases if name in value.view.preserved)
+    name = next(named, None)
+    return value.resolved if name is None else Node(value.view, name).output()
+
+
+def _taken(source: Value, rows: Expression, ids: Value, nodes: tuple[str, ...] = ()) -> Expression:
+    """Rows by ids."""
+    return Expression(
+        Kind.ENTRIES, "take", source.tensor, (rows,), ids=ids_behind(ids), nodes=nodes
+    )
+
+
+def _are_alike(view: GraphView, values: Iterable[Expression]) -> bool:
+    """Whether operands surely have a row for each id, or all are made of the same."""
+    matrices = [value for value in values if value.kind is Kind.ENTRIES]
+    sources = [{v.source for v in value.walk() if v.op in _SOURCES} for value in matrices]
+    if all(source == sources[0] for source in sources):
+        return True
+    sides = [v for value in matrices for v in value.walk() if v.kind is Kind.ENTRIES]
+    taken = [{value.ids} for value in sides if value.op == "take"]
+    given = {value.source for value in sides if value.op == "input"}
+    added = [{*_ids_that_add(Value(view, source), _DEEPEST)} for source in given]
+    return bool(set.intersection(*taken, *added))
+
+
+def _ids_that_add(value: Value, depth: int) -> Iterator[Tensor | None]:
+    """Yields the ids by which stock ops add what is computed from this matrix alone."""
+    for node, position, _ in value.uses:
+        if (node.op, position) in _ADDS:
+            yield ids_behind(node.input(1))
+        others = [operand for operand in node.inputs if operand.resolved != value]
+        is_alone = all(other.shape == () for other in others)
+        is_known = node.op in BINARY or node.op in UNARY or node.op in ALIAS_OPS
+        if depth and is_alone and is_known:
+            yield from _ids_that_add(node.output(), depth - 1)
 
 
 def _is_one_number(matrix: npt.NDArray[Any]) -> bool:

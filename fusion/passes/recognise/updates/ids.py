@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fusion.passes.graph.idioms import compares_with, pass_casts
-from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.tensor import ALIAS_OPS
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 
 
@@ -25,8 +26,8 @@ class Summed(NamedTuple):
         nodes: what sums them.
     """
 
-    ids: Tensor
-    values: tuple[Tensor, ...]
+    ids: Value
+    values: tuple[Value, ...]
     nodes: tuple[str, ...]
 
 
@@ -34,62 +35,61 @@ class RawIds(NamedTuple):
     """Ids as they were before stock ops made them a vector of rows.
 
     Attributes:
-        tensor: of any rank, with as many elements.
+        ids: of any rank, with as many elements.
         wraps: whether an id in [-rows, 0) stands for id + rows.
         nodes: what stood in between.
     """
 
-    tensor: Tensor
+    ids: Value
     wraps: bool
     nodes: tuple[str, ...]
 
 
-def summed(view: GraphView, ids: Tensor, entries: Sequence[Tensor], own: Set[str]) -> Summed | None:
+def summed(ids: Value, entries: Sequence[Value], own: Set[str]) -> Summed | None:
     """Explains entries that are sums of values of repeated ids, and have no other consumers.
 
     The distinct ids may have other consumers: two tables of the same ids have them from one node.
 
     Args:
-        view: the graph.
         ids: of the entries.
         entries: all that there are.
         own: the nodes of the update.
     """
-    unique = ids.node
-    if not are_distinct(view, ids) or not entries:
+    if not are_distinct(ids) or not entries:
         return None
-    for entry in entries:
-        if view.op(entry.node) != "UnsortedSegmentSum" or entry.node in view.preserved:
+    unique = ids.producer
+    sums = dict.fromkeys(Node(entry.view, entry.node) for entry in entries)
+    for total in sums:
+        if total.op != "UnsortedSegmentSum" or total.is_preserved:
             return None
-        _, segments, count = view.inputs(entry.node)
-        is_by_unique = view.resolve(segments) == Tensor(unique, 1)
-        if not is_by_unique or not _is_size(view, count, ids):
+        _, segments, count = total.inputs
+        if segments.resolved != unique.output(1) or not _is_size(count, ids):
             return None
-    sums = {entry.node for entry in entries}
-    between = _between(view, sums, own)
+    names = [total.name for total in sums]
+    between = _between(ids.view, names, own)
     if between is None:
         return None
-    values = tuple(view.resolve(view.inputs(entry.node)[0]) for entry in entries)
-    return Summed(view.resolve(view.inputs(unique)[0]), values, (unique, *sums, *between))
+    values = tuple(entry.producer.input(0).resolved for entry in entries)
+    return Summed(unique.input(0).resolved, values, (unique.name, *names, *between))
 
 
-def are_distinct(view: GraphView, ids: Tensor) -> bool:
+def are_distinct(ids: Value) -> bool:
     """Whether no element of a vector is there twice."""
-    is_unique = view.op(ids.node) == "Unique" and ids.index == 0
-    return is_unique and ids.node not in view.preserved
+    unique = Node(ids.view, ids.node)
+    return unique.op == "Unique" and ids.index == 0 and not unique.is_preserved
 
 
-def _is_size(view: GraphView, count: Tensor, vector: Tensor) -> bool:
+def _is_size(count: Value, vector: Value) -> bool:
     """Whether a scalar is the number of elements of a vector."""
-    source, _ = pass_casts(view, count)
-    if view.op(source.node) == "StridedSlice":
+    measure = pass_casts(count)[0].producer
+    if measure.op == "StridedSlice":
         # The only scalar in a vector of one element.
-        source, _ = pass_casts(view, view.inputs(source.node)[0])
-        if view.op(source.node) != "Shape":
+        measure = pass_casts(measure.input(0))[0].producer
+        if measure.op != "Shape":
             return False
-    elif view.op(source.node) != "Size":
+    elif measure.op != "Size":
         return False
-    return view.resolve(view.inputs(source.node)[0]) == vector
+    return measure.input(0).resolved == vector
 
 
 def _between(view: GraphView, names: Iterable[str], own: Set[str]) -> list[str] | None:
@@ -107,75 +107,70 @@ def _between(view: GraphView, names: Iterable[str], own: Set[str]) -> list[str] 
     return [*found]
 
 
-def raw_ids(view: GraphView, ids: Tensor, rows: int) -> RawIds:
+def raw_ids(ids: Value, rows: int) -> RawIds:
     """Explains a vector of ids of a table.
 
     Args:
-        view: the graph.
         ids: [n].
         rows: of the table.
     """
-    tensor, wraps, nodes = ids, False, list[str]()
+    wraps, nodes, preserved = False, list[str](), ids.view.preserved
     while True:
-        source, passed = pass_casts(view, tensor, widening=True)
-        name = source.node
-        if not view.preserved.isdisjoint(passed):
-            return RawIds(tensor, wraps, tuple(nodes))
+        source, passed = pass_casts(ids, widening=True)
+        if not preserved.isdisjoint(passed):
+            return RawIds(ids, wraps, tuple(nodes))
         nodes += passed
-        step = None
-        if name not in view.preserved and not view.controls(name):
-            if view.op(name) == "Reshape" and _is_flat(view, name, rows):
-                step = _Step(view.inputs(name)[0], (name,))
-            elif view.op(name) == "SelectV2" and not wraps:
-                step = _unwrapped(view, name, rows)
+        step, node = None, source.producer
+        if not node.is_preserved and not node.controls:
+            if node.op == "Reshape" and _is_flat(node, rows):
+                step = _Step(node.input(0), (node.name,))
+            elif node.op == "SelectV2" and not wraps:
+                step = _unwrapped(node, rows)
                 wraps = step is not None
         if step is None:
             return RawIds(source, wraps, tuple(nodes))
         nodes += step.nodes
-        tensor = step.ids
+        ids = step.ids
 
 
 class _Step(NamedTuple):
     """Ids as they were before some nodes."""
 
-    ids: Tensor
+    ids: Value
     nodes: tuple[str, ...]
 
 
-def _is_flat(view: GraphView, name: str, rows: int) -> bool:
+def _is_flat(reshape: Node, rows: int) -> bool:
     """Whether a Reshape makes a vector of all elements there are."""
-    whole, shape = view.inputs(name)
-    sizes, known = view.constant(shape), view.shape(whole)
-    if sizes is not None:
+    whole, sizes = reshape.inputs
+    known = whole.shape
+    if sizes.constant is not None:
         is_known = known is not None and None not in known
         count = int(np.prod([size or 0 for size in known or ()], dtype=np.int64))
-        return sizes.tolist() == [-1] or (is_known and sizes.tolist() == [count])
-    source = view.resolve(shape)
-    if view.op(source.node) == "ExpandDims" or (
-        view.op(source.node) == "Pack" and len(view.inputs(source.node)) == 1
-    ):
-        size, _ = pass_casts(view, view.inputs(source.node)[0])
-        if view.op(size.node) == "Size":
+        return sizes.elements == [-1] or (is_known and sizes.elements == [count])
+    source = sizes.producer
+    if source.op == "ExpandDims" or (source.op == "Pack" and source.input_count == 1):
+        size = pass_casts(source.input(0))[0].producer
+        if size.op == "Size":
             # A tensor of as many elements, and of no others.
-            measured = view.inputs(size.node)[0]
-            return raw_ids(view, measured, rows).tensor == raw_ids(view, whole, rows).tensor
+            return raw_ids(size.input(0), rows).ids == raw_ids(whole, rows).ids
     return False
 
 
-def _unwrapped(view: GraphView, select: str, rows: int) -> _Step | None:
+def _unwrapped(select: Node, rows: int) -> _Step | None:
     """Explains `ids < 0 ? ids + rows : ids`; None if it is not that, or may be fed in between."""
-    sides = view.inputs(select)
-    test, moved, ids = (view.resolve(tensor) for tensor in sides)
-    if view.op(test.node) != "Less" or view.op(moved.node) not in ("Add", "AddV2"):
+    condition, sum_, kept = select.inputs
+    test, moved, ids = condition.producer, sum_.producer, kept.resolved
+    if test.op != "Less" or moved.op not in ("Add", "AddV2"):
         return None
-    if view.resolve(view.inputs(test.node)[0]) != ids or not compares_with(view, test, 0):
+    if test.input(0).resolved != ids or not compares_with(test, 0):
         return None
-    terms = [view.resolve(term) for term in view.inputs(moved.node)]
-    others = [value for term in terms if (value := view.constant(term)) is not None]
-    if ids not in terms or len(others) != 1 or others[0].ndim or others[0] != rows:
+    terms = [term.resolved for term in moved.inputs]
+    others = [term.scalar for term in terms if term.constant is not None]
+    if ids not in terms or others != [rows]:
         return None
-    passed = (name for side in sides[:2] for name in view.aliases(side))
-    nodes = (select, test.node, moved.node, *passed)
+    nodes = (select.name, test.name, moved.name, *condition.aliases, *sum_.aliases)
+    view = select.view
     if not view.preserved.isdisjoint(nodes) or any(map(view.controls, nodes)):
         return None
-    return _Step(sides[2], nodes)
+    return _Step(kept, nodes)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from fusion.passes.analysis.order import Order
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.updates.expressions import Kind, Value
+from fusion.passes.recognise.updates.expressions import Expression, Kind
 from fusion.passes.recognise.updates.writes import Write
 
 
@@ -49,7 +49,7 @@ def scheduled(
         order: of the writes and of all that reads the variables.
     """
     histories = {v: [write for write in writes if write.variable == v] for v in variables}
-    versions: dict[Value, int] = {}
+    versions: dict[Expression, int] = {}
     for write in writes:
         for value in write.value.walk():
             if value.variable is None or value in versions:
@@ -88,7 +88,7 @@ def scheduled(
     return tuple(stages)
 
 
-def _version(value: Value, history: Sequence[Write] | None, order: Order) -> int | NoMatch:
+def _version(value: Expression, history: Sequence[Write] | None, order: Order) -> int | NoMatch:
     """Returns how many changes of its variable a read comes after."""
     node = value.source.node
     if history is None:
@@ -104,7 +104,7 @@ def _version(value: Value, history: Sequence[Write] | None, order: Order) -> int
     return version
 
 
-Step = Value | Write
+Step = Expression | Write
 
 
 @dataclass
@@ -112,10 +112,10 @@ class _Waits:
     """What each step comes after."""
 
     histories: Mapping[Tensor, Sequence[Write]]
-    versions: Mapping[Value, int]
+    versions: Mapping[Expression, int]
     before: dict[Step, dict[Step, None]] = field(default_factory=dict)
 
-    def add(self, step: Step, args: Sequence[Value]) -> None:
+    def add(self, step: Step, args: Sequence[Expression]) -> None:
         """Lets a step run after its arguments, and while variables are as they were read."""
         waits = self.before.setdefault(step, {})
         for arg in args:
@@ -150,7 +150,7 @@ class _Waits:
         """Returns how many stock ops each step waits for, one after the other."""
         numbers: dict[Step, int] = {}
         for step in steps:
-            is_outside = isinstance(step, Value) and step.op == "outside"
+            is_outside = isinstance(step, Expression) and step.op == "outside"
             before = max((numbers[other] for other in self.before[step]), default=0)
             numbers[step] = before + is_outside
         return numbers
@@ -177,7 +177,7 @@ class _Writer:
     """Writes the steps of a stage as lines."""
 
     variables: Sequence[Tensor]
-    versions: Mapping[Value, int]
+    versions: Mapping[Expression, int]
     histories: Mapping[Tensor, Sequence[Write]]
     lines: list[str] = field(default_factory=list)
     used: dict[Tensor, str] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class _Writer:
     scalars: dict[Tensor, str] = field(default_factory=dict)
     names: dict[object, str] = field(default_factory=dict)
 
-    def written(self, steps: Sequence[Step], results: Sequence[Value]) -> Stage:
+    def written(self, steps: Sequence[Step], results: Sequence[Expression]) -> Stage:
         """Returns the stage of these steps, and of what is passed on to stock ops."""
         writes = [step for step in steps if isinstance(step, Write)]
         table = [v for v in self.variables if any(write.variable == v for write in writes)]
@@ -220,7 +220,7 @@ class _Writer:
             value = (self._computed(write.operation, (variable, version), value), 0)
         self.lines.append(f"assign({variable},{value[0]})")
 
-    def _token(self, value: Value) -> tuple[str, int]:
+    def _token(self, value: Expression) -> tuple[str, int]:
         """What a line says of an operand, and how many changes a variable has seen."""
         if value.variable is not None and value.op == "read":
             name = self.used.setdefault(value.variable, f"v{len(self.used)}")
@@ -240,9 +240,9 @@ class _Writer:
         return self.names[key]
 
 
-def _inside(value: Value) -> Iterator[Value]:
+def _inside(value: Expression) -> Iterator[Expression]:
     """Yields a value and all that it is computed from without a stock op in between."""
-    stack, seen = [value], set[Value]()
+    stack, seen = [value], set[Expression]()
     while stack:
         value = stack.pop()
         if value not in seen:
@@ -251,10 +251,10 @@ def _inside(value: Value) -> Iterator[Value]:
             stack += () if value.op == "outside" else value.args
 
 
-def _reads(value: Value) -> bool:
+def _reads(value: Expression) -> bool:
     """Whether a value depends on what a variable was when it was computed."""
     return any(v.op == "read" for v in _inside(value))
 
 
-def _value(step: Step) -> Value:
+def _value(step: Step) -> Expression:
     return step.value if isinstance(step, Write) else step

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fusion.passes.analysis.order import Order
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.ids import are_distinct, raw_ids, summed
@@ -166,7 +167,7 @@ def match_update(
         return NoMatch("the dtype of the ids is not known", indices.node)
     if len(view.shape(indices) or ()) != 1:
         return NoMatch("it is not known whether the ids are a vector", indices.node)
-    if any(write.needs_distinct for write in writes) and not are_distinct(view, indices):
+    if any(write.needs_distinct for write in writes) and not are_distinct(Value(view, indices)):
         return NoMatch("ids may be repeated", last)
     variables = tuple(dict.fromkeys((table, *(write.variable for write in writes))))
     stages = scheduled(writes, variables, order)
@@ -194,16 +195,18 @@ def match_update(
 def _of_raw_inputs(view: GraphView, update: TableUpdate) -> TableUpdate:
     """The update with ids and values as they were before stock ops prepared them."""
     *before, stage = update.stages
-    sums = None
+    ids, sums = Value(view, update.ids), None
     if not before:
-        sums = summed(view, update.ids, stage.entries, {*stage.nodes, *stage.writes})
+        entries = [Value(view, tensor) for tensor in stage.entries]
+        sums = summed(ids, entries, {*stage.nodes, *stage.writes})
     if sums is not None:
-        stage = replace(stage, entries=sums.values, nodes=(*stage.nodes, *sums.nodes))
-        update = replace(update, ids=sums.ids, deduplicates=True)
-    ids = raw_ids(view, update.ids, update.rows)
-    stage = replace(stage, nodes=tuple(dict.fromkeys((*stage.nodes, *ids.nodes))))
+        values = tuple(value.tensor for value in sums.values)
+        stage = replace(stage, entries=values, nodes=(*stage.nodes, *sums.nodes))
+        update, ids = replace(update, deduplicates=True), sums.ids
+    raw = raw_ids(ids, update.rows)
+    stage = replace(stage, nodes=tuple(dict.fromkeys((*stage.nodes, *raw.nodes))))
     stages = (*before, stage)
-    return replace(update, ids=ids.tensor, wraps_negative=ids.wraps, stages=stages)
+    return replace(update, ids=raw.ids.tensor, wraps_negative=raw.wraps, stages=stages)
 
 
 def _handles(view: GraphView, writes: Sequence[Write]) -> dict[Tensor, Tensor] | NoMatch:

@@ -6,9 +6,15 @@ from dataclasses import dataclass, replace
 
 from fusion.passes.analysis.stock_bits import APPLIES, has_bits_of
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.graph.view import GraphView
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.updates.expressions import Expressions, Kind, Value
+from fusion.passes.recognise.updates.expressions import (
+    Expression,
+    Expressions,
+    Kind,
+    ids_behind,
+    scalar,
+)
 from fusion.schema.update_program import parse
 
 SCATTERS = {"ResourceScatterAdd": "scatter_add", "ResourceScatterSub": "scatter_sub"}
@@ -45,73 +51,70 @@ class Write:
     operation: str
     variable: Tensor
     handle: Tensor
-    value: Value
+    value: Expression
     ids: Tensor | None = None
     needs_distinct: bool = False
 
 
-def match_writes(
-    view: GraphView, name: str, expressions: Expressions
-) -> tuple[Write, ...] | NoMatch:
+def match_writes(node: Node, expressions: Expressions) -> tuple[Write, ...] | NoMatch:
     """Explains an op that changes variables."""
-    op, inputs = view.op(name), view.inputs(name)
+    op, name, inputs = node.op, node.name, node.inputs
     if op in APPLIES:
-        return _applied(view, name, expressions)
-    handle = inputs[0]
-    variable, resolved = view.origin(handle), view.resolve(handle)
+        return _applied(node, expressions)
+    variable, handle = inputs[0].origin.tensor, inputs[0].resolved.tensor
     if op in SCATTERS:
-        value, ids = expressions.entries(inputs[2]), expressions.ids(inputs[1])
+        value, ids = expressions.entries(inputs[2]), ids_behind(inputs[1])
         if isinstance(value, NoMatch):
             return value
-        return (Write(name, SCATTERS[op], variable, resolved, value, ids),)
+        return (Write(name, SCATTERS[op], variable, handle, value, ids),)
     if op in ASSIGNS:
         value = expressions.rows(inputs[1])
         if isinstance(value, NoMatch):
             return value
-        return (Write(name, ASSIGNS[op], variable, resolved, value),)
+        return (Write(name, ASSIGNS[op], variable, handle, value),)
     return NoMatch(f"the variable is also changed by {name} ({op})", name)
 
 
-def changed_handles(view: GraphView, name: str) -> tuple[Tensor, ...]:
+def changed_handles(node: Node) -> tuple[Value, ...]:
     """Returns the handles of the variables that an op changes."""
-    formula = APPLIES.get(view.op(name))
-    return tuple(view.inputs(name)[: 1 if formula is None else formula.variables])
+    formula = APPLIES.get(node.op)
+    return node.inputs[: 1 if formula is None else formula.variables]
 
 
-def _applied(view: GraphView, name: str, expressions: Expressions) -> tuple[Write, ...] | NoMatch:
+def _applied(node: Node, expressions: Expressions) -> tuple[Write, ...] | NoMatch:
     """Explains an op that reads and changes rows of a table and of its slots."""
-    op, inputs = view.op(name), view.inputs(name)
+    op, name, inputs = node.op, node.name, node.inputs
     formula = APPLIES[op]
     if not has_bits_of(op, expressions.dtype, expressions.shape[1] or 0):
         return NoMatch(f"{op} rounds in another way here", name)
-    updates_slots = view.attr(name, "update_slots")
+    updates_slots = node.attr("update_slots")
     if updates_slots is not None and not updates_slots.b:
         return NoMatch(f"{op} leaves its slots", name)
     handles = inputs[: formula.variables]
-    if len({*map(view.origin, handles)}) < len(handles):
+    if len({handle.origin for handle in handles}) < len(handles):
         return NoMatch("one variable is changed twice", name)
-    grad, ids = expressions.entries(inputs[-2]), expressions.ids(inputs[-1])
-    known: dict[str, Value | NoMatch] = {"x0": grad}
+    grad, ids = expressions.entries(inputs[-2]), ids_behind(inputs[-1])
+    known: dict[str, Expression | NoMatch] = {"x0": grad}
     for index, handle in enumerate(handles):
         # What the op reads is read by the program: no node does so.
-        read = expressions.read(handle, Tensor(name))
+        read = expressions.read(handle, node.output())
         known[f"v{index}"] = read if isinstance(read, NoMatch) else replace(read, nodes=())
-    for index, scalar in enumerate(inputs[formula.variables : -2]):
-        known[f"s{index}"] = expressions.scalar(scalar)
+    for index, number in enumerate(inputs[formula.variables : -2]):
+        known[f"s{index}"] = scalar(number)
     failure = next((value for value in known.values() if isinstance(value, NoMatch)), None)
     if failure is not None:
         return failure
-    values = {key: value for key, value in known.items() if isinstance(value, Value)}
+    values = {key: value for key, value in known.items() if isinstance(value, Expression)}
     writes = []
     for line in parse(formula.program).instructions:
         args = tuple(values[arg] for arg in line.operands)
         if line.is_write:
             handle = handles[line.target]
-            variable, resolved = view.origin(handle), view.resolve(handle)
+            variable, resolved = handle.origin.tensor, handle.resolved.tensor
             writes.append(Write(name, line.op, variable, resolved, args[0], ids, True))
         else:
             taken = ids if line.op == "take" else None
-            values[line.name] = Value(Kind.ENTRIES, line.op, Tensor(name), args, ids=taken)
+            values[line.name] = Expression(Kind.ENTRIES, line.op, Tensor(name), args, ids=taken)
     return tuple(writes)
 
 

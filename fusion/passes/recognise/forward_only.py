@@ -13,7 +13,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.lookup import LookupMatch
+from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import Stage
 from fusion.passes.recognise.stock.reduction import Reduction
 
@@ -55,24 +55,25 @@ def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
     reduction, entries, fill = lookup.parts.reduction, lookup.parts.entries, lookup.parts.fill
     assert reduction is not None
     assert entries is not None
-    positions = view.resolve(reduction.positions)
+    positions = reduction.positions.resolved
     if entries.indices is None or reduction.segments_dtype != types_pb2.DT_INT64:
         return None
-    if view.type_attr(positions.node, "out_idx") != types_pb2.DT_INT32:
+    if positions.producer.type_attr("out_idx") != types_pb2.DT_INT32:
         return None
     behind = _Behind.of(view, lookup, reduction)
     needed = behind.needed()
     # Of a product that others read, the sum alone costs less than the op.
-    summed = view.resolve(view.inputs(reduction.anchor)[0])
-    if not {reduction.anchor, summed.node}.isdisjoint(needed) or behind.has_other_outputs():
+    summed = reduction.anchor.input(0).producer
+    if not {reduction.anchor.name, summed.name}.isdisjoint(needed) or behind.has_other_outputs():
         return None
+    count = None if fill is None else fill.entries.count
     return Forward(
-        rows=reduction.rows,
-        positions=positions,
-        indices=entries.indices,
-        weights=reduction.weights,
-        dense_shape=None if fill is None else fill.entries.count,
-        is_row_empty=None if fill is None else fill.is_row_empty,
+        rows=reduction.rows.tensor,
+        positions=positions.tensor,
+        indices=entries.indices.tensor,
+        weights=None if reduction.weights is None else reduction.weights.tensor,
+        dense_shape=None if count is None else count.tensor,
+        is_row_empty=None if fill is None else fill.is_row_empty.tensor,
         gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in needed),
         measured=tuple(behind.measured(needed)),
         shapes=tuple(behind.shapes(needed)),
@@ -102,13 +103,13 @@ class _Behind:
         mask = lookup.parts.mask
         assert mask is not None
         results = {
-            Tensor(reduction.anchor): view.type_attr(reduction.anchor, "T"),
-            reduction.output: reduction.dtype,
-            mask.output: reduction.dtype,
+            reduction.anchor.output().tensor: reduction.anchor.type_attr("T"),
+            reduction.output.tensor: reduction.dtype,
+            mask.output.tensor: reduction.dtype,
         }
         results.pop(output, None)
         weighting, width = reduction.weighting, lookup.full_spec.table.shape[1]
-        entries = None if weighting is None or width is None else weighting.entries
+        entries = None if weighting is None or width is None else weighting.entries.tensor
         return _Behind(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
 
     def needed(self) -> set[str]:
