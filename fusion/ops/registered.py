@@ -8,9 +8,7 @@ from typing import Any
 from fusion.ops.bags.specs import (
     partition,
     post_lookup,
-    post_lookup_grad,
     post_lookup_v1,
-    post_lookup_v1_grad,
     pre_lookup,
     prune,
     prune_dense,
@@ -19,7 +17,7 @@ from fusion.ops.bags.specs import (
 from fusion.ops.base import probe
 from fusion.ops.columns.specs import gathers, keyed, lookup, training
 from fusion.ops.stores import specs as stores
-from fusion.ops.tables.specs import entries, file, fill, gather, memory, read_tables
+from fusion.ops.tables import specs as tables
 from fusion.ops.updates import specs as updates
 from fusion.runtime.cuda.launcher import Gpus
 from fusion.runtime.registration.registration import register
@@ -30,12 +28,9 @@ from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.names import OP_NAMES
 
 _MODULES = (
-    *(pre_lookup, post_lookup_v1, post_lookup_v1_grad),
-    *(prune, prune_dense, unique, partition, post_lookup, post_lookup_grad),
+    *(pre_lookup, post_lookup_v1, prune, prune_dense, unique, partition, post_lookup),
     *(lookup, training, keyed, gathers),
-    updates,
-    *(read_tables, memory, gather, fill, entries, file),
-    stores,
+    *(updates, tables, stores),
 )
 _BY_NAME = {
     spec.name: spec

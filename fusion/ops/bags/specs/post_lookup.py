@@ -1,28 +1,119 @@
-"""FusedEmbeddingSparsePostLookUpV2: combines gathered rows into bags."""
+"""The ops that combine the gathered rows of unique ids into bags, and its gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.bags.builders import BAGS
+from fusion.ops.bags.builders import BAGS, BAGS_GRAD
+from fusion.ops.bags.gradients import clip, gradient_of_gradient
 from fusion.ops.bags.specs.shared_args import BAG_OUTPUTS, BAG_TYPES, DENSE_SHAPE
-from fusion.ops.bags.specs.signature import (
-    ATTRS,
-    EMPTY,
-    INDICES,
-    PERMUTATION,
-    SHARDS,
-    UNIQUE_IDXS,
-    WEIGHTS,
-)
+from fusion.ops.bags.stock import combine_entries
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.base.gpu_bodies import gpu_body
-from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.tensorflow.spec import Arg, OpSpec
 from fusion.schema import names
-from fusion.schema.attributes import NO_NAN_ATTR
+from fusion.schema.attributes import (
+    AXIS_ATTR,
+    COMBINER_ATTR,
+    DEFAULT_ID_ATTR,
+    FILL_ATTR,
+    MAX_NORM_ATTR,
+    NO_NAN_ATTR,
+    ROW_COUNT_ATTR,
+    SHARDS_ATTR,
+    TABLE_ATTR,
+    USE_WEIGHTS_ATTR,
+    WEIGHTS_ATTR,
+)
+
+#: Attrs of the forward and the gradient op.
+ATTRS = (
+    SHARDS_ATTR,
+    TABLE_ATTR,
+    WEIGHTS_ATTR,
+    FILL_ATTR,
+    DEFAULT_ID_ATTR,
+    AXIS_ATTR,
+    COMBINER_ATTR,
+    MAX_NORM_ATTR,
+    USE_WEIGHTS_ATTR,
+    ROW_COUNT_ATTR,
+)
+
+SHARDS = Arg("emb_shards", "T", "[?, D]", length="num_partitions", doc="gathered rows")
+PERMUTATION = Arg("partition_permutation", "int32", "[?, 2]", doc="or a dummy when P is 1")
+INDICES = Arg("indices_before_unique", "int64", "[m, 2]", doc="row of each entry in column 0")
+EMPTY = Arg("is_row_empty", "bool", "[B]", doc="rows that were empty before they were filled")
+UNIQUE_IDXS = Arg("unique_idxs", "int32", "[m]", doc="unique id of each entry")
+WEIGHTS = Arg("sp_weights_values", "Tw", "[m]", when="use_sparse_weights", doc="or a dummy")
+
+
+def _second_gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+    """Gradients of top_grad, the gathered rows and the weights, where stock has them."""
+    n_shards = op.get_attr("num_partitions")
+    inputs = list(op.inputs)
+    top_grad, shards, rest = inputs[0], inputs[1 : 1 + n_shards], inputs[1 + n_shards :]
+    permutation, _, indices, unique_idxs, is_row_empty, weights = rest
+    n_rows = tf.shape(top_grad)[0]
+    masked = None
+    if op.get_attr("fill_empty_row") and op.get_attr("default_id") < 0:
+        masked = is_row_empty[:n_rows]
+        masked = tf.pad(masked, [[0, n_rows - tf.size(masked)]])
+
+    combiner = tf.compat.as_str(op.get_attr("combiner"))
+
+    def combine(shards: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> tf.Tensor:
+        unique = clip(op, _in_order(shards, permutation))
+        entries = tf.gather(unique, unique_idxs)
+        return combine_entries(combiner, entries, weights[0], indices[:, 0], n_rows, masked)
+
+    of_top, *of_rows, of_weights = gradient_of_gradient(
+        op, combine, top_grad, shards, [weights], grads
+    )
+    return [of_top, *of_rows, None, None, None, None, None, of_weights]
+
+
+def _in_order(shards: Sequence[tf.Tensor], permutation: tf.Tensor) -> tf.Tensor:
+    """The rows [u, D] of the unique ids, from those of each shard."""
+    if len(shards) == 1:
+        return shards[0]
+    counts = tf.stack([tf.shape(shard)[0] for shard in shards])
+    firsts = tf.cumsum(counts, exclusive=True)
+    return tf.gather(tf.concat(shards, 0), tf.gather(firsts, permutation[:, 0]) + permutation[:, 1])
+
+
+GRAD_SPEC = OpSpec(
+    name=names.POST_V2_GRAD,
+    doc="The gradient of FusedEmbeddingSparsePostLookUpV2, summed per unique id.\n\n"
+    "Half types are summed in float32, and each result is rounded once.",
+    inputs=(
+        Arg("top_grad", "T", "[rows, D]"),
+        SHARDS,
+        PERMUTATION,
+        Arg("feature_nums", "int32", "[rows]", doc="entries of each row"),
+        INDICES,
+        UNIQUE_IDXS,
+        EMPTY,
+        WEIGHTS,
+    ),
+    outputs=(
+        Arg("grad_shards", "T", "[?, D]", length="num_partitions"),
+        Arg("grad_weights", "Tw", "[?]", doc="of each entry; empty without weights"),
+    ),
+    attrs=ATTRS,
+    rows="unique_idxs",
+    kernels={
+        "CPU": cpu_body("bags", "post_lookup_grad"),
+        "GPU": gpu_body("bags", "post_lookup_grad"),
+    },
+    kernel_types=BAG_TYPES,
+    builder=BAGS_GRAD,
+    gradient=_second_gradient,
+)
 
 
 def _gradient(op: tf.Operation, *grads: Any) -> list[Any]:

@@ -31,8 +31,7 @@ from fusion.ops.columns.gradients import (
 from fusion.ops.columns.specs.lookup import GROUPED
 from fusion.ops.columns.specs.training import PRE
 from fusion.ops.tables.builders import accessed_dtypes
-from fusion.ops.tables.specs.gather import DOC as GATHER_DOC
-from fusion.ops.tables.specs.gather import row_slices
+from fusion.ops.tables.specs import GATHER_DOC, row_slices
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.private import ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, Builder, Constants, OpSpec
