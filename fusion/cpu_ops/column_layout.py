@@ -5,9 +5,6 @@ This module needs no Numba, so that a node's state can be written without it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from fusion.runtime.layout import Address, Fields, Flag, Int64, Layout, LayoutOf, fields
 from fusion.schema.columns import Column
 
@@ -64,24 +61,13 @@ class ColumnInputs(Layout):
     entry_row_stride: Int64  # from one to the next, in elements
     weights: Address
     batch_size: Int64  # rows of the result
-    boundaries: Address  # float32, see `laid_out`
+    boundaries: Address  # float32, see `LIMIT_BLOCK`
     zeros: Address  # a row of zeros, or 0
     table_dtype: Int64  # its code
     tensors: Fields = fields(5)  # TF_Tensor*, to be released; 0 for none
     weight_step: Int64  # from the weights of a row to those of the next, if they are dense
 
 
-#: Boundaries are looked at so many at a time.
+#: Boundaries are looked at so many at a time. In memory they are in whole blocks, of which infinities
+#: fill the last, then the largest of each block, and enough infinities for a look at a block of these.
 LIMIT_BLOCK = 16
-
-
-def laid_out(boundaries: Sequence[float]) -> list[float]:
-    """A column's boundaries in memory: in whole blocks, then the largest ones of all blocks.
-
-    Infinities fill the last block, and enough follow for a look at a block of largest ones from
-    any of them on.
-    """
-    blocks = -(-len(boundaries) // LIMIT_BLOCK)
-    limits = [*boundaries, *[math.inf] * (blocks * LIMIT_BLOCK - len(boundaries))]
-    largest = limits[LIMIT_BLOCK - 1 :: LIMIT_BLOCK]
-    return [*limits, *largest, *[math.inf] * (LIMIT_BLOCK + blocks % 2)] if limits else []

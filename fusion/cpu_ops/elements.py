@@ -79,7 +79,7 @@ def overflows(left: int, right: int) -> bool:
 def _counter(stored: str, dtype: type) -> Any:
     """A jitted function (value, limits, count) -> the number of limits that are not above a value.
 
-    All of them for NaN. How they lie in memory: `column_layout.laid_out`.
+    All of them for NaN. How they lie in memory: `column_layout.LIMIT_BLOCK`.
     """
     count_block = limit_counter(stored)
 

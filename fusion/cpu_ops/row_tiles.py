@@ -66,15 +66,6 @@ def tiles(stored: str) -> list[tuple[int, int]]:
     return shapes + [(widest, count) for count in range(2, 9)]
 
 
-def tile_for(stored: str, elements: int) -> tuple[int, int]:
-    """The kernel for a tile of so many elements, at most `max_elements`."""
-    return next(
-        (lanes, count)
-        for lanes, count in tiles(stored)
-        if (elements == lanes if count == 1 else elements <= lanes * count)
-    )
-
-
 def max_elements(stored: str) -> int:
     """The most that one tile has. Longer rows are several side by side."""
     lanes, count = tiles(stored)[-1]

@@ -9,10 +9,10 @@ import pytest
 from tests import zygote
 
 _PROGRAM = """
-import contextlib, ctypes, mmap, sys
+import contextlib, ctypes, math, mmap, sys
 import numpy as np
 import tensorflow as tf
-from fusion.cpu_ops.column_layout import laid_out
+from fusion.cpu_ops.column_layout import LIMIT_BLOCK
 from fusion.cpu_ops import elements
 from fusion.lookup import Lookup, LookupOptions, grouped_lookup, trained_lookup
 from fusion.runtime.native.jit import callable_from_python
@@ -143,6 +143,13 @@ given = {"table": guarded(table), "ids": guarded(values), "entry_rows": NO_IDS}
 given |= {"dense_shape": NO_IDS, "weights": np.zeros(0, np.float32)}
 buckets = np.searchsorted([0.25, 0.5, 0.75], values[:, 0], side="right")
 assert np.array_equal(lookup({"inputs": given, "attrs": told}), table[buckets])
+def laid_out(boundaries):
+    'Boundaries in memory, see `column_layout.LIMIT_BLOCK`.'
+    blocks = -(-len(boundaries) // LIMIT_BLOCK)
+    limits = [*boundaries, *[math.inf] * (blocks * LIMIT_BLOCK - len(boundaries))]
+    largest = limits[LIMIT_BLOCK - 1 :: LIMIT_BLOCK]
+    return [*limits, *largest, *[math.inf] * (LIMIT_BLOCK + blocks % 2)] if limits else []
+
 bucket_of = callable_from_python(elements.bucket32)
 for count in (1, 16, 17, 256, 300):
     limits = np.linspace(0, 1, count).astype(np.float32)

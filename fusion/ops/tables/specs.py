@@ -34,8 +34,8 @@ def _gradient_of_reading(op: tf.Operation, *grads: Any) -> list[Any]:
 
 # ReadVariableOp copies a variable whole once its rows have been gathered or changed one by one, and
 # where it does not, the next change of a row copies it. This op takes part in TensorFlow's sparse
-# access instead, as ResourceGather and the sparse optimizers do: nothing is copied, and a row that is
-# changed while it is looked up may be read half changed, as by a gather beside Keras's optimizers.
+# access instead, as ResourceGather and the sparse optimizers do: nothing is copied, and a row that
+# is changed while it is looked up may be read half changed, as by a gather beside Keras's optimizers.
 READ_TABLES = OpSpec(
     name=names.READ_TABLES,
     doc="Reads variables without copying them, to look up rows in what it gives.\n\n"
@@ -64,9 +64,9 @@ READ_TABLES = OpSpec(
 #: Of tables, of their keys, and of the indices of these.
 _FILE_DTYPES = (*FLOATS, "int64")
 
-# What is mapped is no copy: all processes of a machine share its pages, which come from the file when
-# they are used, and which the system takes back where memory is short. The variable owns it as any
-# other value: what is written is this process's own, and does not change the file.
+# What is mapped is no copy: all processes of a machine share its pages, which come from the file
+# when they are used, and which the system takes back where memory is short. The variable owns it as
+# any other value: what is written is this process's own, and does not change the file.
 READ_FILE = OpSpec(
     name=names.READ_TABLE_FILE,
     doc="A table that is the content of a file, row by row, without a copy.\n\n"

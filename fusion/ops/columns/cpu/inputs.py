@@ -50,12 +50,6 @@ _SHARED = SharedInputs.SIZE - SharedInputs.tensors
 
 
 @jit
-def state_field(state: Words, field: int) -> int:
-    """A field of a kernel's state."""
-    return state[field]
-
-
-@jit
 def input_tensor(ctx: int, index: int, slot: Words, status: int) -> int:
     """Input number `index`, also stored at the address `slot`, by which it is to be released."""
     tf_get_input(ctx, np.int32(index), slot, status)

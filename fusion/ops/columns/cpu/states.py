@@ -238,7 +238,7 @@ def _put_kernels(
 
 @jit
 def _tile_for(tiles: Tile, count: int, elements: int) -> int:
-    """The number of the tile for so many elements, see `row_tiles.tile_for`."""
+    """The number of the tile for so many elements."""
     for k in range(count):
         tile = tiles[k]
         fits = elements <= tile.lanes * tile.vectors
@@ -316,7 +316,7 @@ def _row_words(node_column: NodeColumn) -> int:
 
 @jit
 def _laid_out_count(boundaries: int) -> int:
-    """The numbers that so many boundaries are in memory, see `column_layout.laid_out`."""
+    """The numbers that so many boundaries are in memory, see `column_layout.LIMIT_BLOCK`."""
     blocks = (boundaries + LIMIT_BLOCK - 1) // LIMIT_BLOCK
     return blocks * (LIMIT_BLOCK + 1) + LIMIT_BLOCK + blocks % 2 if blocks else int64(0)
 
@@ -325,7 +325,7 @@ def _laid_out_count(boundaries: int) -> int:
 def _lay_out(
     creation: Creation, constants: ColumnsConstants, first: int, count: int, out: int
 ) -> None:
-    """Writes boundaries as `column_layout.laid_out` says."""
+    """Writes boundaries as `column_layout.LIMIT_BLOCK` says."""
     blocks = (count + LIMIT_BLOCK - 1) // LIMIT_BLOCK
     attr = constants.boundaries_attr
     for k in range(_laid_out_count(count)):
