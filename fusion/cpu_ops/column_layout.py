@@ -68,6 +68,6 @@ class ColumnInputs(Layout):
     weight_step: Int64  # from the weights of a row to those of the next, if they are dense
 
 
-#: Boundaries are looked at so many at a time. In memory they are in whole blocks, of which infinities
-#: fill the last, then the largest of each block, and enough infinities for a look at a block of these.
+#: Boundaries are looked at so many at a time. In memory they are in whole blocks, the last of which
+#: infinities fill; then the largest of each block, and enough infinities for a look at these.
 LIMIT_BLOCK = 16

@@ -19,12 +19,7 @@ from fusion.distribute.saving import WHOLE_TABLE, SavedShards
 from fusion.distribute.sharded import Request, Shard, Sharded, gather_from
 from fusion.schema.attributes import FLOATS
 from fusion.tables.arguments import integer, module_name, one_of
-from fusion.tables.checkpoint import (
-    leave_out_of_numbers,
-    leave_to_first,
-    save_as,
-    save_with,
-)
+from fusion.tables.checkpoint import leave_out_of_numbers, leave_to_first, save_as, save_with
 from fusion.tables.keras_slots import make_keras_slots_follow
 from fusion.tables.v1_slots import refuse_shards
 

@@ -9,11 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fusion.feature_column.column_state import (
-    create_vocabularies,
-    scope_name,
-    without_checkpoint,
-)
+from fusion.feature_column.column_state import create_vocabularies, scope_name, without_checkpoint
 from fusion.feature_column.keyed import RESOURCE, KeyedEmbeddingColumn, KeyedTableCreator
 from fusion.feature_column.keys import key_column
 from fusion.runtime.tensorflow.private import feature_column_v2 as stock

@@ -14,12 +14,7 @@ from fusion.runtime.records import Reference, Word, constant
 from fusion.runtime.registration import op_functions, op_kernels, registry
 from fusion.runtime.registration.creation import FIRST_ROW_KERNEL, KernelsRecord
 from fusion.runtime.registration.library.manifest import SECTION
-from fusion.runtime.registration.library.record import (
-    EXPORTED,
-    LEVELS,
-    AccessEntry,
-    LibraryRecord,
-)
+from fusion.runtime.registration.library.record import EXPORTED, LEVELS, AccessEntry, LibraryRecord
 from fusion.runtime.registration.thunks import COMPUTE, thunks
 from fusion.runtime.tensorflow import layout, variable_access
 from fusion.runtime.tensorflow.spec import OpSpec

@@ -24,11 +24,7 @@ from fusion.passes.lookup_pass import count_nodes
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.updates.components import Component, components
-from fusion.passes.recognise.updates.table_update import (
-    TableUpdate,
-    fused_moves,
-    match_update,
-)
+from fusion.passes.recognise.updates.table_update import TableUpdate, fused_moves, match_update
 from fusion.passes.recognise.updates.writes import ASSIGNS, BY_ROWS, WRITERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
 from fusion.runtime.tensorflow.private import dtypes

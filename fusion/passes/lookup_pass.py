@@ -23,12 +23,7 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import (
-    ColumnReport,
-    FusionReport,
-    FusionResult,
-    RewrittenGraph,
-)
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, RewrittenGraph
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 

@@ -19,12 +19,7 @@ from fusion.tables.eviction import (
 )
 from fusion.tables.initial_rows import SAMPLE_COUNT, ZerosOnDemand, max_rows
 from fusion.tables.partitioned import KeyedTable, PartitionedEmbeddingVariable
-from fusion.tables.partitions import (
-    partition_capacity,
-    partition_names,
-    partitions_by,
-    whole_name,
-)
+from fusion.tables.partitions import partition_capacity, partition_names, partitions_by, whole_name
 from fusion.tables.replicas import whole_variables
 
 

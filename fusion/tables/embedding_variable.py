@@ -27,14 +27,7 @@ from fusion.tables.arguments import (
     module_name,
     one_of,
 )
-from fusion.tables.checkpoint import (
-    Restore,
-    Save,
-    copy_saved,
-    save_as,
-    save_with,
-    when_written,
-)
+from fusion.tables.checkpoint import Restore, Save, copy_saved, save_as, save_with, when_written
 from fusion.tables.eviction import POLICIES, forget
 from fusion.tables.exchange import export_rows, import_rows
 from fusion.tables.frozen import FrozenEmbedding

@@ -32,13 +32,7 @@ from fusion.tables.keras_store import (
 )
 from fusion.tables.registry import embedding_variable_of, shard_of
 from fusion.tables.replicas import is_shared, joined_gradients
-from fusion.tables.slots import (
-    check_slot,
-    first_values,
-    first_values_of,
-    following,
-    is_too_large,
-)
+from fusion.tables.slots import check_slot, first_values, first_values_of, following, is_too_large
 
 #: Optimizers of tf_keras, and of Keras 3.6, that make variables without saying of which table.
 _EARLY = ("Adagrad", "Ftrl")

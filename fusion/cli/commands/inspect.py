@@ -10,14 +10,7 @@ import click
 from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
-from fusion.cli.report import (
-    cell,
-    console,
-    keyed_table_table,
-    say,
-    show_table,
-    show_totals,
-)
+from fusion.cli.report import cell, console, keyed_table_table, say, show_table, show_totals
 from fusion.cli.require import Requirement, required
 
 if TYPE_CHECKING:

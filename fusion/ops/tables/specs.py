@@ -35,7 +35,7 @@ def _gradient_of_reading(op: tf.Operation, *grads: Any) -> list[Any]:
 # ReadVariableOp copies a variable whole once its rows have been gathered or changed one by one, and
 # where it does not, the next change of a row copies it. This op takes part in TensorFlow's sparse
 # access instead, as ResourceGather and the sparse optimizers do: nothing is copied, and a row that
-# is changed while it is looked up may be read half changed, as by a gather beside Keras's optimizers.
+# is changed while it is looked up may be read half changed, as by a gather in stock TensorFlow.
 READ_TABLES = OpSpec(
     name=names.READ_TABLES,
     doc="Reads variables without copying them, to look up rows in what it gives.\n\n"

@@ -19,13 +19,7 @@ from fusion.passes.emit.stock_nodes import (
     sliced,
 )
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.spec import (
-    DenseIds,
-    EncodedIds,
-    JoinedIds,
-    LookupSpec,
-    SparseIds,
-)
+from fusion.passes.recognise.spec import DenseIds, EncodedIds, JoinedIds, LookupSpec, SparseIds
 from fusion.passes.recognise.stock.products import Dense, Product
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from tensorflow.core.framework import (
-    attr_value_pb2,
-    function_pb2,
-    graph_pb2,
-    node_def_pb2,
-)
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fusion.passes.graph.reach import reached
 

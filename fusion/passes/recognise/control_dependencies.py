@@ -12,13 +12,7 @@ from collections.abc import Iterable, Iterator
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, Stage
-from fusion.passes.recognise.spec import (
-    JoinedIds,
-    LookupSpec,
-    RaggedIds,
-    RowIds,
-    SparseIds,
-)
+from fusion.passes.recognise.spec import JoinedIds, LookupSpec, RaggedIds, RowIds, SparseIds
 
 
 def helper_controls(

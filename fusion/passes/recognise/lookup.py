@@ -29,11 +29,7 @@ from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_bui
 from fusion.passes.recognise.stock.id_source import match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, match_mask, match_tail
-from fusion.passes.recognise.stock.padded_sums import (
-    lookup_behind,
-    match_padded_sum,
-    padded_sums,
-)
+from fusion.passes.recognise.stock.padded_sums import lookup_behind, match_padded_sum, padded_sums
 from fusion.passes.recognise.stock.products import (
     OTHER_PRODUCTS,
     PRODUCTS,

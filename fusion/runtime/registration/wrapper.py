@@ -8,13 +8,7 @@ from typing import Any
 
 from tensorflow.core.framework import op_def_pb2
 
-from fusion.runtime.tensorflow.private import (
-    _pywrap_python_op_gen,
-    context,
-    dtypes,
-    errors,
-    ops,
-)
+from fusion.runtime.tensorflow.private import _pywrap_python_op_gen, context, dtypes, errors, ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
 #: The least and the most of an int attr.

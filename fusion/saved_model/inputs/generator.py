@@ -20,13 +20,7 @@ from fusion.saved_model.inputs.layout import BAGS, RowLayout
 from fusion.saved_model.inputs.records import Feature
 from fusion.saved_model.inputs.serialized import RecordMaker
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
-from fusion.saved_model.inputs.values import (
-    UNUSUAL,
-    bounded,
-    integers,
-    known_numbers,
-    known_words,
-)
+from fusion.saved_model.inputs.values import UNUSUAL, bounded, integers, known_numbers, known_words
 from fusion.saved_model.inputs.vocabularies import Known, Vocabularies
 
 _OTHER_DIM = 3

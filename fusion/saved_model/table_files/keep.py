@@ -22,11 +22,7 @@ from fusion.saved_model.model.meta_graph import bound_arguments
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
 from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys
-from fusion.saved_model.table_files.objects import (
-    add_initializers,
-    forget_values,
-    variables_by_key,
-)
+from fusion.saved_model.table_files.objects import add_initializers, forget_values, variables_by_key
 from fusion.saved_model.table_files.saver import leave_out, restored_variables
 from fusion.saved_model.table_files.tensor_bundle import (
     Bundle,

@@ -9,15 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.gpu_ops.kernels.elements import integer_at, store_integer
-from fusion.gpu_ops.language.device import (
-    as_words,
-    cuda,
-    load,
-    load_as,
-    on_device,
-    store,
-    store_as,
-)
+from fusion.gpu_ops.language.device import as_words, cuda, load, load_as, on_device, store, store_as
 from fusion.gpu_ops.layout.records import DenseIds, Marks, PrunedEntries
 from fusion.ops.bags.cpu_kernels import prune_dense
 from fusion.ops.bags.cpu_kernels.prune_dense import DenseRules

@@ -11,12 +11,7 @@ from fusion.runtime.native.memory import load, store
 from fusion.runtime.native.pointers import as_record
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, UNIMPLEMENTED, refuse
-from fusion.runtime.registration.states import (
-    attr_count,
-    attr_item,
-    attr_word,
-    constants_of,
-)
+from fusion.runtime.registration.states import attr_count, attr_item, attr_word, constants_of
 from fusion.runtime.tensorflow.variable_access import UpdateAccess
 
 

@@ -32,13 +32,7 @@ from fusion.ops.updates.cpu_kernels.layout import (
     UNARY_CODES,
     VECTOR_SCALAR,
 )
-from fusion.schema.update_program import (
-    SCATTERS,
-    Instruction,
-    Program,
-    leaf,
-    parse,
-)
+from fusion.schema.update_program import SCATTERS, Instruction, Program, leaf, parse
 
 _OPCODES = {**BINARY_CODES, **UNARY_CODES, **OTHER_CODES}
 #: Of what there are buffers, as `CodeCounts` has them.

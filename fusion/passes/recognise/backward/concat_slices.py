@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
-from fusion.passes.recognise.backward.concat_gradient import (
-    MEASURES,
-    are_shapes_of,
-    packed_shapes,
-)
+from fusion.passes.recognise.backward.concat_gradient import MEASURES, are_shapes_of, packed_shapes
 
 
 @dataclass(frozen=True)

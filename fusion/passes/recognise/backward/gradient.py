@@ -12,19 +12,10 @@ from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Usage, Value
-from fusion.passes.recognise.backward.concat_gradient import (
-    is_shape_of,
-    measured,
-    packed_shapes,
-)
+from fusion.passes.recognise.backward.concat_gradient import is_shape_of, measured, packed_shapes
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.stock.output import Mask, match_tail
-from fusion.passes.recognise.stock.reduction import (
-    COMBINERS,
-    GRADIENTS,
-    QUOTIENTS,
-    Reduction,
-)
+from fusion.passes.recognise.stock.reduction import COMBINERS, GRADIENTS, QUOTIENTS, Reduction
 
 _OF_TABLES = frozenset(f"{op}GradV2" for op in COMBINERS)
 """What finds the distinct ids as well: gradients of lookups without such a step of their own."""
