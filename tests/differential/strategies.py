@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fusion.lookup import VERSIONS
 from fusion.schema.attributes import COMBINERS, FLOATS, IDS
 from tests.differential.case import ODD, Case
+from tests.tiers import tier
 
 #: A mismatch says all there is to say about it, and one at a time is enough.
 PLAIN_REPORT = settings(
@@ -20,6 +21,9 @@ PLAIN_REPORT = settings(
 
 #: Names of dtypes of tables, in the order in which examples get simpler.
 DTYPES = tuple(sorted(FLOATS, key=lambda name: name != "float32"))
+
+#: Those that are drawn: a first run compiles kernels for each.
+DTYPES_OF_TIER = ("float32",) if tier() == "fast" else DTYPES
 
 #: None, limits that a float32 holds and one that it does not, and some that clip everything.
 MAX_NORMS = (None, 0.5, 0.7, 0.0, -2.0, 3.0, 1e-3, 1e6)
@@ -64,7 +68,7 @@ def cases(draw: st.DrawFn, /, **fixed: Any) -> Case:
         strategy=strategy,
         rows=rows,
         dim=field("dim", dims()),
-        dtype=field("dtype", st.sampled_from(DTYPES)),
+        dtype=field("dtype", st.sampled_from(DTYPES_OF_TIER)),
         ids=ids,
         ids_dtype=field("ids_dtype", st.sampled_from(IDS[::-1])),
         lengths=lengths,

@@ -20,7 +20,7 @@ from tests.differential import features
 from tests.differential.agreement import IN_NUMBERS, IN_RAISING, IS_NIGHTLY, rounds
 from tests.differential.case import Case
 from tests.differential.compare import check
-from tests.differential.strategies import PLAIN_REPORT, bags, cases
+from tests.differential.strategies import DTYPES_OF_TIER, PLAIN_REPORT, bags, cases
 from tests.parity import Cell
 from tests.tiers import examples, tier
 
@@ -231,7 +231,7 @@ AREAS = (
             mode=st.just("function"),
             table=st.sampled_from(("variable", "variable", "variables", "sharded")),
             shards=st.just(1),
-            dtype=st.sampled_from(("float32", "float32", "float64", "bfloat16")),
+            dtype=st.sampled_from(("float32", *DTYPES_OF_TIER)),
         ),
         15,
         rounds=_IN_GRAPHS,
