@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fusion.passes.graph.idioms import is_row_gather, pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
+from fusion.passes.graph.view import GraphView
 
 _LONGEST = 16
 _DEEPEST = 24
@@ -141,23 +142,24 @@ class ShapeMath:
     def derived(self, value: Value, roots: set[Value]) -> tuple[str, ...]:
         """Returns the shape-computing nodes between `value` and the shapes of `roots`."""
         depends: dict[str, bool] = {}
-        self._depends(Node(value.view, value.node), roots, depends, _DEEPEST)
+        self._depends(value.view, value.node, roots, depends, _DEEPEST)
         return tuple(name for name, yes in depends.items() if yes)
 
-    def _depends(self, node: Node, roots: set[Value], depends: dict[str, bool], depth: int) -> bool:
+    def _depends(
+        self, view: GraphView, name: str, roots: set[Value], depends: dict[str, bool], depth: int
+    ) -> bool:
         """Whether a node is computed from shapes of `roots`; of some it is known."""
-        view, name = node
         if name in depends:
             return depends[name]
         depends[name] = False
-        op = node.op
+        op = view.op(name)
         if not depth or op not in _SHAPE_OPS:
             return False
         if op in _MEASURES:
-            depends[name] = node.input(0).resolved in roots
+            depends[name] = Node(view, name).input(0).resolved in roots
         else:
-            operands = (Node(view, tensor.node) for tensor in view.inputs(name))
-            dependent = [self._depends(one, roots, depends, depth - 1) for one in operands]
+            operands = (operand.node for operand in view.inputs(name))
+            dependent = [self._depends(view, one, roots, depends, depth - 1) for one in operands]
             depends[name] = any(dependent)
         return depends[name]
 

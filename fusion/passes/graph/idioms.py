@@ -28,13 +28,20 @@ def pass_casts(value: Value, *, widening: bool = False) -> tuple[Value, tuple[st
         value: the integers.
         widening: whether to pass no casts but those from int32 to int64, which lose no digits.
     """
-    passed = value.aliases
-    while (cast := value.producer).op == "Cast" and is_integer_cast(cast) and not cast.controls:
-        if widening and cast.type_attr("DstT") != types_pb2.DT_INT64:
-            break
-        value = cast.input(0)
-        passed += (cast.name, *value.aliases)
-    return value.resolved, passed
+    view, tensor = value
+    passed, tensor = view.aliases(tensor), view.resolve(tensor)
+    # Shapes are made of small steps, most of them none: here it is the view that is asked.
+    while view.op(tensor.node) == "Cast" and _passes(Node(view, tensor.node), widening):
+        (inner,) = view.inputs(tensor.node)
+        passed += (tensor.node, *view.aliases(inner))
+        tensor = view.resolve(inner)
+    return Value(view, tensor), passed
+
+
+def _passes(cast: Node, widening: bool) -> bool:
+    if not is_integer_cast(cast) or cast.controls:
+        return False
+    return not widening or cast.type_attr("DstT") == types_pb2.DT_INT64
 
 
 def compares_with(test: Node, number: int) -> bool:

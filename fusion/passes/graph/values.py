@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2
 
-from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.tensor import Shape, Tensor, Use
 from fusion.passes.graph.view import GraphView
 
 #: What the classes below are made by where speed matters: their own `__new__` is one more call.
@@ -51,7 +51,8 @@ class Node(NamedTuple):
 
     def output(self, index: int = 0) -> Value:
         """Returns an output."""
-        return Value(self.view, Tensor(self.name, index))
+        view, name = self
+        return _new(Value, (view, _new(Tensor, (name, index))))
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ class Node(NamedTuple):
     def uses(self) -> Iterator[Usage]:
         """The data uses of all outputs, function returns included."""
         view = self.view
-        return (Usage(Node(view, use.node), *use[1:]) for use in view.uses(self.name))
+        return (_usage(view, use) for use in view.uses(self.name))
 
     @property
     def is_live(self) -> bool:
@@ -138,13 +139,14 @@ class Value(NamedTuple):
     @property
     def path(self) -> tuple[str, ...]:
         """The names of these nodes, and that of the producer."""
-        return (*self.aliases, self.producer.name)
+        view, tensor = self
+        return (*view.aliases(tensor), view.resolve(tensor).node)
 
     @property
     def uses(self) -> Iterator[Usage]:
         """The data uses of this output."""
         view = self.view
-        return (Usage(Node(view, use.node), *use[1:]) for use in view.tensor_uses(self.tensor))
+        return (_usage(view, use) for use in view.tensor_uses(self.tensor))
 
     @property
     def constant(self) -> npt.NDArray[Any] | None:
@@ -202,6 +204,10 @@ class Usage(NamedTuple):
     node: Node
     position: int
     tensor: Tensor
+
+
+def _usage(view: GraphView, use: Use) -> Usage:
+    return _new(Usage, (_new(Node, (view, use.node)), use.position, use.tensor))
 
 
 def named(view: GraphView, *ops: str) -> Iterator[Node]:

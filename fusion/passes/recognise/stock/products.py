@@ -129,15 +129,17 @@ def match_product(product: Node) -> Product | NoMatch:
     parts = [match_encoded(leaf) for leaf in leaves]
     classes = sum(part.ids.columns for part in parts if part.ids is not None)
     refused = _refused(leaves, parts)
-    first = (refused[0].reason, refused[0].node) if refused else ()
 
     def stop(reason: str, node: str = product.name) -> NoProduct:
         # Where it is not known how many classes there are, there may be many.
         return NoProduct(reason, node, MAX_CLASSES + 1 if refused else classes)
 
+    def unclear(reason: str) -> NoProduct:
+        # What is refused may be why.
+        return stop(refused[0].reason, refused[0].node) if refused else stop(reason)
+
     if classes <= MAX_CLASSES:
-        few = f"nothing to gain: of {classes} classes the product is as cheap"
-        return stop(*(first or (few,)))
+        return unclear(f"nothing to gain: of {classes} classes the product is as cheap")
     dtype, then = product.type_attr("T"), _then(product)
     if isinstance(then, NoMatch):
         return stop(then.reason, then.node)
@@ -148,7 +150,7 @@ def match_product(product: Node) -> Product | NoMatch:
         return stop("the rows of the matrix are not known")
     placed = _placed(leaves, parts, shape[0])
     if placed is None:
-        return stop(*(first or ("which rows of the matrix are whose is not known",)))
+        return unclear("which rows of the matrix are whose is not known")
     nodes = (*between, *(name for part in parts for name in part.nodes))
     sizes = tuple(size for part in parts for size in sizes_of(product.view, part))
     reader = _other_reader(product.view, nodes, {size.node for size in sizes})
