@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fusion.passes.report.report import ColumnReport, FusionReport
-    from fusion.saved_model.table_files.kept_table import KeptTable
+    from fusion.saved_model.table_files.file_table import FileTable
     from fusion.saved_model.table_files.packed import PackedTable
     from fusion.saved_model.verify import Verification
     from fusion.tables.statistics import TableStatistics
@@ -118,7 +118,7 @@ def keyed_table_table(tables: Iterable[TableStatistics]) -> Table:
     return shown
 
 
-def table_fields(table: KeptTable) -> dict[str, Any]:
+def table_fields(table: FileTable) -> dict[str, Any]:
     """Returns what a table in a file is, ready for JSON."""
     return {
         "name": table.name,

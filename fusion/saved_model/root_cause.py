@@ -23,7 +23,7 @@ _BEFORE = re.compile(
     re.VERBOSE,
 )
 #: The first line of what comes behind it.
-_BEHIND = re.compile(
+_AFTER = re.compile(
     r"""^Original\ stack\ trace\ for\b | ^Errors\ may\ have\ originated\ from\ an\ input\ operation
     | ^Function\ call\ stack:$ | ^Arguments\ received\ by\b | ^\s*\(1\)\ [A-Z_]+:
     | ^\d+\ (successful|derived)\ op""",
@@ -55,7 +55,7 @@ def root_cause(message: str) -> str:
 
 def _cause(lines: Sequence[str]) -> Sequence[str]:
     """Returns the lines between the stack traces; all of them if nothing else is there."""
-    end = next((index for index, line in enumerate(lines) if _BEHIND.search(line)), len(lines))
+    end = next((index for index, line in enumerate(lines) if _AFTER.search(line)), len(lines))
     start = 0
     for index, line in enumerate(lines[:end]):
         if _BEFORE.search(line):

@@ -182,9 +182,9 @@ def answers(node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atom
 
     Where a model asserts something of these, every word has to be in the table.
     """
-    found: Atoms = frozenset()
+    result: Atoms = frozenset()
     if node.op in KEYED_LOOKUPS:
-        found = frozenset(Answer(source.key) for source in of_kind(data[1], Source))
+        result = frozenset(Answer(source.key) for source in of_kind(data[1], Source))
     elif node.op in _PASSED:
-        found = frozenset(answer for atoms in data for answer in of_kind(atoms, Answer))
-    return {0: found, 1: found} if node.op == "Switch" else {0: found}
+        result = frozenset(answer for atoms in data for answer in of_kind(atoms, Answer))
+    return {0: result, 1: result} if node.op == "Switch" else {0: result}

@@ -79,8 +79,8 @@ class Bounds:
         """Returns which of the values are accepted."""
         above = values > self.low if self.without_low else values >= self.low
         below = values < self.high if self.without_high else values <= self.high
-        held: NDArray[np.bool_] = above & below
-        return held
+        mask: NDArray[np.bool_] = above & below
+        return mask
 
     def integers(self, usual: int) -> tuple[int, int]:
         """Returns the first integer and the one after the last.

@@ -117,11 +117,11 @@ def undone(conversions: Sequence[Conversion], words: Iterable[Any]) -> list[Any]
         conversions: what values go through.
         words: of a table: bytes or integers.
     """
-    found = list(words)
+    result = list(words)
     for conversion in reversed(conversions):
         undo = _UNDONE[conversion.op]
-        found = [made for word in found if (made := undo(word, conversion.separator)) is not None]
-    return found
+        result = [old for word in result if (old := undo(word, conversion.separator)) is not None]
+    return result
 
 
 def separator_of(conversions: Sequence[Conversion]) -> bytes | None:

@@ -166,10 +166,10 @@ def _concerned(view: GraphView, inputs: Iterable[Tensor]) -> list[node_def_pb2.N
 
     The rest of a graph, other signatures above all, says nothing about them.
     """
-    behind = reached(
+    consumers = reached(
         (tensor.node for tensor in inputs), lambda name: (use.node for use in view.uses(name))
     )
-    names = reached(behind, lambda name: (tensor.node for tensor in view.inputs(name)))
+    names = reached(consumers, lambda name: (tensor.node for tensor in view.inputs(name)))
     return [node for name, node in view.nodes.items() if name in names]
 
 

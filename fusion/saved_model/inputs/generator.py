@@ -185,28 +185,28 @@ class InputGenerator:
         shape: tuple[int, ...],
         key: Key,
     ) -> Array:
-        kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
+        tf_dtype = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
         ids, missing = self._shown(case.ids, key), case.ids is Ids.MISSING
         bounds, rows = self._bounds.get(key), self._meaning.rows.get(key)
-        if kind == tf.string:
+        if tf_dtype == tf.string:
             return self._texts(rng, ids, shape, key)
-        if kind == tf.bool:
+        if tf_dtype == tf.bool:
             return rng.random(shape) < 0.5
-        is_integer = kind.is_integer and not kind.is_quantized
-        if is_integer and missing and rows is not None and not kind.is_unsigned:
-            return np.full(shape, -1, kind.as_numpy_dtype)
-        if key in self._known and (is_integer or kind.is_floating):
+        is_integer = tf_dtype.is_integer and not tf_dtype.is_quantized
+        if is_integer and missing and rows is not None and not tf_dtype.is_unsigned:
+            return np.full(shape, -1, tf_dtype.as_numpy_dtype)
+        if key in self._known and (is_integer or tf_dtype.is_floating):
             known = self._known[key]
-            found = known_numbers(rng, ids, kind, shape, known, rows, bounds)
-            if found is not None:
-                return found
+            known_values = known_numbers(rng, ids, tf_dtype, shape, known, rows, bounds)
+            if known_values is not None:
+                return known_values
         if is_integer:
-            return integers(rng, ids, kind, shape, rows, bounds)
-        if kind.is_floating or kind.is_complex:
+            return integers(rng, ids, tf_dtype, shape, rows, bounds)
+        if tf_dtype.is_floating or tf_dtype.is_complex:
             numbers = rng.standard_normal(shape)
             numbers = numbers if bounds is None else bounded(rng, numbers, bounds)
-            return numbers.astype(kind.as_numpy_dtype)
-        raise Unsupported(f"input {key.input!r} has dtype {kind.name}")
+            return numbers.astype(tf_dtype.as_numpy_dtype)
+        raise Unsupported(f"input {key.input!r} has dtype {tf_dtype.name}")
 
     def _shown(self, ids: Ids, key: Key) -> Ids:
         """Returns what a batch shows of one input."""
@@ -228,8 +228,8 @@ class InputGenerator:
         missing = case.ids is Ids.MISSING
 
         def values(key: Key, dtype: int, count: int) -> list[Any]:
-            made: list[Any] = self._values(rng, case, dtype, (count,), key).tolist()
-            return made
+            result: list[Any] = self._values(rng, case, dtype, (count,), key).tolist()
+            return result
 
         def length(feature: Feature, key: Key) -> int:
             bag = 0 if missing else int(rng.choice(BAGS))
@@ -286,12 +286,12 @@ def _present(array: Array, missing: float | bytes) -> Any:
 
 def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, str], ...]:
     """Returns those of which no part is one of a triple before."""
-    taken: set[str] = set()
+    used: set[str] = set()
     chosen = []
     for triple in triples:
-        if taken.isdisjoint(triple):
+        if used.isdisjoint(triple):
             chosen.append(triple)
-            taken.update(triple)
+            used.update(triple)
     return tuple(chosen)
 
 

@@ -32,7 +32,7 @@ _SOURCES = _RESTORES | {"Const", "Placeholder"}
 
 _READS, _WRITES = frozenset(["ReadVariableOp"]), frozenset(["AssignVariableOp"])
 _CARRYING = frozenset(["Cast", "Reshape", "EnsureShape"])
-_DEEPEST = 40
+_MAX_DEPTH = 40
 
 
 class Origin(NamedTuple):
@@ -75,10 +75,10 @@ def table_of_keys(function: str, node: node_def_pb2.NodeDef) -> str | None:
 
 def fillings(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Filling]:
     """Returns what the tables of a meta graph are filled with, by their names."""
-    found: dict[str, Filling] = {}
+    result: dict[str, Filling] = {}
     for name, filling in _Search(meta).main():
-        found.setdefault(name, filling)
-    return found
+        result.setdefault(name, filling)
+    return result
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ class _Search:
                 filling.append(name)
             for callee in {callee for node in function.node_def for callee in called(node)}:
                 callers.setdefault(callee, []).append(name)
-        found: set[str] = set()
+        result: set[str] = set()
         while filling:
             name = filling.pop()
-            if name not in found:
-                found.add(name)
+            if name not in result:
+                result.add(name)
                 filling += callers.get(name, ())
-        return found
+        return result
 
     def _of(self, frame: _Frame) -> Iterator[tuple[str, Filling]]:
         for node in frame.view.nodes.values():
@@ -135,7 +135,7 @@ class _Search:
                     file = node if node.op in _FROM_FILE else None
                     ends = (self._origin(home, t)[0] for t in home.view.inputs(table.node.name))
                     yield name, Filling(table.node, source, file, tuple(filter(None, ends)))
-            elif frame.depth < _DEEPEST:
+            elif frame.depth < _MAX_DEPTH:
                 for callee in callees(node, self._filling):
                     yield from self._of(self._called(frame, node, callee))
 
@@ -150,7 +150,7 @@ class _Search:
 
     def _origin(self, frame: _Frame, tensor: Tensor) -> tuple[Origin | None, _Frame]:
         """Returns where a value comes from, and the graph or function in which that is."""
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             tensor = frame.view.resolve(tensor)
             node = frame.view.nodes.get(tensor.node)
             if node is None:
@@ -183,7 +183,7 @@ class _Search:
 
     def _assigned(self, frame: _Frame, handle: Tensor) -> tuple[_Frame, Tensor]:
         """What the main graph assigns to a variable, as it does with the paths of files."""
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             handle = frame.view.resolve(handle)
             if frame.view.op(handle.node) != ARG_OP or handle.node not in frame.arguments:
                 break

@@ -72,7 +72,7 @@ def warm(
     target = processor.target() if cpu is None else processor.named(cpu)
     known = kernel_cache.default()
     files = known if folder is None else KernelCache(os.path.abspath(folder), is_chosen=True)
-    kept_in = _writable_folder(files)
+    path = _writable_folder(files)
     with processor.compiling_for(target):
         recipes, begun = _wanted([*models], all_types), time.monotonic()
         missing = {
@@ -93,11 +93,11 @@ def warm(
             else:
                 files.get(file_name, partial(bytes, content.content))
             if files.read(file_name) is None:
-                raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
+                raise ValueError(f"{path}: the kernel {name} cannot be kept")
 
         objects.together(add, missing.items())
     sources.keep_in(files)
-    return Warmed(len(recipes), len(missing), time.monotonic() - begun, target.name, kept_in)
+    return Warmed(len(recipes), len(missing), time.monotonic() - begun, target.name, path)
 
 
 def _writable_folder(files: KernelCache) -> str:

@@ -20,7 +20,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.running.graphs import final_nodes
 from fusion.saved_model.errors import ModelError
 
-KEPT = "fusion_kept_nodes"
+PRESERVED = "fusion_kept_nodes"
 """The collection of the nodes that a rewrite keeps, beside those of the signature."""
 
 _SIGNATURE = "serving_default"
@@ -82,7 +82,7 @@ def as_saved_model(
     for tensor in _outputs(file, graph_def, named):
         signature.outputs[tensor.removesuffix(":0")].name = tensor
     preserved = {n for n in final_nodes(graph_def) if named is None} | _named_nodes(graph_def)
-    meta.collection_def[KEPT].node_list.value.extend(sorted(preserved))
+    meta.collection_def[PRESERVED].node_list.value.extend(sorted(preserved))
     return proto
 
 
@@ -165,9 +165,9 @@ def write_loadable(proto: saved_model_pb2.SavedModel, folder: Path) -> None:
     runnable.CopyFrom(proto)
     for meta in runnable.meta_graphs:
         if initializers := sorted(_named_nodes(meta.graph_def)):
-            taken = {node.name for node in meta.graph_def.node}
+            names = {node.name for node in meta.graph_def.node}
             name = "fusion_initialize"
-            while name in taken:
+            while name in names:
                 name += "_"
             meta.graph_def.node.add(
                 name=name, op="NoOp", input=[f"^{before}" for before in initializers]

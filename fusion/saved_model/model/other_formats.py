@@ -36,8 +36,8 @@ _LITE = "a model of TensorFlow Lite; give the SavedModel that it was converted f
 def scheme_of(path: str | os.PathLike[str]) -> str:
     """Returns the scheme of an address such as "gs://bucket/model"; "" for a local path."""
     text = os.fspath(path)
-    found = _SCHEME.match(text)
-    return "" if found is None or os.path.lexists(text) else found[1].lower()
+    match = _SCHEME.match(text)
+    return "" if match is None or os.path.lexists(text) else match[1].lower()
 
 
 def why_not_read(path: str | os.PathLike[str]) -> str:

@@ -23,7 +23,7 @@ _LOCK = "lock"
 _ours: set[Path] = set()
 
 
-def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> Path:
+def check_destination(src: Path, dst: str | os.PathLike[str], *sibling_names: str) -> Path:
     """Returns `dst` as an absolute path after checking that a model can be created there.
 
     Args:
@@ -40,9 +40,9 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
     if scheme_of(dst):
         raise ModelError(f"{dst}: models are written to local folders alone; copy it from there")
     path = Path(os.path.abspath(dst))
-    for taken in (path, *(path.with_name(name) for name in beside)):
-        if os.path.lexists(taken):
-            shown = dst if taken == path else taken
+    for file in (path, *(path.with_name(name) for name in sibling_names)):
+        if os.path.lexists(file):
+            shown = dst if file == path else file
             raise ModelError(f"{shown}: already exists; choose a new path or remove it first")
     if not path.parent.is_dir():
         if os.path.lexists(path.parent):

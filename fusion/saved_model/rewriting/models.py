@@ -46,8 +46,8 @@ from fusion.saved_model.rewriting.options import (
 )
 from fusion.saved_model.rewriting.stored_tables import store_tables
 from fusion.saved_model.rewriting.verification import tolerance_of, verify_models
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.keep import write_tables
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
@@ -77,7 +77,7 @@ class Rewrite:
     verification: Verification | None
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
-    tables: tuple[KeptTable, ...] = ()
+    tables: tuple[FileTable, ...] = ()
     packed: tuple[PackedTable, ...] = ()
 
 
@@ -318,11 +318,11 @@ def rewrite_meta_graph(
         lookups = lookup_pass(meta, target, runtime)
         result = apply_pass(meta, lookups)
     if target is Target.STOCK:
-        left = remaining_fused_ops(
+        message = remaining_fused_ops(
             result.graph_def, result.report, lookups.runtime, was_rewritten=was_rewritten
         )
-        if left is not None:
-            raise ModelError(f"{model}: {left}")
+        if message is not None:
+            raise ModelError(f"{model}: {message}")
     return result
 
 

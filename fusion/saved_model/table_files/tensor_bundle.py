@@ -83,9 +83,9 @@ def read_bundle(prefix: Path) -> Bundle:
     except OSError as error:
         raise ModelError(f"{file}: cannot be read: {reason_of(error)}") from error
     try:
-        found = dict(_entries(content))
-        header = BundleHeaderProto.FromString(found.pop(_HEADER))
-        entries = {name: BundleEntryProto.FromString(value) for name, value in found.items()}
+        records = dict(_entries(content))
+        header = BundleHeaderProto.FromString(records.pop(_HEADER))
+        entries = {name: BundleEntryProto.FromString(value) for name, value in records.items()}
     except (LookupError, ValueError, struct.error, DecodeError) as error:
         raise ModelError(f"{file}: truncated or damaged ({reason_of(error)})") from error
     return Bundle(prefix, header, entries)
@@ -128,13 +128,13 @@ def strings_of(bundle: Bundle, name: bytes) -> list[bytes]:
     except IndexError as error:
         raise ValueError("it ends too early") from error
     place += _CHECKSUM_BYTES
-    found = []
+    strings = []
     for length in lengths:
-        found.append(content[place : place + length])
+        strings.append(content[place : place + length])
         place += length
     if place != len(content):
         raise ValueError("it has another size")
-    return found
+    return strings
 
 
 def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
@@ -148,11 +148,11 @@ def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
 
 def empty_entry(entry: BundleEntryProto) -> BundleEntryProto:
     """Returns the entry of a tensor without rows that is like another one otherwise."""
-    found = BundleEntryProto()
-    found.CopyFrom(entry)
-    found.shape.dim[0].size = found.size = 0
-    found.crc32c = _masked(crc32c(b""))
-    return found
+    result = BundleEntryProto()
+    result.CopyFrom(entry)
+    result.shape.dim[0].size = result.size = 0
+    result.crc32c = _masked(crc32c(b""))
+    return result
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -30,7 +30,7 @@ _JOINS = frozenset(["ConcatV2", "Pack"])
 #: What may be in the place of a join, behind an op for many columns.
 _SHAPED = frozenset(["Identity", "Reshape"])
 _MAX_PARTS = 1 << 16
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 class Location(NamedTuple):
@@ -240,7 +240,7 @@ def _flat(
     if tensor in known:
         return known[tensor]
     whole = (Location(view.function, tensor),)
-    if depth > _DEEPEST or (op not in _JOINS and op not in _GROUPS):
+    if depth > _MAX_DEPTH or (op not in _JOINS and op not in _GROUPS):
         return whole
     locations: list[Location] = []
     inputs = view.inputs(name)[: -1 if op == "ConcatV2" else None]
@@ -300,7 +300,7 @@ def _same_name(at: Location, body: _Body) -> Location | None:
     if at.part is not None or node is None or node.op == ARG_OP:
         return None
     for tensor in (body.view.resolve(at.tensor), at.tensor):
-        found = Location(body.view.function, tensor)
-        if found in body.columns:
-            return found
-    return None if node.op in _GROUPS else found
+        location = Location(body.view.function, tensor)
+        if location in body.columns:
+            return location
+    return None if node.op in _GROUPS else location

@@ -103,9 +103,9 @@ def _insert(
     added: list[node_def_pb2.NodeDef] = []
     suffix = ":output:0" if function else ":0"
     for tensor, index in chosen.items():
-        made = list(_observer(view, tensor, index, suffix, sights))
-        added += made
-        moved[tensor] = made[-1].name + suffix
+        observers = list(_observer(view, tensor, index, suffix, sights))
+        added += observers
+        moved[tensor] = observers[-1].name + suffix
     for node in nodes:
         for i, text in enumerate(node.input):
             if not text.startswith("^"):

@@ -95,8 +95,8 @@ class Columns:
             return f"{self.different} of {total} columns differ, first {self.first}{more}"
         if not self.same:
             return f"columns not compared: the batch needs none that was found in both models{more}"
-        behind = "there or behind the lookups" if self.unknown else "behind the lookups"
-        return f"0 of {self.same} columns differ{more}: the difference arises {behind}"
+        where = "there or behind the lookups" if self.unknown else "behind the lookups"
+        return f"0 of {self.same} columns differ{more}: the difference arises {where}"
 
 
 @dataclass(frozen=True)

@@ -86,15 +86,15 @@ def unmatched(
 
     The order means nothing: calls of a function may run in any.
     """
-    left = list(b)
+    others = list(b)
     remaining: list[NDArray[Any]] = []
     for value in a:
-        equal = (i for i, v in enumerate(left) if difference_of(value, v, tolerance) is None)
+        equal = (i for i, v in enumerate(others) if difference_of(value, v, tolerance) is None)
         if (index := next(equal, None)) is None:
             remaining.append(value)
         else:
-            del left[index]
-    return (remaining[0], left[0]) if remaining else None
+            del others[index]
+    return (remaining[0], others[0]) if remaining else None
 
 
 def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ SCOPE = "fusion_tables"
 
 
 @dataclass(frozen=True)
-class KeptTable:
+class FileTable:
     """A table in a file.
 
     Attributes:
@@ -70,15 +70,15 @@ def element_bytes(dtype: int) -> int:
     return size
 
 
-def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
+def file_name(name: str, used: Collection[PurePosixPath]) -> PurePosixPath:
     """Returns a file for a table of this name, which no other has."""
     folder = PurePosixPath(FOLDER)
-    while folder in taken:
+    while folder in used:
         folder = folder.with_name(f"{folder.name}_")
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
     plain, number = plain or "table", 1
     file = folder / plain
-    while file in taken:
+    while file in used:
         number += 1
         file = folder / f"{plain}.{number}"
     return file
