@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fusion.stores.counters import TierCounters, TierMeter
 from fusion.stores.hot_rows import HotRows
-from fusion.stores.tier import Found, Keys, Rows, TableDescription, Tier, TierError
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription, Tier, TierError
 
 _logger = logging.getLogger("fusion")
 
@@ -28,11 +28,11 @@ Request = tuple[str, Keys, Rows]
 class ManyTables(Protocol):
     """A tier that fetches rows of several tables in one request."""
 
-    def fetch_many(self, requests: Sequence[Request]) -> list[Found]:
+    def fetch_many(self, requests: Sequence[Request]) -> list[HitMask]:
         """As `Tier.fetch` for each request."""
 
 
-def fetch_many(tier: Tier, requests: Sequence[Request]) -> list[Found]:
+def fetch_many(tier: Tier, requests: Sequence[Request]) -> list[HitMask]:
     """Fetches rows of several tables from a tier: in one request, if it can."""
     if isinstance(tier, ManyTables):
         return tier.fetch_many(requests)
@@ -72,7 +72,7 @@ class _Flight:
     def __init__(self, keys: Keys, dimension: int, landed: threading.Event) -> None:
         self.keys, self.landed = keys, landed
         self.rows = np.empty((len(keys), dimension), np.float32)
-        self.found = np.zeros(len(keys), np.bool_)
+        self.has_row = np.zeros(len(keys), np.bool_)
         self.stale = np.zeros(len(keys), np.bool_)
         self.error: Exception | None = None
 
@@ -85,17 +85,17 @@ class _Flight:
 
     def wanted(self) -> _Rest:
         """The keys that were not found so far."""
-        if not self.found.any():
+        if not self.has_row.any():
             return _Rest(None, self.keys, self.rows)
-        at = np.flatnonzero(~self.found)
+        at = np.flatnonzero(~self.has_row)
         return _Rest(at, self.keys[at], np.empty((len(at), self.rows.shape[1]), np.float32))
 
-    def take(self, rest: _Rest, has: Found) -> None:
+    def take(self, rest: _Rest, hits: HitMask) -> None:
         """Takes the rows that a tier has."""
         if rest.at is None:
-            self.found = has
+            self.has_row = hits
         else:
-            self.rows[rest.at[has]], self.found[rest.at[has]] = rest.rows[has], True
+            self.rows[rest.at[hits]], self.has_row[rest.at[hits]] = rest.rows[hits], True
 
 
 #: A flight of another lookup, which of the wanted keys are in it, and where.
@@ -182,8 +182,8 @@ class Fetcher:
                         at = np.flatnonzero(is_there)
                         shared[number].append((flight, at, places[at]))
                         rest &= ~is_there
-                left = keys[rest] if shared[number] else keys
-                own[number] = _Flight(left, self._tables[number].dimension, landed)
+                own_keys = keys[rest] if shared[number] else keys
+                own[number] = _Flight(own_keys, self._tables[number].dimension, landed)
                 self._flights[number].append(own[number])
         return own, shared
 
@@ -199,18 +199,18 @@ class Fetcher:
         for number, flight in own.items():
             # Others may have brought rows since they were missed.
             cached[number] = self._caches[number].read(flight.keys, flight.rows)
-            flight.found = cached[number].copy()
+            flight.has_row = cached[number].copy()
         try:
             for level, tier in enumerate(self._tiers):
-                if all(flight.found.all() for flight in own.values()):
+                if all(flight.has_row.all() for flight in own.values()):
                     break
                 self._ask(level, tier, own)
         finally:
             self._keep(own, cached)
         for number, flight in own.items():
-            unknown = len(flight.keys) - int(np.count_nonzero(flight.found))
+            unknown = len(flight.keys) - int(np.count_nonzero(flight.has_row))
             if unknown:
-                flight.rows[~flight.found] = self._tables[number].default
+                flight.rows[~flight.has_row] = self._tables[number].default
                 with self._lock:
                     self._caches[number].add_unknown(unknown)
 
@@ -222,13 +222,13 @@ class Fetcher:
         requests = [(n, *rest.request) for n, rest in zip(names, wanted.values(), strict=True)]
         begun = time.monotonic_ns()
         try:
-            found = fetch_many(tier, requests)
+            masks = fetch_many(tier, requests)
         except TierError:
             for number in wanted:
                 self._meters[level][number].add_error()
             raise
         passed = time.monotonic_ns() - begun
-        for (number, rest), has in zip(wanted.items(), found, strict=True):
+        for (number, rest), has in zip(wanted.items(), masks, strict=True):
             hits, row_bytes = int(np.count_nonzero(has)), rest.rows.itemsize * rest.rows.shape[1]
             meter = self._meters[level][number]
             meter.add(hits, len(has) - hits, hits * row_bytes, passed)
@@ -252,11 +252,11 @@ class Fetcher:
                 self._meters[upper][number].add_error()
                 self.log(error)
 
-    def _keep(self, own: Mapping[int, _Flight], cached: Mapping[int, Found]) -> None:
+    def _keep(self, own: Mapping[int, _Flight], cached: Mapping[int, HitMask]) -> None:
         """Lets the cache have the rows that were found, and are still those of their keys."""
         with self._lock:
             for number, flight in own.items():
-                is_new = flight.found & ~flight.stale & ~cached[number]
+                is_new = flight.has_row & ~flight.stale & ~cached[number]
                 if is_new.any():
                     self._caches[number].insert(flight.keys, flight.rows, is_new)
 
@@ -274,9 +274,9 @@ class Fetcher:
                 continue
             if tier.is_writable:
                 break
-            found = tier.fetch(table.name, keys, np.empty_like(rows))
-            if found.any():
-                key = keys[found][0]
+            has_row = tier.fetch(table.name, keys, np.empty_like(rows))
+            if has_row.any():
+                key = keys[has_row][0]
                 raise ValueError(
                     f"{tier.name}, table {table.name}: has key {key}, and is read only"
                 )
@@ -357,22 +357,22 @@ class Fetcher:
             with self._writing:  # `update` does not come between
                 block = some[cache.has(some)]
                 try:
-                    flight = self._asked(number, block)
+                    flight = self._from_tiers(number, block)
                 except BaseException:
                     self._forget(number, known[start:])
                     raise
                 with self._lock:
                     self._mark_stale(number, some)  # who read the cache meanwhile has older rows
-                    cache.replace(block[flight.found], flight.rows[flight.found])
-                    cache.remove(block[~flight.found])
+                    cache.replace(block[flight.has_row], flight.rows[flight.has_row])
+                    cache.remove(block[~flight.has_row])
             count += len(block)
         return count
 
-    def _asked(self, number: int, keys: Keys) -> _Flight:
+    def _from_tiers(self, number: int, keys: Keys) -> _Flight:
         """What the tiers have, the cache aside."""
         flight = _Flight(keys, self._tables[number].dimension, threading.Event())
         for level, tier in enumerate(self._tiers):
-            if flight.found.all():
+            if flight.has_row.all():
                 break
             self._ask(level, tier, {number: flight})
         return flight

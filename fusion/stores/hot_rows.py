@@ -26,7 +26,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.process import keep_forever
 from fusion.runtime.threads import pool
-from fusion.stores.tier import Found, Keys, Rows, TableDescription
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription
 
 #: Bytes of a line of the cache.
 _LINE = 64
@@ -137,7 +137,7 @@ class HotRows:
         arrays = self._index, self._rows, self._owners, self._marks
         return sum(array.nbytes for array in arrays)
 
-    def read(self, keys: Keys, rows: Rows) -> Found:
+    def read(self, keys: Keys, rows: Rows) -> HitMask:
         """Copies the rows of keys [n] that are there; nothing is counted."""
         missing = np.empty(len(keys), np.int64)
         result = np.array([address_of(missing), 0], np.int64)
@@ -145,11 +145,11 @@ class HotRows:
         native().read_rows(self._address, *addresses)
         if result[1] == len(keys):
             return np.zeros(len(keys), np.bool_)
-        found = np.ones(len(keys), np.bool_)
-        found[missing[: result[1]]] = False
-        return found
+        has_row = np.ones(len(keys), np.bool_)
+        has_row[missing[: result[1]]] = False
+        return has_row
 
-    def has(self, keys: Keys) -> Found:
+    def has(self, keys: Keys) -> HitMask:
         """Which of keys [n] have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
@@ -161,7 +161,7 @@ class HotRows:
         count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
         return self._owners[:count].copy()
 
-    def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
+    def insert(self, keys: Keys, rows: Rows, chosen: HitMask | None = None) -> None:
         """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
         self._insert(keys, rows, 1, chosen)
 
@@ -169,7 +169,7 @@ class HotRows:
         """Replaces the rows of those keys that have one."""
         self._insert(keys, rows, 0, None)
 
-    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: Found | None) -> None:
+    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: HitMask | None) -> None:
         if self._capacity == 0:
             return
         choice = 0 if chosen is None else address_of(chosen)
@@ -230,9 +230,9 @@ class Queue:
 
     def take(self) -> NDArray[np.int64]:
         """All that is there, [n, 2]: numbers of tables, and keys."""
-        taken, count = np.empty_like(self._entries), np.zeros(1, np.int64)
-        native().take(self.address, address_of(taken), len(taken), address_of(count))
-        return taken[: count[0]]
+        entries, count = np.empty_like(self._entries), np.zeros(1, np.int64)
+        native().take(self.address, address_of(entries), len(entries), address_of(count))
+        return entries[: count[0]]
 
 
 class Record:

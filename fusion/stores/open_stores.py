@@ -64,7 +64,7 @@ class OpenStores:
         """Answers an op with the rows that it waits for."""
         try:
             words = np.frombuffer(request.input(), np.int64)
-            with self._asked(int(words[Waiting.store])) as store:
+            with self._in_use(int(words[Waiting.store])) as store:
                 if store is None:
                     request.answer(b"the table store was closed\0", _FAILED_PRECONDITION)
                     return
@@ -76,7 +76,7 @@ class OpenStores:
             request.answer(_text(f"{type(error).__name__}: {error}"), _INTERNAL)
 
     @contextmanager
-    def _asked(self, record: int) -> Iterator[Store | None]:
+    def _in_use(self, record: int) -> Iterator[Store | None]:
         """A block in which the store at a record is not closed; None if it was before."""
         with self._changing:
             store = self._stores.get(record)

@@ -456,10 +456,10 @@ class TableStore:
             self._queue.wait()
             if self._state != "open":
                 return
-            taken = self._queue.take()
+            entries = self._queue.take()
             wanted = {
-                int(number): np.unique(taken[taken[:, 0] == number, 1])
-                for number in np.unique(taken[:, 0])
+                int(number): np.unique(entries[entries[:, 0] == number, 1])
+                for number in np.unique(entries[:, 0])
             }
             try:
                 self._fetcher.fetch(wanted)
@@ -488,5 +488,5 @@ def _keys(keys: ArrayLike) -> NDArray[np.int64]:
       TypeError: they are no integers.
       ValueError: one is too large.
     """
-    given = key_array(keys, np.int64, "keys")
-    return np.ascontiguousarray(given).reshape(given.shape)
+    array = key_array(keys, np.int64, "keys")
+    return np.ascontiguousarray(array).reshape(array.shape)
