@@ -146,9 +146,9 @@ class _Reader:
             return value
         if "registered_name" not in value and not str(value.get("class_name")).startswith("__"):
             return {key: self._plain(item) for key, item in value.items()}
-        made = keras.saving.deserialize_keras_object(dict(value))
-        if not callable(made):
-            return made
+        result = keras.saving.deserialize_keras_object(dict(value))
+        if not callable(result):
+            return result
         name = f"<object {len(self._objects)}>"
-        self._objects[name] = made
+        self._objects[name] = result
         return name

@@ -44,16 +44,16 @@ class _Columns:
     """
 
     def __init__(self, feature_columns: Any, do_fusion: str | None) -> None:
-        self.given = tuple(stock._normalize_feature_columns(feature_columns))
-        for column in self.given:
+        self.all = tuple(stock._normalize_feature_columns(feature_columns))
+        for column in self.all:
             if not isinstance(column, stock.DenseColumn):
                 raise ValueError(
                     f"feature_columns must be dense columns, wrap a categorical column with "
                     f"embedding_column or indicator_column; got {column}"
                 )
-        self.used = tuple(_used(column, do_fusion) for column in self.given)
-        self.sizes = tuple(column.variable_shape.num_elements() for column in self.given)
-        self.names = feature_names(self.given)
+        self.used = tuple(_used(column, do_fusion) for column in self.all)
+        self.sizes = tuple(column.variable_shape.num_elements() for column in self.all)
+        self.names = feature_names(self.all)
 
 
 def _used(column: Any, do_fusion: str | None) -> Any:
@@ -120,15 +120,13 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         self._state = LayerState(self)
         self._is_restored = False
         if aggregation == "stack" and len(set(self._columns.sizes)) > 1:
-            sizes = {
-                c.name: n for c, n in zip(self._columns.given, self._columns.sizes, strict=True)
-            }
+            sizes = {c.name: n for c, n in zip(self._columns.all, self._columns.sizes, strict=True)}
             raise ValueError(f"aggregation 'stack' needs columns of one size, got {sizes}")
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables; their shapes follow from the columns alone."""
         del input_shape
-        self._state.create(self._columns.given, restored=self._is_restored)
+        self._state.create(self._columns.all, restored=self._is_restored)
 
     def build_from_config(self, config: Any) -> None:
         """Creates the tables of a layer whose weights come from a file, not from checkpoints."""
@@ -215,7 +213,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         """The arguments; columns as TensorFlow serialises them."""
         return {
             **super().get_config(),
-            "feature_columns": to_configs(self._columns.given),
+            "feature_columns": to_configs(self._columns.all),
             "aggregation": self.aggregation,
             "do_fusion": self.do_fusion,
         }

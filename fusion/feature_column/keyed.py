@@ -77,7 +77,7 @@ class TableOfKeys:
           collections: of the graph that it is put into; None for those of variables.
         """
         count = self.keys.partition_num
-        found = get_tables(
+        tables_and_count = get_tables(
             name,
             self.keys.ev_option.capacity,
             self.dimension,
@@ -86,7 +86,7 @@ class TableOfKeys:
             trainable=self.trainable and trainable,
             collections=collections,
         )
-        return self._variable(*found)
+        return self._variable(*tables_and_count)
 
     def _variable(self, tables: list[Any], count: int | None) -> KeyedTable:
         """The embedding variable of tables of zeros; strings are fingerprints by now."""

@@ -74,7 +74,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the weights; their shapes follow from the columns alone."""
         del input_shape
-        for column in self._columns.given:
+        for column in self._columns.all:
             self._state.create((column,), restored=self._is_restored)
             with keras.name_scope(scope_name(column.name)):
                 self._columns.create_weights(column, self._state)
@@ -111,7 +111,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
         """The arguments; columns as TensorFlow serialises them."""
         return {
             **super().get_config(),
-            "feature_columns": to_configs(self._columns.given),
+            "feature_columns": to_configs(self._columns.all),
             **self._columns.options(),
         }
 

@@ -34,17 +34,17 @@ def read_keyed(columns: Sequence[Any]) -> dict[int, KeyedInputs]:
     Raises:
       TypeError: ids of another dtype than the keys.
     """
-    found: dict[str, dict[int, EmbeddingVariable]] = {}
+    by_device: dict[str, dict[int, EmbeddingVariable]] = {}
     for number, column in enumerate(columns):
         if is_keyed(column) and column.reads_table_well:
             (table,) = column.shards
             table.as_ids(column.ids if isinstance(column.ids, tf.Tensor) else column.ids.values)
-            found.setdefault(table.device, {})[number] = table
-    tables: dict[int, EmbeddingVariable] = max(found.values(), key=len, default={})
+            by_device.setdefault(table.device, {})[number] = table
+    tables: dict[int, EmbeddingVariable] = max(by_device.values(), key=len, default={})
     return {number: table.read() for number, table in tables.items()}
 
 
-def beside_keyed(
+def keyed_device(
     columns: Sequence[Any], keyed: Mapping[int, KeyedInputs]
 ) -> AbstractContextManager[Any]:
     """A context of an op that looks up the keyed ones of these columns, where their tables are."""

@@ -90,25 +90,25 @@ def _with_rows_here(
     columns: Sequence[tuple[Any, Any, Any, LookupOptions]],
 ) -> list[tuple[Any, Any, Any, LookupOptions]]:
     """The same columns, of the rows of sharded tables in place of these."""
-    found = list(columns)
+    result = list(columns)
     sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, Sharded)]
     if not sharded:
-        return found
+        return result
     for number in sharded:
         check_ids(columns[number][1], columns[number][3], f"sp_ids[{number}]")
-    given = [columns[number][:2] for number in sharded]
-    come = rows_here(*map(list, zip(*given, strict=True)))
+    pairs = [columns[number][:2] for number in sharded]
+    come = rows_here(*map(list, zip(*pairs, strict=True)))
     for number, (rows, ids) in zip(sharded, come, strict=True):
-        found[number] = (rows, ids, *columns[number][2:])
-    return found
+        result[number] = (rows, ids, *columns[number][2:])
+    return result
 
 
 def lookups_apart(columns: list[Lookup]) -> list[tf.Tensor]:
     """The result of each column, see `lookups_beside`."""
-    return lookups_beside(columns, [1] * len(columns))
+    return joined_lookups(columns, [1] * len(columns))
 
 
-def lookups_beside(
+def joined_lookups(
     columns: Sequence[Lookup | tf.Tensor], output_columns: Sequence[int]
 ) -> list[tf.Tensor]:
     """Columns side by side: where nothing trains tables, by an op that reads these whole.
@@ -153,8 +153,8 @@ def rows_here(tables: Sequence[Sharded], ids: Sequence[_Ids]) -> list[tuple[tf.T
       tables: whose rows come in one exchange.
       ids: of each, checked.
     """
-    given = zip(tables, ids, strict=True)
-    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in given])
+    pairs = zip(tables, ids, strict=True)
+    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in pairs])
     return [(got.rows, _with(some, got.places)) for some, got in zip(ids, fetched, strict=True)]
 
 

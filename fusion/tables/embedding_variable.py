@@ -54,7 +54,7 @@ from fusion.tables.keyed_rows import (
 )
 from fusion.tables.keyed_variables import make_keyed, shown_keys
 from fusion.tables.registry import embedding_variable_of, register
-from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
+from fusion.tables.replicas import beside, check_runs_once, colocated_variables, whole_variables
 from fusion.tables.slots import Slots, check_slot_shape
 from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_follow
@@ -191,7 +191,7 @@ class EmbeddingVariable(tf.Module):
         # A module takes a name of its own in a graph, and the table is to have this one.
         super().__init__(name=module_name(name))
         self.table = table
-        with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
+        with colocated_variables(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = self._variable(self._empty_index, "key_index", False)
             self.initial = self._variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
@@ -214,8 +214,8 @@ class EmbeddingVariable(tf.Module):
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
         """The embedding variable that a table belongs to, or None."""
-        found: EmbeddingVariable | None = embedding_variable_of(table)
-        return found
+        variable: EmbeddingVariable | None = embedding_variable_of(table)
+        return variable
 
     def _empty_index(self) -> tf.Tensor:
         index = ops.embedding_key_index(
@@ -273,7 +273,7 @@ class EmbeddingVariable(tf.Module):
         """The rows of a vector of keys; no counts are once for each."""
         read = self.read()
         with self.beside():
-            found = ops.keyed_embedding_gather(
+            result = ops.keyed_embedding_gather(
                 table=read.table,
                 index=read.index,
                 initial=read.initial,
@@ -284,7 +284,7 @@ class EmbeddingVariable(tf.Module):
                 dim=self.dimension,
                 is_training=read.is_training,
             )
-        rows: tf.Tensor = found.embeddings
+        rows: tf.Tensor = result.embeddings
         return rows
 
     def read(self) -> KeyedInputs:
@@ -577,8 +577,8 @@ class EmbeddingVariable(tf.Module):
 def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
     """What `make` has made for something in this graph."""
     known = notes(tf.compat.v1.get_default_graph(), note)
-    found = next((made for other, made in known if other is key), None)
-    if found is None:
-        found = make()
-        known.append((key, found))
-    return found
+    result = next((value for other, value in known if other is key), None)
+    if result is None:
+        result = make()
+        known.append((key, result))
+    return result

@@ -144,7 +144,7 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
 
 
 @contextmanager
-def _made_beside(variable: Any, first: Any) -> Iterator[None]:
+def _making_slot(variable: Any, first: Any) -> Iterator[None]:
     """A context in which a slot is made: it is one of all replicas, and follows the rows."""
     token = _TABLE.set(None)
     try:
@@ -155,7 +155,7 @@ def _made_beside(variable: Any, first: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _made_beside_shard(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
+def _making_shard_slot(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
     """A context in which an optimizer makes a slot beside a shard of a table."""
     token = _TABLE.set(None)
     try:
@@ -177,17 +177,17 @@ def _following(
         optimizer, table, name = list(bound.arguments.values())[:3]
         variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
         if variable is None and (shard := shard_of(table)) is not None:
-            with _made_beside_shard(shard, optimizer, name):
+            with _making_shard_slot(shard, optimizer, name):
                 return method(*args, **named)
         if variable is None or getattr(initializer, "is_on_demand", False):
             return method(*args, **named)
         _check(optimizer, table, name)
         if isinstance(initializer, str) or callable(initializer):
-            made = get_initializer(initializer)
-            first = first_values(made, variable.dimension, variable.dtype)
+            initialize = get_initializer(initializer)
+            first = first_values(initialize, variable.dimension, variable.dtype)
         else:
             first = first_values_of(initializer, name)
-        with _made_beside(variable, first):
+        with _making_slot(variable, first):
             return method(*args, **named)
 
     return make
@@ -206,7 +206,7 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
         variable = embedding_variable_of(model_variable)
         if variable is None and (shard := shard_of(model_variable)) is not None:
-            with _made_beside_shard(shard, self, variable_name):
+            with _making_shard_slot(shard, self, variable_name):
                 return add()
         if variable is None or callable(initial_value):  # as that of zeros on demand is
             return add()
@@ -215,7 +215,7 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         _check(self, model_variable, variable_name)
         is_zeros = initial_value is None
         first = None if is_zeros else first_values_of(initial_value, variable_name)
-        with _made_beside(variable, first):
+        with _making_slot(variable, first):
             return add()
 
     return make
@@ -259,14 +259,14 @@ def _following_the_noted(
         variable = embedding_variable_of(_TABLE.get())
         if variable is None and (shard := shard_of(_TABLE.get())) is not None:
             bound = signature.bind(*args, **named)
-            with _made_beside_shard(shard, args[0], bound.arguments.get("name")):
+            with _making_shard_slot(shard, args[0], bound.arguments.get("name")):
                 return method(*args, **named)
         if variable is None:
             return method(*args, **named)
         bound = signature.bind(*args, **named)
         bound.apply_defaults()
-        made = get_initializer(bound.arguments["initializer"])
-        with _made_beside(variable, first_values(made, variable.dimension, variable.dtype)):
+        initializer = get_initializer(bound.arguments["initializer"])
+        with _making_slot(variable, first_values(initializer, variable.dimension, variable.dtype)):
             return method(*args, **named)
 
     return add
@@ -352,8 +352,8 @@ def _without_loss_scale(method: Callable[..., Any]) -> Callable[..., Any]:
     have the same gradients would skip other steps.
     """
 
-    def call(self: Any, given: Any, *args: Any, **named: Any) -> Any:
-        items = list(given)
+    def call(self: Any, variables_or_pairs: Any, *args: Any, **named: Any) -> Any:
+        items = list(variables_or_pairs)
         variables = [item[1] if isinstance(item, tuple) else item for item in items]
         for shard in filter(None, map(shard_of, variables)):
             if shard.table.replicas.peers is not None:

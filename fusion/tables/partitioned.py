@@ -117,10 +117,10 @@ class PartitionedEmbeddingVariable(tf.Module):
                 initializer = functools.partial(_samples, partitions[0])
                 options["sample_count"] = int(partitions[0].initial.shape[0]) - 1
             options |= {"table": None if tables is None else tables[number], "device": device}
-            made = make(f"{name}/part_{number}", initializer=initializer, **options)
-            partitions.append(made)
-            setattr(self, f"part_{number}", made)
-            self._adopt(made, number)
+            partition = make(f"{name}/part_{number}", initializer=initializer, **options)
+            partitions.append(partition)
+            setattr(self, f"part_{number}", partition)
+            self._adopt(partition, number)
         first = partitions[0]
         self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
         self.key_dtype = tf.as_dtype(key_dtype)
@@ -205,7 +205,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         places = tf.dynamic_partition(tf.range(tf.size(keys)), owners, count)
         seen = [None] * count if counts is None else tf.dynamic_partition(counts, owners, count)
         parts = zip(partitions, split.partitioned_values, seen, strict=True)
-        rows = [partition.embedding_lookup(*given) for partition, *given in parts]
+        rows = [partition.embedding_lookup(*inputs) for partition, *inputs in parts]
         return tf.dynamic_stitch(places, rows)
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
@@ -283,8 +283,8 @@ class PartitionedEmbeddingVariable(tf.Module):
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         """Takes what a checkpoint has of any number of partitions."""
-        taken = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
-        return _group([EmbeddingVariable._restore_from_tensors(*some) for some in taken])
+        shares = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
+        return _group([EmbeddingVariable._restore_from_tensors(*some) for some in shares])
 
     def slot_saver(self, slot_number: int) -> tuple[Save, Restore]:
         """What saves a slot of all partitions, and what restores it.
@@ -411,8 +411,8 @@ class _Partition:
     @property
     def variable(self) -> EmbeddingVariable:
         """The partition itself."""
-        found: EmbeddingVariable = getattr(self.whole, f"part_{self.number}")
-        return found
+        partition: EmbeddingVariable = getattr(self.whole, f"part_{self.number}")
+        return partition
 
 
 def _share_of(eviction: Any, count: int) -> Any:

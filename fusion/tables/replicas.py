@@ -118,18 +118,18 @@ def on_cpu() -> AbstractContextManager[Any]:
     """
     chosen = tf.DeviceSpec.from_string(device_util.current() or "").device_type
     with tf.init_scope():
-        is_left = chosen is None and not tf.executing_eagerly()
-    return contextlib.nullcontext() if is_left or chosen == "CPU" else tf.device("/device:CPU:0")
+        is_free = chosen is None and not tf.executing_eagerly()
+    return contextlib.nullcontext() if is_free or chosen == "CPU" else tf.device("/device:CPU:0")
 
 
 def _on_cpu(strategy: Any) -> AbstractContextManager[Any]:
     """`on_cpu`, also in the scope of a strategy that chooses the device of each variable."""
     if not isinstance(strategy, _ONE_DEVICE):
         return on_cpu()
-    beside = SingleDevice(cpu_beside(strategy.extended.worker_devices[0]))
+    cpu = SingleDevice(cpu_beside(strategy.extended.worker_devices[0]))
 
     def create(next_creator: Any, **arguments: Any) -> Any:
-        arguments.setdefault("colocate_with", beside)
+        arguments.setdefault("colocate_with", cpu)
         return next_creator(**arguments)
 
     return tf.variable_creator_scope(create)
@@ -158,7 +158,7 @@ def beside(variable: Any) -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def variables_beside(table: Any) -> Iterator[None]:
+def colocated_variables(table: Any) -> Iterator[None]:
     """A context of `whole_variables` that are where a table is."""
     if isinstance(table, SharedVariable):  # as all of its strategy are
         yield
@@ -188,18 +188,18 @@ def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
       The same with the sums.
     """
     context = tf.distribute.get_replica_context()
-    given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     workers = getattr(context.strategy.extended, "_num_workers", 1)
-    if given and context.num_replicas_in_sync > 1 and workers == 1:
-        gradients, variables = zip(*given, strict=True)
+    if present and context.num_replicas_in_sync > 1 and workers == 1:
+        gradients, variables = zip(*present, strict=True)
 
         def join(strategy: Any, *gradients: Any) -> list[Any]:
             of_replicas = [strategy.experimental_local_results(gradient) for gradient in gradients]
             return [_sum(*item) for item in zip(of_replicas, variables, strict=True)]
 
-        given = list(zip(context.merge_call(join, args=gradients), variables, strict=True))
+        present = list(zip(context.merge_call(join, args=gradients), variables, strict=True))
     # Of several workers each has one replica, and shards of its own.
-    sums = iter([_with_distinct_rows(*pair) for pair in given])
+    sums = iter([_with_distinct_rows(*pair) for pair in present])
     return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 

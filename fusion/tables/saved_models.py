@@ -143,9 +143,9 @@ def _table_and_index(models: Any, proto: Any) -> list[int]:
     numbers = {child.local_name: child.node_id for child in proto.children}
     if not {"table", "index", "initial"} <= numbers.keys():
         return []
-    found = [numbers["table"], numbers["index"]]
-    of_tables = models.nodes[found[0]].children
-    return found if any(child.local_name == OWNER for child in of_tables) else []
+    nodes = [numbers["table"], numbers["index"]]
+    of_tables = models.nodes[nodes[0]].children
+    return nodes if any(child.local_name == OWNER for child in of_tables) else []
 
 
 def _hide_functions(loaded: Any) -> None:
@@ -153,8 +153,8 @@ def _hide_functions(loaded: Any) -> None:
     known = loaded._trackable_children
 
     def children(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
-        found = known(save_type, **named)
-        return {name: child for name, child in found.items() if name not in _FUNCTIONS}
+        result = known(save_type, **named)
+        return {name: child for name, child in result.items() if name not in _FUNCTIONS}
 
     loaded._trackable_children = children
 

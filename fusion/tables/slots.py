@@ -152,7 +152,7 @@ class Slots:
         Returns:
           For each slot with a number how many they were.
         """
-        found = [(known.reference(), known) for known in self._slots if known.number is not None]
+        slots = [(known.reference(), known) for known in self._slots if known.number is not None]
         return [
             ops.fill_embedding_slot(
                 slot=slot.handle,
@@ -161,7 +161,7 @@ class Slots:
                 dim=int(slot.shape[1]),
                 number=known.number,
             )
-            for slot, known in found
+            for slot, known in slots
             if slot is not None and (only is None or slot is only)
         ]
 
@@ -173,10 +173,10 @@ class Slots:
           begin: in a graph, gives a slot its initial value if it has none; is waited for.
           only: a slot, to reset no other.
         """
-        found = [(known.reference(), known.values) for known in self._slots]
+        slots = [(known.reference(), known.values) for known in self._slots]
         return [
             _reset(slot, values, rows, begin)
-            for slot, values in found
+            for slot, values in slots
             if slot is not None and (only is None or slot is only)
         ]
 
@@ -187,8 +187,8 @@ class Slots:
           In a graph, the op that does so.
         """
         known = next(known for known in self._slots if known.reference() is slot)
-        held = known.waiting.hold(slot, keys, values)
-        return None if tf.executing_eagerly() else tf.group(*held)
+        writes = known.waiting.hold(slot, keys, values)
+        return None if tf.executing_eagerly() else tf.group(*writes)
 
     def waiting(self, index: Any) -> list[tuple[Any, tf.Tensor, tf.Tensor, tf.Tensor]]:
         """The rows that wait for their keys.
@@ -200,11 +200,11 @@ class Slots:
           Of each slot itself, the keys [n], the values of their rows [n, D], and the rows that they
           have now, int64 [n], -1 for none.
         """
-        held = [(known.reference(), known.waiting.read()) for known in self._slots]
+        slot_rows = [(known.reference(), known.waiting.read()) for known in self._slots]
         return [
-            (slot, *found, ops.find_embedding_keys(index=index.handle, keys=found[0]))
-            for slot, found in held
-            if slot is not None and found is not None
+            (slot, *rows, ops.find_embedding_keys(index=index.handle, keys=rows[0]))
+            for slot, rows in slot_rows
+            if slot is not None and rows is not None
         ]
 
 

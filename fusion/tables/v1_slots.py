@@ -80,9 +80,9 @@ def make_slots_follow() -> None:
     same for all other variables.
     """
     for name, wrap in (("create_slot_with_initializer", _on_demand), ("create_slot", _filled)):
-        made = getattr(slot_creator, name)
-        if not hasattr(made, "_makes_followers"):
-            replaced = wrap(made)
+        function = getattr(slot_creator, name)
+        if not hasattr(function, "_makes_followers"):
+            replaced = wrap(function)
             replaced._makes_followers = True  # type: ignore[attr-defined]
             setattr(slot_creator, name, replaced)
 
