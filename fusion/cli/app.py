@@ -159,6 +159,6 @@ class _Failures:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
         print(f"fusion: error: {printable(message)}", file=sys.stderr)
         if self._is_json:
-            found = {"error": message, **(fields or {})}
-            print(document(found, status, self._command))
+            results = {"error": message, **(fields or {})}
+            print(document(results, status, self._command))
         return status

@@ -93,8 +93,8 @@ class KernelProgress:
         now = time.monotonic()
         if self._first is None:
             self._first, self._shown = (now, number), now
-            left = f"compiling {counted(count - number + 1, 'kernel')}, a second or more for each"
-            self._show(left if self._seconds else f"{number} of {count}: {name}")
+            text = f"compiling {counted(count - number + 1, 'kernel')}, a second or more for each"
+            self._show(text if self._seconds else f"{number} of {count}: {name}")
             return
         if now - self._shown < self._seconds:
             return

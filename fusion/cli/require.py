@@ -58,14 +58,14 @@ class Requirement:
         from fusion.passes.report.columns import distinct_columns
 
         columns = distinct_columns(report)
-        left = [one.name for one in columns if one.refusal is not None and not one.is_fused_already]
-        fused = len(columns) - len(left)
+        rest = [one.name for one in columns if one.refusal is not None and not one.is_fused_already]
+        fused = len(columns) - len(rest)
         if fused >= self.of(len(columns)):
             return
         text = f"--require {self.text}: {fused} of {len(columns)} columns {verb}"
-        names = ", ".join(left[:_NAMES_SHOWN])
-        more = f" and {len(left) - _NAMES_SHOWN} more" if len(left) > _NAMES_SHOWN else ""
-        raise TooFewColumnsError(f"{text}; not {names}{more}" if left else text, fields)
+        names = ", ".join(rest[:_NAMES_SHOWN])
+        more = f" and {len(rest) - _NAMES_SHOWN} more" if len(rest) > _NAMES_SHOWN else ""
+        raise TooFewColumnsError(f"{text}; not {names}{more}" if rest else text, fields)
 
 
 def _parsed(text: str) -> Requirement:

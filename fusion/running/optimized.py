@@ -230,9 +230,9 @@ def _explained(
     traces = [numbered for run in runs for numbered in run.columns()]
     traces += _numbered(filter(is_compiled, others))
     columns: dict[tuple[str, str, str, int], ColumnReport] = {}
-    made = {(column.function, column.op) for _, column in traces if column.fused}
+    fused = {(column.function, column.op) for _, column in traces if column.fused}
     for number, column in traces:
-        if not column.fused and column.fused_before and (column.function, column.anchor) in made:
+        if not column.fused and column.fused_before and (column.function, column.anchor) in fused:
             continue  # its fused ops are the pass's own
         key = (column.function, column.anchor, column.name, number)
         if key not in columns or (column.fused and not columns[key].fused):

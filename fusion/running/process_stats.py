@@ -69,12 +69,12 @@ def op_stats() -> tuple[OpStats, ...]:
     counters = defaultdict[str, list[tuple[int, ...]]](list)
     for op, table in (*op_kernels.op_tables(), *chosen.op_tables().items()):
         counters[op].append(_counters(table))
-    found = []
+    stats = []
     for op, of_tables in sorted(counters.items()):
         calls, rows, helpers, nanoseconds = map(sum, zip(*of_tables, strict=True))
         if calls:
-            found.append(OpStats(op, calls, rows, calls + helpers, nanoseconds / 1e6))
-    return tuple(found)
+            stats.append(OpStats(op, calls, rows, calls + helpers, nanoseconds / 1e6))
+    return tuple(stats)
 
 
 def _counters(table: int) -> tuple[int, ...]:

@@ -207,12 +207,12 @@ def _compared(
             where = _without_login(missing[0])
             yield {"name": name, "same": False, "missing": where}, f"{name}: not in {where}"
             continue
-        found = compare(first, second, name, batch, tolerance)
+        comparison = compare(first, second, name, batch, tolerance)
         yield (
-            {"name": name, "same": found.is_same, **asdict(found)},
-            f"{name}: {counted(found.rows, 'row')} in both, {found.different} differ, by "
-            f"{found.deviation:g} at most; {found.only_a} only in A, "
-            f"{found.only_b} only in B; {found.seconds:.1f} s",
+            {"name": name, "same": comparison.is_same, **asdict(comparison)},
+            f"{name}: {counted(comparison.rows, 'row')} in both, {comparison.different} differ, by "
+            f"{comparison.deviation:g} at most; {comparison.only_a} only in A, "
+            f"{comparison.only_b} only in B; {comparison.seconds:.1f} s",
         )
 
 
