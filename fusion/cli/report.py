@@ -30,7 +30,7 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """One that leaves it to the program what happens when its reader is gone."""
+    """A console that leaves it to the program what happens when its reader is gone."""
 
     def on_broken_pipe(self) -> None:
         """Lets `main` report it by the exit status."""
@@ -174,7 +174,7 @@ def plain_table(*headings: str) -> Table:
 def show_table(out: Console, table: Table) -> None:
     """Prints a table without the columns that are empty.
 
-    Where it is too wide, each row becomes lines: its first cell, and each other one behind the
+    Where it is too wide, each row becomes lines: its first cell, and each other one after the
     heading.
     """
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

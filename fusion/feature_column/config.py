@@ -88,7 +88,7 @@ def _alone(column: Any) -> Any:
 
 
 def _creator(like: Any, name: str) -> Any:
-    """What columns have the table of a name from that they share, each alone like this one."""
+    """The creator of the shared table of a name, for columns that are each like this one."""
     keys, is_safe = key_column(like.categorical_column), like.use_safe_embedding_lookup
     if keys is not None:
         table = TableOfKeys(keys, like.dimension, like.initializer, like.trainable)

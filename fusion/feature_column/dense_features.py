@@ -38,7 +38,7 @@ _FUSED: dict[Any, Any] = {
 
 
 class _Columns:
-    """The columns of a layer in stock's order; hidden in an object of its own.
+    """The columns of a layer in stock's order; hidden from Keras in an object.
 
     Keras and TensorFlow would take the tuples that columns are apart to track what is in them.
     """
@@ -57,7 +57,7 @@ class _Columns:
 
 
 def _used(column: Any, do_fusion: str | None) -> Any:
-    """The column that the layer evaluates in place of a given one."""
+    """The column that the layer evaluates in place of another."""
     if type(column) in _FUSED:
         column = _FUSED[type(column)].of(column, do_fusion)
     elif isinstance(column, FusedColumn) and column.do_fusion is None:
@@ -137,7 +137,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D].
 
         With `training` False one op looks up all columns with do_fusion and puts everything in its
-        place; with True there is one before the gathers of their ids, one behind these and one for
+        place; with True there is one before the gathers of their ids, one after these and one for
         their gradients. With None each column has ops of its own.
         """
         if in_symbolic_scope():

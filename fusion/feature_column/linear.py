@@ -24,7 +24,7 @@ class LinearColumns:
     """The columns of a linear model, sorted by name, and what it computes of them.
 
     Attributes:
-      given: the columns.
+      all: the columns.
       names: of the features that they are made from.
       units: elements of a result's row.
       sparse_combiner: how the weights of a row's ids are added.

@@ -39,7 +39,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
         column are combined.
       do_fusion: None to look up categorical columns by stock ops, "v1" or "v2" by fused ones. All
         of them share one op: where no gradient is asked for it reads the tables in place, else it
-        is one before the gathers, one behind them and one for their gradients. The family counts
+        is one before the gathers, one after them and one for their gradients. The family counts
         for columns whose table is in partitions, which have ops of their own.
       **kwargs: of a Keras layer, e.g. `name`, `trainable`.
 

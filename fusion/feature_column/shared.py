@@ -37,7 +37,7 @@ class FusedSharedEmbeddingColumn(FusedColumn, stock.SharedEmbeddingColumn):
 class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn):
     """A stock compat.v1 shared column with one more field, `do_fusion`.
 
-    The table is found through a graph collection, where stock columns find it as well.
+    The table is in a graph collection, where stock columns look for it as well.
     """
 
     def _get_dense_tensor_internal(
@@ -99,7 +99,7 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
 
 @dataclass(frozen=True)
 class _Collected:
-    """An embedding variable in a graph collection, and the column that has made it.
+    """An embedding variable in a graph collection, and the column that made it.
 
     Columns of ordinary tables that find it there, stock ones too, see another shape than theirs.
     """

@@ -1,4 +1,4 @@
-"""`accelerate`: the Embedding layers of a model become ours, where they are."""
+"""`accelerate`: replaces the Embedding layers of a model by ours, in place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AccelerationReport:
 
     @property
     def swapped_count(self) -> int:
-        """How many were swapped."""
+        """The number of swapped layers."""
         return sum(layer.swapped for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fusion.schema.attributes import COMBINERS
 from fusion.tables import EmbeddingVariableOption
 from fusion.tables.arguments import integer
 
-_Layer: Any = object  # that of a Keras comes behind
+_Layer: Any = object  # that of a Keras follows
 
 _INT64 = -(2**63), 2**63 - 1
 

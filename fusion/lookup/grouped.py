@@ -33,7 +33,7 @@ class Lookup:
       ids: `SparseTensor` or `RaggedTensor` of rank 2, or `Tensor` [B, L], all int32 or int64.
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
-      name: its name in messages, beside the table's; can be a name scope.
+      name: its name in messages, with the table's; can be a name scope.
       ignored_id: of a Tensor of ids what stands for no id; None for none.
       sum_order: how rows are added, as the attr of GroupedEmbeddingLookup; for `grouped_lookup`.
     """
@@ -140,7 +140,7 @@ def grouped_lookups(
 
 
 def single_lookup(column: Lookup) -> tf.Tensor:
-    """Looks up a column as `grouped_lookup` does, by an op that `fusion.enable` puts beside others.
+    """Looks up a column as `grouped_lookup` does, by an op that `fusion.enable` groups with others.
 
     Returns:
       [B, D].
@@ -156,7 +156,7 @@ def single_lookup(column: Lookup) -> tf.Tensor:
 
 
 def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
-    """Looks up all columns with an op before and one behind the gathers of their distinct ids.
+    """Looks up all columns with an op before and one after the gathers of their distinct ids.
 
     The numbers are those of `lookup`. Tables are gathered from where they are; gradients have
     distinct ids, and one op computes those of all columns.
@@ -200,7 +200,7 @@ def trained_lookups(
 
 
 def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, dict[int, tf.Tensor]]:
-    """The outputs of the op before the gathers, and the rows that it has gathered, by column."""
+    """The outputs of the op before the gathers, and the rows that it gathers, by column."""
     inputs = {
         **_inputs(parts),
         "Tkeys": [part.ids.dtype for part in parts],
@@ -245,7 +245,7 @@ def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.
 
 
 def _by_device(variables: Mapping[int, Any]) -> list[list[int]]:
-    """The keys of variables that an op can have together: it is where they are."""
+    """The keys of variables, grouped by device: an op can read those of one."""
     groups: dict[str, list[int]] = {}
     for key, variable in variables.items():
         groups.setdefault(variable.device, []).append(key)
@@ -253,13 +253,13 @@ def _by_device(variables: Mapping[int, Any]) -> list[list[int]]:
 
 
 def _rows(column: Lookup, number: int, entries: Any, rows: Mapping[int, tf.Tensor]) -> tf.Tensor:
-    """The rows of distinct ids, gathered beside the table.
+    """The rows of distinct ids, gathered where the table is.
 
     Args:
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
-      found: the rows that have been gathered.
+      rows: those gathered already.
     """
     if number in rows:
         return clipped(rows[number], column.options.max_norm)
@@ -287,7 +287,7 @@ def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
 
 
 def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[Any]]:
-    """The attrs of an op for these columns, of those by the name of their list."""
+    """The values of attrs for these columns, by the name of their list."""
     return {
         key: [getattr(part.column, attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
@@ -302,7 +302,7 @@ def _outputs(output_columns: Sequence[int]) -> dict[str, Any]:
 
 
 def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:
-    """What messages call the columns."""
+    """The names of columns in messages."""
     return [_name(column) if isinstance(column, Lookup) else "" for column in columns]
 
 

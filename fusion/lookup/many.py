@@ -29,7 +29,7 @@ def lookup_sparse(
     """Looks up and combines embeddings of many tables, with ops that all of them share.
 
     The numbers are those of a `fused_embedding_lookup_sparse_v2` of each. Tables of one dtype share
-    an op before the gathers of distinct ids, one behind them, and one for the gradients, if they
+    an op before the gathers of distinct ids, one after them, and one for the gradients, if they
     are not in shards and their ids are matrices with one number of rows; others have their own.
 
     Args:
@@ -89,7 +89,7 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
 def _with_rows_here(
     columns: Sequence[tuple[Any, Any, Any, LookupOptions]],
 ) -> list[tuple[Any, Any, Any, LookupOptions]]:
-    """The same columns, of the rows of sharded tables in place of these."""
+    """The same columns, with fetched rows in place of sharded tables."""
     result = list(columns)
     sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, Sharded)]
     if not sharded:
@@ -104,7 +104,7 @@ def _with_rows_here(
 
 
 def lookups_apart(columns: list[Lookup]) -> list[tf.Tensor]:
-    """The result of each column, see `lookups_beside`."""
+    """The result of each column, see `joined_lookups`."""
     return joined_lookups(columns, [1] * len(columns))
 
 

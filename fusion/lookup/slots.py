@@ -23,7 +23,7 @@ MODES = ("distributed", "localized")
 
 
 class Csr(NamedTuple):
-    """Keys of rows, one row behind the other.
+    """Keys of rows, in row order.
 
     Attributes:
       row_offsets: where each row starts, and the last one ends, int64 [rows + 1].
@@ -203,7 +203,7 @@ def _combine(
 
 
 def _ragged(rows: Any, ignored_id: int | None) -> Any:
-    """Rows of keys without those that are none, which a Tensor has."""
+    """Rows of keys without the ignored id, which only a Tensor has."""
     if not isinstance(rows, tf.Tensor):
         return rows
     is_key = tf.ones_like(rows, tf.bool) if ignored_id is None else rows != ignored_id

@@ -252,7 +252,7 @@ def _optimize(item: plugin.Item) -> bytes | None:
 
 
 def _log(report: FusionReport) -> None:
-    """Logs what became of a graph with lookups."""
+    """Logs the columns that stay, and the counts."""
     rest = [one for one in report.columns if not one.fused and not one.fused_before]
     for column in rest:
         where = printable(column.name), printable(column.reason), printable(column.node)
@@ -325,7 +325,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _last_report(report: FusionReport, last: FusionReport | None) -> FusionReport:
-    """Returns the report to show, which is on both if this one is on what the last one left."""
+    """Returns the report to show: on both, if this one is on the result of the last one."""
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
@@ -345,7 +345,7 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
 
 
 def _rest(report: FusionReport) -> set[tuple[str, str | None]]:
-    """The columns that stay as they are, and why."""
+    """The columns that are not fused, and why."""
     return {
         (column.anchor, column.reason)
         for column in report.columns

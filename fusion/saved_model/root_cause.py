@@ -1,4 +1,4 @@
-"""What is wrong, out of TensorFlow's messages.
+"""The root cause, extracted from TensorFlow's messages.
 
 Before it these say what ran into it ("Graph execution error:"), and where a program made the node,
 in several forms ("Detected at node ... (most recent call last):", lines with files, "Node: ..."),
@@ -22,7 +22,7 @@ _BEFORE = re.compile(
     | ^<stack\ traces\ unavailable>$ | ^Node:\ '.*'$ | ^\d+\ root\ error\(s\)\ found\.$""",
     re.VERBOSE,
 )
-#: The first line of what comes behind it.
+#: The first line of what follows it.
 _AFTER = re.compile(
     r"""^Original\ stack\ trace\ for\b | ^Errors\ may\ have\ originated\ from\ an\ input\ operation
     | ^Function\ call\ stack:$ | ^Arguments\ received\ by\b | ^\s*\(1\)\ [A-Z_]+:

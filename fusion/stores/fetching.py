@@ -1,4 +1,4 @@
-"""Rows that the cache does not have: from the tiers, one request a tier, each key once."""
+"""Fetches rows that the cache lacks from the tiers: one request a tier, each key once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Flight:
     Attributes:
       keys: [n], ascending.
       landed: is set when there are rows, or an error.
-      rows, found: of the keys.
+      rows, has_row: of the keys.
       stale: the keys whose rows may have changed since they were read.
       error: why there are none.
     """
@@ -84,7 +84,7 @@ class _Flight:
         return np.where(self.keys[places] == keys, places, -1)
 
     def wanted(self) -> _Rest:
-        """The keys that were not found so far."""
+        """The keys without a row so far."""
         if not self.has_row.any():
             return _Rest(None, self.keys, self.rows)
         at = np.flatnonzero(~self.has_row)
@@ -109,7 +109,7 @@ class Fetcher:
       tables: the tables, by their numbers.
       tiers: the upper ones first.
       caches: the hot rows of each table.
-      promote: the names of tiers that take copies of rows which were found in lower ones.
+      promote: the names of tiers that take copies of rows of lower ones.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Fetcher:
     def _begin(
         self, wanted: Mapping[int, Keys]
     ) -> tuple[dict[int, _Flight], dict[int, list[_Shared]]]:
-        """What is to be fetched here, and what others fetch already."""
+        """The keys to fetch here, and those that others fetch already."""
         own, shared, landed = {}, {}, threading.Event()
         with self._lock:
             for number, keys in wanted.items():
@@ -194,7 +194,7 @@ class Fetcher:
                 flight.landed.set()  # all have the same one
 
     def _bring(self, own: Mapping[int, _Flight]) -> None:
-        """Fills flights, and the cache; what was found before a tier fails stays in the cache."""
+        """Fills flights, and the cache; rows fetched before a tier fails stay in the cache."""
         cached = {}
         for number, flight in own.items():
             # Others may have brought rows since they were missed.
@@ -215,7 +215,7 @@ class Fetcher:
                     self._caches[number].add_unknown(unknown)
 
     def _ask(self, level: int, tier: Tier, own: Mapping[int, _Flight]) -> None:
-        """Asks a tier for all rows that were not found so far."""
+        """Asks a tier for all rows that are missing so far."""
         wanted = {number: flight.wanted() for number, flight in own.items()}
         wanted = {number: rest for number, rest in wanted.items() if len(rest.keys)}
         names = [self._tables[number].name for number in wanted]
@@ -238,7 +238,7 @@ class Fetcher:
                 self._put_above(level, number, own[number], at)
 
     def _put_above(self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]) -> None:
-        """Lets upper tiers have rows, those that take them; that this fails is no failure."""
+        """Copies rows to the upper tiers that take them; a failure is ignored."""
         name = self._tables[number].name
         for upper in self._copy_levels:
             if upper >= level:
@@ -253,7 +253,7 @@ class Fetcher:
                 self.log(error)
 
     def _keep(self, own: Mapping[int, _Flight], cached: Mapping[int, HitMask]) -> None:
-        """Lets the cache have the rows that were found, and are still those of their keys."""
+        """Inserts fetched rows into the cache, if they are still those of their keys."""
         with self._lock:
             for number, flight in own.items():
                 is_new = flight.has_row & ~flight.stale & ~cached[number]
@@ -264,7 +264,7 @@ class Fetcher:
         """Writes rows of distinct keys to all writable tiers, and replaces those in the cache.
 
         Raises:
-          ValueError: no tier is writable beside those of copies, or a tier that is not, and that is
+          ValueError: no tier is writable except those of copies, or a tier that is not, and that is
             asked before, has a key.
           TierError: a tier fails.
         """
@@ -369,7 +369,7 @@ class Fetcher:
         return count
 
     def _from_tiers(self, number: int, keys: Keys) -> _Flight:
-        """What the tiers have, the cache aside."""
+        """The rows of keys in the tiers, without the cache."""
         flight = _Flight(keys, self._tables[number].dimension, threading.Event())
         for level, tier in enumerate(self._tiers):
             if flight.has_row.all():
@@ -387,7 +387,7 @@ class Fetcher:
                 flight.stale[places[places >= 0]] = True
 
     def counters(self, number: int, level: int) -> TierCounters:
-        """What a tier was asked for of a table."""
+        """The requests to a tier for a table."""
         return self._meters[level][number].counters()
 
     def log(self, error: Exception) -> None:

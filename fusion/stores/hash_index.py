@@ -1,4 +1,4 @@
-"""The index of a table in files: a file beside its keys, which says in which row each of them is.
+"""The index of a table in files: a file next to its keys, with the row of each.
 
 It is made when it is missing or of other keys, in bounded memory: keys are counted by segment, then
 written to the segments that they belong to, and each segment becomes a hash table
@@ -115,7 +115,7 @@ class HashIndex:
     """An index in memory, mapped from its file."""
 
     def __init__(self, file: OpenFile, words: Words, keys: KeyFile) -> None:
-        """Makes it of its file, what that has, and the keys that it is of."""
+        """Takes the index file, its content, and the file of its keys."""
         self._file, self._words = file, words
         self._keys, self._table_keys = keys, keys.mapped()
         offset = slots_offset(int(words[FileHead.segment_bits]))
@@ -336,7 +336,7 @@ def _spread(bits: int, keys: Words, first_row: int) -> tuple[Words, Words]:
 
 
 def _fill(unordered: Words, slot_count: int) -> tuple[Words, int]:
-    """The hash table [slot_count, 2] of slots [n, 2], and which of these has a key again, or -1."""
+    """The hash table [slot_count, 2] of slots [n, 2], and the index of a repeated key, or -1."""
     slots = np.zeros((slot_count, FileSlot.SIZE), np.int64)
     args = np.zeros(FileFill.SIZE, np.int64)
     args[FileFill.given], args[FileFill.count] = unordered.ctypes.data, len(unordered)

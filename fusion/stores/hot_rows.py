@@ -1,4 +1,4 @@
-"""The cache of a table store: the rows of each table that were needed last, in memory.
+"""The cache of a table store: the most recently used rows of each table, in memory.
 
 Lookups are native code that needs neither Python nor its lock, see `fusion.ops.stores.cpu_kernels`.
 """
@@ -83,7 +83,7 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 def _lines(size: int) -> NDArray[np.uint8]:
-    """Zeros at the start of a line, whose pages are taken when they are written."""
+    """Zeros at the start of a line, whose pages are allocated when they are written."""
     memory = np.zeros(size + _LINE, np.uint8)
     start = -address_of(memory) % _LINE
     return memory[start : start + size]
@@ -150,7 +150,7 @@ class HotRows:
         return has_row
 
     def has(self, keys: Keys) -> HitMask:
-        """Which of keys [n] have a row."""
+        """A mask [n] of the keys that have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
     def keys(self) -> Keys:
@@ -162,7 +162,7 @@ class HotRows:
         return self._owners[:count].copy()
 
     def insert(self, keys: Keys, rows: Rows, chosen: HitMask | None = None) -> None:
-        """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
+        """Inserts rows [n, D] of keys [n], of all or of those chosen; evicts others."""
         self._insert(keys, rows, 1, chosen)
 
     def replace(self, keys: Keys, rows: Rows) -> None:
@@ -216,7 +216,7 @@ class Queue:
 
     @property
     def dropped_count(self) -> int:
-        """Keys that found no room."""
+        """Keys dropped because the queue was full."""
         return int(self._words[MissQueue.dropped_count])
 
     def wait(self) -> None:
@@ -225,11 +225,11 @@ class Queue:
             pass  # a signal came
 
     def wake(self) -> None:
-        """Lets who waits go on."""
+        """Wakes the waiting thread."""
         self._libc.sem_post(self._semaphore)
 
     def take(self) -> NDArray[np.int64]:
-        """All that is there, [n, 2]: numbers of tables, and keys."""
+        """Removes and returns all entries, [n, 2]: numbers of tables, and keys."""
         entries, count = np.empty_like(self._entries), np.zeros(1, np.int64)
         native().take(self.address, address_of(entries), len(entries), address_of(count))
         return entries[: count[0]]
@@ -263,7 +263,7 @@ class Record:
         """Writes whether the store is open; then it stays so until `end_lookup`.
 
         Args:
-          is_open: out: [1]. It is written in the call, which an interrupt may come right behind.
+          is_open: out: [1]. It is written in the call, which an interrupt may come right after.
         """
         native().enter(self.address, address_of(is_open))
 

@@ -25,7 +25,7 @@ class Field:
     """A field.
 
     Attributes:
-      kind: what its value is.
+      kind: of its value.
       default: its value where it is not there.
       meaning: what it does here; of a field that does nothing, why.
       is_ignored: whether it does nothing.
@@ -41,7 +41,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be.
+    """A type of values.
 
     Attributes:
       text: says it.

@@ -2,7 +2,7 @@
 
 A table is a folder of two files, `key` and `emb_vector` (see `fusion.tables.files`). Rows are read
 where they are: all processes of a machine share their pages, which the system reads when they are
-touched and drops when memory is short. Which row a key has says a hash index in a file beside them.
+touched and drops when memory is short. A hash index in a file next to them has the row of each key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stores that are open in this process: their names, what ops ask of them, and forks."""
+"""The open stores of this process: their names, requests of ops, and forks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FAILED_PRECONDITION, _INTERNAL, _UNAVAILABLE = 9, 13, 14
 
 
 class Store(Protocol):
-    """What is asked of a store."""
+    """The interface of a store."""
 
     def rows_of(self, wanted: Sequence[tuple[int, Keys]]) -> list[Rows]:
         """The rows of keys of tables, by the numbers of these."""
@@ -50,7 +50,7 @@ class OpenStores:
             self._stores[record] = store
 
     def remove(self, record: int) -> None:
-        """Removes a store and its names, and waits until nothing is asked of it any more.
+        """Removes a store and its names, and waits until its requests are over.
 
         That may be when all its lookups are over: an op may have given up waiting for an answer.
         """
@@ -77,7 +77,7 @@ class OpenStores:
 
     @contextmanager
     def _in_use(self, record: int) -> Iterator[Store | None]:
-        """A block in which the store at a record is not closed; None if it was before."""
+        """A block in which the store at a record stays open; None if it is closed."""
         with self._changing:
             store = self._stores.get(record)
             if store is not None:

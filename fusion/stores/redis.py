@@ -46,7 +46,7 @@ class RedisOptions:
 
     Attributes:
       address: `host:port` of the server, or of some nodes of a cluster, with commas or semicolons
-        between them. The first that answers is asked for the others.
+        between them. The first that answers gives the others.
       user, password: with which to log in; no password, no login.
       num_partitions: of each table; a table that is there has as many as it has.
       max_batch_size: rows of a command at most.
@@ -319,11 +319,11 @@ class _Table:
     def by_partition(
         self, keys: Keys, max_keys: int
     ) -> tuple[NDArray[np.intp], list[tuple[str, slice]]]:
-        """The order of keys by partition, and of each partition which they are.
+        """The order of keys by partition, and the partition of each slice of them.
 
         Args:
           keys: [n].
-          most: keys of a slice at most; a partition has more slices then.
+          max_keys: of a slice; a larger partition has several slices.
         """
         numbers = keys % self.partitions
         order = np.argsort(numbers, kind="stable")

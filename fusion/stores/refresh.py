@@ -1,4 +1,4 @@
-"""What keeps the rows of a store new while lookups go on: threads that look for changes.
+"""Threads that look for changes and refresh the rows of a store while lookups go on.
 
 A tier has the new rows first. Then copies of older ones leave the tiers above it, and those in the
 cache are replaced, each of them whole; rows that were fetched before, and are on their way, do not
@@ -202,7 +202,7 @@ class RedisFollower(_Follower):
 
 
 class Followers:
-    """What a store follows.
+    """The followers of a store.
 
     Args:
       tables: of the store, by their numbers.

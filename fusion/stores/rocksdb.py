@@ -216,7 +216,7 @@ class RocksDB:
         return options
 
     def _slices(self, count: int) -> Iterator[slice]:
-        """So many keys, `max_batch_size` at a time."""
+        """Slices of so many keys, `max_batch_size` each."""
         size = self._options.max_batch_size
         return (slice(first, first + size) for first in range(0, count, size))
 

@@ -58,10 +58,10 @@ def rows_of_bytes(rows: Sequence[bytes], dimension: int) -> Rows:
 
 
 def write_values(values: Sequence[bytes | None], rows: Rows, where: NDArray[np.intp]) -> HitMask:
-    """Writes the rows that a database has.
+    """Writes the values of a database to rows; returns which have one.
 
     Args:
-      values: what it has for each of n keys.
+      values: of each of n keys, None where it has none.
       rows: out: [n, dimension]; those without a value stay as they are.
       where: [n], in which of the rows each value belongs.
 

@@ -1,4 +1,4 @@
-"""What a tier of a table store is: a place that has rows of tables by their keys."""
+"""The interface of a tier of a table store: rows of tables by their keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TierError(Exception):
 
     Attributes:
       tier: its name, with its address: "redis at 127.0.0.1:6379".
-      table: the table that was asked for, "" if it was none.
+      table: the requested table, "" if none.
       cause: what went wrong.
     """
 
@@ -60,7 +60,7 @@ class Tier(Protocol):
 
     All methods may be called by several threads at once, except that a table is opened before it is
     used and `close` comes last. Keys of a call are distinct. A row that is read while it is put is
-    the one before or the one behind, never a mixture. Any method raises `TierError` if the tier
+    the old or the new one, never a mixture. Any method raises `TierError` if the tier
     cannot do what it should, and `KeyError` for a table that is not open.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Tables in versions that are folders: the newest of them, as a tier.
 
-A version is opened beside the one that is read, and replaces it by one assignment: calls that have
+A version is opened while another is read, and replaces it by one assignment: calls that have
 begun read the old files to their end, which stay open until then. A delta is a folder like any
 other, which is asked first; so no row is copied, and none is ever read while it is written.
 """
@@ -68,7 +68,7 @@ class Layers:
 
 
 def _have(tiers: Sequence[LocalFiles], table: str, keys: Keys, rows: Rows) -> HitMask:
-    """Which keys [n] some tier has; rows [n, dimension] is of their shape."""
+    """A mask [n] of the keys that some tier has; rows [n, dimension] gives the shape."""
     has_row, scratch = np.zeros(len(keys), np.bool_), np.empty(rows.shape, np.float32)
     for tier in tiers:
         has_row |= tier.fetch(table, np.ascontiguousarray(keys), scratch)
@@ -92,10 +92,10 @@ class _Opened:
 
 @dataclass(frozen=True)
 class VersionChange:
-    """A version that has become the one that is read.
+    """The change to a newer version.
 
     Attributes:
-      number: its own.
+      number: the version's.
       deltas: files with the keys that may have other rows than before; None: any key may.
     """
 
@@ -232,7 +232,7 @@ class VersionedFiles:
         return opened.layers
 
     def _open(self, number: int) -> tuple[_Opened, VersionChange]:
-        """Opens a version beside the one that is read.
+        """Opens a version while another is read.
 
         Raises:
           OSError, ValueError, TierError: it, or one that it is based on, cannot be read.

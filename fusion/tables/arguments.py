@@ -18,8 +18,8 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None) -> i
 
     Args:
       name: of the argument.
-      value: what was given.
-      least, most: what it may be; None for any that is large.
+      value: the argument.
+      least, most: its bounds; None for no upper one.
 
     Raises:
       TypeError: it is no integer.

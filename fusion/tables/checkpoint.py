@@ -85,11 +85,11 @@ def save_as(
 def when_written(
     save: Save, names: Sequence[str], dtype: tf.DType, device: str
 ) -> Mapping[str, Any]:
-    """What a save makes, made when it is written: who restores asks for the names of it, too.
+    """The tensors of a save, computed when they are written: a restore needs only their names.
 
     Args:
-      save: makes it.
-      names: of what it makes.
+      save: makes them.
+      names: theirs.
       dtype: of rows.
       device: of the variable.
     """
@@ -178,7 +178,7 @@ def save_alone_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None
 
 
 def save_with(variable: Any, owner: Any, is_in_name_of: bool, is_in_models: bool = False) -> None:
-    """Has an object saved in place of a variable of its own.
+    """Saves an object in place of a variable of its own.
 
     Args:
       variable: the variable; the object is its child, so that it is not saved without the object.
@@ -304,7 +304,7 @@ def _as_saveables(variable: Any) -> list[Any]:
 
 
 def _extend_v1_saver() -> None:
-    """Has the Saver of `tf.compat.v1` save variables by keys that want it.
+    """Makes the Saver of `tf.compat.v1` save variables by keys.
 
     TensorFlow has no hook for it: the function that makes names of variables is replaced by one
     that does the same for all others.

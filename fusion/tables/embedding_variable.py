@@ -127,7 +127,7 @@ class EmbeddingVariable(tf.Module):
         table: Any = None,
         device: str | None = None,
     ) -> None:
-        """Makes the variables, or those that belong to a given table.
+        """Makes the variables, or those that belong to `table`.
 
         Args:
           name: of the table; those of the others begin with it.
@@ -362,7 +362,7 @@ class EmbeddingVariable(tf.Module):
         return self._slots.variables
 
     def beside(self) -> Any:
-        """A context whose ops run where the table is."""
+        """A context whose ops are colocated with the table."""
         return beside(self.table)
 
     def own_variables(self) -> AbstractContextManager[None]:
@@ -410,7 +410,7 @@ class EmbeddingVariable(tf.Module):
         copy_saved(self, self.saved_tensors, self.device, object_map)
 
     def saved_tensors(self, evicts: bool = True) -> Mapping[str, tf.Tensor]:
-        """What a checkpoint has of it, which forgets keys before if it `evicts`."""
+        """The tensors of a checkpoint; forgets keys before if it `evicts`."""
         before = self._evict_before_save if evicts else lambda: None
         with self.beside():
             variables = self.table, self.index, self.initial
@@ -575,7 +575,7 @@ class EmbeddingVariable(tf.Module):
 
 
 def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
-    """What `make` has made for something in this graph."""
+    """The value of `make` for something in this graph, made once."""
     known = notes(tf.compat.v1.get_default_graph(), note)
     result = next((value for other, value in known if other is key), None)
     if result is None:

@@ -1,4 +1,4 @@
-"""Which keys of an embedding variable are forgotten."""
+"""Eviction policies: which keys of an embedding variable are forgotten."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def forget(
     now: tf.Tensor | None,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes the keys out of an index that a policy says; one eviction after the other.
+    """Removes the keys that a policy chooses from an index; one eviction at a time.
 
     Of two at the same time, one would reset and release rows that the other has just released, or
     taken from keys. Keys that wait for admission are forgotten, too, where they are more than those
@@ -168,7 +168,7 @@ def _forget(
 
 
 def _below(numbers: tf.Tensor, count: int) -> tf.Tensor:
-    """A mask of all but so many of the largest numbers; of equal ones the first are out."""
+    """A mask of all but the `count` largest numbers; of equal ones the first are out."""
     excess = tf.maximum(tf.size(numbers) - count, 0)
     out = tf.argsort(numbers, stable=True)[:excess]
     return tf.scatter_nd(out[:, tf.newaxis], tf.ones_like(out), [tf.size(numbers)]) > 0

@@ -1,4 +1,4 @@
-"""Rows of embedding variables to files, and from files."""
+"""Export and import of rows of embedding variables."""
 
 from __future__ import annotations
 

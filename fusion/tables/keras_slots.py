@@ -53,7 +53,7 @@ _TABLE: ContextVar[Any] = ContextVar("table", default=None)
 
 
 def make_keras_slots_follow() -> None:
-    """Has the Keras packages that are loaded make slots that follow rows from now on.
+    """Makes the loaded Keras packages create slots that follow rows from now on.
 
     Keras has no hook for it: methods of optimizers are replaced by ones that do the same for all
     other variables. Who asks for zeros on demand sees to it himself. A Keras may be loaded later
@@ -145,7 +145,7 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
 
 @contextmanager
 def _making_slot(variable: Any, first: Any) -> Iterator[None]:
-    """A context in which a slot is made: it is one of all replicas, and follows the rows."""
+    """A context in which a slot is made that all replicas share, and that follows the rows."""
     token = _TABLE.set(None)
     try:
         with variable.own_variables(), following(variable, first, is_filled=True):
@@ -156,7 +156,7 @@ def _making_slot(variable: Any, first: Any) -> Iterator[None]:
 
 @contextmanager
 def _making_shard_slot(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
-    """A context in which an optimizer makes a slot beside a shard of a table."""
+    """A context in which an optimizer makes a slot of a shard of a table."""
     token = _TABLE.set(None)
     try:
         with shard.slots(optimizer, str(name)):
@@ -168,7 +168,7 @@ def _making_shard_slot(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
 def _following(
     get_initializer: Callable[[Any], Any], method: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A method that makes a variable beside a table, by an initializer."""
+    """A method that makes a slot of a table, by an initializer."""
     signature = inspect.signature(method)
 
     def make(*args: Any, **named: Any) -> Any:
@@ -240,7 +240,7 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Noted(list[Any]):
-    """A list of tables that records at which one a loop is."""
+    """A list of tables that records the current one of a loop."""
 
     def __iter__(self) -> Iterator[Any]:
         for table in super().__iter__():

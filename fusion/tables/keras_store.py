@@ -36,7 +36,7 @@ def save_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def load_variables(variables: Sequence[Any], store: Any) -> None:
-    """Takes variables of a Keras from a store.
+    """Loads variables of a Keras from a store.
 
     Raises:
       ValueError: it is of another number of variables, or has other parts.
@@ -60,7 +60,7 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def _saved(variables: Sequence[Any]) -> list[tuple[Any, NamedSaver | None]]:
-    """Variables that are saved, with what does so; None as a whole."""
+    """Variables that are saved, with their savers; None for plain arrays."""
     pairs = [(variable, _raw(variable)) for variable in variables]
     savers = [(variable, saver_alone(raw), is_saved_otherwise(raw)) for variable, raw in pairs]
     return [(one, saver) for one, saver, otherwise in savers if saver is not None or not otherwise]
@@ -129,7 +129,7 @@ def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyedRows:
-    """What `get_weights` has for the table of an embedding variable, in the place of an array.
+    """The value of an embedding variable's table in `get_weights`, in place of an array.
 
     It is what a checkpoint has, so that `set_weights` can give it to a table of any capacity.
 
@@ -247,7 +247,7 @@ def _taking_keyed_rows(write: Callable[..., Any], method: Callable[..., Any]) ->
 
 
 def _check_weight(weight: Any, variable: Any, value: Any, *_: Any) -> None:
-    """Checks what is given for a weight, before any is written.
+    """Checks the new value of a weight, before any is written.
 
     Raises:
       ValueError: it is of a table and not what `get_weights` has for it, or the other way round.

@@ -1,4 +1,4 @@
-"""The rows of keys as tensors: how a table and its slots are read, and what is put back.
+"""The rows of keys as tensors: reads, saves and restores of a table and its slots.
 
 Training goes on while a table is read: keys come, and rows go from evicted keys to others. The
 index is read at one moment, and rows after it; a row counts if its key still has it then. A table
@@ -56,7 +56,7 @@ def read_rows(
 
 
 def _where(mask: tf.Tensor, *tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-    """What a mask leaves of tensors: these themselves, without a copy, if that is all."""
+    """The masked elements of tensors; the tensors themselves if that is all of them."""
     whole: Sequence[tf.Tensor] = tf.cond(
         tf.reduce_all(mask),
         lambda: list(tensors),
@@ -141,7 +141,7 @@ def give_waiting(waiting: Sequence[Any], index: Any, slots: Slots, ends: bool) -
       waiting: of `Slots.waiting`, before keys were added.
       index: the variable of the index.
       slots: of the embedding variable.
-      ends: whether what is left waits no more.
+      ends: whether other rows wait no more.
     """
     writes = []
     for slot, keys, values, before in waiting:
@@ -182,7 +182,7 @@ def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
 def save_table(
     table: Any, index: Any, initial: Any, begin: Begin, before: Callable[[], Any]
 ) -> Mapping[str, tf.Tensor]:
-    """All keys, with what is known of each, and the rows of those that have one, in their order.
+    """All keys, with their counts and steps, and the rows of those that have one, in order.
 
     Args:
       table: [capacity, D].

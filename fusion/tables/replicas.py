@@ -1,4 +1,4 @@
-"""Embedding variables in the replicas of a strategy of `tf.distribute`: held once, for all."""
+"""Embedding variables in the replicas of a strategy of `tf.distribute`: one for all."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SharedVariable(MirroredVariable):
 def whole_variables(device: str | None = None) -> Iterator[None]:
     """A context in which a strategy makes one variable of each, for all of its replicas.
 
-    It is on the first of the strategy's devices, or on the CPU beside it. Keys would have other
+    It is on the first of the strategy's devices, or on its host's CPU. Keys would have other
     rows in each replica if each had an index of its own. No `variable_partitioner` cuts it: rows
     belong to keys, wherever it would cut. Without a strategy variables are ordinary ones, on the
     CPU too: their memory and the ops that find keys are there.
@@ -150,7 +150,7 @@ def _without_partitioner(extended: Any) -> Iterator[None]:
 
 
 def beside(variable: Any) -> AbstractContextManager[Any]:
-    """A context of ops that run where a variable is: a shared one has a device of its own."""
+    """A context of ops on the device of a variable: a shared one has a device of its own."""
     if not isinstance(variable, SharedVariable):
         return colocate_with(variable)
     device = tf.DeviceSpec.from_string(variable.device)
@@ -159,7 +159,7 @@ def beside(variable: Any) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def colocated_variables(table: Any) -> Iterator[None]:
-    """A context of `whole_variables` that are where a table is."""
+    """A context of `whole_variables` that are colocated with a table."""
     if isinstance(table, SharedVariable):  # as all of its strategy are
         yield
         return
@@ -177,7 +177,7 @@ def is_shared(variable: Any) -> bool:
 
 
 def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Gradients of all replicas of this process, where the variables are; called in a replica.
+    """Gradients of all replicas, summed where the variables are; called in a replica.
 
     TensorFlow would gather them on all devices, and ends the process if there are no rows in any.
 
@@ -253,7 +253,7 @@ def _shared_device(strategy: Any) -> str:
 
 
 def cpu_beside(device: str) -> str:
-    """A device if it is a CPU, or the first CPU beside it."""
+    """A device if it is a CPU, or the first CPU of its host."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type != "CPU":
         spec = spec.replace(device_type="CPU", device_index=0)

@@ -85,7 +85,7 @@ def _value_or_empty(variable: Any) -> tf.Tensor:
 
 
 class _Slot(NamedTuple):
-    """A slot that may be gone, and what its rows begin with."""
+    """A slot that may be gone, and the initial value of its rows."""
 
     reference: weakref.ref[Any]
     values: Any  # [1, D]; None for zeros
@@ -166,7 +166,7 @@ class Slots:
         ]
 
     def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any], only: Any = None) -> list[Any]:
-        """Makes rows of all slots that are still there what they were first.
+        """Resets rows of all slots that are still there to their initial values.
 
         Args:
           rows: int64 [n].
@@ -181,7 +181,7 @@ class Slots:
         ]
 
     def hold(self, slot: Any, keys: tf.Tensor, values: tf.Tensor) -> Any:
-        """Has rows of a slot wait for their keys; see `WaitingRows`.
+        """Makes rows of a slot wait for their keys; see `WaitingRows`.
 
         Returns:
           In a graph, the op that does so.
@@ -242,7 +242,7 @@ def following(variable: Any, first: Any, is_filled: bool = False) -> Iterator[No
 
 
 def first_values(initializer: Any, dimension: int, dtype: tf.DType) -> Any:
-    """What the rows of a slot begin with, [1, D]; None for zeros.
+    """The initial value of a slot's rows, [1, D]; None for zeros.
 
     Args:
       initializer: of the slot, called with a shape and `dtype`.
@@ -264,7 +264,7 @@ def known_values(values: tf.Tensor) -> Any:
 
 
 def first_values_of(initial_value: Any, slot_name: str) -> Any:
-    """What the rows of a slot begin with that is made of a value [capacity, D].
+    """The initial value of the rows of a slot that is made of a value [capacity, D].
 
     Rows of different values are those of an average, and begin with zeros, as what no key has does
     in a table.

@@ -140,7 +140,7 @@ def _entries(file: str) -> list[Any]:
 
 
 def _tables_of(model: str) -> list[Table]:
-    """The tables that a model looks up; reports those that have to be left out.
+    """The tables that a model looks up; reports those that are omitted.
 
     Raises:
         click.ClickException: there is none whose size is known.

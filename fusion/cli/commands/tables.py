@@ -198,7 +198,7 @@ def _compared(
     batch: int,
     tolerance: float,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields what is found about each table: fields for JSON, and a line."""
+    """Yields the comparison of each table: fields for JSON, and a line."""
     from fusion.stores.transfer import compare
 
     for name in sorted(names or {*first.dimensions, *second.dimensions}):
@@ -217,7 +217,7 @@ def _compared(
 
 
 def _chosen(address: str, source: Tables, names: Sequence[str]) -> list[str]:
-    """The names of tables that were asked for, or of all.
+    """The names of the requested tables, or of all.
 
     Raises:
       ValueError: there is no such table, or none at all.
@@ -251,7 +251,7 @@ def _show_json(done: Mapping[str, Transfer]) -> None:
 
 @contextmanager
 def _closing(opened: Tables) -> Iterator[Tables]:
-    """A block after which tables are closed; its own errors are those that count."""
+    """A block after which tables are closed; its own errors come first."""
     from fusion.stores.tier import TierError
 
     try:

@@ -43,11 +43,11 @@ class InputGenerator:
         words: Sequence[bytes],
         known: Mapping[Key, Known] | None = None,
     ) -> None:
-        """Prepares to generate.
+        """Takes the signature and the facts about its inputs.
 
         Args:
             signature: the signature.
-            meaning: what `input_meaning` found.
+            meaning: the result of `input_meaning`.
             words: worth trying as strings of inputs that no table of known words is for.
             known: what inputs may hold so that the tables that they are looked up in know it.
         """
@@ -209,7 +209,7 @@ class InputGenerator:
         raise Unsupported(f"input {key.input!r} has dtype {tf_dtype.name}")
 
     def _shown(self, ids: Ids, key: Key) -> Ids:
-        """Returns what a batch shows of one input."""
+        """Returns the kind of ids of one input in a batch."""
         if ids is not Ids.UNKNOWN_ELSEWHERE:
             return ids
         return Ids.IN_RANGE if key in self._meaning.asserted else Ids.UNKNOWN
@@ -224,7 +224,7 @@ class InputGenerator:
         return drawn
 
     def _record_maker(self, rng: np.random.Generator, case: Case) -> RecordMaker:
-        """Returns what makes records that have, but for unequal ones, one number of values each."""
+        """Returns a maker of records, with one number of values each but for unequal ones."""
         missing = case.ids is Ids.MISSING
 
         def values(key: Key, dtype: int, count: int) -> list[Any]:
@@ -278,14 +278,14 @@ class InputGenerator:
 
 
 def _present(array: Array, missing: float | bytes) -> Any:
-    """Returns a value that does not stand for a missing one."""
+    """Returns a value that is not the marker of a missing one."""
     if array.dtype == object:
         return b"a"
     return 1 if missing == 0 else 0
 
 
 def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, str], ...]:
-    """Returns those of which no part is one of a triple before."""
+    """Returns the triples that share no part with one before."""
     used: set[str] = set()
     chosen = []
     for triple in triples:
@@ -298,7 +298,7 @@ def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, 
 def input_generators(
     model: Path, meta: meta_graph_pb2.MetaGraphDef, known: Sequence[Signature]
 ) -> dict[str, InputGenerator]:
-    """Returns what generates the inputs of signatures of a model, by their titles.
+    """Returns the generators of the inputs of a model's signatures, by title.
 
     Args:
         model: the folder of the model.

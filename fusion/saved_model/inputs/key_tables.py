@@ -1,6 +1,6 @@
-"""Where the tables of a graph, that map words or integers to numbers, have their keys from.
+"""The sources of the keys of a graph's tables, which map words or integers to numbers.
 
-A table is filled by an op beside it: from a constant, from the lines of a file, or from the
+A table is filled by an op of its graph: from a constant, from the lines of a file, or from the
 checkpoint. In graphs of TensorFlow 1 that op is in the main graph. In those of TensorFlow 2 it is
 in a function, which the main graph calls with the table and with what it is filled from.
 """
@@ -36,7 +36,7 @@ _MAX_DEPTH = 40
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """The node that makes a value.
 
     Attributes:
         node: the node that makes it.
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """What a table is filled with.
+    """The source of a table's keys.
 
     Attributes:
         table: the table.
@@ -74,7 +74,7 @@ def table_of_keys(function: str, node: node_def_pb2.NodeDef) -> str | None:
 
 
 def fillings(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Filling]:
-    """Returns what the tables of a meta graph are filled with, by their names."""
+    """Returns the sources of the tables' keys in a meta graph, by table name."""
     result: dict[str, Filling] = {}
     for name, filling in _Search(meta).main():
         result.setdefault(name, filling)
@@ -91,7 +91,7 @@ class _Frame:
 
 
 class _Search:
-    """Goes through the calls that fill tables."""
+    """Searches the calls that fill tables."""
 
     def __init__(self, meta: meta_graph_pb2.MetaGraphDef) -> None:
         library = meta.graph_def.library.function
@@ -102,7 +102,7 @@ class _Search:
         self._filling = self._those_that_fill()
 
     def main(self) -> Iterator[tuple[str, Filling]]:
-        """Yields the name of each table, and what it is filled with."""
+        """Yields the name of each table, and the source of its keys."""
         yield from self._of(self._main)
 
     def _those_that_fill(self) -> set[str]:
@@ -149,7 +149,7 @@ class _Search:
         return _Frame(self._views[callee], arguments, frame.depth + 1)
 
     def _origin(self, frame: _Frame, tensor: Tensor) -> tuple[Origin | None, _Frame]:
-        """Returns where a value comes from, and the graph or function in which that is."""
+        """Returns the origin of a value, and the graph or function that has it."""
         for _ in range(_MAX_DEPTH):
             tensor = frame.view.resolve(tensor)
             node = frame.view.nodes.get(tensor.node)
@@ -182,7 +182,7 @@ class _Search:
         return None, frame
 
     def _assigned(self, frame: _Frame, handle: Tensor) -> tuple[_Frame, Tensor]:
-        """What the main graph assigns to a variable, as it does with the paths of files."""
+        """The value that the main graph assigns to a variable, such as the path of a file."""
         for _ in range(_MAX_DEPTH):
             handle = frame.view.resolve(handle)
             if frame.view.op(handle.node) != ARG_OP or handle.node not in frame.arguments:

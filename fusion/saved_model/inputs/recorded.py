@@ -45,7 +45,7 @@ def recorded_batches(
         batch_size: how many Examples are a batch.
 
     Raises:
-        ModelError: at once, or when a batch is asked for: the file cannot be read, is damaged, or
+        ModelError: at once, or when a batch is read: the file cannot be read, is damaged, or
             fits no signature.
     """
     path = Path(file)

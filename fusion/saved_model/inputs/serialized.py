@@ -1,4 +1,4 @@
-"""Making up records: Examples, SequenceExamples, protocol buffers, lines of CSV."""
+"""Makes records: Examples, SequenceExamples, protocol buffers, lines of CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Length = Callable[[Feature, Key], int]
 
 
 class Field(NamedTuple):
-    """What a field of one record holds.
+    """A field of a record with its values.
 
     Attributes:
         feature: the field.
@@ -44,7 +44,7 @@ _UNKNOWN_DIM = 2
 
 
 class RecordMaker:
-    """Makes up one record of an input after the other.
+    """Makes records of an input, one after the other.
 
     Fields that are linked have as many values as each other in each record, and miss the same ones.
     """
@@ -58,7 +58,7 @@ class RecordMaker:
         is_missing: Callable[[], bool],
         is_equal: bool,
     ) -> None:
-        """Takes what is known of the records, and what makes up the values in them.
+        """Takes the specs of records, and the functions that make their values.
 
         Args:
             records: what they consist of.
@@ -133,7 +133,7 @@ class RecordMaker:
         return list(self._values(key, feature.dtype, count))
 
     def _masked(self, key: Key, values: list[Any], masks: dict[Key, list[bool]]) -> list[Any]:
-        """Returns the values with some missing, the same ones as in the fields beside this."""
+        """Returns the values with some missing, the same ones as in its sibling fields."""
         same = self._constraints.same_missing(key)
         if not same:
             return values

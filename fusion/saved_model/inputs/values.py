@@ -1,4 +1,4 @@
-"""The values of one tensor: numbers and words that a model knows, and others."""
+"""Values of one tensor: numbers and words that a model knows, and others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def integers(
     Args:
         rng: what to draw them with.
         ids: what the batch is to show.
-        kind: their dtype.
+        dtype: theirs.
         shape: their shape.
         rows: those of the table that they index; None if they index none that is known.
         bounds: the values that the model accepts.

@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """What an input may hold so that the tables that it is looked up in know it.
+    """Values of an input that its tables have as keys.
 
     Attributes:
         values: bytes or integers.
@@ -72,7 +72,7 @@ class Vocabularies:
         self._keys: dict[str, list[Any]] = {}
 
     def known(self, lookups: Mapping[Key, Iterable[Lookup]]) -> dict[Key, Known]:
-        """Returns what inputs may hold; those whose tables are not known are left out.
+        """Returns the known values of inputs, without inputs whose tables are not known.
 
         Of an input that is looked up in several tables these are the values that all of them have,
         if there is any, and else what one of them has.
@@ -181,7 +181,7 @@ def _constant(node: node_def_pb2.NodeDef) -> Array:
 
 
 def _spread(keys: Array) -> list[Any]:
-    """Returns at most 1,000 keys, from everywhere in an array."""
+    """Returns at most 1,000 keys, spread over an array."""
     flat = keys.ravel()
     sample: list[Any] = flat[:: max(1, -(-flat.size // _MAX_WORDS))].tolist()
     return [key for key in sample if isinstance(key, bytes | int)]

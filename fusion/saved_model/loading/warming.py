@@ -27,14 +27,14 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What `warm` did.
+    """The result of `warm`.
 
     Attributes:
         kernels: how many are ready.
         added: how many of them were not there before.
         seconds: what that took.
         cpu: the processor they are for, by LLVM's name.
-        folder: where they are kept.
+        folder: the folder with them.
     """
 
     kernels: int
@@ -61,13 +61,13 @@ def warm(
             models need: of all ops, for int64 ids and float32 tables.
         cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
             process loads kernels of.
-        folder: where kernels are kept; by default where they are looked for.
+        folder: of the kernels; by default that which kernels are loaded from.
         progress: is called with each kernel before it is compiled, in order, by some thread.
         all_types: compile those of all ops for all dtypes, too.
 
     Raises:
         ModelError: a model cannot be read, or has a node that could not run.
-        ValueError: there are no kernels for the processor, or they cannot be kept.
+        ValueError: there are no kernels for the processor, or they cannot be written.
     """
     target = processor.target() if cpu is None else processor.named(cpu)
     known = kernel_cache.default()
@@ -125,7 +125,7 @@ def _wanted(models: list[str | os.PathLike[str]], all_types: bool) -> dict[str, 
 
 
 def nodes_of(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
-    """All nodes of a model, and all that it has when it is fused."""
+    """All nodes of a model, and of the fused one."""
     source = read_saved_model(model)
     for meta in source.meta_graphs:
         with graph_errors(source.path):

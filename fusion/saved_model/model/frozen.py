@@ -1,7 +1,7 @@
 """Frozen graphs: a file with a GraphDef, seen as a SavedModel with one signature.
 
 So whatever reads, rewrites and runs SavedModels does so with frozen graphs. The signature's inputs
-are the placeholders without default; its outputs are those asked for, or else those of the nodes
+are the placeholders without default; its outputs are the requested ones, or else those of the nodes
 that no other node reads, as in `fuse_graph`.
 """
 
@@ -39,7 +39,7 @@ _EMPTY_IS_SCALAR = 24
 
 
 def parse_graph(file: Path, content: bytes) -> graph_pb2.GraphDef:
-    """Returns the GraphDef that `content`, the bytes of `file`, are.
+    """Returns the GraphDef in `content`, the bytes of `file`.
 
     Raises:
         ModelError: they are something else.
@@ -60,7 +60,7 @@ def parse_graph(file: Path, content: bytes) -> graph_pb2.GraphDef:
 def as_saved_model(
     file: Path, graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None
 ) -> saved_model_pb2.SavedModel:
-    """Returns the SavedModel that a frozen graph is seen as.
+    """Returns a frozen graph as a SavedModel.
 
     Args:
         file: where the graph is from, for messages.
@@ -89,7 +89,7 @@ def as_saved_model(
 def _is_dense_shape(node: node_def_pb2.NodeDef) -> bool:
     """Whether a placeholder with a default is the dense shape of a sparse placeholder.
 
-    Its default is no shape. Others, such as a rate of dropout, are made to be left at theirs.
+    Its default is no shape. Others, such as a rate of dropout, keep theirs.
     """
     return (
         node.op == _DEFAULTED
@@ -137,7 +137,7 @@ def _output_count(node: node_def_pb2.NodeDef, signatures: OpSignatures) -> int:
 
 
 def _named_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
-    """Returns what a program runs by name beside what it fetches: what sets up its tables."""
+    """Returns the nodes that a program runs by name to initialize its tables."""
     return frozenset(node.name for node in graph_def.node if node.op in _INITIALIZERS)
 
 
@@ -160,7 +160,7 @@ def loadable(model: Path, proto: saved_model_pb2.SavedModel | None = None) -> It
 
 
 def write_loadable(proto: saved_model_pb2.SavedModel, folder: Path) -> None:
-    """Writes what a frozen graph is seen as; its tables are set up when it is loaded."""
+    """Writes a frozen graph as a SavedModel; its tables are initialized when it is loaded."""
     runnable = saved_model_pb2.SavedModel()
     runnable.CopyFrom(proto)
     for meta in runnable.meta_graphs:

@@ -1,4 +1,4 @@
-"""What is taken for a SavedModel and is none: which format it has, and the way to a SavedModel."""
+"""Paths that are no SavedModel: their format, and the way to a SavedModel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def why_not_read(path: str | os.PathLike[str]) -> str:
 
 
 def way_from(path: Path) -> str:
-    """Returns what a path that leads to no SavedModel leads to, and what to do with it.
+    """Returns the format of a path that is no SavedModel, and what to do with it.
 
     Args:
         path: of a file, a folder, or the prefix of a checkpoint's files.

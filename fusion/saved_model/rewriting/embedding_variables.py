@@ -1,4 +1,4 @@
-"""What a SavedModel has of embedding variables, by its checkpoint; nothing is loaded."""
+"""The embedding variables of a SavedModel, by its checkpoint; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _tables(
 
 
 def _rows_in_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, int]:
-    """How many rows those tables have that a model reads from files, by name."""
+    """Row counts of the tables that a model reads from files, by name."""
     return {name: read.attr["rows"].i for name, read in reads_of_files(meta).items()}
 
 

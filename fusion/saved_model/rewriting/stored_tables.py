@@ -1,4 +1,4 @@
-"""Stores the tables of a model as its rewrite asks for: packed, in files."""
+"""Stores the tables of a model as its rewrite requests: packed, in files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store_tables(
     options: RewriteOptions,
     scratch: Path,
 ) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[FileTable]]:
-    """Has a model read packed tables, and tables in files.
+    """Makes a model read packed tables, and tables in files.
 
     Args:
         source: where the model is from.
@@ -43,7 +43,7 @@ def store_tables(
         scratch: a folder for packed tables, which has to stay until the result has been written.
 
     Returns:
-        Its variables, None if they are those of the source, and what became of tables.
+        Its variables, None if they are those of the source; packed tables; tables in files.
 
     Raises:
         ModelError: it cannot.
@@ -75,7 +75,7 @@ def store_tables(
 
 
 def _unpacked(source: SourceModel) -> Iterator[PackedTable]:
-    """Yields the tables of a model that are no plain ones among its variables, and stay float32."""
+    """Yields the tables of a model that are no plain variables, and stay float32."""
     (meta,) = source.meta_graphs
     keyed = keyed_tables_of(source)
     for table in keyed:
@@ -96,7 +96,7 @@ def _move_to_files(
     bundle: Bundle,
     options: RewriteOptions,
 ) -> list[FileTable]:
-    """Has a model read its tables from files; returns these."""
+    """Makes a model read its tables from files; returns these."""
     in_memory = options.tables == "memory"
     files = model_files(source.path).files
     used = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}

@@ -1,4 +1,4 @@
-"""Where a model is cut."""
+"""The tensors at which a model is cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find_cuts(
 ) -> list[Cut]:
     """Returns the results of the lookups of a flat graph whose tables are variables.
 
-    Tables that the graph writes are left out: what is written would be there in one part only.
+    Without tables that the graph writes: one part alone would have the new values.
 
     Args:
         graph: it.

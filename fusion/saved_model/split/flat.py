@@ -41,7 +41,7 @@ _STEPS = {
 
 
 def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
-    """Returns what computes the signatures of a model, and initializes its tables.
+    """Returns the graph that computes a model's signatures and initializes its tables.
 
     TensorFlow's own optimizer puts the bodies of functions in the place of their calls, as it does
     where a graph runs; those of branches and loops stay functions.
@@ -98,7 +98,7 @@ def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
 
 
 def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.GraphDef:
-    """Returns a graph of the nodes and functions that some nodes need, in their order."""
+    """Returns a graph of some nodes and of all that they need, in the old order."""
     names = with_ancestors(dependencies(graph.node), wanted)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
     result.node.extend(node for node in graph.node if node.name in names)
@@ -128,7 +128,7 @@ def add_functions(graph: graph_pb2.GraphDef, other: graph_pb2.GraphDef) -> None:
 
 
 def _forget_neighbours(node: node_def_pb2.NodeDef, nodes: set[str]) -> None:
-    """Has a node not be kept beside others that are not there."""
+    """Drops colocations of a node with nodes that are not there."""
     if "_class" in node.attr:
         names = node.attr["_class"].list.s
         remaining = [name for name in names if name.decode().removeprefix("loc:@") in nodes]
@@ -139,7 +139,7 @@ def _forget_neighbours(node: node_def_pb2.NodeDef, nodes: set[str]) -> None:
 
 
 def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
-    """Has no node wait for others that do nothing but compute."""
+    """Drops control edges from nodes that only compute."""
     # In branches and loops control edges decide whether and how often a node runs.
     awaited = _acting(graph) | inside_control_flow(graph)
     for node in graph.node:
@@ -149,7 +149,7 @@ def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
 
 
 def _acting(graph: graph_pb2.GraphDef) -> set[str]:
-    """The nodes that have an effect, and those behind them."""
+    """The nodes with side effects, and their consumers."""
     acting = [node.name for node in graph.node if _has_effect(node.op)]
     return with_descendants(dependencies(graph.node), acting)
 

@@ -1,4 +1,4 @@
-"""`join_saved_model`: one model again of the two that it was split into; and their comparison."""
+"""`join_saved_model`: one model from the two that it was split into; and their comparison."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def join_saved_model(
 
     Raises:
         ModelError: `src` is something else, its models do not go together, or `dst` cannot be
-            written. Nothing is left behind.
+            written. No file is created.
     """
     folder = Path(os.path.abspath(src))
     if not is_split(folder):
@@ -104,7 +104,7 @@ def _joined(
     lookup: meta_graph_pb2.MetaGraphDef,
     dense: meta_graph_pb2.MetaGraphDef,
 ) -> meta_graph_pb2.MetaGraphDef:
-    """The model of both; nodes of one name are the same, as they are from one graph."""
+    """The model of both; nodes of the same name are equal, as they are from one graph."""
     consumer, producer = (reachable(m.graph_def, signature_nodes(m)) for m in (dense, lookup))
     inputs = {f"{SCOPE}/{name}" for s in dense.signature_def.values() for name in s.inputs}
     embeddings = inputs & {node.name for node in consumer.node}
@@ -163,7 +163,7 @@ def _rename(graph: graph_pb2.GraphDef, renamed: Mapping[str, str]) -> None:
 
 
 def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraphDef) -> Origin:
-    """What the initializers and the variables of both are."""
+    """The origin of the initializers and variables of both."""
     meta = meta_graph_pb2.MetaGraphDef()
     meta.meta_info_def.CopyFrom(dense.meta_info_def)
     branches: dict[str, None] = {}
@@ -203,7 +203,7 @@ def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[FileTable]:
 
 
 def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], **options: Any) -> Verification:
-    """As `compare_models`, also of split models: lookups and the dense model behind them.
+    """As `compare_models`, also of split models: lookups, then the dense model.
 
     Args:
         a, b: directories of SavedModels, or what `split_saved_model` has made.

@@ -28,7 +28,7 @@ _INIT = "fusion_init"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a graph is from.
+    """The model that a graph is from.
 
     Attributes:
         meta: the model.
@@ -182,7 +182,7 @@ def _strings(
 def _table_definition(
     meta: meta_graph_pb2.MetaGraphDef, table: FileTable, index: int
 ) -> variable_pb2.VariableDef:
-    """What TensorFlow knows of a variable whose value is in a file."""
+    """The VariableDef of a variable whose value is in a file."""
     read = meta.graph_def.node.add(
         name=f"{_SAVE}/Table_{index}", op="ReadVariableOp", input=[table.handle]
     )

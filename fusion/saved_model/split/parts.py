@@ -40,7 +40,7 @@ def dense_part(
     signatures: Mapping[str, meta_graph_pb2.SignatureDef],
     cuts: Sequence[Cut],
 ) -> Part:
-    """Returns what is behind the lookups, with an input for the result of each."""
+    """Returns the consumers of the lookups, with an input for the result of each."""
     cut_graph = graph_pb2.GraphDef()
     cut_graph.CopyFrom(graph)
     inputs = {cut.name: _placeholder(cut_graph, cut) for cut in cuts}
@@ -84,7 +84,7 @@ def lookup_part(
     dense: Mapping[str, meta_graph_pb2.SignatureDef],
     cuts: Sequence[Cut],
 ) -> Part:
-    """Returns what the lookups are, of ids that signatures are given.
+    """Returns the lookups, with the ids among the inputs of signatures.
 
     Args:
         graph: the flat graph.
@@ -151,11 +151,11 @@ def _nodes(signatures: Iterable[meta_graph_pb2.SignatureDef]) -> list[str]:
 def _flat(
     graph: graph_pb2.GraphDef, dense: meta_graph_pb2.SignatureDef, cuts: Sequence[Cut]
 ) -> meta_graph_pb2.SignatureDef | None:
-    """A signature that takes all embeddings in one vector, one row of the batch behind the other.
+    """A signature that takes all embeddings in one vector, row by row of the batch.
 
     That is what a server of lookups gives whose results have one dimension. None if there are other
     inputs, sizes that are not known, or embeddings that have not a row for each of the batch. The
-    graph gets a copy of all that is behind the embeddings.
+    graph gets a copy of all consumers of the embeddings.
     """
     if len(cuts) < len(dense.inputs) or not cuts or len({cut.dtype for cut in cuts}) > 1:
         return None
@@ -202,9 +202,9 @@ def _flat(
 def _copied_consumers(
     graph: graph_pb2.GraphDef, renamed: Mapping[str, str], scope: str
 ) -> dict[str, str]:
-    """Copies the nodes that read others, and those behind them, to read what replaces these."""
+    """Copies the direct and indirect consumers of nodes, to read what replaces these."""
     copies = dict(renamed)
-    while True:  # until no more are found: nodes are in no order
+    while True:  # until there are no more: nodes are in no order
         consumers = [
             node.name
             for node in graph.node

@@ -1,4 +1,4 @@
-"""What a model is split into."""
+"""The plan of a split: the parts of a model, and its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
 class SplitPlan:
-    """What becomes of a model.
+    """The graphs, tables and variables of both parts.
 
     Attributes:
         cuts: its lookups.

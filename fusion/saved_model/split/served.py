@@ -76,7 +76,7 @@ def serve_from_store(
 
     Raises:
         ModelError: `src` is something else, a table is float64, or is needed as a whole, or `dst`
-            cannot be written. Nothing is left behind.
+            cannot be written. No file is created.
     """
     folder = Path(os.path.abspath(src))
     facts = _facts(folder)
@@ -122,7 +122,7 @@ def split_tables(
 
 
 def _facts(folder: Path) -> list[dict[str, Any]]:
-    """What the manifest of a split model says of its tables."""
+    """The tables in the manifest of a split model."""
     if not is_split(folder):
         raise ModelError(f"{folder}: not what `fusion split` has made: it has no {MANIFEST_FILE}")
     manifest = folder / MANIFEST_FILE
@@ -243,7 +243,7 @@ def _table_of(view: GraphView, name: str, tables: Mapping[str, FileTable]) -> Fi
 
 
 def _levels(graph: graph_pb2.GraphDef, gathers: Mapping[str, object]) -> dict[str, int]:
-    """How many gathers are one behind the other in front of each."""
+    """The number of gathers in a chain before each."""
     order, levels = first_iteration(graph.node), dict[str, int]()
     for name in nx.topological_sort(order):
         before = order.predecessors(name)
@@ -331,7 +331,7 @@ def _cast(graph: graph_pb2.GraphDef, gather: _Gather, name: str, rows: str) -> s
 def _check_handles(
     folder: Path, graph: graph_pb2.GraphDef, tables: Mapping[str, FileTable]
 ) -> None:
-    """Refuses what reads a table otherwise."""
+    """Refuses a graph that reads a table in another way."""
     view = GraphView(graph.node, OpSignatures(graph.library.function))
     for node in graph.node:
         if node.op == "Identity":  # of a handle, unread: an inlined call leaves it

@@ -51,7 +51,7 @@ class Split:
     Attributes:
         cuts: the lookups.
         tables: their tables.
-        verification: the comparison of the source with both models; None if not asked for.
+        verification: the comparison of the source with both models; None without one.
     """
 
     cuts: tuple[Cut, ...]
@@ -81,7 +81,7 @@ def split_saved_model(
     Args:
         src: the directory of a SavedModel with variables.
         dst: the directory to create.
-        verify: whether to run the source, and both models one behind the other, on generated
+        verify: whether to run the source, and both models one after the other, on generated
             inputs, and compare every output before `dst` appears: see `fuse_saved_model`.
         timeout: seconds that loading and running one model may take for that.
         inputs: a file of recorded inputs, see `compare_models`.
@@ -89,7 +89,7 @@ def split_saved_model(
 
     Raises:
         ModelError: `src` cannot be read, has no lookup that was understood, or `dst` cannot be
-            written or gives something else (`VerificationError`). Nothing is left behind.
+            written or gives something else (`VerificationError`). No file is created.
     """
     source = read_saved_model(src)
     if source.is_frozen or len(source.meta_graphs) > 1:
@@ -126,7 +126,7 @@ def _verify(
 ) -> Verification:
     """Compares a source with the model of both parts.
 
-    TensorFlow may order the arithmetic behind lookups otherwise when these are other ops. Equal
+    TensorFlow may order the arithmetic after lookups otherwise when these are other ops. Equal
     lookups are found nevertheless by their names, which functions do not keep: so the source
     without functions, which must give the same bits, stands for it then.
 

@@ -1,4 +1,4 @@
-"""A table that a model keeps in a file."""
+"""A table that a model reads from a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FileTable:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the variable has got another value before that of the file."""
+        """Whether the variable had another value before that of the file."""
         return False
 
     @property
@@ -57,7 +57,7 @@ class FileTable:
         return f"{SCOPE}/{index}"
 
     def set_read(self, node: node_def_pb2.NodeDef) -> None:
-        """Makes a node, which has its input, the one that reads the file."""
+        """Turns a node into the one that reads the file; its input stays."""
         node.op = READ_TABLE_FILE
         node.attr["T"].type = self.dtype
         node.attr["rows"].i, node.attr["width"].i = self.rows, self.width
@@ -71,7 +71,7 @@ def element_bytes(dtype: int) -> int:
 
 
 def file_name(name: str, used: Collection[PurePosixPath]) -> PurePosixPath:
-    """Returns a file for a table of this name, which no other has."""
+    """Returns an unused file for a table of this name."""
     folder = PurePosixPath(FOLDER)
     while folder in used:
         folder = folder.with_name(f"{folder.name}_")

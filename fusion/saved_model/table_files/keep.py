@@ -50,7 +50,7 @@ def find_tables(
     in_memory: bool,
     used: Collection[PurePosixPath] = (),
 ) -> list[FileTable]:
-    """Returns the variables of a model that can be kept in files.
+    """Returns the variables of a model that can be files.
 
     These are matrices of floats, saved in one piece, of which the model reads rows. Slots of an
     optimizer are none: it creates them again when the model is loaded, after the others.
@@ -60,7 +60,7 @@ def find_tables(
         bundle: its variables.
         min_bytes: what is smaller stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
-        taken: files that it has among its assets.
+        used: files that it has among its assets.
     """
     graph, tables = meta.graph_def, list[FileTable]()
     handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
@@ -88,7 +88,7 @@ def find_tables(
 
 
 def _name(meta: meta_graph_pb2.MetaGraphDef, number: int | None, node: node_def_pb2.NodeDef) -> str:
-    """Returns what people call a variable: as its model does, where that has objects.
+    """Returns the name of a variable for people: its object's, where the model has objects.
 
     Nodes of exports of Keras have other names: "users/embeddings_1" and "Variable_4" for one table.
 
@@ -152,7 +152,7 @@ def _tables(view: GraphView) -> Iterator[Tensor]:
 def _bound(
     meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, handles: dict[str, str]
 ) -> Iterator[tuple[str, str, Variable]]:
-    """Yields the variables behind arguments of functions, called by the nodes of their handles."""
+    """Yields the variables that arguments of functions are, by the nodes of their handles."""
     numbers = variable_numbers(meta, bundle)
     names = {number: handles[key] for key, number in numbers.items() if key in handles}
     for function, argument, number in bound_arguments(meta):
@@ -179,7 +179,7 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
 
 
 def share_files(bundle: Bundle, tables: Sequence[FileTable]) -> list[FileTable]:
-    """Returns tables, of which those with the same bytes have one file.
+    """Returns the tables, with one file for those with the same bytes.
 
     Raises:
         ModelError: the variables cannot be read.
@@ -200,7 +200,7 @@ def share_files(bundle: Bundle, tables: Sequence[FileTable]) -> list[FileTable]:
 def keep_in_files(
     meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, tables: Sequence[FileTable]
 ) -> None:
-    """Has a model read its tables from files.
+    """Makes a model read its tables from files.
 
     Args:
         meta: the model, which is changed.
@@ -217,7 +217,7 @@ def keep_in_files(
 
 
 def _keys(tables: Sequence[FileTable]) -> set[str]:
-    """The names of variables that a checkpoint does not have when they are files."""
+    """The checkpoint keys that are dropped when tables are files."""
     return {table.key for table in tables if not isinstance(table, KeyedFile)}
 
 

@@ -208,7 +208,7 @@ def _buckets(
     entries, number = entries[order], number[order]
     sizes = np.bincount(number, minlength=count)
     place = np.arange(len(entries)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Of each bucket the chain behind it, whose buckets are one behind the other.
+    # Of each bucket the chain that continues it, whose buckets are consecutive.
     links = np.maximum(-(-sizes // KEYS) - 1, 0)
     begin = np.cumsum(links) - links
     in_range, chained = np.zeros(count, _BUCKET), np.zeros(int(links.sum()), _BUCKET)

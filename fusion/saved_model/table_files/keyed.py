@@ -1,7 +1,7 @@
 """Embedding variables of a model whose rows, and the index of whose keys, are files.
 
     AddEmbeddingKeys(table, index, the checkpoint's keys)     stays, without keys
-    table, index                                              ReadTableFile(asset) behind it
+    table, index                                              ReadTableFile(asset) after it
 
 So a model restores what it did, and its checkpoint has no keys. What is in the files has room for
 these keys and no others: it is for serving.
@@ -52,7 +52,7 @@ class KeyedFile(FileTable):
 
     @property
     def is_restored(self) -> bool:
-        """It has: it was empty then."""
+        """It had: it was empty then."""
         return True
 
     @property
@@ -81,7 +81,7 @@ def find_keyed(
         numbers: of tables and indices among its objects, by the checkpoint keys of rows and keys.
         min_bytes: what has smaller rows stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
-        taken: files that it has among its assets.
+        used: files that it has among its assets.
 
     Raises:
         ModelError: the variables cannot be read.
@@ -185,7 +185,7 @@ def without_keys(bundle: Bundle, tables: Sequence[FileTable]) -> Bundle:
 def forget_sizes(
     meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[FileTable], numbers: Mapping[str, int]
 ) -> None:
-    """Has variables be of any size: empty ones are of their capacity, and files are smaller.
+    """Lets variables have any size: empty ones are of their capacity, and files are smaller.
 
     Args:
         meta: the model.

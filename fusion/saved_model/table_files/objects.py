@@ -48,7 +48,7 @@ def variables_by_key(
 
 
 def _pairs(objects: Any, saved: Any) -> Iterator[tuple[int, Any]]:
-    """Yields the number of each object of a model, and what the checkpoint says of it."""
+    """Yields the number of each object of a model, and the checkpoint's node of it."""
     if not objects.nodes or not saved.nodes:
         return
     seen, pending = {0}, [(0, 0)]
@@ -65,7 +65,7 @@ def _pairs(objects: Any, saved: Any) -> Iterator[tuple[int, Any]]:
 def forget_values(
     saved: trackable_object_graph_pb2.TrackableObjectGraph, dropped: Collection[bytes]
 ) -> None:
-    """Has the objects of a checkpoint have no value of these names."""
+    """Drops the values of these names from the objects of a checkpoint."""
     for node in saved.nodes:
         remaining = [a for a in node.attributes if a.checkpoint_key.encode() not in dropped]
         if len(remaining) < len(node.attributes):
@@ -75,7 +75,7 @@ def forget_values(
 
 
 def forget_slots(meta: meta_graph_pb2.MetaGraphDef, variables: Collection[int]) -> None:
-    """Has optimizers have no slots of variables, by their numbers.
+    """Drops optimizer slots of variables, by the variables' numbers.
 
     A loader makes slots in the shape of their variables, whatever it restores then.
     """

@@ -40,7 +40,7 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class TableDtypes:
-    """What the elements of each table are stored as.
+    """The dtype that each table is stored as.
 
     Attributes:
         default: of tables of so many bytes.
@@ -81,7 +81,7 @@ class PackedTable:
         stored_bytes: that it has now.
         deviation: the largest absolute difference of a finite element from what it was.
         largest: the largest absolute value of a finite element.
-        refusal: why it is as it was, although another dtype was asked for; "" if it was packed.
+        refusal: why it is as it was, although another dtype was requested; "" if it was packed.
     """
 
     name: str
@@ -119,7 +119,7 @@ def pack_model(
     scratch: Path,
     others: Sequence[PackedTable] = (),
 ) -> tuple[Bundle, list[PackedTable]]:
-    """Packs the tables of a model that can be.
+    """Packs the tables of a model, where possible.
 
     Args:
         meta: the model, which is changed.
@@ -208,7 +208,7 @@ def _packer(meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> TablePacker:
 def _by_place(
     packer: TablePacker, meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[FileTable]
 ) -> dict[Place, list[FileTable]]:
-    """Returns tables by what those have in common that some function reads in turn."""
+    """Groups tables that one function reads in turn, by what they have in common."""
     names, result = shared_names(meta.graph_def), dict[Place, list[FileTable]]()
     for table in tables:
         result.setdefault(packer.place(names[table.handle]), []).append(table)
@@ -246,7 +246,7 @@ def _refused(bundle: Bundle, table: FileTable, why: str) -> PackedTable:
 def _packed(
     bundle: Bundle, tables: Sequence[FileTable], row_format: str, files: Iterator[Path]
 ) -> Iterator[tuple[PackedTable, Path]]:
-    """Yields what becomes of tables, and the files with their packed rows, none where refused."""
+    """Yields the results of packing tables, and the files with their rows, none where refused."""
     for table, file in zip(tables, files, strict=False):
         deviation = largest = 0.0
         refusal, row = "", 0

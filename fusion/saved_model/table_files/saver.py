@@ -1,4 +1,4 @@
-"""The ops by which a model restores its variables: which is which, and how one is left out."""
+"""The ops by which a model restores its variables: how to read and how to remove them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def restored_keys(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str,
 
 
 def leave_out(meta: meta_graph_pb2.MetaGraphDef, keys: Collection[str]) -> None:
-    """Has the restore op of a model not restore what has these names in the checkpoint."""
+    """Removes these checkpoint keys from the restore op of a model."""
     for body in _bodies(meta):
         for restore in body.view.named(_RESTORE):
             names, _ = _names(body.view, restore)
@@ -83,7 +83,7 @@ class _Body:
     Attributes:
         nodes: of it.
         view: a view of it.
-        arguments: the nodes of the main graph behind its arguments.
+        arguments: the nodes of the main graph that its arguments are.
         definition: of the function; None for the main graph.
         separator: what is between a node and the number of an output of RestoreV2.
     """
@@ -163,7 +163,7 @@ def _drop(body: _Body, restore: str, dropped: list[int]) -> None:
 
 
 def _forget_awaited(definition: function_pb2.FunctionDef, gone: Collection[str]) -> None:
-    """Has a function not wait for nodes that are gone."""
+    """Drops control outputs of a function that are gone."""
     outputs = [name for name, node in definition.control_ret.items() if node in gone]
     for name in outputs:
         del definition.control_ret[name]
@@ -177,7 +177,7 @@ def _drop_strings(tensor: tensor_pb2.TensorProto, dropped: list[int]) -> None:
 
 
 def _renumbered(text: str, restore: str, separator: str, places: dict[int, int]) -> str:
-    """An input with the number that an output of a RestoreV2 has now."""
+    """An input with the new index of an output of a RestoreV2."""
     name, has_index, index = text.partition(separator)
     if name != restore:
         return text

@@ -27,7 +27,7 @@ from fusion.schema.row_formats import PLAIN
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _JOINS = frozenset(["ConcatV2", "Pack"])
-#: What may be in the place of a join, behind an op for many columns.
+#: What may replace a join, after an op for many columns.
 _SHAPED = frozenset(["Identity", "Reshape"])
 _MAX_PARTS = 1 << 16
 _MAX_DEPTH = 64
@@ -71,7 +71,7 @@ class Pairing(NamedTuple):
 
     Attributes:
         pairs: those that both have, in the file order of the first.
-        alone_a: those of the first for which nothing was found in the second.
+        alone_a: those of the first without one in the second.
         alone_b: the reverse.
     """
 
@@ -256,7 +256,7 @@ def _flat(
 
 
 def _same_functions(a: Mapping[str, object], b: Mapping[str, object]) -> dict[str, str]:
-    """Returns for functions of `a` those of `b`: of the same name, but for a number behind it."""
+    """Returns for functions of `a` those of `b`: of the same name, but for a number after it."""
     stems = [_unique_stems(names) for names in (a, b)]
     same = {stems[0][stem]: stems[1][stem] for stem in stems[0].keys() & stems[1].keys()}
     return same | {name: name for name in a.keys() & b.keys()}

@@ -1,4 +1,4 @@
-"""Comparing the values of two tensors."""
+"""Comparison of the values of two tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class ValueDifference(NamedTuple):
-    """In what two arrays differ.
+    """The difference of two arrays.
 
     Attributes:
         detail: for people.
@@ -26,7 +26,7 @@ class ValueDifference(NamedTuple):
 
 
 def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDifference | None:
-    """Returns in what two arrays differ, or None.
+    """Returns the difference of two arrays, or None.
 
     Args:
         a: the expected array.
