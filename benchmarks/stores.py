@@ -31,7 +31,7 @@ from fusion.stores.local_files import LocalFiles, write_table
 from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.rocksdb import RocksDB, RocksDBOptions
 from fusion.stores.table_store import TableStore
-from fusion.stores.tier import Block, Found, Keys, Rows, TableDescription, Tier
+from fusion.stores.tier import Block, HitMask, Keys, Rows, TableDescription, Tier
 
 _TABLES, _BATCH, _DIM = 26, 512, 16
 _KEYS, _BLOCK, _BATCHES = _BATCH * _TABLES, 1 << 17, 64
@@ -215,7 +215,7 @@ class _Computed:
     def open_table(self, table: TableDescription) -> None:
         """There is nothing to open."""
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`."""
         rows[:] = _rows_of(keys)
         return np.ones(len(keys), np.bool_)

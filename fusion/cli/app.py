@@ -145,7 +145,7 @@ class _Failures:
     """
 
     def __init__(self, command_line: list[str], verbose: bool) -> None:
-        """Takes the command line; `verbose` has the trace shown."""
+        """Takes the command line; `verbose` shows the trace."""
         self.reported = ""
         self._verbose, self._is_json = verbose, "--json" in command_line
         names = [word for word in command_line if not word.startswith("-")]
@@ -153,12 +153,12 @@ class _Failures:
         self._command = " ".join(names[: 2 if isinstance(group, click.Group) else 1])
 
     def report(self, message: str, status: int, fields: Mapping[str, Any] | None = None) -> int:
-        """Reports an error, with results that were found before it; returns the exit status."""
+        """Reports an error, with the results before it; returns the exit status."""
         self.reported = message
         if self._verbose:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
         print(f"fusion: error: {printable(message)}", file=sys.stderr)
         if self._is_json:
-            found = {"error": message, **(fields or {})}
-            print(document(found, status, self._command))
+            results = {"error": message, **(fields or {})}
+            print(document(results, status, self._command))
         return status

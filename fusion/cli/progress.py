@@ -1,4 +1,4 @@
-"""What long commands are at, shown on standard error while they run."""
+"""Progress of long commands, shown on standard error while they run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _STEPS = (*Step,)
 
 
 class StepBar(Observer):
-    """Shows the step, what is written of it, and the time that it takes so far."""
+    """Shows the step, how much of it is written, and the time so far."""
 
     def __init__(self, bars: Progress) -> None:
-        """Shows them by one of rich's."""
+        """Makes rich's progress bar."""
         self._bars = bars
         self._task = bars.add_task("", amount="")
 
@@ -42,7 +42,7 @@ class StepBar(Observer):
 
 
 class Checking(Observer):
-    """Ends a rewrite that fuses too few columns, and passes all else on to another observer."""
+    """Ends a rewrite that fuses too few columns; forwards all else to another observer."""
 
     def __init__(self, other: Observer, requirement: Requirement, verb: str) -> None:
         """Takes the other observer, and what is said of columns that are fused."""
@@ -63,7 +63,7 @@ class Checking(Observer):
 
 @contextmanager
 def step_bar() -> Iterator[Observer]:
-    """A block in which standard error shows the steps, if it is a terminal; nothing of it stays."""
+    """A block in which standard error shows the steps, if it is a terminal; cleared at its end."""
     out = Console(stderr=True)
     if not out.is_terminal:  # rich would end the lines that it does not write
         yield Observer()
@@ -89,12 +89,12 @@ class KernelProgress:
         self._shown = 0.0
 
     def __call__(self, number: int, count: int, name: str) -> None:
-        """Is called before a kernel is compiled: its number, how many there are, and its name."""
+        """Reports a kernel before it is compiled: its number, the count of all, and its name."""
         now = time.monotonic()
         if self._first is None:
             self._first, self._shown = (now, number), now
-            left = f"compiling {counted(count - number + 1, 'kernel')}, a second or more for each"
-            self._show(left if self._seconds else f"{number} of {count}: {name}")
+            text = f"compiling {counted(count - number + 1, 'kernel')}, a second or more for each"
+            self._show(text if self._seconds else f"{number} of {count}: {name}")
             return
         if now - self._shown < self._seconds:
             return

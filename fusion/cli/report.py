@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fusion.passes.report.report import ColumnReport, FusionReport
-    from fusion.saved_model.table_files.kept_table import KeptTable
+    from fusion.saved_model.table_files.file_table import FileTable
     from fusion.saved_model.table_files.packed import PackedTable
     from fusion.saved_model.verify import Verification
     from fusion.tables.statistics import TableStatistics
@@ -30,7 +30,7 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """One that leaves it to the program what happens when its reader is gone."""
+    """A console that leaves it to the program what happens when its reader is gone."""
 
     def on_broken_pipe(self) -> None:
         """Lets `main` report it by the exit status."""
@@ -118,7 +118,7 @@ def keyed_table_table(tables: Iterable[TableStatistics]) -> Table:
     return shown
 
 
-def table_fields(table: KeptTable) -> dict[str, Any]:
+def table_fields(table: FileTable) -> dict[str, Any]:
     """Returns what a table in a file is, ready for JSON."""
     return {
         "name": table.name,
@@ -174,7 +174,7 @@ def plain_table(*headings: str) -> Table:
 def show_table(out: Console, table: Table) -> None:
     """Prints a table without the columns that are empty.
 
-    Where it is too wide, each row becomes lines: its first cell, and each other one behind the
+    Where it is too wide, each row becomes lines: its first cell, and each other one after the
     heading.
     """
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

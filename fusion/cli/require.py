@@ -21,11 +21,11 @@ class TooFewColumnsError(Exception):
     """Fewer columns are fused than was required; the message names those that are not.
 
     Attributes:
-        fields: of what the command found, for `--json`.
+        fields: the command's results, for `--json`.
     """
 
     def __init__(self, message: str, fields: Mapping[str, Any]) -> None:
-        """Makes one of both."""
+        """Takes the message and the results."""
         super().__init__(message)
         self.fields = fields
 
@@ -37,7 +37,7 @@ class Requirement:
     text: str
 
     def of(self, total: int) -> int:
-        """How many that are of so many. Of none, a share is one that is missing."""
+        """The required count, of so many columns. Of none, a share is one that is missing."""
         if self.text == _ALL:
             return max(total, 1)
         if self.text.endswith("%"):
@@ -58,14 +58,14 @@ class Requirement:
         from fusion.passes.report.columns import distinct_columns
 
         columns = distinct_columns(report)
-        left = [one.name for one in columns if one.refusal is not None and not one.is_fused_already]
-        fused = len(columns) - len(left)
+        rest = [one.name for one in columns if one.refusal is not None and not one.is_fused_already]
+        fused = len(columns) - len(rest)
         if fused >= self.of(len(columns)):
             return
         text = f"--require {self.text}: {fused} of {len(columns)} columns {verb}"
-        names = ", ".join(left[:_NAMES_SHOWN])
-        more = f" and {len(left) - _NAMES_SHOWN} more" if len(left) > _NAMES_SHOWN else ""
-        raise TooFewColumnsError(f"{text}; not {names}{more}" if left else text, fields)
+        names = ", ".join(rest[:_NAMES_SHOWN])
+        more = f" and {len(rest) - _NAMES_SHOWN} more" if len(rest) > _NAMES_SHOWN else ""
+        raise TooFewColumnsError(f"{text}; not {names}{more}" if rest else text, fields)
 
 
 def _parsed(text: str) -> Requirement:
@@ -75,6 +75,6 @@ def _parsed(text: str) -> Requirement:
 
 
 def required(effect: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds `--require`, which has an effect on a command beside its exit status."""
+    """Adds `--require`, which affects more of a command than its exit status."""
     help = f"The columns that have to be fused: a number, a share as 90%, or all. {effect}"
     return click.option("--require", "requirement", type=_parsed, metavar="N|N%|all", help=help)

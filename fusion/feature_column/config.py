@@ -88,7 +88,7 @@ def _alone(column: Any) -> Any:
 
 
 def _creator(like: Any, name: str) -> Any:
-    """What columns have the table of a name from that they share, each alone like this one."""
+    """The creator of the shared table of a name, for columns that are each like this one."""
     keys, is_safe = key_column(like.categorical_column), like.use_safe_embedding_lookup
     if keys is not None:
         table = TableOfKeys(keys, like.dimension, like.initializer, like.trainable)
@@ -146,9 +146,9 @@ class _Reader:
             return value
         if "registered_name" not in value and not str(value.get("class_name")).startswith("__"):
             return {key: self._plain(item) for key, item in value.items()}
-        made = keras.saving.deserialize_keras_object(dict(value))
-        if not callable(made):
-            return made
+        result = keras.saving.deserialize_keras_object(dict(value))
+        if not callable(result):
+            return result
         name = f"<object {len(self._objects)}>"
-        self._objects[name] = made
+        self._objects[name] = result
         return name

@@ -38,26 +38,26 @@ _FUSED: dict[Any, Any] = {
 
 
 class _Columns:
-    """The columns of a layer in stock's order; hidden in an object of its own.
+    """The columns of a layer in stock's order; hidden from Keras in an object.
 
     Keras and TensorFlow would take the tuples that columns are apart to track what is in them.
     """
 
     def __init__(self, feature_columns: Any, do_fusion: str | None) -> None:
-        self.given = tuple(stock._normalize_feature_columns(feature_columns))
-        for column in self.given:
+        self.all = tuple(stock._normalize_feature_columns(feature_columns))
+        for column in self.all:
             if not isinstance(column, stock.DenseColumn):
                 raise ValueError(
                     f"feature_columns must be dense columns, wrap a categorical column with "
                     f"embedding_column or indicator_column; got {column}"
                 )
-        self.used = tuple(_used(column, do_fusion) for column in self.given)
-        self.sizes = tuple(column.variable_shape.num_elements() for column in self.given)
-        self.names = feature_names(self.given)
+        self.used = tuple(_used(column, do_fusion) for column in self.all)
+        self.sizes = tuple(column.variable_shape.num_elements() for column in self.all)
+        self.names = feature_names(self.all)
 
 
 def _used(column: Any, do_fusion: str | None) -> Any:
-    """The column that the layer evaluates in place of a given one."""
+    """The column that the layer evaluates in place of another."""
     if type(column) in _FUSED:
         column = _FUSED[type(column)].of(column, do_fusion)
     elif isinstance(column, FusedColumn) and column.do_fusion is None:
@@ -120,15 +120,13 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         self._state = LayerState(self)
         self._is_restored = False
         if aggregation == "stack" and len(set(self._columns.sizes)) > 1:
-            sizes = {
-                c.name: n for c, n in zip(self._columns.given, self._columns.sizes, strict=True)
-            }
+            sizes = {c.name: n for c, n in zip(self._columns.all, self._columns.sizes, strict=True)}
             raise ValueError(f"aggregation 'stack' needs columns of one size, got {sizes}")
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables; their shapes follow from the columns alone."""
         del input_shape
-        self._state.create(self._columns.given, restored=self._is_restored)
+        self._state.create(self._columns.all, restored=self._is_restored)
 
     def build_from_config(self, config: Any) -> None:
         """Creates the tables of a layer whose weights come from a file, not from checkpoints."""
@@ -139,7 +137,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         """The columns' tensors, float32 [B, sum of sizes] or [B, columns, D].
 
         With `training` False one op looks up all columns with do_fusion and puts everything in its
-        place; with True there is one before the gathers of their ids, one behind these and one for
+        place; with True there is one before the gathers of their ids, one after these and one for
         their gradients. With None each column has ops of its own.
         """
         if in_symbolic_scope():
@@ -215,7 +213,7 @@ class DenseFeatures(KeyedWeights, keras.layers.Layer):
         """The arguments; columns as TensorFlow serialises them."""
         return {
             **super().get_config(),
-            "feature_columns": to_configs(self._columns.given),
+            "feature_columns": to_configs(self._columns.all),
             "aggregation": self.aggregation,
             "do_fusion": self.do_fusion,
         }

@@ -26,7 +26,7 @@ _ITEM_BYTES = 4
 
 @dataclass(frozen=True)
 class TableOfKeys:
-    """What the embedding variable of a column, or of several, is made with.
+    """The arguments of the embedding variable of one or several columns.
 
     Attributes:
       keys: the categorical column, or one of those that share it.
@@ -77,7 +77,7 @@ class TableOfKeys:
           collections: of the graph that it is put into; None for those of variables.
         """
         count = self.keys.partition_num
-        found = get_tables(
+        tables_and_count = get_tables(
             name,
             self.keys.ev_option.capacity,
             self.dimension,
@@ -86,7 +86,7 @@ class TableOfKeys:
             trainable=self.trainable and trainable,
             collections=collections,
         )
-        return self._variable(*found)
+        return self._variable(*tables_and_count)
 
     def _variable(self, tables: list[Any], count: int | None) -> KeyedTable:
         """The embedding variable of tables of zeros; strings are fingerprints by now."""
@@ -95,10 +95,10 @@ class TableOfKeys:
 
 
 class KeyedTableCreator(stock.SharedEmbeddingColumnCreator):
-    """What columns of `shared_embeddings` have their embedding variable from."""
+    """The creator of the embedding variable of columns of `shared_embeddings`."""
 
     def __init__(self, table: TableOfKeys, name: str, use_safe_embedding_lookup: bool) -> None:
-        """Takes what it is made with, and its name."""
+        """Takes the arguments of the table, and its name."""
         super().__init__(
             dimension=table.dimension,
             initializer=table.initializer,

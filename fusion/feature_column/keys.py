@@ -140,14 +140,14 @@ def categorical_column_with_embedding(
     """
     if partition_num is not None:
         partition_num = checked_count("partition_num", partition_num)
-    found = tf.as_dtype(dtype)
-    if found not in _DTYPES:
+    tf_dtype = tf.as_dtype(dtype)
+    if tf_dtype not in _DTYPES:
         names = ", ".join(t.name for t in _DTYPES)
-        raise ValueError(f"dtype must be one of {names}, got {found.name}")
+        raise ValueError(f"dtype must be one of {names}, got {tf_dtype.name}")
     option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(option, EmbeddingVariableOption):
         raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
-    return KeyColumn(key, found, option, partition_num)
+    return KeyColumn(key, tf_dtype, option, partition_num)
 
 
 def key_column(categorical_column: Any) -> KeyColumn | None:
@@ -164,7 +164,7 @@ def shared_keys(categorical_columns: Sequence[Any]) -> KeyColumn | None:
       ValueError: others are none, or their table would be another.
     """
     keys = [key_column(column) for column in categorical_columns]
-    first = next((found for found in keys if found is not None), None)
+    first = next((key for key in keys if key is not None), None)
     if first is None:
         return None
     for column, own in zip(categorical_columns, keys, strict=True):

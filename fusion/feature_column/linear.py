@@ -13,7 +13,7 @@ from fusion.feature_column.inputs import as_stock, as_tensors, feature_names
 from fusion.feature_column.keyed import RESOURCE, TableOfKeys
 from fusion.feature_column.keys import key_column
 from fusion.feature_column.single_ids import matrix_of_ids
-from fusion.lookup import VERSIONS, Lookup, LookupOptions, lookup, lookups_beside, stock_lookup
+from fusion.lookup import VERSIONS, Lookup, LookupOptions, joined_lookups, lookup, stock_lookup
 from fusion.runtime.tensorflow.private import feature_column_v2 as stock
 
 #: The names of variables, which are `linear_model`'s.
@@ -24,7 +24,7 @@ class LinearColumns:
     """The columns of a linear model, sorted by name, and what it computes of them.
 
     Attributes:
-      given: the columns.
+      all: the columns.
       names: of the features that they are made from.
       units: elements of a result's row.
       sparse_combiner: how the weights of a row's ids are added.
@@ -47,13 +47,13 @@ class LinearColumns:
         )
         self.sparse_combiner = self._options.combiner
         self.do_fusion = do_fusion
-        self.given = tuple(stock._normalize_feature_columns(feature_columns))
-        for column in self.given:
+        self.all = tuple(stock._normalize_feature_columns(feature_columns))
+        for column in self.all:
             if not isinstance(column, stock.DenseColumn | stock.CategoricalColumn):
                 raise ValueError(
                     f"feature_columns must be dense or categorical columns, got {column}"
                 )
-        self.names = feature_names(self.given)
+        self.names = feature_names(self.all)
 
     def options(self) -> dict[str, Any]:
         """The arguments of a layer, but for the columns."""
@@ -91,16 +91,16 @@ class LinearColumns:
         tensors = as_tensors(features, self.names)
         cache = stock.FeatureTransformationCache({n: as_stock(t) for n, t in tensors.items()})
         terms: list[Lookup | tf.Tensor] = []
-        for column in self.given:
+        for column in self.all:
             with tf.name_scope(scope_name(column.name)):
                 if isinstance(column, stock.CategoricalColumn):
                     terms.append(self._lookup(column, tensors, cache, state))
                 else:
                     terms.append(self._product(column, cache, state))
         rows = [term.ids if isinstance(term, Lookup) else term for term in terms]
-        stock._verify_static_batch_size_equality(rows, self.given)
+        stock._verify_static_batch_size_equality(rows, self.all)
         if any(isinstance(term, Lookup) for term in terms):
-            (matrix,) = lookups_beside(terms, [len(terms)])
+            (matrix,) = joined_lookups(terms, [len(terms)])
         else:
             matrix = tf.concat(terms, 1)
         # Stock's AddN would add them in an order that depends on the buffers that it may write to.
@@ -133,13 +133,13 @@ class LinearColumns:
         name = scope_name(column.name)
         matrix = matrix_of_ids(column, tensors, cache, state)
         if matrix is not None:
-            found = Lookup(table, matrix, None, self._options, name)
-            if found.is_groupable:
-                return found
+            result = Lookup(table, matrix, None, self._options, name)
+            if result.is_groupable:
+                return result
         sparse = column.get_sparse_tensors(cache, state)
         ids, weights = _as_matrix(sparse.id_tensor), _as_matrix(sparse.weight_tensor)
-        found = Lookup(table, ids, weights, self._options, name)
-        return found if found.is_groupable else lookup(table, ids, weights, self._options)
+        result = Lookup(table, ids, weights, self._options, name)
+        return result if result.is_groupable else lookup(table, ids, weights, self._options)
 
 
 def _as_matrix(sparse: tf.SparseTensor | None) -> tf.SparseTensor | None:

@@ -39,7 +39,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
         column are combined.
       do_fusion: None to look up categorical columns by stock ops, "v1" or "v2" by fused ones. All
         of them share one op: where no gradient is asked for it reads the tables in place, else it
-        is one before the gathers, one behind them and one for their gradients. The family counts
+        is one before the gathers, one after them and one for their gradients. The family counts
         for columns whose table is in partitions, which have ops of their own.
       **kwargs: of a Keras layer, e.g. `name`, `trainable`.
 
@@ -74,7 +74,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the weights; their shapes follow from the columns alone."""
         del input_shape
-        for column in self._columns.given:
+        for column in self._columns.all:
             self._state.create((column,), restored=self._is_restored)
             with keras.name_scope(scope_name(column.name)):
                 self._columns.create_weights(column, self._state)
@@ -111,7 +111,7 @@ class LinearFeatures(KeyedWeights, keras.layers.Layer):
         """The arguments; columns as TensorFlow serialises them."""
         return {
             **super().get_config(),
-            "feature_columns": to_configs(self._columns.given),
+            "feature_columns": to_configs(self._columns.all),
             **self._columns.options(),
         }
 

@@ -48,7 +48,7 @@ class LinearFeatures(tf_keras.layers.Layer):
         del input_shape
         # The scopes of DenseFeatures, on which variables' names depend.
         with tf.compat.v1.variable_scope(self.name):
-            for column in self._columns.given:
+            for column in self._columns.all:
                 with tf.compat.v1.variable_scope(scope_name(column.name)):
                     column.create_state(self._state)
                     self._columns.create_weights(column, self._state)
@@ -71,7 +71,7 @@ class LinearFeatures(tf_keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments; columns as TensorFlow serialises them."""
-        columns = [serialization.serialize_feature_column(column) for column in self._columns.given]
+        columns = [serialization.serialize_feature_column(column) for column in self._columns.all]
         return {**super().get_config(), "feature_columns": columns, **self._columns.options()}
 
     @classmethod

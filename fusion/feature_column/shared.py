@@ -37,7 +37,7 @@ class FusedSharedEmbeddingColumn(FusedColumn, stock.SharedEmbeddingColumn):
 class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn):
     """A stock compat.v1 shared column with one more field, `do_fusion`.
 
-    The table is found through a graph collection, where stock columns find it as well.
+    The table is in a graph collection, where stock columns look for it as well.
     """
 
     def _get_dense_tensor_internal(
@@ -55,8 +55,8 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
     def _table(self, weight_collections: Any, trainable: Any) -> Any:
         """The one table of the collection, which the first column to ask creates."""
         name, keys = self.shared_embedding_collection_name, key_column(self.categorical_column)
-        found = v1.get_collection(name)
-        if not found:
+        collection = v1.get_collection(name)
+        if not collection:
             if keys is None:
                 table = v1.get_variable(
                     TABLE,
@@ -67,39 +67,39 @@ class FusedSharedEmbeddingColumnV1(FusedColumn, stock_v1._SharedEmbeddingColumn)
                     collections=weight_collections,
                 )
             else:
-                made = TableOfKeys(keys, self.dimension, self.initializer, self.trainable)
-                table = _Collected(made.get(TABLE, trainable, weight_collections), keys)
+                creator = TableOfKeys(keys, self.dimension, self.initializer, self.trainable)
+                table = _Collected(creator.get(TABLE, trainable, weight_collections), keys)
             v1.add_to_collection(name, table)
-            found = [table]
-        if len(found) > 1:
+            collection = [table]
+        if len(collection) > 1:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of one "
-                f"variable, got {found}"
+                f"variable, got {collection}"
             )
         if keys is not None:
-            return self._table_of_keys(found[0], keys)
+            return self._table_of_keys(collection[0], keys)
         shape = [self.categorical_column._num_buckets, self.dimension]
-        if found[0].get_shape().as_list() != shape:
+        if collection[0].get_shape().as_list() != shape:
             raise ValueError(
                 f"shared_embedding_collection_name {name!r} must name a collection of a variable "
-                f"of shape {shape}, got {found[0]}"
+                f"of shape {shape}, got {collection[0]}"
             )
-        return found[0]
+        return collection[0]
 
-    def _table_of_keys(self, found: Any, keys: KeyColumn) -> KeyedTable:
+    def _table_of_keys(self, item: Any, keys: KeyColumn) -> KeyedTable:
         """The embedding variable that the collection has, for a column of such keys."""
-        if isinstance(found, _Collected) and found.table.dimension == self.dimension:
-            check_same_table(found.keys, keys)
-            return found.table
+        if isinstance(item, _Collected) and item.table.dimension == self.dimension:
+            check_same_table(item.keys, keys)
+            return item.table
         raise ValueError(
             f"shared_embedding_collection_name {self.shared_embedding_collection_name!r} must name "
-            f"a collection of an embedding variable of dimension {self.dimension}, got {found}"
+            f"a collection of an embedding variable of dimension {self.dimension}, got {item}"
         )
 
 
 @dataclass(frozen=True)
 class _Collected:
-    """An embedding variable in a graph collection, and the column that has made it.
+    """An embedding variable in a graph collection, and the column that made it.
 
     Columns of ordinary tables that find it there, stock ones too, see another shape than theirs.
     """
@@ -175,9 +175,9 @@ def shared_embeddings(
     if keys is None:
         return [FusedSharedEmbeddingColumn.of(column, do_fusion) for column in columns]
     check_no_checkpoint(ckpt_to_load_from)
-    made = columns[0].shared_embedding_column_creator
-    table = TableOfKeys(keys, dimension, made._initializer, trainable)
-    creator = KeyedTableCreator(table, made._name, use_safe_embedding_lookup)
+    stock_creator = columns[0].shared_embedding_column_creator
+    table = TableOfKeys(keys, dimension, stock_creator._initializer, trainable)
+    creator = KeyedTableCreator(table, stock_creator._name, use_safe_embedding_lookup)
     return [
         FusedSharedEmbeddingColumn(own, creator, *column[2:], do_fusion=do_fusion)
         for own, column in zip(categorical_columns, columns, strict=True)

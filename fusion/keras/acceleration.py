@@ -1,4 +1,4 @@
-"""`accelerate`: the Embedding layers of a model become ours, where they are."""
+"""`accelerate`: replaces the Embedding layers of a model by ours, in place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AccelerationReport:
 
     @property
     def swapped_count(self) -> int:
-        """How many were swapped."""
+        """The number of swapped layers."""
         return sum(layer.swapped for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def accelerate(model: keras.Layer) -> AccelerationReport:
         raise wrong_type("accelerate", "model", expected, model)
     check_backend("fusion.keras.accelerate")
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
-    found = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    embeddings = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
     optimizer = getattr(model, "optimizer", None)
-    reports = tuple(_swapped(layer, optimizer) for layer in found)
+    reports = tuple(_swapped(layer, optimizer) for layer in embeddings)
     if any(report.swapped for report in reports):
         for layer in layers:
             _forget_traces(layer)

@@ -19,7 +19,7 @@ from fusion.schema.attributes import COMBINERS
 from fusion.tables import EmbeddingVariableOption
 from fusion.tables.arguments import integer
 
-_Layer: Any = object  # that of a Keras comes behind
+_Layer: Any = object  # that of a Keras follows
 
 _INT64 = -(2**63), 2**63 - 1
 
@@ -267,9 +267,9 @@ class AllToAllDenseEmbedding(SlotTable):
 
     def _embeddings(self, keys: tf.Tensor, invalid_key: int | None) -> tf.Tensor:
         """[..., D]: each key is in a slot of its own."""
-        found = slots_lookup(self.table, tf.reshape(keys, [-1, 1, 1]), "sum", invalid_key)
-        found = tf.reshape(found, tf.concat([tf.shape(keys), [self.output_dim]], 0))
-        return tf.cast(found, self.compute_dtype)
+        rows = slots_lookup(self.table, tf.reshape(keys, [-1, 1, 1]), "sum", invalid_key)
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.output_dim]], 0))
+        return tf.cast(rows, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """[..., D]."""
@@ -291,8 +291,8 @@ def _uniform(keys: tf.RaggedTensor, slot_num: int) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_uniform_row_length(keys.values, slot_num, validate=False)
 
 
-def _optional(name: str, value: Any, least: int = 1, most: int | None = None) -> int | None:
-    return None if value is None else integer(name, value, least, most)
+def _optional(name: str, value: Any, lower: int = 1, upper: int | None = None) -> int | None:
+    return None if value is None else integer(name, value, lower, upper)
 
 
 def _add_sharded_table(layer: Any, mode: str) -> ShardedTable:

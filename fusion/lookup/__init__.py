@@ -7,7 +7,7 @@ from fusion.lookup.functions import (
     lookup,
 )
 from fusion.lookup.grouped import Lookup, grouped_lookup, single_lookup, trained_lookup
-from fusion.lookup.many import lookup_sparse, lookups_beside
+from fusion.lookup.many import joined_lookups, lookup_sparse
 from fusion.lookup.options import VERSIONS, LookupOptions
 from fusion.lookup.slots import (
     slots_lookup,
@@ -26,9 +26,9 @@ __all__ = [
     "fused_embedding_lookup_sparse_v2",
     "fused_safe_embedding_lookup_sparse",
     "grouped_lookup",
+    "joined_lookups",
     "lookup",
     "lookup_sparse",
-    "lookups_beside",
     "single_lookup",
     "slots_lookup",
     "slots_lookup_coo",

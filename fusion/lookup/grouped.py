@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.lookup.ids import Ids, Weights, as_sparse, rank_of, weight_values
-from fusion.lookup.keyed_columns import beside_keyed, is_here, is_keyed, keyed_inputs, read_keyed
+from fusion.lookup.keyed_columns import is_here, is_keyed, keyed_device, keyed_inputs, read_keyed
 from fusion.lookup.options import LookupOptions
 from fusion.lookup.tables import as_shards, clipped, gather_rows, has_handle
 from fusion.ops.registered import DEVICES
@@ -33,7 +33,7 @@ class Lookup:
       ids: `SparseTensor` or `RaggedTensor` of rank 2, or `Tensor` [B, L], all int32 or int64.
       weights: of the ids, as in `lookup`; None for a Tensor of ids.
       options: what is done with the ids.
-      name: its name in messages, beside the table's; can be a name scope.
+      name: its name in messages, with the table's; can be a name scope.
       ignored_id: of a Tensor of ids what stands for no id; None for none.
       sum_order: how rows are added, as the attr of GroupedEmbeddingLookup; for `grouped_lookup`.
     """
@@ -123,7 +123,7 @@ def grouped_lookups(
     if len(keyed) < sum(map(is_keyed, columns)):
         return trained_lookups(columns, output_columns)  # they are on several devices
     parts = [_part(column) for column in columns]
-    given = {
+    inputs = {
         "tables": _tables(columns),
         **_inputs(parts),
         **_lists(parts, COLUMN_ATTRS),
@@ -131,16 +131,16 @@ def grouped_lookups(
         "column_names": _names(columns),
     }
     if keyed:
-        with beside_keyed(columns, keyed):
-            inputs = keyed_inputs(len(columns), keyed)
-            result = ops.grouped_keyed_embedding_lookup(**given, **inputs)
+        with keyed_device(columns, keyed):
+            keyed_columns = keyed_inputs(len(columns), keyed)
+            result = ops.grouped_keyed_embedding_lookup(**inputs, **keyed_columns)
     else:
-        result = ops.grouped_embedding_lookup(**given)
+        result = ops.grouped_embedding_lookup(**inputs)
     return _shaped(result, output_columns, columns, parts)
 
 
 def single_lookup(column: Lookup) -> tf.Tensor:
-    """Looks up a column as `grouped_lookup` does, by an op that `fusion.enable` puts beside others.
+    """Looks up a column as `grouped_lookup` does, by an op that `fusion.enable` groups with others.
 
     Returns:
       [B, D].
@@ -156,7 +156,7 @@ def single_lookup(column: Lookup) -> tf.Tensor:
 
 
 def trained_lookup(columns: Sequence[Lookup | tf.Tensor]) -> tf.Tensor:
-    """Looks up all columns with an op before and one behind the gathers of their distinct ids.
+    """Looks up all columns with an op before and one after the gathers of their distinct ids.
 
     The numbers are those of `lookup`. Tables are gathered from where they are; gradients have
     distinct ids, and one op computes those of all columns.
@@ -180,12 +180,12 @@ def trained_lookups(
     """As `trained_lookup`, in several matrices, see `grouped_lookups`."""
     parts = [_part(column) for column in columns]
     lookups = [column for column in columns if isinstance(column, Lookup)]
-    entries, found = _entries(
+    entries, gathered = _entries(
         lookups, [part for part, c in zip(parts, columns, strict=True) if isinstance(c, Lookup)]
     )
-    found |= _gathered_together(lookups, entries)
-    gathered = iter([_rows(column, k, entries, found) for k, column in enumerate(lookups)])
-    rows = [next(gathered) if isinstance(column, Lookup) else column for column in columns]
+    gathered |= _gathered_together(lookups, entries)
+    lookup_rows = iter([_rows(column, k, entries, gathered) for k, column in enumerate(lookups)])
+    rows = [next(lookup_rows) if isinstance(column, Lookup) else column for column in columns]
     attrs = {name: attr for name, attr in POST_ATTRS.items() if name != "copied"}
     result = ops.grouped_embedding_post_look_up(
         emb_rows=rows,
@@ -200,8 +200,8 @@ def trained_lookups(
 
 
 def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, dict[int, tf.Tensor]]:
-    """The outputs of the op before the gathers, and the rows that it has gathered, by column."""
-    given = {
+    """The outputs of the op before the gathers, and the rows that it gathers, by column."""
+    inputs = {
         **_inputs(parts),
         "Tkeys": [part.ids.dtype for part in parts],
         **_lists(parts, PRE_ATTRS),
@@ -209,21 +209,21 @@ def _entries(columns: Sequence[Lookup], parts: Sequence[_Part]) -> tuple[Any, di
     }
     keyed = read_keyed(columns)
     if not keyed:
-        return ops.grouped_embedding_pre_look_up(**given), {}
-    with beside_keyed(columns, keyed):
+        return ops.grouped_embedding_pre_look_up(**inputs), {}
+    with keyed_device(columns, keyed):
         entries = ops.grouped_keyed_embedding_pre_look_up(
-            **given, **keyed_inputs(len(columns), keyed), dims=[part.column.dim for part in parts]
+            **inputs, **keyed_inputs(len(columns), keyed), dims=[part.column.dim for part in parts]
         )
-    found = dict(zip(keyed, entries.embeddings, strict=True))
-    for number, rows in found.items():
+    embeddings = dict(zip(keyed, entries.embeddings, strict=True))
+    for number, rows in embeddings.items():
         rows.set_shape([None, parts[number].column.dim])
-    return entries, found
+    return entries, embeddings
 
 
 def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.Tensor]:
     """The rows of distinct ids of columns that one op on a device gathers, by number."""
     tables = {k: column.shards[0] for k, column in enumerate(columns) if column.is_gathered_well}
-    found = dict[int, tf.Tensor]()
+    result = dict[int, tf.Tensor]()
     for numbers in _by_device(tables):
         if len(numbers) < 2:
             continue
@@ -240,29 +240,29 @@ def _gathered_together(columns: Sequence[Lookup], entries: Any) -> dict[int, tf.
             )
         for number, rows, table in zip(numbers, gathered, own, strict=True):
             rows.set_shape([None, table.shape[1]])
-            found[number] = rows
-    return found
+            result[number] = rows
+    return result
 
 
 def _by_device(variables: Mapping[int, Any]) -> list[list[int]]:
-    """The keys of variables that an op can have together: it is where they are."""
-    found: dict[str, list[int]] = {}
+    """The keys of variables, grouped by device: an op can read those of one."""
+    groups: dict[str, list[int]] = {}
     for key, variable in variables.items():
-        found.setdefault(variable.device, []).append(key)
-    return [*found.values()]
+        groups.setdefault(variable.device, []).append(key)
+    return [*groups.values()]
 
 
-def _rows(column: Lookup, number: int, entries: Any, found: Mapping[int, tf.Tensor]) -> tf.Tensor:
-    """The rows of distinct ids, gathered beside the table.
+def _rows(column: Lookup, number: int, entries: Any, rows: Mapping[int, tf.Tensor]) -> tf.Tensor:
+    """The rows of distinct ids, gathered where the table is.
 
     Args:
       column: the lookup.
       number: its index among the lookups.
       entries: the outputs of the op before the gathers.
-      found: the rows that have been gathered.
+      rows: those gathered already.
     """
-    if number in found:
-        return clipped(found[number], column.options.max_norm)
+    if number in rows:
+        return clipped(rows[number], column.options.max_norm)
     (table,), keys = column.shards, entries.unique_keys[number]
 
     def counts() -> tf.Tensor:
@@ -287,7 +287,7 @@ def _inputs(parts: Sequence[_Part]) -> dict[str, list[Any]]:
 
 
 def _lists(parts: Sequence[_Part], attrs: Mapping[str, Attr]) -> dict[str, list[Any]]:
-    """The attrs of an op for these columns, of those by the name of their list."""
+    """The values of attrs for these columns, by the name of their list."""
     return {
         key: [getattr(part.column, attr.name, attr.default) for part in parts]
         for key, attr in attrs.items()
@@ -302,7 +302,7 @@ def _outputs(output_columns: Sequence[int]) -> dict[str, Any]:
 
 
 def _names(columns: Sequence[Lookup | tf.Tensor]) -> list[str]:
-    """What messages call the columns."""
+    """The names of columns in messages."""
     return [_name(column) if isinstance(column, Lookup) else "" for column in columns]
 
 
@@ -321,9 +321,9 @@ def _shaped(
 ) -> list[tf.Tensor]:
     """The results of an op with their shapes, as far as these are known."""
     batch = next((n for n in map(_static_rows, columns) if n is not None), None)
-    results, left = (result if isinstance(result, list) else [result]), iter(parts)
+    results, remaining = (result if isinstance(result, list) else [result]), iter(parts)
     for matrix, count in zip(results, output_columns, strict=True):
-        dims = [part.column.dim for part in islice(left, count)]
+        dims = [part.column.dim for part in islice(remaining, count)]
         matrix.set_shape([batch, None if -1 in dims else sum(dims)])
     return results
 

@@ -1,4 +1,4 @@
-"""The columns of lookups that share ops whose tables are embedding variables."""
+"""Columns of embedding variables among lookups that share ops."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def is_keyed(column: Any) -> bool:
 
 
 def read_keyed(columns: Sequence[Any]) -> dict[int, KeyedInputs]:
-    """What an op needs of the columns of embedding variables that it can look up, by number.
+    """The inputs for the columns of embedding variables that an op can look up, by number.
 
-    They are on one device, beside the op; others have gathers of their own.
+    They are on one device, that of the op; others have gathers of their own.
 
     Raises:
       TypeError: ids of another dtype than the keys.
     """
-    found: dict[str, dict[int, EmbeddingVariable]] = {}
+    by_device: dict[str, dict[int, EmbeddingVariable]] = {}
     for number, column in enumerate(columns):
         if is_keyed(column) and column.reads_table_well:
             (table,) = column.shards
             table.as_ids(column.ids if isinstance(column.ids, tf.Tensor) else column.ids.values)
-            found.setdefault(table.device, {})[number] = table
-    tables: dict[int, EmbeddingVariable] = max(found.values(), key=len, default={})
+            by_device.setdefault(table.device, {})[number] = table
+    tables: dict[int, EmbeddingVariable] = max(by_device.values(), key=len, default={})
     return {number: table.read() for number, table in tables.items()}
 
 
-def beside_keyed(
+def keyed_device(
     columns: Sequence[Any], keyed: Mapping[int, KeyedInputs]
 ) -> AbstractContextManager[Any]:
-    """A context of an op that looks up the keyed ones of these columns, where their tables are."""
+    """A context of an op that looks up keyed columns: the device of their tables."""
     (table,) = columns[next(iter(keyed))].shards
     return table.beside()
 

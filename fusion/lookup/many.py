@@ -29,7 +29,7 @@ def lookup_sparse(
     """Looks up and combines embeddings of many tables, with ops that all of them share.
 
     The numbers are those of a `fused_embedding_lookup_sparse_v2` of each. Tables of one dtype share
-    an op before the gathers of distinct ids, one behind them, and one for the gradients, if they
+    an op before the gathers of distinct ids, one after them, and one for the gradients, if they
     are not in shards and their ids are matrices with one number of rows; others have their own.
 
     Args:
@@ -89,26 +89,26 @@ def _look_up(columns: Sequence[tuple[Any, Any, Any, LookupOptions]]) -> list[tf.
 def _with_rows_here(
     columns: Sequence[tuple[Any, Any, Any, LookupOptions]],
 ) -> list[tuple[Any, Any, Any, LookupOptions]]:
-    """The same columns, of the rows of sharded tables in place of these."""
-    found = list(columns)
+    """The same columns, with fetched rows in place of sharded tables."""
+    result = list(columns)
     sharded = [k for k, (table, *_) in enumerate(columns) if isinstance(table, Sharded)]
     if not sharded:
-        return found
+        return result
     for number in sharded:
         check_ids(columns[number][1], columns[number][3], f"sp_ids[{number}]")
-    given = [columns[number][:2] for number in sharded]
-    come = rows_here(*map(list, zip(*given, strict=True)))
+    pairs = [columns[number][:2] for number in sharded]
+    come = rows_here(*map(list, zip(*pairs, strict=True)))
     for number, (rows, ids) in zip(sharded, come, strict=True):
-        found[number] = (rows, ids, *columns[number][2:])
-    return found
+        result[number] = (rows, ids, *columns[number][2:])
+    return result
 
 
 def lookups_apart(columns: list[Lookup]) -> list[tf.Tensor]:
-    """The result of each column, see `lookups_beside`."""
-    return lookups_beside(columns, [1] * len(columns))
+    """The result of each column, see `joined_lookups`."""
+    return joined_lookups(columns, [1] * len(columns))
 
 
-def lookups_beside(
+def joined_lookups(
     columns: Sequence[Lookup | tf.Tensor], output_columns: Sequence[int]
 ) -> list[tf.Tensor]:
     """Columns side by side: where nothing trains tables, by an op that reads these whole.
@@ -153,8 +153,8 @@ def rows_here(tables: Sequence[Sharded], ids: Sequence[_Ids]) -> list[tuple[tf.T
       tables: whose rows come in one exchange.
       ids: of each, checked.
     """
-    given = zip(tables, ids, strict=True)
-    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in given])
+    pairs = zip(tables, ids, strict=True)
+    fetched = fetch(tables, [table.as_ids(_values(some)) for table, some in pairs])
     return [(got.rows, _with(some, got.places)) for some, got in zip(ids, fetched, strict=True)]
 
 

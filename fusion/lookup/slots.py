@@ -23,7 +23,7 @@ MODES = ("distributed", "localized")
 
 
 class Csr(NamedTuple):
-    """Keys of rows, one row behind the other.
+    """Keys of rows, in row order.
 
     Attributes:
       row_offsets: where each row starts, and the last one ends, int64 [rows + 1].
@@ -105,9 +105,9 @@ def slots_lookup_coo(
     """
     with tf.name_scope(name or "slots_lookup"):
         rows = tf.cast(batch_size, tf.int64) * slot_num
-        most = tf.cast(tf.size(values), tf.int64)
+        width = tf.cast(tf.size(values), tf.int64)
         indices = tf.transpose(tf.cast(row_indices, tf.int64))
-        sparse = tf.SparseTensor(indices, values, tf.stack([rows, most]))
+        sparse = tf.SparseTensor(indices, values, tf.stack([rows, width]))
         return _combine(table, sparse, slot_num, combiner, None)
 
 
@@ -169,7 +169,7 @@ def slots_to_csr(
     rows = tf.cast(row_indices[0], tf.int64)
     order = tf.argsort(rows, stable=True)
     rows, values = tf.gather(rows, order), tf.gather(values, order)
-    batch, found = tf.cast(batch_size, tf.int64), []
+    batch, result = tf.cast(batch_size, tf.int64), []
     for replica in range(replica_count):
         if mode == "distributed":
             own, slots = values % replica_count == replica, slot_num
@@ -182,8 +182,8 @@ def slots_to_csr(
         ends = tf.range(batch * slots + 1)
         offsets = tf.searchsorted(own_rows, ends, out_type=tf.int64)
         own_values = tf.boolean_mask(values, own)
-        found.append(Csr(offsets, own_values, tf.size(own_values, tf.int64)))
-    return found
+        result.append(Csr(offsets, own_values, tf.size(own_values, tf.int64)))
+    return result
 
 
 def _combine(
@@ -203,8 +203,8 @@ def _combine(
 
 
 def _ragged(rows: Any, ignored_id: int | None) -> Any:
-    """Rows of keys without those that are none, which a Tensor has."""
+    """Rows of keys without the ignored id, which only a Tensor has."""
     if not isinstance(rows, tf.Tensor):
         return rows
-    kept = tf.ones_like(rows, tf.bool) if ignored_id is None else rows != ignored_id
-    return tf.ragged.boolean_mask(rows, kept)
+    is_key = tf.ones_like(rows, tf.bool) if ignored_id is None else rows != ignored_id
+    return tf.ragged.boolean_mask(rows, is_key)

@@ -29,11 +29,11 @@ def stock_lookup(
       A tensor [d0, ..., dn-1, D].
     """
     if is_safe:
-        kept = ids.values >= 0
+        mask = ids.values >= 0
         if weights is not None and combiner != "sum":
-            kept = tf.logical_and(kept, weights.values > 0)
-        ids = tf.sparse.retain(ids, kept)
-        weights = None if weights is None else tf.sparse.retain(weights, kept)
+            mask = tf.logical_and(mask, weights.values > 0)
+        ids = tf.sparse.retain(ids, mask)
+        weights = None if weights is None else tf.sparse.retain(weights, mask)
     keys, numbers, counts = tf.unique_with_counts(ids.values)
     rows = table.embedding_lookup(keys, counts)
     if not is_safe:

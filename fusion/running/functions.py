@@ -165,18 +165,18 @@ class _Rebuild:
         _adopt_captures(graph, original.graph)
         attributes = _attributes(definition)
         if isinstance(original, WrappedFunction):
-            made = WrappedFunction(
+            result = WrappedFunction(
                 graph, original._variable_holder, attributes, original._signature
             )
         else:
             function_type = original.inference_fn.function_type
-            made = ConcreteFunction.from_func_graph(graph, function_type, attributes)
-        made._function_type = original._function_type
-        made._arg_keywords = original._arg_keywords
-        made._num_positional_args = original._num_positional_args
-        made._captured_inputs = list(original._captured_inputs)
+            result = ConcreteFunction.from_func_graph(graph, function_type, attributes)
+        result._function_type = original._function_type
+        result._arg_keywords = original._arg_keywords
+        result._num_positional_args = original._num_positional_args
+        result._captured_inputs = list(original._captured_inputs)
         # Loaded functions pick, of distributed variables, the replica's.
-        return _WrapperFunction(made) if isinstance(original, _WrapperFunction) else made
+        return _WrapperFunction(result) if isinstance(original, _WrapperFunction) else result
 
     def _callee(self, name: str) -> ConcreteFunction:
         if name not in self._done:

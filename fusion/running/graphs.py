@@ -66,9 +66,9 @@ def fuse_graph(
         )
         result = rewrite.apply(graph_def)
     if chosen is Target.STOCK:
-        left = remaining_fused_ops(result.graph_def, result.report, release)
-        if left is not None:
-            raise ValueError(f"fuse_graph: target 'stock': {left}")
+        message = remaining_fused_ops(result.graph_def, result.report, release)
+        if message is not None:
+            raise ValueError(f"fuse_graph: target 'stock': {message}")
     return replace(result, report=_with_networks(result.report, graph_def, rewrite))
 
 

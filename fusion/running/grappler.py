@@ -252,9 +252,9 @@ def _optimize(item: plugin.Item) -> bytes | None:
 
 
 def _log(report: FusionReport) -> None:
-    """Logs what became of a graph with lookups."""
-    left = [one for one in report.columns if not one.fused and not one.fused_before]
-    for column in left:
+    """Logs the columns that stay, and the counts."""
+    rest = [one for one in report.columns if not one.fused and not one.fused_before]
+    for column in rest:
         where = printable(column.name), printable(column.reason), printable(column.node)
         _logger.info("left alone: %s: %s, at %s", *where)
     if report.fused_count:
@@ -325,7 +325,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _last_report(report: FusionReport, last: FusionReport | None) -> FusionReport:
-    """Returns the report to show, which is on both if this one is on what the last one left."""
+    """Returns the report to show: on both, if this one is on the result of the last one."""
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
@@ -335,7 +335,7 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
         # A part of a concat, and what goes to several, is named after one.
         if column.fused_before and column.anchor.rpartition("/")[0] not in known
     }
-    looks_again = not report.fused_count and _left(report) <= _left(last) and fused_before <= known
+    looks_again = not report.fused_count and _rest(report) <= _rest(last) and fused_before <= known
     if not looks_again:
         return report
     if not report.updates:
@@ -344,8 +344,8 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     return replace(last, updates=report.updates, nodes_after=report.nodes_after)
 
 
-def _left(report: FusionReport) -> set[tuple[str, str | None]]:
-    """The columns that stay as they are, and why."""
+def _rest(report: FusionReport) -> set[tuple[str, str | None]]:
+    """The columns that are not fused, and why."""
     return {
         (column.anchor, column.reason)
         for column in report.columns

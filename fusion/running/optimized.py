@@ -49,7 +49,7 @@ def explain_optimized_graph(
         graph_def: the graph.
         outputs: what is fetched, see `fuse_graph`. By default all final nodes that do something, as
             steps of training, at once; and of the columns that these do not have what all others
-            do, which may be results, or ends that gradients leave behind.
+            do, which may be results, or ends that gradients leave.
 
     Raises:
         ValueError: TensorFlow cannot run the graph here; no such output.
@@ -111,13 +111,13 @@ _Numbered = tuple[int, ColumnReport]
 
 @dataclass(frozen=True)
 class _Run:
-    """What is prepared to run.
+    """A graph that is prepared to run.
 
     Attributes:
         graph_def: a graph, or a function as one.
         options: what is fed and fetched.
         config: of the session.
-        variables: those behind arguments, by argument.
+        variables: those that arguments stand for, by argument.
         awaited: fetched nodes whose values are not read.
         function: the name of a function that runs on its own.
     """
@@ -130,7 +130,7 @@ class _Run:
     function: str = ""
 
     def columns(self) -> Iterator[_Numbered]:
-        """Yields what is said of the columns, several times of each: TensorFlow looks again."""
+        """Yields the reports of columns, several of each: TensorFlow optimizes repeatedly."""
         reports: list[FusionReport] = []
 
         def observe(seen: graph_pb2.GraphDef, report: FusionReport) -> None:
@@ -213,7 +213,7 @@ def _cannot_run(error: Exception) -> ValueError:
 def _explained(
     graph_def: graph_pb2.GraphDef, runs: list[_Run], others: Iterable[ColumnReport]
 ) -> FusionReport:
-    """Returns what becomes of each column of runs, and of the functions that stay functions.
+    """Returns the report on the columns of runs, and of functions that stay functions.
 
     Of a column that is seen several times that is the form in which it is fused in the end, or else
     what was said of it first.
@@ -230,9 +230,9 @@ def _explained(
     traces = [numbered for run in runs for numbered in run.columns()]
     traces += _numbered(filter(is_compiled, others))
     columns: dict[tuple[str, str, str, int], ColumnReport] = {}
-    made = {(column.function, column.op) for _, column in traces if column.fused}
+    fused = {(column.function, column.op) for _, column in traces if column.fused}
     for number, column in traces:
-        if not column.fused and column.fused_before and (column.function, column.anchor) in made:
+        if not column.fused and column.fused_before and (column.function, column.anchor) in fused:
             continue  # its fused ops are the pass's own
         key = (column.function, column.anchor, column.name, number)
         if key not in columns or (column.fused and not columns[key].fused):

@@ -1,4 +1,4 @@
-"""What fusion has done in a process, for people, for JSON and for Prometheus."""
+"""Statistics of fusion in a process, for people, for JSON and for Prometheus."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PROCESS_METRICS = (
 
 @dataclass(frozen=True)
 class OpStats:
-    """What the calls of a fused op add up to, in whatever model it is.
+    """Totals of the calls of a fused op, over all models.
 
     Attributes:
         op: its type.
@@ -69,16 +69,16 @@ def op_stats() -> tuple[OpStats, ...]:
     counters = defaultdict[str, list[tuple[int, ...]]](list)
     for op, table in (*op_kernels.op_tables(), *chosen.op_tables().items()):
         counters[op].append(_counters(table))
-    found = []
+    stats = []
     for op, of_tables in sorted(counters.items()):
         calls, rows, helpers, nanoseconds = map(sum, zip(*of_tables, strict=True))
         if calls:
-            found.append(OpStats(op, calls, rows, calls + helpers, nanoseconds / 1e6))
-    return tuple(found)
+            stats.append(OpStats(op, calls, rows, calls + helpers, nanoseconds / 1e6))
+    return tuple(stats)
 
 
 def _counters(table: int) -> tuple[int, ...]:
-    """Those of the `OpTable` at an address, one read after the other while calls go on."""
+    """Counters of the `OpTable` at an address; calls may go on between two reads."""
     address = (ctypes.c_int64 * OpTable.SIZE).from_address(table)[OpTable.counters]
     words = (ctypes.c_int64 * Counters.SIZE).from_address(address)
     fields = Counters.calls, Counters.rows, Counters.helpers, Counters.nanoseconds

@@ -1,4 +1,4 @@
-"""What is wrong, out of TensorFlow's messages.
+"""The root cause, extracted from TensorFlow's messages.
 
 Before it these say what ran into it ("Graph execution error:"), and where a program made the node,
 in several forms ("Detected at node ... (most recent call last):", lines with files, "Node: ..."),
@@ -22,8 +22,8 @@ _BEFORE = re.compile(
     | ^<stack\ traces\ unavailable>$ | ^Node:\ '.*'$ | ^\d+\ root\ error\(s\)\ found\.$""",
     re.VERBOSE,
 )
-#: The first line of what comes behind it.
-_BEHIND = re.compile(
+#: The first line of what follows it.
+_AFTER = re.compile(
     r"""^Original\ stack\ trace\ for\b | ^Errors\ may\ have\ originated\ from\ an\ input\ operation
     | ^Function\ call\ stack:$ | ^Arguments\ received\ by\b | ^\s*\(1\)\ [A-Z_]+:
     | ^\d+\ (successful|derived)\ op""",
@@ -55,7 +55,7 @@ def root_cause(message: str) -> str:
 
 def _cause(lines: Sequence[str]) -> Sequence[str]:
     """Returns the lines between the stack traces; all of them if nothing else is there."""
-    end = next((index for index, line in enumerate(lines) if _BEHIND.search(line)), len(lines))
+    end = next((index for index, line in enumerate(lines) if _AFTER.search(line)), len(lines))
     start = 0
     for index, line in enumerate(lines[:end]):
         if _BEFORE.search(line):

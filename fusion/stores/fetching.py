@@ -1,4 +1,4 @@
-"""Rows that the cache does not have: from the tiers, one request a tier, each key once."""
+"""Fetches rows that the cache lacks from the tiers: one request a tier, each key once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fusion.stores.counters import TierCounters, TierMeter
 from fusion.stores.hot_rows import HotRows
-from fusion.stores.tier import Found, Keys, Rows, TableDescription, Tier, TierError
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription, Tier, TierError
 
 _logger = logging.getLogger("fusion")
 
@@ -28,11 +28,11 @@ Request = tuple[str, Keys, Rows]
 class ManyTables(Protocol):
     """A tier that fetches rows of several tables in one request."""
 
-    def fetch_many(self, requests: Sequence[Request]) -> list[Found]:
+    def fetch_many(self, requests: Sequence[Request]) -> list[HitMask]:
         """As `Tier.fetch` for each request."""
 
 
-def fetch_many(tier: Tier, requests: Sequence[Request]) -> list[Found]:
+def fetch_many(tier: Tier, requests: Sequence[Request]) -> list[HitMask]:
     """Fetches rows of several tables from a tier: in one request, if it can."""
     if isinstance(tier, ManyTables):
         return tier.fetch_many(requests)
@@ -64,7 +64,7 @@ class _Flight:
     Attributes:
       keys: [n], ascending.
       landed: is set when there are rows, or an error.
-      rows, found: of the keys.
+      rows, has_row: of the keys.
       stale: the keys whose rows may have changed since they were read.
       error: why there are none.
     """
@@ -72,7 +72,7 @@ class _Flight:
     def __init__(self, keys: Keys, dimension: int, landed: threading.Event) -> None:
         self.keys, self.landed = keys, landed
         self.rows = np.empty((len(keys), dimension), np.float32)
-        self.found = np.zeros(len(keys), np.bool_)
+        self.has_row = np.zeros(len(keys), np.bool_)
         self.stale = np.zeros(len(keys), np.bool_)
         self.error: Exception | None = None
 
@@ -84,18 +84,18 @@ class _Flight:
         return np.where(self.keys[places] == keys, places, -1)
 
     def wanted(self) -> _Rest:
-        """The keys that were not found so far."""
-        if not self.found.any():
+        """The keys without a row so far."""
+        if not self.has_row.any():
             return _Rest(None, self.keys, self.rows)
-        at = np.flatnonzero(~self.found)
+        at = np.flatnonzero(~self.has_row)
         return _Rest(at, self.keys[at], np.empty((len(at), self.rows.shape[1]), np.float32))
 
-    def take(self, rest: _Rest, has: Found) -> None:
+    def take(self, rest: _Rest, hits: HitMask) -> None:
         """Takes the rows that a tier has."""
         if rest.at is None:
-            self.found = has
+            self.has_row = hits
         else:
-            self.rows[rest.at[has]], self.found[rest.at[has]] = rest.rows[has], True
+            self.rows[rest.at[hits]], self.has_row[rest.at[hits]] = rest.rows[hits], True
 
 
 #: A flight of another lookup, which of the wanted keys are in it, and where.
@@ -109,7 +109,7 @@ class Fetcher:
       tables: the tables, by their numbers.
       tiers: the upper ones first.
       caches: the hot rows of each table.
-      promote: the names of tiers that take copies of rows which were found in lower ones.
+      promote: the names of tiers that take copies of rows of lower ones.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Fetcher:
     def _begin(
         self, wanted: Mapping[int, Keys]
     ) -> tuple[dict[int, _Flight], dict[int, list[_Shared]]]:
-        """What is to be fetched here, and what others fetch already."""
+        """The keys to fetch here, and those that others fetch already."""
         own, shared, landed = {}, {}, threading.Event()
         with self._lock:
             for number, keys in wanted.items():
@@ -182,8 +182,8 @@ class Fetcher:
                         at = np.flatnonzero(is_there)
                         shared[number].append((flight, at, places[at]))
                         rest &= ~is_there
-                left = keys[rest] if shared[number] else keys
-                own[number] = _Flight(left, self._tables[number].dimension, landed)
+                own_keys = keys[rest] if shared[number] else keys
+                own[number] = _Flight(own_keys, self._tables[number].dimension, landed)
                 self._flights[number].append(own[number])
         return own, shared
 
@@ -194,41 +194,41 @@ class Fetcher:
                 flight.landed.set()  # all have the same one
 
     def _bring(self, own: Mapping[int, _Flight]) -> None:
-        """Fills flights, and the cache; what was found before a tier fails stays in the cache."""
+        """Fills flights, and the cache; rows fetched before a tier fails stay in the cache."""
         cached = {}
         for number, flight in own.items():
             # Others may have brought rows since they were missed.
             cached[number] = self._caches[number].read(flight.keys, flight.rows)
-            flight.found = cached[number].copy()
+            flight.has_row = cached[number].copy()
         try:
             for level, tier in enumerate(self._tiers):
-                if all(flight.found.all() for flight in own.values()):
+                if all(flight.has_row.all() for flight in own.values()):
                     break
                 self._ask(level, tier, own)
         finally:
             self._keep(own, cached)
         for number, flight in own.items():
-            unknown = len(flight.keys) - int(np.count_nonzero(flight.found))
+            unknown = len(flight.keys) - int(np.count_nonzero(flight.has_row))
             if unknown:
-                flight.rows[~flight.found] = self._tables[number].default
+                flight.rows[~flight.has_row] = self._tables[number].default
                 with self._lock:
                     self._caches[number].add_unknown(unknown)
 
     def _ask(self, level: int, tier: Tier, own: Mapping[int, _Flight]) -> None:
-        """Asks a tier for all rows that were not found so far."""
+        """Asks a tier for all rows that are missing so far."""
         wanted = {number: flight.wanted() for number, flight in own.items()}
         wanted = {number: rest for number, rest in wanted.items() if len(rest.keys)}
         names = [self._tables[number].name for number in wanted]
         requests = [(n, *rest.request) for n, rest in zip(names, wanted.values(), strict=True)]
         begun = time.monotonic_ns()
         try:
-            found = fetch_many(tier, requests)
+            masks = fetch_many(tier, requests)
         except TierError:
             for number in wanted:
                 self._meters[level][number].add_error()
             raise
         passed = time.monotonic_ns() - begun
-        for (number, rest), has in zip(wanted.items(), found, strict=True):
+        for (number, rest), has in zip(wanted.items(), masks, strict=True):
             hits, row_bytes = int(np.count_nonzero(has)), rest.rows.itemsize * rest.rows.shape[1]
             meter = self._meters[level][number]
             meter.add(hits, len(has) - hits, hits * row_bytes, passed)
@@ -238,7 +238,7 @@ class Fetcher:
                 self._put_above(level, number, own[number], at)
 
     def _put_above(self, level: int, number: int, flight: _Flight, at: NDArray[np.int64]) -> None:
-        """Lets upper tiers have rows, those that take them; that this fails is no failure."""
+        """Copies rows to the upper tiers that take them; a failure is ignored."""
         name = self._tables[number].name
         for upper in self._copy_levels:
             if upper >= level:
@@ -252,11 +252,11 @@ class Fetcher:
                 self._meters[upper][number].add_error()
                 self.log(error)
 
-    def _keep(self, own: Mapping[int, _Flight], cached: Mapping[int, Found]) -> None:
-        """Lets the cache have the rows that were found, and are still those of their keys."""
+    def _keep(self, own: Mapping[int, _Flight], cached: Mapping[int, HitMask]) -> None:
+        """Inserts fetched rows into the cache, if they are still those of their keys."""
         with self._lock:
             for number, flight in own.items():
-                is_new = flight.found & ~flight.stale & ~cached[number]
+                is_new = flight.has_row & ~flight.stale & ~cached[number]
                 if is_new.any():
                     self._caches[number].insert(flight.keys, flight.rows, is_new)
 
@@ -264,7 +264,7 @@ class Fetcher:
         """Writes rows of distinct keys to all writable tiers, and replaces those in the cache.
 
         Raises:
-          ValueError: no tier is writable beside those of copies, or a tier that is not, and that is
+          ValueError: no tier is writable except those of copies, or a tier that is not, and that is
             asked before, has a key.
           TierError: a tier fails.
         """
@@ -274,9 +274,9 @@ class Fetcher:
                 continue
             if tier.is_writable:
                 break
-            found = tier.fetch(table.name, keys, np.empty_like(rows))
-            if found.any():
-                key = keys[found][0]
+            has_row = tier.fetch(table.name, keys, np.empty_like(rows))
+            if has_row.any():
+                key = keys[has_row][0]
                 raise ValueError(
                     f"{tier.name}, table {table.name}: has key {key}, and is read only"
                 )
@@ -357,22 +357,22 @@ class Fetcher:
             with self._writing:  # `update` does not come between
                 block = some[cache.has(some)]
                 try:
-                    flight = self._asked(number, block)
+                    flight = self._from_tiers(number, block)
                 except BaseException:
                     self._forget(number, known[start:])
                     raise
                 with self._lock:
                     self._mark_stale(number, some)  # who read the cache meanwhile has older rows
-                    cache.replace(block[flight.found], flight.rows[flight.found])
-                    cache.remove(block[~flight.found])
+                    cache.replace(block[flight.has_row], flight.rows[flight.has_row])
+                    cache.remove(block[~flight.has_row])
             count += len(block)
         return count
 
-    def _asked(self, number: int, keys: Keys) -> _Flight:
-        """What the tiers have, the cache aside."""
+    def _from_tiers(self, number: int, keys: Keys) -> _Flight:
+        """The rows of keys in the tiers, without the cache."""
         flight = _Flight(keys, self._tables[number].dimension, threading.Event())
         for level, tier in enumerate(self._tiers):
-            if flight.found.all():
+            if flight.has_row.all():
                 break
             self._ask(level, tier, {number: flight})
         return flight
@@ -387,7 +387,7 @@ class Fetcher:
                 flight.stale[places[places >= 0]] = True
 
     def counters(self, number: int, level: int) -> TierCounters:
-        """What a tier was asked for of a table."""
+        """The requests to a tier for a table."""
         return self._meters[level][number].counters()
 
     def log(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The index of a table in files: a file beside its keys, which says in which row each of them is.
+"""The index of a table in files: a file next to its keys, with the row of each.
 
 It is made when it is missing or of other keys, in bounded memory: keys are counted by segment, then
 written to the segments that they belong to, and each segment becomes a hash table
@@ -115,7 +115,7 @@ class HashIndex:
     """An index in memory, mapped from its file."""
 
     def __init__(self, file: OpenFile, words: Words, keys: KeyFile) -> None:
-        """Makes it of its file, what that has, and the keys that it is of."""
+        """Takes the index file, its content, and the file of its keys."""
         self._file, self._words = file, words
         self._keys, self._table_keys = keys, keys.mapped()
         offset = slots_offset(int(words[FileHead.segment_bits]))
@@ -139,7 +139,7 @@ class HashIndex:
         # What is mapped beyond the end of a file kills the process that reads it.
         self._keys.check_size()
         self._file.check_size(self._words.nbytes)
-        found = np.empty(len(keys), np.bool_)
+        has_row = np.empty(len(keys), np.bool_)
         args = np.zeros(FileLookup.SIZE, np.int64)
         args[FileLookup.index] = self._words.ctypes.data
         args[FileLookup.slots] = self._slots
@@ -149,11 +149,11 @@ class HashIndex:
         args[FileLookup.table] = table
         args[FileLookup.row_bytes] = 4 * out.shape[1]
         args[FileLookup.out] = out.ctypes.data
-        args[FileLookup.found] = found.ctypes.data
+        args[FileLookup.found] = has_row.ctypes.data
         self._look_up(args.ctypes.data)
         if args[FileLookup.is_damaged]:
             raise ValueError(f"{self._file.name}: is damaged, remove it")
-        return found
+        return has_row
 
 
 def open_index(folder: Path, keys: KeyFile) -> HashIndex:
@@ -299,10 +299,10 @@ def _write_slots(keys: KeyFile, file: OpenFile, offset: int, starts: Words) -> N
     for segment, count in enumerate(written):
         start = offset + _SLOT_BYTES * int(starts[segment])
         content = file.read(start, _SLOT_BYTES * int(count))
-        given = np.frombuffer(content, np.int64).reshape(-1, FileSlot.SIZE)
-        slots, repeated = _fill(given, int(starts[segment + 1] - starts[segment]))
+        unordered = np.frombuffer(content, np.int64).reshape(-1, FileSlot.SIZE)
+        slots, repeated = _fill(unordered, int(starts[segment + 1] - starts[segment]))
         if repeated >= 0:
-            key, row = given[repeated]
+            key, row = unordered[repeated]
             raise ValueError(f"{keys.path}: has the key {key} twice, again in row {row - 1}")
         file.write(start, slots)
 
@@ -335,11 +335,11 @@ def _spread(bits: int, keys: Words, first_row: int) -> tuple[Words, Words]:
     return slots, ends
 
 
-def _fill(given: Words, slot_count: int) -> tuple[Words, int]:
-    """The hash table [slot_count, 2] of slots [n, 2], and which of these has a key again, or -1."""
+def _fill(unordered: Words, slot_count: int) -> tuple[Words, int]:
+    """The hash table [slot_count, 2] of slots [n, 2], and the index of a repeated key, or -1."""
     slots = np.zeros((slot_count, FileSlot.SIZE), np.int64)
     args = np.zeros(FileFill.SIZE, np.int64)
-    args[FileFill.given], args[FileFill.count] = given.ctypes.data, len(given)
+    args[FileFill.given], args[FileFill.count] = unordered.ctypes.data, len(unordered)
     args[FileFill.slots], args[FileFill.slot_count] = slots.ctypes.data, slot_count
     _kernel("fill")(args.ctypes.data)
     return slots, int(args[FileFill.repeated])

@@ -1,4 +1,4 @@
-"""The cache of a table store: the rows of each table that were needed last, in memory.
+"""The cache of a table store: the most recently used rows of each table, in memory.
 
 Lookups are native code that needs neither Python nor its lock, see `fusion.ops.stores.cpu_kernels`.
 """
@@ -26,7 +26,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.process import keep_forever
 from fusion.runtime.threads import pool
-from fusion.stores.tier import Found, Keys, Rows, TableDescription
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription
 
 #: Bytes of a line of the cache.
 _LINE = 64
@@ -83,7 +83,7 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 def _lines(size: int) -> NDArray[np.uint8]:
-    """Zeros at the start of a line, whose pages are taken when they are written."""
+    """Zeros at the start of a line, whose pages are allocated when they are written."""
     memory = np.zeros(size + _LINE, np.uint8)
     start = -address_of(memory) % _LINE
     return memory[start : start + size]
@@ -137,7 +137,7 @@ class HotRows:
         arrays = self._index, self._rows, self._owners, self._marks
         return sum(array.nbytes for array in arrays)
 
-    def read(self, keys: Keys, rows: Rows) -> Found:
+    def read(self, keys: Keys, rows: Rows) -> HitMask:
         """Copies the rows of keys [n] that are there; nothing is counted."""
         missing = np.empty(len(keys), np.int64)
         result = np.array([address_of(missing), 0], np.int64)
@@ -145,12 +145,12 @@ class HotRows:
         native().read_rows(self._address, *addresses)
         if result[1] == len(keys):
             return np.zeros(len(keys), np.bool_)
-        found = np.ones(len(keys), np.bool_)
-        found[missing[: result[1]]] = False
-        return found
+        has_row = np.ones(len(keys), np.bool_)
+        has_row[missing[: result[1]]] = False
+        return has_row
 
-    def has(self, keys: Keys) -> Found:
-        """Which of keys [n] have a row."""
+    def has(self, keys: Keys) -> HitMask:
+        """A mask [n] of the keys that have a row."""
         return self.read(keys, np.empty((len(keys), self._dimension), np.float32))
 
     def keys(self) -> Keys:
@@ -161,15 +161,15 @@ class HotRows:
         count = int(self._index[: 8 * KeyIndex.SIZE].view(np.int64)[KeyIndex.row_count])
         return self._owners[:count].copy()
 
-    def insert(self, keys: Keys, rows: Rows, chosen: Found | None = None) -> None:
-        """Takes rows [n, D] of keys [n], of all or of those chosen; others make room for them."""
+    def insert(self, keys: Keys, rows: Rows, chosen: HitMask | None = None) -> None:
+        """Inserts rows [n, D] of keys [n], of all or of those chosen; evicts others."""
         self._insert(keys, rows, 1, chosen)
 
     def replace(self, keys: Keys, rows: Rows) -> None:
         """Replaces the rows of those keys that have one."""
         self._insert(keys, rows, 0, None)
 
-    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: Found | None) -> None:
+    def _insert(self, keys: Keys, rows: Rows, is_new: int, chosen: HitMask | None) -> None:
         if self._capacity == 0:
             return
         choice = 0 if chosen is None else address_of(chosen)
@@ -216,7 +216,7 @@ class Queue:
 
     @property
     def dropped_count(self) -> int:
-        """Keys that found no room."""
+        """Keys dropped because the queue was full."""
         return int(self._words[MissQueue.dropped_count])
 
     def wait(self) -> None:
@@ -225,14 +225,14 @@ class Queue:
             pass  # a signal came
 
     def wake(self) -> None:
-        """Lets who waits go on."""
+        """Wakes the waiting thread."""
         self._libc.sem_post(self._semaphore)
 
     def take(self) -> NDArray[np.int64]:
-        """All that is there, [n, 2]: numbers of tables, and keys."""
-        taken, count = np.empty_like(self._entries), np.zeros(1, np.int64)
-        native().take(self.address, address_of(taken), len(taken), address_of(count))
-        return taken[: count[0]]
+        """Removes and returns all entries, [n, 2]: numbers of tables, and keys."""
+        entries, count = np.empty_like(self._entries), np.zeros(1, np.int64)
+        native().take(self.address, address_of(entries), len(entries), address_of(count))
+        return entries[: count[0]]
 
 
 class Record:
@@ -263,7 +263,7 @@ class Record:
         """Writes whether the store is open; then it stays so until `end_lookup`.
 
         Args:
-          is_open: out: [1]. It is written in the call, which an interrupt may come right behind.
+          is_open: out: [1]. It is written in the call, which an interrupt may come right after.
         """
         native().enter(self.address, address_of(is_open))
 

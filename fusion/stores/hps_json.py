@@ -25,7 +25,7 @@ class Field:
     """A field.
 
     Attributes:
-      kind: what its value is.
+      kind: of its value.
       default: its value where it is not there.
       meaning: what it does here; of a field that does nothing, why.
       is_ignored: whether it does nothing.
@@ -41,7 +41,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be.
+    """A type of values.
 
     Attributes:
       text: says it.
@@ -242,9 +242,9 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
         for k, model in enumerate(config["models"])
     ]
     if config["volatile_db"]["type"] in _HASH_MAPS:
-        given = ", ".join(content["volatile_db"])
+        fields = ", ".join(content["volatile_db"])
         notes.append(
-            f"volatile_db ({given}) does nothing: there are no hash maps beside mapped files, "
+            f"volatile_db ({fields}) does nothing: there are no hash maps beside mapped files, "
             "which are in memory and shared by all processes"
         )
     for note in notes:  # of the caller of `StoreConfig.from_hps_json`

@@ -2,7 +2,7 @@
 
 A table is a folder of two files, `key` and `emb_vector` (see `fusion.tables.files`). Rows are read
 where they are: all processes of a machine share their pages, which the system reads when they are
-touched and drops when memory is short. Which row a key has says a hash index in a file beside them.
+touched and drops when memory is short. A hash index in a file next to them has the row of each key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fusion.stores.open_file import OpenFile
 from fusion.stores.tier import (
     Block,
     Blocks,
-    Found,
+    HitMask,
     Keys,
     Rows,
     TableDescription,
@@ -71,7 +71,7 @@ class LocalFiles:
         except (OSError, ValueError) as error:
             raise self._error(table.name, error) from error
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`."""
         opened = self._tables[table]
         check_fetch(opened.dimension, keys, rows)
@@ -137,7 +137,7 @@ class _Table:
         self._rows = self._file.mapped("<f4")
         self._index: HashIndex = open_index(folder, self._keys)
 
-    def fetch(self, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, keys: Keys, rows: Rows) -> HitMask:
         # What is mapped beyond the end of a file kills the process that reads it.
         self._check_size()
         return self._index.look_up(np.ascontiguousarray(keys), self._rows.ctypes.data, rows)
@@ -183,7 +183,7 @@ class _NoTable:
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
 
-    def fetch(self, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, keys: Keys, rows: Rows) -> HitMask:
         return np.zeros(len(keys), np.bool_)
 
     def read(self, first: int, count: int) -> Block:

@@ -55,20 +55,20 @@ class OpenFile:
           ValueError: the file ends before.
         """
         content = bytearray(size)
-        left = memoryview(content)
-        while left:
-            count = os.preadv(self.descriptor, [left], offset)
+        rest = memoryview(content)
+        while rest:
+            count = os.preadv(self.descriptor, [rest], offset)
             if not count:
                 raise ValueError(f"{self.name}: truncated while it was read")
-            offset, left = offset + count, left[count:]
+            offset, rest = offset + count, rest[count:]
         return content
 
     def write(self, offset: int, content: Any) -> None:
         """Writes the bytes of an array."""
-        left = memoryview(content).cast("B")
-        while left:
-            count = os.pwrite(self.descriptor, left, offset)
-            offset, left = offset + count, left[count:]
+        rest = memoryview(content).cast("B")
+        while rest:
+            count = os.pwrite(self.descriptor, rest, offset)
+            offset, rest = offset + count, rest[count:]
 
     def mapped(self, dtype: str) -> NDArray[Any]:
         """The content in memory, as an array that cannot be written.

@@ -1,4 +1,4 @@
-"""The stores that are open in this process: their names, what ops ask of them, and forks."""
+"""The open stores of this process: their names, requests of ops, and forks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FAILED_PRECONDITION, _INTERNAL, _UNAVAILABLE = 9, 13, 14
 
 
 class Store(Protocol):
-    """What is asked of a store."""
+    """The interface of a store."""
 
     def rows_of(self, wanted: Sequence[tuple[int, Keys]]) -> list[Rows]:
         """The rows of keys of tables, by the numbers of these."""
@@ -50,7 +50,7 @@ class OpenStores:
             self._stores[record] = store
 
     def remove(self, record: int) -> None:
-        """Removes a store and its names, and waits until nothing is asked of it any more.
+        """Removes a store and its names, and waits until its requests are over.
 
         That may be when all its lookups are over: an op may have given up waiting for an answer.
         """
@@ -64,7 +64,7 @@ class OpenStores:
         """Answers an op with the rows that it waits for."""
         try:
             words = np.frombuffer(request.input(), np.int64)
-            with self._asked(int(words[Waiting.store])) as store:
+            with self._in_use(int(words[Waiting.store])) as store:
                 if store is None:
                     request.answer(b"the table store was closed\0", _FAILED_PRECONDITION)
                     return
@@ -76,8 +76,8 @@ class OpenStores:
             request.answer(_text(f"{type(error).__name__}: {error}"), _INTERNAL)
 
     @contextmanager
-    def _asked(self, record: int) -> Iterator[Store | None]:
-        """A block in which the store at a record is not closed; None if it was before."""
+    def _in_use(self, record: int) -> Iterator[Store | None]:
+        """A block in which the store at a record stays open; None if it is closed."""
         with self._changing:
             store = self._stores.get(record)
             if store is not None:

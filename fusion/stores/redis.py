@@ -25,11 +25,11 @@ from fusion.stores.row_bytes import (
     bytes_of_rows,
     keys_of_bytes,
     rows_of_bytes,
-    write_found,
+    write_values,
 )
 from fusion.stores.tier import (
     Block,
-    Found,
+    HitMask,
     Keys,
     Rows,
     TableDescription,
@@ -46,7 +46,7 @@ class RedisOptions:
 
     Attributes:
       address: `host:port` of the server, or of some nodes of a cluster, with commas or semicolons
-        between them. The first that answers is asked for the others.
+        between them. The first that answers gives the others.
       user, password: with which to log in; no password, no login.
       num_partitions: of each table; a table that is there has as many as it has.
       max_batch_size: rows of a command at most.
@@ -75,13 +75,13 @@ class RedisOptions:
     @property
     def nodes(self) -> list[tuple[str, int]]:
         """Hosts and ports of the address."""
-        found = []
+        result = []
         for node in re.split("[,;]", self.address):
             match = re.fullmatch(r"\s*([^\s:]+|\[[^\s\]]+\]):(\d+)\s*", node)
             if match is None:
                 raise ValueError(f"address must be host:port[,host:port...], got {self.address!r}")
-            found.append((match[1].strip("[]"), int(match[2])))
-        return found
+            result.append((match[1].strip("[]"), int(match[2])))
+        return result
 
 
 class Redis:
@@ -134,12 +134,12 @@ class Redis:
                 raise ValueError(f"has {partitions} partitions")
         self._tables[table.name] = _Table(table.name, dimension, partitions)
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`."""
-        (found,) = self.fetch_many([(table, keys, rows)])
-        return found
+        (has_row,) = self.fetch_many([(table, keys, rows)])
+        return has_row
 
-    def fetch_many(self, requests: Sequence[tuple[str, Keys, Rows]]) -> list[Found]:
+    def fetch_many(self, requests: Sequence[tuple[str, Keys, Rows]]) -> list[HitMask]:
         """As `fetch` for each (table, keys, rows), in one request of the server.
 
         Raises:
@@ -159,12 +159,12 @@ class Redis:
             for command in commands:
                 pipeline.hmget(*command)
             answers = iter(pipeline.execute())
-        found = []
+        masks = []
         for (table, _, rows), order, count in zip(requests, orders, counts, strict=True):
             with self._errors(table):
                 values = [value for answer in islice(answers, count) for value in answer]
-                found.append(write_found(values, rows, order))
-        return found
+                masks.append(write_values(values, rows, order))
+        return masks
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """See `Tier.put`. If it fails, any of the rows may have been written."""
@@ -317,20 +317,20 @@ class _Table:
         return f"fusion{{{self.name}/p{number}}}"
 
     def by_partition(
-        self, keys: Keys, most: int
+        self, keys: Keys, max_keys: int
     ) -> tuple[NDArray[np.intp], list[tuple[str, slice]]]:
-        """The order of keys by partition, and of each partition which they are.
+        """The order of keys by partition, and the partition of each slice of them.
 
         Args:
           keys: [n].
-          most: keys of a slice at most; a partition has more slices then.
+          max_keys: of a slice; a larger partition has several slices.
         """
         numbers = keys % self.partitions
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=self.partitions)).tolist()
         slices = [
-            (self.partition(number), slice(first, min(first + most, end)))
+            (self.partition(number), slice(first, min(first + max_keys, end)))
             for number, (start, end) in enumerate(pairwise([0, *ends]))
-            for first in range(start, end, most)
+            for first in range(start, end, max_keys)
         ]
         return order, slices

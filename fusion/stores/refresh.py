@@ -1,4 +1,4 @@
-"""What keeps the rows of a store new while lookups go on: threads that look for changes.
+"""Threads that look for changes and refresh the rows of a store while lookups go on.
 
 A tier has the new rows first. Then copies of older ones leave the tiers above it, and those in the
 cache are replaced, each of them whole; rows that were fetched before, and are on their way, do not
@@ -18,7 +18,7 @@ from fusion.stores.local_files import LocalFiles
 from fusion.stores.redis import Redis
 from fusion.stores.redis_changes import ChangedKeys
 from fusion.stores.tier import Keys, TableDescription, Tier, TierError
-from fusion.stores.versioned_files import Taken, VersionedFiles
+from fusion.stores.versioned_files import VersionChange, VersionedFiles
 
 #: Keys of a delta that are read at a time.
 _BLOCK = 1 << 16
@@ -90,8 +90,8 @@ class FolderFollower(_Follower):
         seconds: float,
     ) -> None:
         super().__init__(fetcher, tables, seconds)
-        self._files, self.version, self.taken_count = files, files.number, 0
-        self._unfinished: Taken | None = None
+        self._files, self.version, self.version_count = files, files.number, 0
+        self._unfinished: VersionChange | None = None
 
     def look(self) -> int | None:
         """Takes over the newest version now, if there is one that is not broken.
@@ -104,19 +104,19 @@ class FolderFollower(_Follower):
           TierError: a tier may keep copies of older rows; the next look tries again.
         """
         with self._looking:
-            taken = self._files.take_newest()
+            change = self._files.take_newest()
             if self._unfinished is not None:
-                number = self._unfinished.number if taken is None else taken.number
-                taken = Taken(number, None)
-            if taken is None:
+                number = self._unfinished.number if change is None else change.number
+                change = VersionChange(number, None)
+            if change is None:
                 return None
-            self._unfinished = taken
+            self._unfinished = change
             for table in self._numbers:
-                self._refresh_table(table, taken)
+                self._refresh_table(table, change)
             self._unfinished = None
-            self.version = taken.number
-            self.taken_count += 1
-            return taken.number
+            self.version = change.number
+            self.version_count += 1
+            return change.number
 
     def close(self) -> None:
         """Ends the thread; a version that is being checked is not taken over."""
@@ -127,7 +127,7 @@ class FolderFollower(_Follower):
         """What there is."""
         return RefreshCounters(
             version=self.version,
-            taken_versions=self.taken_count,
+            taken_versions=self.version_count,
             refused_versions=self._files.refused_count,
             refusals=self._files.refusals,
             rows=self.row_count,
@@ -141,11 +141,11 @@ class FolderFollower(_Follower):
         except Exception as error:
             self._failed(error)
 
-    def _refresh_table(self, table: str, taken: Taken) -> None:
-        if taken.deltas is None:
+    def _refresh_table(self, table: str, change: VersionChange) -> None:
+        if change.deltas is None:
             self._refresh(table, None)
             return
-        for delta in taken.deltas:
+        for delta in change.deltas:
             for keys, _ in delta.blocks(table, _BLOCK):
                 self._refresh(table, keys)
 
@@ -202,7 +202,7 @@ class RedisFollower(_Follower):
 
 
 class Followers:
-    """What a store follows.
+    """The followers of a store.
 
     Args:
       tables: of the store, by their numbers.

@@ -17,11 +17,11 @@ from fusion.stores.row_bytes import (
     bytes_of_rows,
     keys_of_bytes,
     rows_of_bytes,
-    write_found,
+    write_values,
 )
 from fusion.stores.tier import (
     Block,
-    Found,
+    HitMask,
     Keys,
     Rows,
     TableDescription,
@@ -124,7 +124,7 @@ class RocksDB:
         handle = self._database.get_column_family_handle(table.name)
         self._tables[table.name] = _Table(table.dimension, family, handle)
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`."""
         opened = self._tables[table]
         check_fetch(opened.dimension, keys, rows)
@@ -134,7 +134,7 @@ class RocksDB:
             fields, values = bytes_of_keys(keys[order]), []
             for some in self._slices(len(keys)):
                 values += opened.family.get(fields[some])
-            return write_found(values, rows, order)
+            return write_values(values, rows, order)
 
     def put(self, table: str, keys: Keys, rows: Rows) -> None:
         """See `Tier.put`. Each `max_batch_size` rows are written whole or not at all."""
@@ -187,14 +187,14 @@ class RocksDB:
         Raises:
           TierError: a row is not of float32.
         """
-        found = {}
+        result = {}
         for name in sorted(self._families):
             with self._errors(name):
                 for row in islice(self._database.get_column_family(name).values(), 1):
-                    found[name], rest = divmod(len(row), 4)
+                    result[name], rest = divmod(len(row), 4)
                     if rest or not row:
                         raise ValueError(f"has a row of {len(row)} bytes")
-        return found
+        return result
 
     def close(self) -> None:
         """See `Tier.close`.
@@ -216,9 +216,9 @@ class RocksDB:
         return options
 
     def _slices(self, count: int) -> Iterator[slice]:
-        """So many keys, `max_batch_size` at a time."""
-        most = self._options.max_batch_size
-        return (slice(first, first + most) for first in range(0, count, most))
+        """Slices of so many keys, `max_batch_size` each."""
+        size = self._options.max_batch_size
+        return (slice(first, first + size) for first in range(0, count, size))
 
     def _check_writable(self) -> None:
         if not self.is_writable:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion.stores.tier import Found, Keys, Rows, check_keys
+from fusion.stores.tier import HitMask, Keys, Rows, check_keys
 
 KEY_BYTES = 8
 
@@ -57,11 +57,11 @@ def rows_of_bytes(rows: Sequence[bytes], dimension: int) -> Rows:
     return np.frombuffer(b"".join(rows), "<f4").reshape(len(rows), dimension)
 
 
-def write_found(values: Sequence[bytes | None], rows: Rows, where: NDArray[np.intp]) -> Found:
-    """Writes the rows that a database has.
+def write_values(values: Sequence[bytes | None], rows: Rows, where: NDArray[np.intp]) -> HitMask:
+    """Writes the values of a database to rows; returns which have one.
 
     Args:
-      values: what it has for each of n keys.
+      values: of each of n keys, None where it has none.
       rows: out: [n, dimension]; those without a value stay as they are.
       where: [n], in which of the rows each value belongs.
 
@@ -74,6 +74,6 @@ def write_found(values: Sequence[bytes | None], rows: Rows, where: NDArray[np.in
     has_value = np.fromiter((value is not None for value in values), np.bool_, len(values))
     into = where[has_value]
     rows[into] = rows_of_bytes([value for value in values if value is not None], rows.shape[1])
-    found = np.zeros(len(values), np.bool_)
-    found[into] = True
-    return found
+    has_row = np.zeros(len(values), np.bool_)
+    has_row[into] = True
+    return has_row

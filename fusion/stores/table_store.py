@@ -28,7 +28,7 @@ from fusion.stores.refresh import FolderFollower, Followers, RedisFollower
 from fusion.stores.tier import Keys, Rows, TableDescription, Tier
 from fusion.tables.arguments import key_array
 
-#: So many keys are asked for at once where all rows of a table may be.
+#: So many keys are fetched at once where all rows of a table may be.
 _BLOCK = 1 << 16
 
 #: Seconds between looks whether lookups have ended.
@@ -46,7 +46,7 @@ class TableStore:
     next, in one request each, for all tables of a call where a tier can do that; what several
     threads miss is asked for once. Keys that no tier has have the default value.
 
-    Memory: of each row in the cache the row itself, 9 bytes beside it, and 20 to 90 bytes of its
+    Memory: of each row in the cache the row itself, 9 bytes for it, and 20 to 90 bytes of its
     index; `byte_count` is the most of all tables.
 
     A process that was forked has no store that was open before: it opens its own.
@@ -234,7 +234,7 @@ class TableStore:
         return [next(rows[number]) for number, _ in wanted]
 
     def warm(self, table: str, keys: ArrayLike) -> int:
-        """Lets the cache have rows of keys, the first of them if it is too small for all.
+        """Loads rows of keys into the cache, the first of them if it is too small for all.
 
         Returns:
           How many of these keys have a row.
@@ -264,7 +264,7 @@ class TableStore:
           rows: [n, D].
 
         Raises:
-          ValueError: no tier is writable beside those that `promote` names, or one that is not, and
+          ValueError: no tier is writable except those that `promote` names, or one that is not, and
             that is asked before, has a key; or shapes do not go together. Nothing was written.
           TierError: a tier fails.
           KeyError, TypeError, tf.errors.FailedPreconditionError: see `lookup`.
@@ -335,7 +335,7 @@ class TableStore:
             return self._followers.follow_redis(redis, seconds)
 
     def counters(self) -> StoreCounters:
-        """What was counted since the store was opened."""
+        """The counters since the store was opened."""
         names = [table.name for table in self._tables]
         tables = {
             name: TableCounters(
@@ -451,15 +451,15 @@ class TableStore:
                 end(address, 0)
 
     def _fetch_queue(self) -> None:
-        """The loop of the store's thread: fetches rows that no lookup waits for."""
+        """The loop of the store's thread, which fetches rows that no lookup waits for."""
         while True:
             self._queue.wait()
             if self._state != "open":
                 return
-            taken = self._queue.take()
+            entries = self._queue.take()
             wanted = {
-                int(number): np.unique(taken[taken[:, 0] == number, 1])
-                for number in np.unique(taken[:, 0])
+                int(number): np.unique(entries[entries[:, 0] == number, 1])
+                for number in np.unique(entries[:, 0])
             }
             try:
                 self._fetcher.fetch(wanted)
@@ -488,5 +488,5 @@ def _keys(keys: ArrayLike) -> NDArray[np.int64]:
       TypeError: they are no integers.
       ValueError: one is too large.
     """
-    given = key_array(keys, np.int64, "keys")
-    return np.ascontiguousarray(given).reshape(given.shape)
+    array = key_array(keys, np.int64, "keys")
+    return np.ascontiguousarray(array).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""What a tier of a table store is: a place that has rows of tables by their keys."""
+"""The interface of a tier of a table store: rows of tables by their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Keys = NDArray[np.int64]
 Rows = NDArray[np.float32]
-Found = NDArray[np.bool_]
+HitMask = NDArray[np.bool_]
 Block = tuple[Keys, Rows]
 Blocks = Iterable[Block]
 
@@ -42,7 +42,7 @@ class TierError(Exception):
 
     Attributes:
       tier: its name, with its address: "redis at 127.0.0.1:6379".
-      table: the table that was asked for, "" if it was none.
+      table: the requested table, "" if none.
       cause: what went wrong.
     """
 
@@ -60,7 +60,7 @@ class Tier(Protocol):
 
     All methods may be called by several threads at once, except that a table is opened before it is
     used and `close` comes last. Keys of a call are distinct. A row that is read while it is put is
-    the one before or the one behind, never a mixture. Any method raises `TierError` if the tier
+    the old or the new one, never a mixture. Any method raises `TierError` if the tier
     cannot do what it should, and `KeyError` for a table that is not open.
 
     Attributes:
@@ -76,7 +76,7 @@ class Tier(Protocol):
     def open_table(self, table: TableDescription) -> None:
         """Opens a table, which has no rows if the tier does not know it and is writable."""
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """Writes the rows of those keys that the tier has, in one request.
 
         Args:
@@ -125,9 +125,9 @@ def dimension_of(keys: Keys, rows: Rows) -> int:
       TypeError: it is not of arrays.
       ValueError: other dtypes or shapes.
     """
-    for name, given in (("keys", keys), ("rows", rows)):
-        if not isinstance(given, np.ndarray):
-            raise TypeError(f"{name} must be a NumPy array, got {type(given).__name__}")
+    for name, array in (("keys", keys), ("rows", rows)):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name} must be a NumPy array, got {type(array).__name__}")
     dimension = rows.shape[-1] if rows.ndim else 0
     check_rows(dimension, keys, rows)
     return dimension

@@ -134,10 +134,10 @@ def compare(a: Tables, b: Tables, table: str, block_rows: int, tolerance: float)
     deviation = 0.0
     for keys, rows in a.tier.blocks(table, block_rows):
         others = np.empty(rows.shape, np.float32)
-        found = b.tier.fetch(table, np.ascontiguousarray(keys), others)
-        deviations = _deviations(rows[found], others[found])
-        both += int(found.sum())
-        only_a += int((~found).sum())
+        has_row = b.tier.fetch(table, np.ascontiguousarray(keys), others)
+        deviations = _deviations(rows[has_row], others[has_row])
+        both += int(has_row.sum())
+        only_a += int((~has_row).sum())
         different += int((deviations > tolerance).sum())
         deviation = max(deviation, float(deviations.max(initial=0)))
     only_b = b.tier.count(table) - both

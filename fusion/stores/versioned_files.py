@@ -1,6 +1,6 @@
 """Tables in versions that are folders: the newest of them, as a tier.
 
-A version is opened beside the one that is read, and replaces it by one assignment: calls that have
+A version is opened while another is read, and replaces it by one assignment: calls that have
 begun read the old files to their end, which stay open until then. A delta is a folder like any
 other, which is asked first; so no row is copied, and none is ever read while it is written.
 """
@@ -22,7 +22,7 @@ from typing import NoReturn
 import numpy as np
 
 from fusion.stores.local_files import LocalFiles, write_table
-from fusion.stores.tier import Block, Found, Keys, Rows, TableDescription, TierError
+from fusion.stores.tier import Block, HitMask, Keys, Rows, TableDescription, TierError
 from fusion.stores.versions import Version, read_version, version_numbers
 
 _logger = logging.getLogger("fusion")
@@ -39,17 +39,17 @@ class Layers:
     def __init__(self, tiers: Sequence[LocalFiles]) -> None:
         self.tiers = tuple(tiers)
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`."""
-        found = self.tiers[0].fetch(table, keys, rows)
+        has_row = self.tiers[0].fetch(table, keys, rows)
         for tier in self.tiers[1:]:
-            rest = np.flatnonzero(~found)
+            rest = np.flatnonzero(~has_row)
             if not len(rest):
                 break
             some = np.empty((len(rest), rows.shape[1]), np.float32)
-            has = tier.fetch(table, keys[rest], some)
-            rows[rest[has]], found[rest[has]] = some[has], True
-        return found
+            hits = tier.fetch(table, keys[rest], some)
+            rows[rest[hits]], has_row[rest[hits]] = some[hits], True
+        return has_row
 
     def blocks(self, table: str, size: int) -> Iterator[Block]:
         """See `Tier.blocks`."""
@@ -67,12 +67,12 @@ class Layers:
         return count
 
 
-def _have(tiers: Sequence[LocalFiles], table: str, keys: Keys, rows: Rows) -> Found:
-    """Which keys [n] some tier has; rows [n, dimension] is of their shape."""
-    found, scratch = np.zeros(len(keys), np.bool_), np.empty(rows.shape, np.float32)
+def _have(tiers: Sequence[LocalFiles], table: str, keys: Keys, rows: Rows) -> HitMask:
+    """A mask [n] of the keys that some tier has; rows [n, dimension] gives the shape."""
+    has_row, scratch = np.zeros(len(keys), np.bool_), np.empty(rows.shape, np.float32)
     for tier in tiers:
-        found |= tier.fetch(table, np.ascontiguousarray(keys), scratch)
-    return found
+        has_row |= tier.fetch(table, np.ascontiguousarray(keys), scratch)
+    return has_row
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A version that has become the one that is read.
+class VersionChange:
+    """The change to a newer version.
 
     Attributes:
-      number: its own.
+      number: the version's.
       deltas: files with the keys that may have other rows than before; None: any key may.
     """
 
@@ -160,7 +160,7 @@ class VersionedFiles:
         """Why versions that are newer than the one that is read are not, by their numbers."""
         return dict(self._refusals)
 
-    def take_newest(self) -> Taken | None:
+    def take_newest(self) -> VersionChange | None:
         """Lets the newest version be read, of those that are newer than the one that is.
 
         One that is broken is refused, which is logged once; its files are looked at again when they
@@ -173,12 +173,12 @@ class VersionedFiles:
           OSError: the folder of versions cannot be read.
         """
         with self._taking:
-            oldest, refusals, taken = self.number, {}, None
+            oldest, refusals, change = self.number, {}, None
             for number in reversed(version_numbers(self._root)):
-                if taken is not None or (oldest is not None and number <= oldest):
+                if change is not None or (oldest is not None and number <= oldest):
                     break
                 try:
-                    opened, taken = self._open(number)
+                    opened, change = self._open(number)
                 except (OSError, ValueError, TierError) as error:
                     if self._closing.is_set():
                         break
@@ -189,17 +189,17 @@ class VersionedFiles:
                 self._opened = None
                 return None
             self._refusals = refusals
-            if taken is not None:
-                newer = [key for key in self._broken if key > taken.number]
+            if change is not None:
+                newer = [key for key in self._broken if key > change.number]
                 self._broken = {key: self._broken[key] for key in newer}
-            return taken
+            return change
 
     def open_table(self, table: TableDescription) -> None:
         """Checks that a table is one of those that are read."""
         if self._tables.get(table.name) != table:
             raise self._error(table.name, "is no table that this tier was opened for")
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         """See `Tier.fetch`. All rows of a call are of one version."""
         return self._layers.fetch(table, keys, rows)
 
@@ -231,8 +231,8 @@ class VersionedFiles:
             raise self._error("", "is closed")
         return opened.layers
 
-    def _open(self, number: int) -> tuple[_Opened, Taken]:
-        """Opens a version beside the one that is read.
+    def _open(self, number: int) -> tuple[_Opened, VersionChange]:
+        """Opens a version while another is read.
 
         Raises:
           OSError, ValueError, TierError: it, or one that it is based on, cannot be read.
@@ -258,7 +258,7 @@ class VersionedFiles:
                 tiers = self._merged(tiers)
         whole = versions[-1][0] if base is None else base.whole
         is_next = base is not None and base is self._opened and len(added) <= _MAX_DELTAS
-        return _Opened(Layers(tiers), number, whole), Taken(
+        return _Opened(Layers(tiers), number, whole), VersionChange(
             number, tuple(added) if is_next else None
         )
 

@@ -18,8 +18,8 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None) -> i
 
     Args:
       name: of the argument.
-      value: what was given.
-      least, most: what it may be; None for any that is large.
+      value: the argument.
+      least, most: its bounds; None for no upper one.
 
     Raises:
       TypeError: it is no integer.
@@ -45,12 +45,12 @@ def one_of(name: str, dtype: Any, allowed: tuple[str, ...]) -> tf.DType:
       TypeError: it is none of these names.
     """
     try:
-        found = tf.as_dtype(dtype)
+        result = tf.as_dtype(dtype)
     except TypeError:
         raise TypeError(f"{name} must be one of {allowed}, got {dtype!r}") from None
-    if found.name not in allowed:
-        raise TypeError(f"{name} must be one of {allowed}, got {found.name}")
-    return found
+    if result.name not in allowed:
+        raise TypeError(f"{name} must be one of {allowed}, got {result.name}")
+    return result
 
 
 def key_array(keys: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
@@ -65,18 +65,18 @@ def key_array(keys: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
       TypeError: they are no integers; bools are none.
       ValueError: one is too small or too large for the dtype.
     """
-    given, wanted = np.asarray(keys), np.dtype(dtype)
-    if given.size == 0:
-        return given.astype(wanted)
-    if given.dtype.kind not in "iu":
-        first = given.reshape(-1)[0]
-        raise TypeError(f"{what} must be {wanted.name}, got {given.dtype.name}: {first!r}")
-    if not np.can_cast(given.dtype, wanted):
+    array, wanted = np.asarray(keys), np.dtype(dtype)
+    if array.size == 0:
+        return array.astype(wanted)
+    if array.dtype.kind not in "iu":
+        first = array.reshape(-1)[0]
+        raise TypeError(f"{what} must be {wanted.name}, got {array.dtype.name}: {first!r}")
+    if not np.can_cast(array.dtype, wanted):
         limits = np.iinfo(wanted)
-        for extreme in (int(given.min()), int(given.max())):
+        for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
                 raise ValueError(f"{what} must be {wanted.name}, got {extreme}")
-    return given.astype(wanted, copy=False)
+    return array.astype(wanted, copy=False)
 
 
 def is_key_dtype(dtype: tf.DType) -> bool:

@@ -85,11 +85,11 @@ def save_as(
 def when_written(
     save: Save, names: Sequence[str], dtype: tf.DType, device: str
 ) -> Mapping[str, Any]:
-    """What a save makes, made when it is written: who restores asks for the names of it, too.
+    """The tensors of a save, computed when they are written: a restore needs only their names.
 
     Args:
-      save: makes it.
-      names: of what it makes.
+      save: makes them.
+      names: theirs.
       dtype: of rows.
       device: of the variable.
     """
@@ -97,12 +97,12 @@ def when_written(
         return save()
 
     @functools.cache
-    def made() -> Mapping[str, tf.Tensor]:
+    def tensors() -> Mapping[str, tf.Tensor]:
         with tf.init_scope():  # writes for several devices are a function
             return save()
 
     return {
-        name: CallableTensor(lambda name=name: made()[name], _DTYPES.get(name, dtype), device)
+        name: CallableTensor(lambda name=name: tensors()[name], _DTYPES.get(name, dtype), device)
         for name in names
     }
 
@@ -178,7 +178,7 @@ def save_alone_as(variable: Any, saver: Callable[[], NamedSaver | None]) -> None
 
 
 def save_with(variable: Any, owner: Any, is_in_name_of: bool, is_in_models: bool = False) -> None:
-    """Has an object saved in place of a variable of its own.
+    """Saves an object in place of a variable of its own.
 
     Args:
       variable: the variable; the object is its child, so that it is not saved without the object.
@@ -192,8 +192,8 @@ def save_with(variable: Any, owner: Any, is_in_name_of: bool, is_in_models: bool
     serialize = getattr(variable, "_primary", variable)._serialize_to_tensors
 
     def with_owner(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
-        found = children(save_type, **named)
-        return found if is_in_models and save_type != "checkpoint" else {**found, OWNER: owner}
+        result = children(save_type, **named)
+        return result if is_in_models and save_type != "checkpoint" else {**result, OWNER: owner}
 
     variable._trackable_children = with_owner
     leave_out(variable)
@@ -304,7 +304,7 @@ def _as_saveables(variable: Any) -> list[Any]:
 
 
 def _extend_v1_saver() -> None:
-    """Has the Saver of `tf.compat.v1` save variables by keys that want it.
+    """Makes the Saver of `tf.compat.v1` save variables by keys.
 
     TensorFlow has no hook for it: the function that makes names of variables is replaced by one
     that does the same for all others.
@@ -316,8 +316,8 @@ def _extend_v1_saver() -> None:
     @functools.wraps(known)
     def op_list_to_dict(op_list: Any, *args: Any, **named: Any) -> Any:
         if isinstance(op_list, list | tuple | set):
-            given = tf.nest.flatten(list(op_list))
-            op_list = [saveable for op in given for saveable in _as_saveables(op)]
+            ops = tf.nest.flatten(list(op_list))
+            op_list = [saveable for op in ops for saveable in _as_saveables(op)]
         return known(op_list, *args, **named)
 
     setattr(op_list_to_dict, _SAVER, True)

@@ -190,8 +190,8 @@ def get_embedding_variable(
     dtype = tf.as_dtype(value_dtype)
     if not tf.executing_eagerly():
         size = option.capacity, embedding_dim
-        found = get_tables(name, *size, dtype, partitioner, trainable=trainable)
-        return table_of(*found, embedding_dim, option, initializer, key_dtype, trainable)
+        tables_and_count = get_tables(name, *size, dtype, partitioner, trainable=trainable)
+        return table_of(*tables_and_count, embedding_dim, option, initializer, key_dtype, trainable)
     capacity = option.capacity or max_rows(dtype.size * embedding_dim)
     count = partitions_by(partitioner, [capacity, embedding_dim], dtype)
     arguments = option.arguments(initializer) | {"trainable": trainable}
@@ -221,11 +221,11 @@ def get_tables(
     Returns:
       The table and None, or those of the partitions and their number.
     """
-    most = max_rows(dtype.size * dimension)
+    max_capacity = max_rows(dtype.size * dimension)
     scope = tf.compat.v1.get_variable_scope()
     partitioner = scope.partitioner if partitioner is None else partitioner
-    count = partitions_by(partitioner, [capacity or most, dimension], dtype)
-    rows = (capacity if count is None else partition_capacity(capacity, count)) or most
+    count = partitions_by(partitioner, [capacity or max_capacity, dimension], dtype)
+    rows = (capacity if count is None else partition_capacity(capacity, count)) or max_capacity
     in_scope = tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False)
     with whole_variables(), in_scope as inner:
         inner.set_partitioner(None)  # which would cut tables by rows

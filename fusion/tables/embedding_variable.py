@@ -54,7 +54,7 @@ from fusion.tables.keyed_rows import (
 )
 from fusion.tables.keyed_variables import make_keyed, shown_keys
 from fusion.tables.registry import embedding_variable_of, register
-from fusion.tables.replicas import beside, check_runs_once, variables_beside, whole_variables
+from fusion.tables.replicas import beside, check_runs_once, colocated_variables, whole_variables
 from fusion.tables.slots import Slots, check_slot_shape
 from fusion.tables.statistics import TableStatistics, statistics
 from fusion.tables.v1_slots import make_slots_follow
@@ -127,7 +127,7 @@ class EmbeddingVariable(tf.Module):
         table: Any = None,
         device: str | None = None,
     ) -> None:
-        """Makes the variables, or those that belong to a given table.
+        """Makes the variables, or those that belong to `table`.
 
         Args:
           name: of the table; those of the others begin with it.
@@ -191,7 +191,7 @@ class EmbeddingVariable(tf.Module):
         # A module takes a name of its own in a graph, and the table is to have this one.
         super().__init__(name=module_name(name))
         self.table = table
-        with variables_beside(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
+        with colocated_variables(table), tf.name_scope(f"{table.name.partition(':')[0]}/"):
             self.index = self._variable(self._empty_index, "key_index", False)
             self.initial = self._variable(
                 lambda: initial_rows(initializer, default, self.dimension, self.dtype, count),
@@ -214,8 +214,8 @@ class EmbeddingVariable(tf.Module):
     @classmethod
     def of(cls, table: Any) -> EmbeddingVariable | None:
         """The embedding variable that a table belongs to, or None."""
-        found: EmbeddingVariable | None = embedding_variable_of(table)
-        return found
+        variable: EmbeddingVariable | None = embedding_variable_of(table)
+        return variable
 
     def _empty_index(self) -> tf.Tensor:
         index = ops.embedding_key_index(
@@ -273,7 +273,7 @@ class EmbeddingVariable(tf.Module):
         """The rows of a vector of keys; no counts are once for each."""
         read = self.read()
         with self.beside():
-            found = ops.keyed_embedding_gather(
+            result = ops.keyed_embedding_gather(
                 table=read.table,
                 index=read.index,
                 initial=read.initial,
@@ -284,7 +284,7 @@ class EmbeddingVariable(tf.Module):
                 dim=self.dimension,
                 is_training=read.is_training,
             )
-        rows: tf.Tensor = found.embeddings
+        rows: tf.Tensor = result.embeddings
         return rows
 
     def read(self) -> KeyedInputs:
@@ -362,7 +362,7 @@ class EmbeddingVariable(tf.Module):
         return self._slots.variables
 
     def beside(self) -> Any:
-        """A context whose ops run where the table is."""
+        """A context whose ops are colocated with the table."""
         return beside(self.table)
 
     def own_variables(self) -> AbstractContextManager[None]:
@@ -410,7 +410,7 @@ class EmbeddingVariable(tf.Module):
         copy_saved(self, self.saved_tensors, self.device, object_map)
 
     def saved_tensors(self, evicts: bool = True) -> Mapping[str, tf.Tensor]:
-        """What a checkpoint has of it, which forgets keys before if it `evicts`."""
+        """The tensors of a checkpoint; forgets keys before if it `evicts`."""
         before = self._evict_before_save if evicts else lambda: None
         with self.beside():
             variables = self.table, self.index, self.initial
@@ -575,10 +575,10 @@ class EmbeddingVariable(tf.Module):
 
 
 def _once(note: str, key: Any, make: Callable[[], Any]) -> Any:
-    """What `make` has made for something in this graph."""
+    """The value of `make` for something in this graph, made once."""
     known = notes(tf.compat.v1.get_default_graph(), note)
-    found = next((made for other, made in known if other is key), None)
-    if found is None:
-        found = make()
-        known.append((key, found))
-    return found
+    result = next((value for other, value in known if other is key), None)
+    if result is None:
+        result = make()
+        known.append((key, result))
+    return result

@@ -1,4 +1,4 @@
-"""Which keys of an embedding variable are forgotten."""
+"""Eviction policies: which keys of an embedding variable are forgotten."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def forget(
     now: tf.Tensor | None,
     reset: Callable[[tf.Tensor], Sequence[Any]],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes the keys out of an index that a policy says; one eviction after the other.
+    """Removes the keys that a policy chooses from an index; one eviction at a time.
 
     Of two at the same time, one would reset and release rows that the other has just released, or
     taken from keys. Keys that wait for admission are forgotten, too, where they are more than those
@@ -124,13 +124,13 @@ def forget(
     lock = [tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=_MUTEX))]
     try:
         with after(lock[0]):
-            found = _forget(policy, table, index, now, reset)
-        with tf.control_dependencies(in_graph(found)):
+            results = _forget(policy, table, index, now, reset)
+        with tf.control_dependencies(in_graph(results)):
             unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock[0])
     finally:
         lock.clear()
     with after(unlocked):
-        forgotten, clock = map(tf.identity, found)
+        forgotten, clock = map(tf.identity, results)
     return forgotten, clock
 
 
@@ -167,10 +167,10 @@ def _forget(
     return tf.math.count_nonzero(removed >= 0), entries.clock
 
 
-def _below(numbers: tf.Tensor, kept: int) -> tf.Tensor:
-    """A mask of all but so many of the largest numbers; of equal ones the first are out."""
-    count = tf.maximum(tf.size(numbers) - kept, 0)
-    out = tf.argsort(numbers, stable=True)[:count]
+def _below(numbers: tf.Tensor, count: int) -> tf.Tensor:
+    """A mask of all but the `count` largest numbers; of equal ones the first are out."""
+    excess = tf.maximum(tf.size(numbers) - count, 0)
+    out = tf.argsort(numbers, stable=True)[:excess]
     return tf.scatter_nd(out[:, tf.newaxis], tf.ones_like(out), [tf.size(numbers)]) > 0
 
 

@@ -1,4 +1,4 @@
-"""Rows of embedding variables to files, and from files."""
+"""Export and import of rows of embedding variables."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def export_rows(
     Raises:
       FileExistsError: there is something at `path`.
     """
-    found = [(table, i, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
+    parts = [(table, i, ops.embedding_key_entries(index=i.handle)) for table, i in partitions]
     table = partitions[0][0]
-    step = max(int(entries.clock[0]) for *_, entries in found)
-    parts = (
+    step = max(int(entries.clock[0]) for *_, entries in parts)
+    chunks = (
         (keys, rows)
-        for table, index, entries in found
+        for table, index, entries in parts
         for keys, (rows,) in blocks([table], index, entries, since)
     )
     about = {"dtype": table.dtype.name, "step": step, **about}
-    return files.write_table(path, int(table.shape[1]), parts, about)
+    return files.write_table(path, int(table.shape[1]), chunks, about)
 
 
 def blocks(
@@ -58,9 +58,9 @@ def blocks(
     keys, rows = entries.keys.numpy()[chosen], entries.rows.numpy()[chosen]
     for first in range(0, len(keys), files.CHUNK_ROWS):
         some = slice(first, first + files.CHUNK_ROWS)
-        found, are_theirs = read_rows(variables, index, keys[some], rows[some])
+        tensors, are_theirs = read_rows(variables, index, keys[some], rows[some])
         mask = are_theirs.numpy()
-        yield keys[some][mask], [values.numpy()[mask] for values in found]
+        yield keys[some][mask], [values.numpy()[mask] for values in tensors]
 
 
 def import_rows(

@@ -53,7 +53,7 @@ _TABLE: ContextVar[Any] = ContextVar("table", default=None)
 
 
 def make_keras_slots_follow() -> None:
-    """Has the Keras packages that are loaded make slots that follow rows from now on.
+    """Makes the loaded Keras packages create slots that follow rows from now on.
 
     Keras has no hook for it: methods of optimizers are replaced by ones that do the same for all
     other variables. Who asks for zeros on demand sees to it himself. A Keras may be loaded later
@@ -144,8 +144,8 @@ def _check(optimizer: Any, table: Any, name: Any, what: str = "optimizer variabl
 
 
 @contextmanager
-def _made_beside(variable: Any, first: Any) -> Iterator[None]:
-    """A context in which a slot is made: it is one of all replicas, and follows the rows."""
+def _making_slot(variable: Any, first: Any) -> Iterator[None]:
+    """A context in which a slot is made that all replicas share, and that follows the rows."""
     token = _TABLE.set(None)
     try:
         with variable.own_variables(), following(variable, first, is_filled=True):
@@ -155,8 +155,8 @@ def _made_beside(variable: Any, first: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _made_beside_shard(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
-    """A context in which an optimizer makes a slot beside a shard of a table."""
+def _making_shard_slot(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
+    """A context in which an optimizer makes a slot of a shard of a table."""
     token = _TABLE.set(None)
     try:
         with shard.slots(optimizer, str(name)):
@@ -168,7 +168,7 @@ def _made_beside_shard(shard: Any, optimizer: Any, name: Any) -> Iterator[None]:
 def _following(
     get_initializer: Callable[[Any], Any], method: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A method that makes a variable beside a table, by an initializer."""
+    """A method that makes a slot of a table, by an initializer."""
     signature = inspect.signature(method)
 
     def make(*args: Any, **named: Any) -> Any:
@@ -177,17 +177,17 @@ def _following(
         optimizer, table, name = list(bound.arguments.values())[:3]
         variable, initializer = embedding_variable_of(table), bound.arguments["initializer"]
         if variable is None and (shard := shard_of(table)) is not None:
-            with _made_beside_shard(shard, optimizer, name):
+            with _making_shard_slot(shard, optimizer, name):
                 return method(*args, **named)
         if variable is None or getattr(initializer, "is_on_demand", False):
             return method(*args, **named)
         _check(optimizer, table, name)
         if isinstance(initializer, str) or callable(initializer):
-            made = get_initializer(initializer)
-            first = first_values(made, variable.dimension, variable.dtype)
+            initialize = get_initializer(initializer)
+            first = first_values(initialize, variable.dimension, variable.dtype)
         else:
             first = first_values_of(initializer, name)
-        with _made_beside(variable, first):
+        with _making_slot(variable, first):
             return method(*args, **named)
 
     return make
@@ -206,7 +206,7 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         add = functools.partial(method, self, model_variable, variable_name, shape, initial_value)
         variable = embedding_variable_of(model_variable)
         if variable is None and (shard := shard_of(model_variable)) is not None:
-            with _made_beside_shard(shard, self, variable_name):
+            with _making_shard_slot(shard, self, variable_name):
                 return add()
         if variable is None or callable(initial_value):  # as that of zeros on demand is
             return add()
@@ -215,7 +215,7 @@ def _following_in_tf_keras(method: Callable[..., Any]) -> Callable[..., Any]:
         _check(self, model_variable, variable_name)
         is_zeros = initial_value is None
         first = None if is_zeros else first_values_of(initial_value, variable_name)
-        with _made_beside(variable, first):
+        with _making_slot(variable, first):
             return add()
 
     return make
@@ -240,7 +240,7 @@ def _checked_build(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Noted(list[Any]):
-    """A list of tables that records at which one a loop is."""
+    """A list of tables that records the current one of a loop."""
 
     def __iter__(self) -> Iterator[Any]:
         for table in super().__iter__():
@@ -259,14 +259,14 @@ def _following_the_noted(
         variable = embedding_variable_of(_TABLE.get())
         if variable is None and (shard := shard_of(_TABLE.get())) is not None:
             bound = signature.bind(*args, **named)
-            with _made_beside_shard(shard, args[0], bound.arguments.get("name")):
+            with _making_shard_slot(shard, args[0], bound.arguments.get("name")):
                 return method(*args, **named)
         if variable is None:
             return method(*args, **named)
         bound = signature.bind(*args, **named)
         bound.apply_defaults()
-        made = get_initializer(bound.arguments["initializer"])
-        with _made_beside(variable, first_values(made, variable.dimension, variable.dtype)):
+        initializer = get_initializer(bound.arguments["initializer"])
+        with _making_slot(variable, first_values(initializer, variable.dimension, variable.dtype)):
             return method(*args, **named)
 
     return add
@@ -352,8 +352,8 @@ def _without_loss_scale(method: Callable[..., Any]) -> Callable[..., Any]:
     have the same gradients would skip other steps.
     """
 
-    def call(self: Any, given: Any, *args: Any, **named: Any) -> Any:
-        items = list(given)
+    def call(self: Any, variables_or_pairs: Any, *args: Any, **named: Any) -> Any:
+        items = list(variables_or_pairs)
         variables = [item[1] if isinstance(item, tuple) else item for item in items]
         for shard in filter(None, map(shard_of, variables)):
             if shard.table.replicas.peers is not None:

@@ -36,20 +36,20 @@ def save_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def load_variables(variables: Sequence[Any], store: Any) -> None:
-    """Takes variables of a Keras from a store.
+    """Loads variables of a Keras from a store.
 
     Raises:
       ValueError: it is of another number of variables, or has other parts.
     """
-    found: dict[int, dict[str, Any]] = {}
+    values: dict[int, dict[str, Any]] = {}
     for key in store.keys():  # noqa: SIM118, no dict
         number, _, name = key.partition("_")
-        found.setdefault(int(number), {})[name] = store[key]
+        values.setdefault(int(number), {})[name] = store[key]
     saved = _saved(variables)
-    if {*found} != {*range(len(saved))}:
-        raise ValueError(f"the file has {len(found)} variables, but there are {len(saved)}")
+    if {*values} != {*range(len(saved))}:
+        raise ValueError(f"the file has {len(values)} variables, but there are {len(saved)}")
     for number, (variable, saver) in enumerate(saved):
-        parts = found[number]
+        parts = values[number]
         if (saver is None) != ("" in parts):
             raise ValueError(f"variable {variable.name} is not saved as it would be: {[*parts]}")
         if saver is None:
@@ -60,10 +60,10 @@ def load_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def _saved(variables: Sequence[Any]) -> list[tuple[Any, NamedSaver | None]]:
-    """Variables that are saved, with what does so; None as a whole."""
-    given = [(variable, _raw(variable)) for variable in variables]
-    found = [(variable, saver_alone(raw), is_saved_otherwise(raw)) for variable, raw in given]
-    return [(one, saver) for one, saver, otherwise in found if saver is not None or not otherwise]
+    """Variables that are saved, with their savers; None for plain arrays."""
+    pairs = [(variable, _raw(variable)) for variable in variables]
+    savers = [(variable, saver_alone(raw), is_saved_otherwise(raw)) for variable, raw in pairs]
+    return [(one, saver) for one, saver, otherwise in savers if saver is not None or not otherwise]
 
 
 def _raw(variable: Any) -> Any:
@@ -129,7 +129,7 @@ def replace_saving(owner: type[Any], variables_of: Callable[[Any], Sequence[Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyedRows:
-    """What `get_weights` has for the table of an embedding variable, in the place of an array.
+    """The value of an embedding variable's table in `get_weights`, in place of an array.
 
     It is what a checkpoint has, so that `set_weights` can give it to a table of any capacity.
 
@@ -203,16 +203,16 @@ def _with_keyed_rows(read: Callable[..., Any], method: Callable[..., Any]) -> Ca
     def get_weights(self: Any) -> list[Any]:
         if not any(map(embedding_variable_of, self.weights)):
             return list(method(self))
-        found: list[Any] = []
+        weights: list[Any] = []
         for weight in self.weights:
             variable = embedding_variable_of(weight)
             if variable is not None:
-                found.append(KeyedRows.of(variable))
+                weights.append(KeyedRows.of(variable))
             elif hasattr(weight, "get_tensors"):  # what tf_keras has of a hash table
-                found += map(read, weight.get_tensors())
+                weights += map(read, weight.get_tensors())
             else:
-                found.append(read(weight))
-        return found
+                weights.append(read(weight))
+        return weights
 
     return get_weights
 
@@ -247,7 +247,7 @@ def _taking_keyed_rows(write: Callable[..., Any], method: Callable[..., Any]) ->
 
 
 def _check_weight(weight: Any, variable: Any, value: Any, *_: Any) -> None:
-    """Checks what is given for a weight, before any is written.
+    """Checks the new value of a weight, before any is written.
 
     Raises:
       ValueError: it is of a table and not what `get_weights` has for it, or the other way round.
@@ -346,9 +346,9 @@ def replace_export(archives: type[Any]) -> None:
     def track_resources(self: Any) -> None:
         track(self)
         exported = getattr(self, "_tf_trackable", self)  # Keras 3 has an object for it
-        found = [owner_of(variable) for variable in exported._all_variables]
-        owners = {id(owner): owner for owner in found if owner is not None}
-        exported._misc_assets = [*exported._misc_assets, *owners.values()]
+        owners = [owner_of(variable) for variable in exported._all_variables]
+        distinct = {id(owner): owner for owner in owners if owner is not None}
+        exported._misc_assets = [*exported._misc_assets, *distinct.values()]
         for variable in exported.variables:
             is_wrapped = _raw(variable) is not variable  # as those of Keras 3
             if is_wrapped and owner_of(_raw(variable)) is not None:

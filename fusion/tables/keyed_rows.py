@@ -1,4 +1,4 @@
-"""The rows of keys as tensors: how a table and its slots are read, and what is put back.
+"""The rows of keys as tensors: reads, saves and restores of a table and its slots.
 
 Training goes on while a table is read: keys come, and rows go from evicted keys to others. The
 index is read at one moment, and rows after it; a row counts if its key still has it then. A table
@@ -49,14 +49,14 @@ def read_rows(
       index: the variable of the index.
       keys, rows: int64 [n], as the index had them.
     """
-    found = [gather_rows(variable, rows) for variable in variables]
-    with tf.control_dependencies(in_graph(found)):
+    values = [gather_rows(variable, rows) for variable in variables]
+    with tf.control_dependencies(in_graph(values)):
         now = ops.find_embedding_keys(index=index.handle, keys=keys)
-    return found, tf.equal(now, rows)
+    return values, tf.equal(now, rows)
 
 
 def _where(mask: tf.Tensor, *tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-    """What a mask leaves of tensors: these themselves, without a copy, if that is all."""
+    """The masked elements of tensors; the tensors themselves if that is all of them."""
     whole: Sequence[tf.Tensor] = tf.cond(
         tf.reduce_all(mask),
         lambda: list(tensors),
@@ -108,13 +108,13 @@ def restore_slot(
         rows = ops.find_embedding_keys(index=index.handle, keys=keys)
     has_row = rows >= 0
     with tf.control_dependencies(in_graph([rows, entries.rows])):
-        held = slots.hold(slot, *(tf.boolean_mask(x, ~has_row) for x in (keys, values)))
+        waiting = slots.hold(slot, *(tf.boolean_mask(x, ~has_row) for x in (keys, values)))
         written = _write(slot, index, slots, *(tf.boolean_mask(x, has_row) for x in (rows, values)))
         known = tf.boolean_mask(entries.rows, entries.rows >= 0)
         others = tf.raw_ops.ListDiff(x=known, y=rows).out
     with tf.control_dependencies(in_graph([written])):
         begun = slots.reset(others, begin, slot)
-    return None if tf.executing_eagerly() else tf.group(held, written, *begun)
+    return None if tf.executing_eagerly() else tf.group(waiting, written, *begun)
 
 
 def put_slot_rows(keys: Any, values: Any, slot: Any, index: Any, slots: Slots) -> None:
@@ -141,17 +141,17 @@ def give_waiting(waiting: Sequence[Any], index: Any, slots: Slots, ends: bool) -
       waiting: of `Slots.waiting`, before keys were added.
       index: the variable of the index.
       slots: of the embedding variable.
-      ends: whether what is left waits no more.
+      ends: whether other rows wait no more.
     """
-    given = []
+    writes = []
     for slot, keys, values, before in waiting:
         rows = ops.find_embedding_keys(index=index.handle, keys=keys)
-        is_new, is_left = (rows >= 0) & (before < 0), (rows < 0) & (not ends)
+        is_new, still_waits = (rows >= 0) & (before < 0), (rows < 0) & (not ends)
         new = (tf.boolean_mask(some, is_new) for some in (rows, values))
-        given.append(_write(slot, index, slots, *new))
-        left = (tf.boolean_mask(some, is_left) for some in (keys, values))
-        given.append(slots.hold(slot, *left))
-    return given
+        writes.append(_write(slot, index, slots, *new))
+        rest = (tf.boolean_mask(some, still_waits) for some in (keys, values))
+        writes.append(slots.hold(slot, *rest))
+    return writes
 
 
 def put_rows(keys: tf.Tensor, values: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
@@ -182,7 +182,7 @@ def _add(*entries: tf.Tensor, table: Any, index: Any) -> tf.Tensor:
 def save_table(
     table: Any, index: Any, initial: Any, begin: Begin, before: Callable[[], Any]
 ) -> Mapping[str, tf.Tensor]:
-    """All keys, with what is known of each, and the rows of those that have one, in their order.
+    """All keys, with their counts and steps, and the rows of those that have one, in order.
 
     Args:
       table: [capacity, D].
@@ -239,17 +239,17 @@ def restore_table(
     )
     with after(removed):
         pending = ops.embedding_key_entries(index=index.handle).pending
-        held = slots.waiting(index)
-    resets = [pending, *slots.reset(pending, begin), *(before for *_, before in held)]
+        slot_rows = slots.waiting(index)
+    resets = [pending, *slots.reset(pending, begin), *(before for *_, before in slot_rows)]
     with tf.control_dependencies(in_graph(resets)):
         rows = _add(keys, counts, steps, values, table=table, index=index)
     with after(rows):
-        given = give_waiting(held, index, slots, ends=True)
+        writes = give_waiting(slot_rows, index, slots, ends=True)
         own = getattr(initial, "_primary", initial)  # of a strategy's the one
         assigned = own.assign(tensors["initial"], read_value=False)
     if tf.executing_eagerly():
         return None
-    restored = tf.group(assigned, *given)
+    restored = tf.group(assigned, *writes)
     table_is_restored(tensors["keys"], index, restored)
     return restored
 

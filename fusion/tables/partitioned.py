@@ -78,7 +78,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         devices: Mapping[int, str | None] | None = None,
         **options: Any,
     ) -> None:
-        """Makes the partitions, with variables `name/part_0` and so on, or of given tables.
+        """Makes the partitions, with variables `name/part_0` and so on, or of `tables`.
 
         Args:
           name: of the whole.
@@ -117,10 +117,10 @@ class PartitionedEmbeddingVariable(tf.Module):
                 initializer = functools.partial(_samples, partitions[0])
                 options["sample_count"] = int(partitions[0].initial.shape[0]) - 1
             options |= {"table": None if tables is None else tables[number], "device": device}
-            made = make(f"{name}/part_{number}", initializer=initializer, **options)
-            partitions.append(made)
-            setattr(self, f"part_{number}", made)
-            self._adopt(made, number)
+            partition = make(f"{name}/part_{number}", initializer=initializer, **options)
+            partitions.append(partition)
+            setattr(self, f"part_{number}", partition)
+            self._adopt(partition, number)
         first = partitions[0]
         self.dimension, self.dtype, self.admission = first.dimension, first.dtype, first.admission
         self.key_dtype = tf.as_dtype(key_dtype)
@@ -179,7 +179,7 @@ class PartitionedEmbeddingVariable(tf.Module):
             partition.is_trained = is_trained
 
     def embedding_lookup(self, keys: Any, counts: Any = None, name: str | None = None) -> tf.Tensor:
-        """The rows of keys, each gathered beside its partition; see `EmbeddingVariable`.
+        """The rows of keys, each gathered where its partition is; see `EmbeddingVariable`.
 
         Its gradients with respect to `tables` are `IndexedSlices`.
         """
@@ -205,7 +205,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         places = tf.dynamic_partition(tf.range(tf.size(keys)), owners, count)
         seen = [None] * count if counts is None else tf.dynamic_partition(counts, owners, count)
         parts = zip(partitions, split.partitioned_values, seen, strict=True)
-        rows = [partition.embedding_lookup(*given) for partition, *given in parts]
+        rows = [partition.embedding_lookup(*inputs) for partition, *inputs in parts]
         return tf.dynamic_stitch(places, rows)
 
     def as_ids(self, keys: tf.Tensor) -> tf.Tensor:
@@ -282,9 +282,9 @@ class PartitionedEmbeddingVariable(tf.Module):
         return self._joined(parts)
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
-        """Takes what a checkpoint has of any number of partitions."""
-        taken = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
-        return _group([EmbeddingVariable._restore_from_tensors(*some) for some in taken])
+        """Restores the tensors of a checkpoint of any number of partitions."""
+        shares = [(p, p.partition.share(restored_tensors)) for p in self.partitions]
+        return _group([EmbeddingVariable._restore_from_tensors(*some) for some in shares])
 
     def slot_saver(self, slot_number: int) -> tuple[Save, Restore]:
         """What saves a slot of all partitions, and what restores it.
@@ -315,7 +315,7 @@ class PartitionedEmbeddingVariable(tf.Module):
         return save, restore
 
     def _joined(self, parts: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-        """What partitions are saved as, as that of one table or slot, beside the first."""
+        """The tensors of all partitions as those of one table or slot, where the first is."""
         with self.partitions[0].beside():
             joined = {name: self._concat([part[name] for part in parts]) for name in parts[0]}
             if "initial" in joined:  # it is the same in all
@@ -323,7 +323,7 @@ class PartitionedEmbeddingVariable(tf.Module):
             return joined
 
     def _concat(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """What partitions have, one behind the other, beside the first.
+        """Tensors of partitions, concatenated where the first partition is.
 
         An eager op of tensors on two servers may wait forever while these run steps, also with
         nothing but stock TensorFlow. A function sends them.
@@ -411,8 +411,8 @@ class _Partition:
     @property
     def variable(self) -> EmbeddingVariable:
         """The partition itself."""
-        found: EmbeddingVariable = getattr(self.whole, f"part_{self.number}")
-        return found
+        partition: EmbeddingVariable = getattr(self.whole, f"part_{self.number}")
+        return partition
 
 
 def _share_of(eviction: Any, count: int) -> Any:
@@ -423,7 +423,7 @@ def _share_of(eviction: Any, count: int) -> Any:
 
 
 def _samples(first: EmbeddingVariable, shape: Any, dtype: Any) -> tf.Tensor:
-    """The rows that the elements of new ones are taken from, of the first partition."""
+    """The sample rows of the first partition, from which new rows are made."""
     del shape, dtype
     known = first.initial
     with colocate_with(known, ignore_existing=True):  # may be on another server
@@ -445,7 +445,7 @@ def _concat_on(device: str, specs: tuple[tf.TensorSpec, ...]) -> Any:
 
 
 def _group(restored: Sequence[Any]) -> Any:
-    """In a graph, what stands for several ops."""
+    """In a graph, the group of several ops."""
     return None if tf.executing_eagerly() else tf.group(*restored)
 
 

@@ -1,4 +1,4 @@
-"""Embedding variables in the replicas of a strategy of `tf.distribute`: held once, for all."""
+"""Embedding variables in the replicas of a strategy of `tf.distribute`: one for all."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SharedVariable(MirroredVariable):
 def whole_variables(device: str | None = None) -> Iterator[None]:
     """A context in which a strategy makes one variable of each, for all of its replicas.
 
-    It is on the first of the strategy's devices, or on the CPU beside it. Keys would have other
+    It is on the first of the strategy's devices, or on its host's CPU. Keys would have other
     rows in each replica if each had an index of its own. No `variable_partitioner` cuts it: rows
     belong to keys, wherever it would cut. Without a strategy variables are ordinary ones, on the
     CPU too: their memory and the ops that find keys are there.
@@ -118,18 +118,18 @@ def on_cpu() -> AbstractContextManager[Any]:
     """
     chosen = tf.DeviceSpec.from_string(device_util.current() or "").device_type
     with tf.init_scope():
-        is_left = chosen is None and not tf.executing_eagerly()
-    return contextlib.nullcontext() if is_left or chosen == "CPU" else tf.device("/device:CPU:0")
+        is_free = chosen is None and not tf.executing_eagerly()
+    return contextlib.nullcontext() if is_free or chosen == "CPU" else tf.device("/device:CPU:0")
 
 
 def _on_cpu(strategy: Any) -> AbstractContextManager[Any]:
     """`on_cpu`, also in the scope of a strategy that chooses the device of each variable."""
     if not isinstance(strategy, _ONE_DEVICE):
         return on_cpu()
-    beside = SingleDevice(cpu_beside(strategy.extended.worker_devices[0]))
+    cpu = SingleDevice(cpu_beside(strategy.extended.worker_devices[0]))
 
     def create(next_creator: Any, **arguments: Any) -> Any:
-        arguments.setdefault("colocate_with", beside)
+        arguments.setdefault("colocate_with", cpu)
         return next_creator(**arguments)
 
     return tf.variable_creator_scope(create)
@@ -150,7 +150,7 @@ def _without_partitioner(extended: Any) -> Iterator[None]:
 
 
 def beside(variable: Any) -> AbstractContextManager[Any]:
-    """A context of ops that run where a variable is: a shared one has a device of its own."""
+    """A context of ops on the device of a variable: a shared one has a device of its own."""
     if not isinstance(variable, SharedVariable):
         return colocate_with(variable)
     device = tf.DeviceSpec.from_string(variable.device)
@@ -158,8 +158,8 @@ def beside(variable: Any) -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def variables_beside(table: Any) -> Iterator[None]:
-    """A context of `whole_variables` that are where a table is."""
+def colocated_variables(table: Any) -> Iterator[None]:
+    """A context of `whole_variables` that are colocated with a table."""
     if isinstance(table, SharedVariable):  # as all of its strategy are
         yield
         return
@@ -177,7 +177,7 @@ def is_shared(variable: Any) -> bool:
 
 
 def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Gradients of all replicas of this process, where the variables are; called in a replica.
+    """Gradients of all replicas, summed where the variables are; called in a replica.
 
     TensorFlow would gather them on all devices, and ends the process if there are no rows in any.
 
@@ -188,18 +188,18 @@ def joined_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
       The same with the sums.
     """
     context = tf.distribute.get_replica_context()
-    given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     workers = getattr(context.strategy.extended, "_num_workers", 1)
-    if given and context.num_replicas_in_sync > 1 and workers == 1:
-        gradients, variables = zip(*given, strict=True)
+    if present and context.num_replicas_in_sync > 1 and workers == 1:
+        gradients, variables = zip(*present, strict=True)
 
         def join(strategy: Any, *gradients: Any) -> list[Any]:
             of_replicas = [strategy.experimental_local_results(gradient) for gradient in gradients]
             return [_sum(*item) for item in zip(of_replicas, variables, strict=True)]
 
-        given = list(zip(context.merge_call(join, args=gradients), variables, strict=True))
+        present = list(zip(context.merge_call(join, args=gradients), variables, strict=True))
     # Of several workers each has one replica, and shards of its own.
-    sums = iter([_with_distinct_rows(*pair) for pair in given])
+    sums = iter([_with_distinct_rows(*pair) for pair in present])
     return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 
@@ -253,7 +253,7 @@ def _shared_device(strategy: Any) -> str:
 
 
 def cpu_beside(device: str) -> str:
-    """A device if it is a CPU, or the first CPU beside it."""
+    """A device if it is a CPU, or the first CPU of its host."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type != "CPU":
         spec = spec.replace(device_type="CPU", device_index=0)

@@ -1,4 +1,4 @@
-"""What SavedModels leave out of embedding variables: variables as a whole, and slots.
+"""What SavedModels omit of embedding variables: variables as a whole, and slots.
 
 And where they are loaded, and how loaded ones are saved again.
 """
@@ -29,7 +29,7 @@ _IS_OF_MODEL: contextvars.ContextVar[bool] = single(
 
 
 def leave_out(variable: Any) -> None:
-    """Has a variable, or another object, not saved."""
+    """Excludes a variable, or another object, from saves."""
     variable._serialize_to_tensors = dict
     variable._restore_from_tensors = lambda tensors: None
     variable._copy_trackable_to_cpu = lambda object_map: None  # of asynchronous checkpoints
@@ -58,7 +58,7 @@ def is_of_model() -> bool:
 
 
 def tell_models_from_checkpoints() -> None:
-    """Has `is_of_model` know.
+    """Makes `is_of_model` work.
 
     TensorFlow has no hook for it: the function that makes the saver of a SavedModel's variables is
     replaced by one that marks its calls.
@@ -143,18 +143,18 @@ def _table_and_index(models: Any, proto: Any) -> list[int]:
     numbers = {child.local_name: child.node_id for child in proto.children}
     if not {"table", "index", "initial"} <= numbers.keys():
         return []
-    found = [numbers["table"], numbers["index"]]
-    of_tables = models.nodes[found[0]].children
-    return found if any(child.local_name == OWNER for child in of_tables) else []
+    nodes = [numbers["table"], numbers["index"]]
+    of_tables = models.nodes[nodes[0]].children
+    return nodes if any(child.local_name == OWNER for child in of_tables) else []
 
 
 def _hide_functions(loaded: Any) -> None:
-    """Has a loaded object not have the functions as children that save and restore it."""
+    """Removes the functions that save and restore a loaded object from its children."""
     known = loaded._trackable_children
 
     def children(save_type: str = "checkpoint", **named: Any) -> dict[str, Any]:
-        found = known(save_type, **named)
-        return {name: child for name, child in found.items() if name not in _FUNCTIONS}
+        result = known(save_type, **named)
+        return {name: child for name, child in result.items() if name not in _FUNCTIONS}
 
     loaded._trackable_children = children
 

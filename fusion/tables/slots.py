@@ -85,7 +85,7 @@ def _value_or_empty(variable: Any) -> tf.Tensor:
 
 
 class _Slot(NamedTuple):
-    """A slot that may be gone, and what its rows begin with."""
+    """A slot that may be gone, and the initial value of its rows."""
 
     reference: weakref.ref[Any]
     values: Any  # [1, D]; None for zeros
@@ -152,7 +152,7 @@ class Slots:
         Returns:
           For each slot with a number how many they were.
         """
-        found = [(known.reference(), known) for known in self._slots if known.number is not None]
+        slots = [(known.reference(), known) for known in self._slots if known.number is not None]
         return [
             ops.fill_embedding_slot(
                 slot=slot.handle,
@@ -161,34 +161,34 @@ class Slots:
                 dim=int(slot.shape[1]),
                 number=known.number,
             )
-            for slot, known in found
+            for slot, known in slots
             if slot is not None and (only is None or slot is only)
         ]
 
     def reset(self, rows: tf.Tensor, begin: Callable[[Any], Any], only: Any = None) -> list[Any]:
-        """Makes rows of all slots that are still there what they were first.
+        """Resets rows of all slots that are still there to their initial values.
 
         Args:
           rows: int64 [n].
           begin: in a graph, gives a slot its initial value if it has none; is waited for.
           only: a slot, to reset no other.
         """
-        found = [(known.reference(), known.values) for known in self._slots]
+        slots = [(known.reference(), known.values) for known in self._slots]
         return [
             _reset(slot, values, rows, begin)
-            for slot, values in found
+            for slot, values in slots
             if slot is not None and (only is None or slot is only)
         ]
 
     def hold(self, slot: Any, keys: tf.Tensor, values: tf.Tensor) -> Any:
-        """Has rows of a slot wait for their keys; see `WaitingRows`.
+        """Makes rows of a slot wait for their keys; see `WaitingRows`.
 
         Returns:
           In a graph, the op that does so.
         """
         known = next(known for known in self._slots if known.reference() is slot)
-        held = known.waiting.hold(slot, keys, values)
-        return None if tf.executing_eagerly() else tf.group(*held)
+        writes = known.waiting.hold(slot, keys, values)
+        return None if tf.executing_eagerly() else tf.group(*writes)
 
     def waiting(self, index: Any) -> list[tuple[Any, tf.Tensor, tf.Tensor, tf.Tensor]]:
         """The rows that wait for their keys.
@@ -200,11 +200,11 @@ class Slots:
           Of each slot itself, the keys [n], the values of their rows [n, D], and the rows that they
           have now, int64 [n], -1 for none.
         """
-        held = [(known.reference(), known.waiting.read()) for known in self._slots]
+        slot_rows = [(known.reference(), known.waiting.read()) for known in self._slots]
         return [
-            (slot, *found, ops.find_embedding_keys(index=index.handle, keys=found[0]))
-            for slot, found in held
-            if slot is not None and found is not None
+            (slot, *rows, ops.find_embedding_keys(index=index.handle, keys=rows[0]))
+            for slot, rows in slot_rows
+            if slot is not None and rows is not None
         ]
 
 
@@ -242,7 +242,7 @@ def following(variable: Any, first: Any, is_filled: bool = False) -> Iterator[No
 
 
 def first_values(initializer: Any, dimension: int, dtype: tf.DType) -> Any:
-    """What the rows of a slot begin with, [1, D]; None for zeros.
+    """The initial value of a slot's rows, [1, D]; None for zeros.
 
     Args:
       initializer: of the slot, called with a shape and `dtype`.
@@ -264,7 +264,7 @@ def known_values(values: tf.Tensor) -> Any:
 
 
 def first_values_of(initial_value: Any, slot_name: str) -> Any:
-    """What the rows of a slot begin with that is made of a value [capacity, D].
+    """The initial value of the rows of a slot that is made of a value [capacity, D].
 
     Rows of different values are those of an average, and begin with zeros, as what no key has does
     in a table.

@@ -74,21 +74,21 @@ def _filled(make_slot: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_slots_follow() -> None:
-    """Has v1 optimizers make slots that follow the rows of embedding variables from now on.
+    """Makes v1 optimizers create slots that follow the rows of embedding variables.
 
     TensorFlow has no hook for it: the functions that make slots are replaced by ones that do the
     same for all other variables.
     """
     for name, wrap in (("create_slot_with_initializer", _on_demand), ("create_slot", _filled)):
-        made = getattr(slot_creator, name)
-        if not hasattr(made, "_makes_followers"):
-            replaced = wrap(made)
+        function = getattr(slot_creator, name)
+        if not hasattr(function, "_makes_followers"):
+            replaced = wrap(function)
             replaced._makes_followers = True  # type: ignore[attr-defined]
             setattr(slot_creator, name, replaced)
 
 
 def refuse_shards() -> None:
-    """Has optimizers of `tf.compat.v1` refuse shards, whose gradients they would sum up.
+    """Makes optimizers of `tf.compat.v1` refuse shards, whose gradients they would sum up.
 
     TensorFlow has no hook for it: the method that all of them have is replaced by one that does the
     same for all other variables.

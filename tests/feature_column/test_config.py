@@ -34,7 +34,7 @@ def again(layer: Any) -> Any:
 
 
 def columns_again(*columns: Any) -> list[Any]:
-    return list(again(DenseFeatures(columns))._columns.given)
+    return list(again(DenseFeatures(columns))._columns.all)
 
 
 def embedding(column: Any, **options: Any) -> Any:
@@ -215,7 +215,7 @@ def test_columns_that_share_a_table(do_fusion: str | None, tmp_path: Any) -> Non
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert_same_bits(loaded(batch).numpy(), model(batch).numpy())
     assert len(loaded.weights) == 2
-    one, two, three = loaded.layers[-1]._columns.given
+    one, two, three = loaded.layers[-1]._columns.all
     assert (type(one), type(two)) == (type(shared[0]), type(shared[1]))
     assert one.shared_embedding_column_creator is two.shared_embedding_column_creator
     assert type(three) is FusedEmbeddingColumn

@@ -61,7 +61,7 @@ def test_a_loaded_model_goes_on_as_it_would_have(do_fusion, count, tmp_path):
     assert losses(loaded, range(2, 4)) == losses(first, range(2, 4))
     assert len(loaded.weights) == len(first.weights)
     (layer,) = (x for x in loaded.layers if isinstance(x, fc.DenseFeatures))
-    columns = layer._columns.given
+    columns = layer._columns.all
     assert {column.do_fusion for column in columns} == {do_fusion}
     assert len({column.shared_embedding_column_creator for column in columns}) == 1
 

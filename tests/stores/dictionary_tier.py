@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fusion.stores.tier import Block, Found, Keys, Rows, TableDescription, TierError
+from fusion.stores.tier import Block, HitMask, Keys, Rows, TableDescription, TierError
 
 
 class DictionaryTier:
@@ -39,7 +39,7 @@ class DictionaryTier:
         self.rows.setdefault(table, {}).update((int(key), row) for key, row in pairs)
         return self
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         assert len(np.unique(keys)) == len(keys) > 0
         assert rows.shape[0] == len(keys)
         self.requests.append((table, sorted(keys.tolist())))
@@ -85,6 +85,6 @@ class ManyTablesTier(DictionaryTier):
         super().__init__("many")
         self.round_count = 0
 
-    def fetch_many(self, requests) -> list[Found]:
+    def fetch_many(self, requests) -> list[HitMask]:
         self.round_count += 1
         return [self.fetch(*request) for request in requests]

@@ -14,7 +14,7 @@ from fusion.stores.redis import Redis, RedisOptions
 from fusion.stores.redis_changes import announce
 from fusion.stores.rocksdb import RocksDB, RocksDBOptions
 from fusion.stores.table_store import TableStore
-from fusion.stores.tier import Found, Keys, Rows, TableDescription, TierError
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription, TierError
 from fusion.stores.versioned_files import VersionedFiles
 from tests.stores.dictionary_tier import DictionaryTier
 from tests.stores.followed import ITEMS, KEYS, NEVER, versions, write
@@ -123,7 +123,7 @@ class TestInvalidate:
         self, store: TableStore, upper: DictionaryTier, lower: DictionaryTier
     ) -> None:
         class Slow(DictionaryTier):
-            def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+            def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
                 found = DictionaryTier.fetch(self, table, keys, rows)
                 read.set()
                 assert go_on.wait(60)

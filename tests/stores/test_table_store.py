@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.stores.table_store import TableStore
-from fusion.stores.tier import Found, Keys, Rows, TableDescription, TierError
+from fusion.stores.tier import HitMask, Keys, Rows, TableDescription, TierError
 from tests.stores.dictionary_tier import DictionaryTier, ManyTablesTier
 
 DIM = 3
@@ -50,7 +50,7 @@ def store(tier: DictionaryTier) -> Iterator[TableStore]:
 class OnesTier(DictionaryTier):
     """One that has all rows, at once."""
 
-    def fetch(self, table: str, keys: Keys, rows: Rows) -> Found:
+    def fetch(self, table: str, keys: Keys, rows: Rows) -> HitMask:
         rows[:] = 1
         return np.ones(len(keys), np.bool_)
 

@@ -96,13 +96,13 @@ def plan(model: str | None, file: str | None, as_json: bool, **options: Any) -> 
 
     tables = _read(file) if file is not None else _tables_of(str(model))
     try:
-        made = fusion.distribute.plan(tables, **options)
+        placement = fusion.distribute.plan(tables, **options)
     except (TypeError, ValueError) as error:
         raise click.ClickException(f"{file or model}: {error}") from error
     if as_json:
-        show_json(made.to_dict())
+        show_json(placement.to_dict())
         return
-    for line in str(made).split("\n"):
+    for line in str(placement).split("\n"):
         say(line)
 
 
@@ -140,7 +140,7 @@ def _entries(file: str) -> list[Any]:
 
 
 def _tables_of(model: str) -> list[Table]:
-    """The tables that a model looks up; reports those that have to be left out.
+    """The tables that a model looks up; reports those that are omitted.
 
     Raises:
         click.ClickException: there is none whose size is known.

@@ -163,7 +163,7 @@ def rewrite(
 
 def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Splits NAME=DTYPE; names may have a = in them."""
-    found = []
+    pairs = []
     for text in texts:
         name, equals, dtype = text.rpartition("=")
         if not equals or not name:
@@ -171,8 +171,8 @@ def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         if dtype not in _DTYPES:
             message = f"{dtype!r} is not one of {', '.join(_DTYPES)}"
             raise click.BadParameter(message, param_hint="--table-dtype")
-        found.append((name, dtype))
-    return tuple(found)
+        pairs.append((name, dtype))
+    return tuple(pairs)
 
 
 def _fields(done: Rewrite, dst: str) -> dict[str, Any]:
@@ -209,13 +209,13 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
         size, count = total_bytes(done.tables), len({table.file for table in done.tables})
         out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
     elif options.has_table_files:
-        least = options.least_table_bytes
-        out.print(cell(f"tables in files: none has --table-bytes ({least}) and can be one"))
+        min_bytes = options.least_table_bytes
+        out.print(cell(f"tables in files: none has --table-bytes ({min_bytes}) and can be one"))
     if done.packed:
         show_table(out, packed_table(done.packed))
     elif not options.table_dtypes().is_plain:
-        least = options.least_table_bytes
-        out.print(cell(f"packed tables: no float32 table has --table-bytes ({least})"))
+        min_bytes = options.least_table_bytes
+        out.print(cell(f"packed tables: no float32 table has --table-bytes ({min_bytes})"))
     is_packed = any(not table.refusal for table in done.packed)
     is_fused = any(column.fused for column in report.lookups)
     if done.runtimes is None or not (is_fused or done.tables or is_packed):

@@ -198,7 +198,7 @@ def _compared(
     batch: int,
     tolerance: float,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields what is found about each table: fields for JSON, and a line."""
+    """Yields the comparison of each table: fields for JSON, and a line."""
     from fusion.stores.transfer import compare
 
     for name in sorted(names or {*first.dimensions, *second.dimensions}):
@@ -207,17 +207,17 @@ def _compared(
             where = _without_login(missing[0])
             yield {"name": name, "same": False, "missing": where}, f"{name}: not in {where}"
             continue
-        found = compare(first, second, name, batch, tolerance)
+        comparison = compare(first, second, name, batch, tolerance)
         yield (
-            {"name": name, "same": found.is_same, **asdict(found)},
-            f"{name}: {counted(found.rows, 'row')} in both, {found.different} differ, by "
-            f"{found.deviation:g} at most; {found.only_a} only in A, "
-            f"{found.only_b} only in B; {found.seconds:.1f} s",
+            {"name": name, "same": comparison.is_same, **asdict(comparison)},
+            f"{name}: {counted(comparison.rows, 'row')} in both, {comparison.different} differ, by "
+            f"{comparison.deviation:g} at most; {comparison.only_a} only in A, "
+            f"{comparison.only_b} only in B; {comparison.seconds:.1f} s",
         )
 
 
 def _chosen(address: str, source: Tables, names: Sequence[str]) -> list[str]:
-    """The names of tables that were asked for, or of all.
+    """The names of the requested tables, or of all.
 
     Raises:
       ValueError: there is no such table, or none at all.
@@ -251,7 +251,7 @@ def _show_json(done: Mapping[str, Transfer]) -> None:
 
 @contextmanager
 def _closing(opened: Tables) -> Iterator[Tables]:
-    """A block after which tables are closed; its own errors are those that count."""
+    """A block after which tables are closed; its own errors come first."""
     from fusion.stores.tier import TierError
 
     try:

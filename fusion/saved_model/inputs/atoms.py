@@ -1,4 +1,4 @@
-"""What can be known of a tensor: the facts that travel through a graph, from op to op."""
+"""Facts about a tensor, which travel through a graph from op to op."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class KeyTable:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a table has for values of an input, or what is computed from that."""
+    """Results of a lookup of an input's values, or what is computed from them."""
 
     key: Key
 
@@ -135,7 +135,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Claim:
-    """A truth value: how two tensors compare, element by element."""
+    """A bool tensor: an elementwise comparison of two tensors."""
 
     op: str
     left: frozenset[Source | Number | Count | Rows]
@@ -178,13 +178,13 @@ def extents(atoms: Iterable[Atom]) -> frozenset[Extent]:
 
 
 def answers(node: node_def_pb2.NodeDef, data: Sequence[Atoms]) -> dict[int, Atoms]:
-    """Returns the answers of tables that the outputs of a node are made of.
+    """Returns the lookup results in each output of a node.
 
     Where a model asserts something of these, every word has to be in the table.
     """
-    found: Atoms = frozenset()
+    result: Atoms = frozenset()
     if node.op in KEYED_LOOKUPS:
-        found = frozenset(Answer(source.key) for source in of_kind(data[1], Source))
+        result = frozenset(Answer(source.key) for source in of_kind(data[1], Source))
     elif node.op in _PASSED:
-        found = frozenset(answer for atoms in data for answer in of_kind(atoms, Answer))
-    return {0: found, 1: found} if node.op == "Switch" else {0: found}
+        result = frozenset(answer for atoms in data for answer in of_kind(atoms, Answer))
+    return {0: result, 1: result} if node.op == "Switch" else {0: result}

@@ -1,4 +1,4 @@
-"""What the inputs of a signature have to do with each other.
+"""Constraints between the inputs of a signature.
 
 Parts of one thing arrive as inputs of their own: the values of a RaggedTensor and its row splits,
 ids and a weight of each, ids and how many of them each row has. Such inputs cannot be made up one
@@ -76,11 +76,11 @@ class Bounds:
         return Bounds(low[0], high[0], low[1], not high[1])
 
     def hold(self, values: Array) -> NDArray[np.bool_]:
-        """Returns which of the values are accepted."""
+        """Returns a mask of the accepted values."""
         above = values > self.low if self.without_low else values >= self.low
         below = values < self.high if self.without_high else values <= self.high
-        held: NDArray[np.bool_] = above & below
-        return held
+        mask: NDArray[np.bool_] = above & below
+        return mask
 
     def integers(self, usual: int) -> tuple[int, int]:
         """Returns the first integer and the one after the last.
@@ -126,7 +126,7 @@ class Constraints:
     _partial: dict[Key, set[Extent]] = field(default_factory=dict)
 
     def link(self, extents: Iterable[Extent]) -> None:
-        """Notes that all of these are equally long."""
+        """Notes that all of these have the same length."""
         ordered = sorted(set(extents), key=repr)
         for extent in ordered:
             if extent.missing is not None:
@@ -138,7 +138,7 @@ class Constraints:
             self.links.setdefault(other, set()).add(first)
 
     def divides(self, key: Key, role: Role) -> None:
-        """Notes that an input divides entries into rows; the first role that is found stays."""
+        """Notes that an input divides entries into rows; its first role counts."""
         self.roles.setdefault(key, role)
 
     def demand(self, key: Key, role: Role, entries: Key) -> None:

@@ -1,6 +1,6 @@
-"""Ops that pass values of an input on, as they are or converted; and how conversions are undone.
+"""Ops that copy or convert values of an input; and the inverses of conversions.
 
-A table of words has the words that it is asked for, which need not be those that an input holds:
+A table of words has the words that are looked up, which need not be those that an input holds:
 these may have been put into lower case, stripped, or split into words before. So where values of an
 input go through such ops, the ops are noted, and undone for each word of the table.
 """
@@ -75,7 +75,7 @@ _LONGEST = 4
 
 
 class Conversion(NamedTuple):
-    """An op that can be undone.
+    """An op with an inverse.
 
     Attributes:
         op: what it is.
@@ -91,10 +91,10 @@ Conversions = tuple[Conversion, ...] | None
 
 
 def converted(before: Conversions, op: str, separators: Sequence[bytes]) -> Conversions:
-    """Returns what values went through behind one op more.
+    """Returns the conversions of values, with those of one more op.
 
     Args:
-        before: what they went through in front of it.
+        before: those before that op.
         op: the op.
         separators: its constant input 1, if it is one that splits.
     """
@@ -111,17 +111,17 @@ def converted(before: Conversions, op: str, separators: Sequence[bytes]) -> Conv
 
 
 def undone(conversions: Sequence[Conversion], words: Iterable[Any]) -> list[Any]:
-    """Returns what becomes these words; nothing for a word that nothing becomes.
+    """Returns the values that are converted to these words, of words that have one.
 
     Args:
-        conversions: what values go through.
+        conversions: of values, in order.
         words: of a table: bytes or integers.
     """
-    found = list(words)
+    result = list(words)
     for conversion in reversed(conversions):
         undo = _UNDONE[conversion.op]
-        found = [made for word in found if (made := undo(word, conversion.separator)) is not None]
-    return found
+        result = [old for word in result if (old := undo(word, conversion.separator)) is not None]
+    return result
 
 
 def separator_of(conversions: Sequence[Conversion]) -> bytes | None:

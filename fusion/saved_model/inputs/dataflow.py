@@ -1,4 +1,4 @@
-"""What the inputs of a signature mean, learned from the graph.
+"""The meaning of a signature's inputs, inferred from the graph.
 
 A signature says no more than dtype and shape. To run a model on inputs that it accepts, one must
 know which integers are row numbers of which table, which three tensors form one sparse tensor, and
@@ -86,7 +86,7 @@ _FEW = 16
 
 @dataclass
 class Meaning:
-    """What is known of a signature's inputs.
+    """Facts about a signature's inputs.
 
     Attributes:
         rows: the rows of the smallest table that values of this source index.
@@ -162,14 +162,14 @@ def input_meaning(
 
 
 def _concerned(view: GraphView, inputs: Iterable[Tensor]) -> list[node_def_pb2.NodeDef]:
-    """Returns the nodes that inputs reach, and what those read.
+    """Returns the consumers of inputs, direct and indirect, and what those read.
 
     The rest of a graph, other signatures above all, says nothing about them.
     """
-    behind = reached(
+    consumers = reached(
         (tensor.node for tensor in inputs), lambda name: (use.node for use in view.uses(name))
     )
-    names = reached(behind, lambda name: (tensor.node for tensor in view.inputs(name)))
+    names = reached(consumers, lambda name: (tensor.node for tensor in view.inputs(name)))
     return [node for name, node in view.nodes.items() if name in names]
 
 

@@ -43,11 +43,11 @@ class InputGenerator:
         words: Sequence[bytes],
         known: Mapping[Key, Known] | None = None,
     ) -> None:
-        """Prepares to generate.
+        """Takes the signature and the facts about its inputs.
 
         Args:
             signature: the signature.
-            meaning: what `input_meaning` found.
+            meaning: the result of `input_meaning`.
             words: worth trying as strings of inputs that no table of known words is for.
             known: what inputs may hold so that the tables that they are looked up in know it.
         """
@@ -185,31 +185,31 @@ class InputGenerator:
         shape: tuple[int, ...],
         key: Key,
     ) -> Array:
-        kind = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
+        tf_dtype = tf.dtypes.as_dtype(dtype) if dtype else tf.float32
         ids, missing = self._shown(case.ids, key), case.ids is Ids.MISSING
         bounds, rows = self._bounds.get(key), self._meaning.rows.get(key)
-        if kind == tf.string:
+        if tf_dtype == tf.string:
             return self._texts(rng, ids, shape, key)
-        if kind == tf.bool:
+        if tf_dtype == tf.bool:
             return rng.random(shape) < 0.5
-        is_integer = kind.is_integer and not kind.is_quantized
-        if is_integer and missing and rows is not None and not kind.is_unsigned:
-            return np.full(shape, -1, kind.as_numpy_dtype)
-        if key in self._known and (is_integer or kind.is_floating):
+        is_integer = tf_dtype.is_integer and not tf_dtype.is_quantized
+        if is_integer and missing and rows is not None and not tf_dtype.is_unsigned:
+            return np.full(shape, -1, tf_dtype.as_numpy_dtype)
+        if key in self._known and (is_integer or tf_dtype.is_floating):
             known = self._known[key]
-            found = known_numbers(rng, ids, kind, shape, known, rows, bounds)
-            if found is not None:
-                return found
+            known_values = known_numbers(rng, ids, tf_dtype, shape, known, rows, bounds)
+            if known_values is not None:
+                return known_values
         if is_integer:
-            return integers(rng, ids, kind, shape, rows, bounds)
-        if kind.is_floating or kind.is_complex:
+            return integers(rng, ids, tf_dtype, shape, rows, bounds)
+        if tf_dtype.is_floating or tf_dtype.is_complex:
             numbers = rng.standard_normal(shape)
             numbers = numbers if bounds is None else bounded(rng, numbers, bounds)
-            return numbers.astype(kind.as_numpy_dtype)
-        raise Unsupported(f"input {key.input!r} has dtype {kind.name}")
+            return numbers.astype(tf_dtype.as_numpy_dtype)
+        raise Unsupported(f"input {key.input!r} has dtype {tf_dtype.name}")
 
     def _shown(self, ids: Ids, key: Key) -> Ids:
-        """Returns what a batch shows of one input."""
+        """Returns the kind of ids of one input in a batch."""
         if ids is not Ids.UNKNOWN_ELSEWHERE:
             return ids
         return Ids.IN_RANGE if key in self._meaning.asserted else Ids.UNKNOWN
@@ -224,12 +224,12 @@ class InputGenerator:
         return drawn
 
     def _record_maker(self, rng: np.random.Generator, case: Case) -> RecordMaker:
-        """Returns what makes records that have, but for unequal ones, one number of values each."""
+        """Returns a maker of records, with one number of values each but for unequal ones."""
         missing = case.ids is Ids.MISSING
 
         def values(key: Key, dtype: int, count: int) -> list[Any]:
-            made: list[Any] = self._values(rng, case, dtype, (count,), key).tolist()
-            return made
+            result: list[Any] = self._values(rng, case, dtype, (count,), key).tolist()
+            return result
 
         def length(feature: Feature, key: Key) -> int:
             bag = 0 if missing else int(rng.choice(BAGS))
@@ -278,27 +278,27 @@ class InputGenerator:
 
 
 def _present(array: Array, missing: float | bytes) -> Any:
-    """Returns a value that does not stand for a missing one."""
+    """Returns a value that is not the marker of a missing one."""
     if array.dtype == object:
         return b"a"
     return 1 if missing == 0 else 0
 
 
 def _disjoint(triples: Iterable[tuple[str, str, str]]) -> tuple[tuple[str, str, str], ...]:
-    """Returns those of which no part is one of a triple before."""
-    taken: set[str] = set()
+    """Returns the triples that share no part with one before."""
+    used: set[str] = set()
     chosen = []
     for triple in triples:
-        if taken.isdisjoint(triple):
+        if used.isdisjoint(triple):
             chosen.append(triple)
-            taken.update(triple)
+            used.update(triple)
     return tuple(chosen)
 
 
 def input_generators(
     model: Path, meta: meta_graph_pb2.MetaGraphDef, known: Sequence[Signature]
 ) -> dict[str, InputGenerator]:
-    """Returns what generates the inputs of signatures of a model, by their titles.
+    """Returns the generators of the inputs of a model's signatures, by title.
 
     Args:
         model: the folder of the model.

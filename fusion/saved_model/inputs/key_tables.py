@@ -1,6 +1,6 @@
-"""Where the tables of a graph, that map words or integers to numbers, have their keys from.
+"""The sources of the keys of a graph's tables, which map words or integers to numbers.
 
-A table is filled by an op beside it: from a constant, from the lines of a file, or from the
+A table is filled by an op of its graph: from a constant, from the lines of a file, or from the
 checkpoint. In graphs of TensorFlow 1 that op is in the main graph. In those of TensorFlow 2 it is
 in a function, which the main graph calls with the table and with what it is filled from.
 """
@@ -32,11 +32,11 @@ _SOURCES = _RESTORES | {"Const", "Placeholder"}
 
 _READS, _WRITES = frozenset(["ReadVariableOp"]), frozenset(["AssignVariableOp"])
 _CARRYING = frozenset(["Cast", "Reshape", "EnsureShape"])
-_DEEPEST = 40
+_MAX_DEPTH = 40
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """The node that makes a value.
 
     Attributes:
         node: the node that makes it.
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """What a table is filled with.
+    """The source of a table's keys.
 
     Attributes:
         table: the table.
@@ -74,11 +74,11 @@ def table_of_keys(function: str, node: node_def_pb2.NodeDef) -> str | None:
 
 
 def fillings(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, Filling]:
-    """Returns what the tables of a meta graph are filled with, by their names."""
-    found: dict[str, Filling] = {}
+    """Returns the sources of the tables' keys in a meta graph, by table name."""
+    result: dict[str, Filling] = {}
     for name, filling in _Search(meta).main():
-        found.setdefault(name, filling)
-    return found
+        result.setdefault(name, filling)
+    return result
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Frame:
 
 
 class _Search:
-    """Goes through the calls that fill tables."""
+    """Searches the calls that fill tables."""
 
     def __init__(self, meta: meta_graph_pb2.MetaGraphDef) -> None:
         library = meta.graph_def.library.function
@@ -102,7 +102,7 @@ class _Search:
         self._filling = self._those_that_fill()
 
     def main(self) -> Iterator[tuple[str, Filling]]:
-        """Yields the name of each table, and what it is filled with."""
+        """Yields the name of each table, and the source of its keys."""
         yield from self._of(self._main)
 
     def _those_that_fill(self) -> set[str]:
@@ -114,13 +114,13 @@ class _Search:
                 filling.append(name)
             for callee in {callee for node in function.node_def for callee in called(node)}:
                 callers.setdefault(callee, []).append(name)
-        found: set[str] = set()
+        result: set[str] = set()
         while filling:
             name = filling.pop()
-            if name not in found:
-                found.add(name)
+            if name not in result:
+                result.add(name)
                 filling += callers.get(name, ())
-        return found
+        return result
 
     def _of(self, frame: _Frame) -> Iterator[tuple[str, Filling]]:
         for node in frame.view.nodes.values():
@@ -135,7 +135,7 @@ class _Search:
                     file = node if node.op in _FROM_FILE else None
                     ends = (self._origin(home, t)[0] for t in home.view.inputs(table.node.name))
                     yield name, Filling(table.node, source, file, tuple(filter(None, ends)))
-            elif frame.depth < _DEEPEST:
+            elif frame.depth < _MAX_DEPTH:
                 for callee in callees(node, self._filling):
                     yield from self._of(self._called(frame, node, callee))
 
@@ -149,8 +149,8 @@ class _Search:
         return _Frame(self._views[callee], arguments, frame.depth + 1)
 
     def _origin(self, frame: _Frame, tensor: Tensor) -> tuple[Origin | None, _Frame]:
-        """Returns where a value comes from, and the graph or function in which that is."""
-        for _ in range(_DEEPEST):
+        """Returns the origin of a value, and the graph or function that has it."""
+        for _ in range(_MAX_DEPTH):
             tensor = frame.view.resolve(tensor)
             node = frame.view.nodes.get(tensor.node)
             if node is None:
@@ -182,8 +182,8 @@ class _Search:
         return None, frame
 
     def _assigned(self, frame: _Frame, handle: Tensor) -> tuple[_Frame, Tensor]:
-        """What the main graph assigns to a variable, as it does with the paths of files."""
-        for _ in range(_DEEPEST):
+        """The value that the main graph assigns to a variable, such as the path of a file."""
+        for _ in range(_MAX_DEPTH):
             handle = frame.view.resolve(handle)
             if frame.view.op(handle.node) != ARG_OP or handle.node not in frame.arguments:
                 break

@@ -45,7 +45,7 @@ def recorded_batches(
         batch_size: how many Examples are a batch.
 
     Raises:
-        ModelError: at once, or when a batch is asked for: the file cannot be read, is damaged, or
+        ModelError: at once, or when a batch is read: the file cannot be read, is damaged, or
             fits no signature.
     """
     path = Path(file)
@@ -119,19 +119,19 @@ def _load(path: Path) -> dict[str, Array]:
 def _checked(path: Path, signature: Signature, spec: TensorSpec, array: Array) -> Array:
     """Returns the array as the input takes it: strings as bytes objects."""
     subject = f"{path}: input {spec.key!r} of signature {signature.title!r}"
-    kind = tf.dtypes.as_dtype(spec.dtype) if spec.dtype else None
+    tf_dtype = tf.dtypes.as_dtype(spec.dtype) if spec.dtype else None
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     if array.dtype.kind == "S":
         array = array.astype(object)
-    if kind is not None:
-        dtype = np.dtype(kind.as_numpy_dtype)
+    if tf_dtype is not None:
+        dtype = np.dtype(tf_dtype.as_numpy_dtype)
         if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
             # npz files know no bfloat16.
             array = array.view(dtype)
         if not _fits(array, dtype):
             name = "string" if array.dtype == object else array.dtype.name
-            raise ModelError(f"{subject} takes {kind.name}, and its array is {name}")
+            raise ModelError(f"{subject} takes {tf_dtype.name}, and its array is {name}")
         array = array.astype(dtype)
     check_shape(subject, spec, array.shape)
     return array

@@ -1,4 +1,4 @@
-"""Making up records: Examples, SequenceExamples, protocol buffers, lines of CSV."""
+"""Makes records: Examples, SequenceExamples, protocol buffers, lines of CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Length = Callable[[Feature, Key], int]
 
 
 class Field(NamedTuple):
-    """What a field of one record holds.
+    """A field of a record with its values.
 
     Attributes:
         feature: the field.
@@ -37,14 +37,14 @@ class Field(NamedTuple):
     are_records: bool
 
 
-Made = Sequence[Field]
+Fields = Sequence[Field]
 
 _NUMBERS = frozenset([FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE])
 _UNKNOWN_DIM = 2
 
 
 class RecordMaker:
-    """Makes up one record of an input after the other.
+    """Makes records of an input, one after the other.
 
     Fields that are linked have as many values as each other in each record, and miss the same ones.
     """
@@ -58,7 +58,7 @@ class RecordMaker:
         is_missing: Callable[[], bool],
         is_equal: bool,
     ) -> None:
-        """Takes what is known of the records, and what makes up the values in them.
+        """Takes the specs of records, and the functions that make their values.
 
         Args:
             records: what they consist of.
@@ -82,7 +82,7 @@ class RecordMaker:
         masks: dict[Key, list[bool]] = {}
         children = {f: Key(key.input, (*key.path, f.key)) for f in spec.features}
         divided = {f: self._divided(f, child, lengths) for f, child in children.items()}
-        made: list[Field] = []
+        fields: list[Field] = []
         for feature, child in children.items():
             values: list[Any] | None = divided[feature]
             if values is None:
@@ -91,8 +91,8 @@ class RecordMaker:
                     values = [self._step(feature, child) for _ in range(count)]
                 else:
                     values = self._masked(child, self._field(feature, child, count), masks)
-            made.append(Field(feature, values, child in self._records))
-        return _WRITERS[spec.format](spec, made)
+            fields.append(Field(feature, values, child in self._records))
+        return _WRITERS[spec.format](spec, fields)
 
     def _divided(self, feature: Feature, key: Key, lengths: dict[Extent, int]) -> list[int] | None:
         """Returns the row splits, lengths or ids that a field has to hold, else None.
@@ -133,7 +133,7 @@ class RecordMaker:
         return list(self._values(key, feature.dtype, count))
 
     def _masked(self, key: Key, values: list[Any], masks: dict[Key, list[bool]]) -> list[Any]:
-        """Returns the values with some missing, the same ones as in the fields beside this."""
+        """Returns the values with some missing, the same ones as in its sibling fields."""
         same = self._constraints.same_missing(key)
         if not same:
             return values
@@ -153,25 +153,25 @@ def _size(shape: Sequence[int]) -> int:
 
 
 def _set(target: tf.train.Feature, dtype: int, values: Sequence[Any]) -> None:
-    kind = tf.dtypes.as_dtype(dtype)
-    if kind == tf.string:
+    tf_dtype = tf.dtypes.as_dtype(dtype)
+    if tf_dtype == tf.string:
         target.bytes_list.value.extend(values)
-    elif kind.is_floating:
+    elif tf_dtype.is_floating:
         target.float_list.value.extend(values)
     else:
         target.int64_list.value.extend(values)
 
 
-def _example(spec: RecordSpec, made: Made) -> bytes:
+def _example(spec: RecordSpec, fields: Fields) -> bytes:
     example = tf.train.Example()
-    for feature, values, _ in made:
+    for feature, values, _ in fields:
         _set(example.features.feature[feature.key], feature.dtype, values)
     return _bytes(example)
 
 
-def _sequence(spec: RecordSpec, made: Made) -> bytes:
+def _sequence(spec: RecordSpec, fields: Fields) -> bytes:
     example = tf.train.SequenceExample()
-    for feature, values, _ in made:
+    for feature, values, _ in fields:
         if not feature.is_list:
             _set(example.context.feature[feature.key], feature.dtype, values)
             continue
@@ -181,24 +181,24 @@ def _sequence(spec: RecordSpec, made: Made) -> bytes:
     return _bytes(example)
 
 
-def _proto(spec: RecordSpec, made: Made) -> bytes:
+def _proto(spec: RecordSpec, fields: Fields) -> bytes:
     name, descriptors = spec.message
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
         pool.Add(file)
     message = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
-    for feature, values, are_records in made:
+    for feature, values, are_records in fields:
         field = message.DESCRIPTOR.fields_by_name.get(feature.key)
         if field is None:
             continue
         is_repeated = hasattr(getattr(message, field.name), "extend")
-        taken = values if is_repeated else values[:1]
+        field_values = values if is_repeated else values[:1]
         if field.message_type is not None:
-            _nest(message, field, taken if are_records else [b""] * len(taken))
+            _nest(message, field, field_values if are_records else [b""] * len(field_values))
         elif is_repeated:
-            getattr(message, field.name).extend(_plain(field, value) for value in taken)
+            getattr(message, field.name).extend(_plain(field, value) for value in field_values)
         else:
-            for value in taken:
+            for value in field_values:
                 setattr(message, field.name, _plain(field, value))
     return _bytes(message)
 
@@ -228,8 +228,8 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
     return bool(value) if field.type == FieldDescriptor.TYPE_BOOL else int(value)
 
 
-def _csv(spec: RecordSpec, made: Made) -> bytes:
-    columns = {int(feature.key): _cell(spec, values[0]) for feature, values, _ in made}
+def _csv(spec: RecordSpec, fields: Fields) -> bytes:
+    columns = {int(feature.key): _cell(spec, values[0]) for feature, values, _ in fields}
     row = [columns.get(index, "") for index in range(max(columns, default=-1) + 1)]
     line = io.StringIO()
     csv.writer(line, delimiter=spec.delimiter, lineterminator="").writerow(row)
@@ -251,7 +251,7 @@ def _bytes(message: Message) -> bytes:
     return serialized
 
 
-_WRITERS: dict[Format, Callable[[RecordSpec, Made], bytes]] = {
+_WRITERS: dict[Format, Callable[[RecordSpec, Fields], bytes]] = {
     Format.EXAMPLE: _example,
     Format.SEQUENCE: _sequence,
     Format.PROTO: _proto,

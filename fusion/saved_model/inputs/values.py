@@ -1,4 +1,4 @@
-"""The values of one tensor: numbers and words that a model knows, and others."""
+"""Values of one tensor: numbers and words that a model knows, and others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_WORDS = 5
 def integers(
     rng: np.random.Generator,
     ids: Ids,
-    kind: tf.DType,
+    dtype: tf.DType,
     shape: tuple[int, ...],
     rows: int | None,
     bounds: Bounds | None,
@@ -33,24 +33,24 @@ def integers(
     Args:
         rng: what to draw them with.
         ids: what the batch is to show.
-        kind: their dtype.
+        dtype: theirs.
         shape: their shape.
         rows: those of the table that they index; None if they index none that is known.
         bounds: the values that the model accepts.
     """
-    largest = int(kind.max)
+    largest = int(dtype.max)
     count = max(min(_UNKNOWN_ROWS if rows is None else rows, largest), 1)
     low, end = 0, count
     if bounds is not None:
         low, end = bounds.integers(count)
-    values: Array = rng.integers(low, end, size=shape).astype(kind.as_numpy_dtype)
-    return _with_others(rng, values, _unusual(ids, kind, rows, count))
+    values: Array = rng.integers(low, end, size=shape).astype(dtype.as_numpy_dtype)
+    return _with_others(rng, values, _unusual(ids, dtype, rows, count))
 
 
 def known_numbers(
     rng: np.random.Generator,
     ids: Ids,
-    kind: tf.DType,
+    dtype: tf.DType,
     shape: tuple[int, ...],
     known: Known,
     rows: int | None,
@@ -60,10 +60,10 @@ def known_numbers(
 
     Args: see `integers`; `known` are those that the table knows.
     """
-    dtype = kind.as_numpy_dtype
+    numpy_dtype = dtype.as_numpy_dtype
     numbers = np.array([n for n in known.values if not isinstance(n, bytes)], dtype=object)
-    fits = [kind.is_floating or kind.min <= n <= kind.max for n in numbers]
-    candidates = numbers[np.array(fits, bool)].astype(dtype)
+    fits = [dtype.is_floating or dtype.min <= n <= dtype.max for n in numbers]
+    candidates = numbers[np.array(fits, bool)].astype(numpy_dtype)
     accepted = (bounds or Bounds()).hold(candidates)
     if rows is not None:
         accepted &= (candidates >= 0) & (candidates < rows)
@@ -72,11 +72,11 @@ def known_numbers(
         return None
     values: Array = candidates[rng.integers(candidates.size, size=shape)]
     others: list[int] = []
-    if kind.is_integer:
-        others = _unusual(ids, kind, rows, candidates.size if rows is None else rows)
+    if dtype.is_integer:
+        others = _unusual(ids, dtype, rows, candidates.size if rows is None else rows)
         if ids is Ids.UNKNOWN:
             likely = (*range(_UNKNOWN_ROWS), int(candidates.max()) + 1, int(candidates.max()) + 2)
-            others = [n for n in likely if n <= kind.max and n not in {*numbers.tolist()}]
+            others = [n for n in likely if n <= dtype.max and n not in {*numbers.tolist()}]
     return _with_others(rng, values, others)
 
 
@@ -122,12 +122,12 @@ def bounded(rng: np.random.Generator, numbers: Array, bounds: Bounds) -> Array:
     return bounds.high - far if high else numbers
 
 
-def _unusual(ids: Ids, kind: tf.DType, rows: int | None, count: int) -> list[int]:
+def _unusual(ids: Ids, dtype: tf.DType, rows: int | None, count: int) -> list[int]:
     """The integers that a batch is to show, of `count` usual ones."""
-    if ids is Ids.NEGATIVE and not kind.is_unsigned:
-        return [n for n in (-1, -2, -count) if n >= int(kind.min)]
+    if ids is Ids.NEGATIVE and not dtype.is_unsigned:
+        return [n for n in (-1, -2, -count) if n >= int(dtype.min)]
     if ids is Ids.BEYOND and rows is not None:
-        return [n for n in (rows, rows + 1, 2 * rows) if n <= int(kind.max)]
+        return [n for n in (rows, rows + 1, 2 * rows) if n <= int(dtype.max)]
     return []
 
 

@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """What an input may hold so that the tables that it is looked up in know it.
+    """Values of an input that its tables have as keys.
 
     Attributes:
         values: bytes or integers.
@@ -72,12 +72,12 @@ class Vocabularies:
         self._keys: dict[str, list[Any]] = {}
 
     def known(self, lookups: Mapping[Key, Iterable[Lookup]]) -> dict[Key, Known]:
-        """Returns what inputs may hold; those whose tables are not known are left out.
+        """Returns the known values of inputs, without inputs whose tables are not known.
 
         Of an input that is looked up in several tables these are the values that all of them have,
         if there is any, and else what one of them has.
         """
-        found: dict[Key, Known] = {}
+        result: dict[Key, Known] = {}
         for key, own in lookups.items():
             ordered = sorted(own)
             of_each = [undone(lookup.conversions, self.keys(lookup.table)) for lookup in ordered]
@@ -86,8 +86,8 @@ class Vocabularies:
                 common = set(of_each[0]).intersection(*of_each[1:])
                 union = dict.fromkeys(value for values in of_each for value in values)
                 values = [value for value in union if value in common] or list(union)
-                found[key] = Known(values, separator_of(ordered[0].conversions))
-        return found
+                result[key] = Known(values, separator_of(ordered[0].conversions))
+        return result
 
     def keys(self, table: str) -> list[Any]:
         """Returns keys of a table, bytes or integers: at most 1,000, and none if it is unknown."""
@@ -181,10 +181,10 @@ def _constant(node: node_def_pb2.NodeDef) -> Array:
 
 
 def _spread(keys: Array) -> list[Any]:
-    """Returns at most 1,000 keys, from everywhere in an array."""
+    """Returns at most 1,000 keys, spread over an array."""
     flat = keys.ravel()
-    found: list[Any] = flat[:: max(1, -(-flat.size // _MAX_WORDS))].tolist()
-    return [key for key in found if isinstance(key, bytes | int)]
+    sample: list[Any] = flat[:: max(1, -(-flat.size // _MAX_WORDS))].tolist()
+    return [key for key in sample if isinstance(key, bytes | int)]
 
 
 def _lines(file: Path) -> list[bytes]:

@@ -27,14 +27,14 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What `warm` did.
+    """The result of `warm`.
 
     Attributes:
         kernels: how many are ready.
         added: how many of them were not there before.
         seconds: what that took.
         cpu: the processor they are for, by LLVM's name.
-        folder: where they are kept.
+        folder: the folder with them.
     """
 
     kernels: int
@@ -61,18 +61,18 @@ def warm(
             models need: of all ops, for int64 ids and float32 tables.
         cpu: the processor to compile for, see `processor.NAMES`; by default the one that this
             process loads kernels of.
-        folder: where kernels are kept; by default where they are looked for.
+        folder: of the kernels; by default that which kernels are loaded from.
         progress: is called with each kernel before it is compiled, in order, by some thread.
         all_types: compile those of all ops for all dtypes, too.
 
     Raises:
         ModelError: a model cannot be read, or has a node that could not run.
-        ValueError: there are no kernels for the processor, or they cannot be kept.
+        ValueError: there are no kernels for the processor, or they cannot be written.
     """
     target = processor.target() if cpu is None else processor.named(cpu)
     known = kernel_cache.default()
     files = known if folder is None else KernelCache(os.path.abspath(folder), is_chosen=True)
-    kept_in = _writable_folder(files)
+    path = _writable_folder(files)
     with processor.compiling_for(target):
         recipes, begun = _wanted([*models], all_types), time.monotonic()
         missing = {
@@ -93,11 +93,11 @@ def warm(
             else:
                 files.get(file_name, partial(bytes, content.content))
             if files.read(file_name) is None:
-                raise ValueError(f"{kept_in}: the kernel {name} cannot be kept")
+                raise ValueError(f"{path}: the kernel {name} cannot be kept")
 
         objects.together(add, missing.items())
     sources.keep_in(files)
-    return Warmed(len(recipes), len(missing), time.monotonic() - begun, target.name, kept_in)
+    return Warmed(len(recipes), len(missing), time.monotonic() - begun, target.name, path)
 
 
 def _writable_folder(files: KernelCache) -> str:
@@ -125,7 +125,7 @@ def _wanted(models: list[str | os.PathLike[str]], all_types: bool) -> dict[str, 
 
 
 def nodes_of(model: str | os.PathLike[str]) -> Iterator[node_def_pb2.NodeDef]:
-    """All nodes of a model, and all that it has when it is fused."""
+    """All nodes of a model, and of the fused one."""
     source = read_saved_model(model)
     for meta in source.meta_graphs:
         with graph_errors(source.path):

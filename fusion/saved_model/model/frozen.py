@@ -1,7 +1,7 @@
 """Frozen graphs: a file with a GraphDef, seen as a SavedModel with one signature.
 
 So whatever reads, rewrites and runs SavedModels does so with frozen graphs. The signature's inputs
-are the placeholders without default; its outputs are those asked for, or else those of the nodes
+are the placeholders without default; its outputs are the requested ones, or else those of the nodes
 that no other node reads, as in `fuse_graph`.
 """
 
@@ -20,7 +20,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.running.graphs import final_nodes
 from fusion.saved_model.errors import ModelError
 
-KEPT = "fusion_kept_nodes"
+PRESERVED = "fusion_kept_nodes"
 """The collection of the nodes that a rewrite keeps, beside those of the signature."""
 
 _SIGNATURE = "serving_default"
@@ -39,7 +39,7 @@ _EMPTY_IS_SCALAR = 24
 
 
 def parse_graph(file: Path, content: bytes) -> graph_pb2.GraphDef:
-    """Returns the GraphDef that `content`, the bytes of `file`, are.
+    """Returns the GraphDef in `content`, the bytes of `file`.
 
     Raises:
         ModelError: they are something else.
@@ -60,7 +60,7 @@ def parse_graph(file: Path, content: bytes) -> graph_pb2.GraphDef:
 def as_saved_model(
     file: Path, graph_def: graph_pb2.GraphDef, outputs: Iterable[str] | None = None
 ) -> saved_model_pb2.SavedModel:
-    """Returns the SavedModel that a frozen graph is seen as.
+    """Returns a frozen graph as a SavedModel.
 
     Args:
         file: where the graph is from, for messages.
@@ -82,14 +82,14 @@ def as_saved_model(
     for tensor in _outputs(file, graph_def, named):
         signature.outputs[tensor.removesuffix(":0")].name = tensor
     preserved = {n for n in final_nodes(graph_def) if named is None} | _named_nodes(graph_def)
-    meta.collection_def[KEPT].node_list.value.extend(sorted(preserved))
+    meta.collection_def[PRESERVED].node_list.value.extend(sorted(preserved))
     return proto
 
 
 def _is_dense_shape(node: node_def_pb2.NodeDef) -> bool:
     """Whether a placeholder with a default is the dense shape of a sparse placeholder.
 
-    Its default is no shape. Others, such as a rate of dropout, are made to be left at theirs.
+    Its default is no shape. Others, such as a rate of dropout, keep theirs.
     """
     return (
         node.op == _DEFAULTED
@@ -137,7 +137,7 @@ def _output_count(node: node_def_pb2.NodeDef, signatures: OpSignatures) -> int:
 
 
 def _named_nodes(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
-    """Returns what a program runs by name beside what it fetches: what sets up its tables."""
+    """Returns the nodes that a program runs by name to initialize its tables."""
     return frozenset(node.name for node in graph_def.node if node.op in _INITIALIZERS)
 
 
@@ -160,14 +160,14 @@ def loadable(model: Path, proto: saved_model_pb2.SavedModel | None = None) -> It
 
 
 def write_loadable(proto: saved_model_pb2.SavedModel, folder: Path) -> None:
-    """Writes what a frozen graph is seen as; its tables are set up when it is loaded."""
+    """Writes a frozen graph as a SavedModel; its tables are initialized when it is loaded."""
     runnable = saved_model_pb2.SavedModel()
     runnable.CopyFrom(proto)
     for meta in runnable.meta_graphs:
         if initializers := sorted(_named_nodes(meta.graph_def)):
-            taken = {node.name for node in meta.graph_def.node}
+            names = {node.name for node in meta.graph_def.node}
             name = "fusion_initialize"
-            while name in taken:
+            while name in names:
                 name += "_"
             meta.graph_def.node.add(
                 name=name, op="NoOp", input=[f"^{before}" for before in initializers]

@@ -1,4 +1,4 @@
-"""What is taken for a SavedModel and is none: which format it has, and the way to a SavedModel."""
+"""Paths that are no SavedModel: their format, and the way to a SavedModel."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _LITE = "a model of TensorFlow Lite; give the SavedModel that it was converted f
 def scheme_of(path: str | os.PathLike[str]) -> str:
     """Returns the scheme of an address such as "gs://bucket/model"; "" for a local path."""
     text = os.fspath(path)
-    found = _SCHEME.match(text)
-    return "" if found is None or os.path.lexists(text) else found[1].lower()
+    match = _SCHEME.match(text)
+    return "" if match is None or os.path.lexists(text) else match[1].lower()
 
 
 def why_not_read(path: str | os.PathLike[str]) -> str:
@@ -55,7 +55,7 @@ def why_not_read(path: str | os.PathLike[str]) -> str:
 
 
 def way_from(path: Path) -> str:
-    """Returns what a path that leads to no SavedModel leads to, and what to do with it.
+    """Returns the format of a path that is no SavedModel, and what to do with it.
 
     Args:
         path: of a file, a folder, or the prefix of a checkpoint's files.

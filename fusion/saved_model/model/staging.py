@@ -23,13 +23,13 @@ _LOCK = "lock"
 _ours: set[Path] = set()
 
 
-def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> Path:
+def check_destination(src: Path, dst: str | os.PathLike[str], *sibling_names: str) -> Path:
     """Returns `dst` as an absolute path after checking that a model can be created there.
 
     Args:
         src: the source model.
         dst: where to create it.
-        beside: the names of files to be created in the same folder.
+        sibling_names: files to be created in the same folder.
 
     Raises:
         ModelError: one of them exists, their folder does not, it lies inside `src`, is remote, or
@@ -40,9 +40,9 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
     if scheme_of(dst):
         raise ModelError(f"{dst}: models are written to local folders alone; copy it from there")
     path = Path(os.path.abspath(dst))
-    for taken in (path, *(path.with_name(name) for name in beside)):
-        if os.path.lexists(taken):
-            shown = dst if taken == path else taken
+    for file in (path, *(path.with_name(name) for name in sibling_names)):
+        if os.path.lexists(file):
+            shown = dst if file == path else file
             raise ModelError(f"{shown}: already exists; choose a new path or remove it first")
     if not path.parent.is_dir():
         if os.path.lexists(path.parent):
@@ -55,7 +55,7 @@ def check_destination(src: Path, dst: str | os.PathLike[str], *beside: str) -> P
 
 @contextmanager
 def staged_directory(dst: Path) -> Iterator[Path]:
-    """Yields an empty directory beside `dst` that becomes `dst` when the block ends normally.
+    """Yields an empty directory next to `dst` that becomes `dst` when the block ends normally.
 
     Its parent, a private folder that nothing survives of, may hold scratch files. When the block
     raises, whatever it raises, `dst` does not appear and everything built is removed.
@@ -75,7 +75,7 @@ def staged_directory(dst: Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_files(*destinations: Path) -> Iterator[tuple[Path, ...]]:
-    """Yields a path beside each of the files `destinations`, which appear when the block ends.
+    """Yields a path for each of the files `destinations`, which appear when the block ends.
 
     They lie in one folder and appear one after the other: when the last one is there, all are.
     The paths' parent may hold scratch files. When the block raises, none appears.
@@ -109,7 +109,7 @@ def _publish(file: Path, dst: Path) -> None:
 
 @contextmanager
 def _private_folder(dst: Path) -> Iterator[Path]:
-    """Yields a new folder beside `dst`, locked as long as this process lives, and removes it."""
+    """Yields a new folder next to `dst`, locked as long as this process lives, and removes it."""
     try:
         _remove_abandoned(dst.parent)
         private, lock = _locked_folder(dst.parent)
@@ -137,7 +137,7 @@ def _remove(folder: Path) -> None:
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """Makes a folder in `parent`; returns it and the open file whose lock is held."""
+    """Makes a folder in `parent`; returns it and the open file with its lock."""
     while True:
         # The name is known before there is a folder, which an interrupt may follow at once.
         private = parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
@@ -166,7 +166,7 @@ def _lock(folder: Path, how: int) -> int | None:
         os.close(lock)
         return None
     except OSError:
-        # A file system without locks: nothing is ever taken for abandoned there.
+        # A file system without locks: no folder counts as abandoned there.
         if how & fcntl.LOCK_NB:
             os.close(lock)
             return None
@@ -178,7 +178,7 @@ def _lock(folder: Path, how: int) -> int | None:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Removes what runs left in `parent` that were killed: folders that no living process locks."""
+    """Removes the folders of killed runs in `parent`: those that no process locks."""
     for folder in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():

@@ -1,4 +1,4 @@
-"""What a SavedModel has of embedding variables, by its checkpoint; nothing is loaded."""
+"""The embedding variables of a SavedModel, by its checkpoint; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def keyed_tables_of(source: SourceModel) -> tuple[TableStatistics, ...]:
         return ()
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))
-        found = _tables(reader, source.meta_graphs[0])
-        return tuple(sorted(found, key=lambda table: table.name))
+        tables = _tables(reader, source.meta_graphs[0])
+        return tuple(sorted(tables, key=lambda table: table.name))
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"{source.path}: its variables cannot be read: {reason_of(error)}"
@@ -73,7 +73,7 @@ def _tables(
 
 
 def _rows_in_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, int]:
-    """How many rows those tables have that a model reads from files, by name."""
+    """Row counts of the tables that a model reads from files, by name."""
     return {name: read.attr["rows"].i for name, read in reads_of_files(meta).items()}
 
 
@@ -81,8 +81,8 @@ def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | N
     """The name and the capacity of a table; None for a capacity that the model does not record."""
     nodes = meta.object_graph_def.nodes
     if not prefix.endswith(_ATTRIBUTES):  # a Saver's: the name of the variable
-        found = (n for n in meta.graph_def.node if n.attr["shared_name"].s.decode() == prefix)
-        sizes = (n.attr["shape"].shape.dim for n in found if n.op == "VarHandleOp")
+        named = (n for n in meta.graph_def.node if n.attr["shared_name"].s.decode() == prefix)
+        sizes = (n.attr["shape"].shape.dim for n in named if n.op == "VarHandleOp")
         return prefix, next((dims[0].size for dims in sizes if len(dims) == 2), None)
     place = 0
     names = [_plain(name) for name in prefix.removesuffix(_ATTRIBUTES).split("/")]
@@ -98,4 +98,4 @@ def _table(meta: meta_graph_pb2.MetaGraphDef, prefix: str) -> tuple[str, int | N
 
 def _plain(name: str) -> str:
     """A name of an object, of which a checkpoint escapes the dots and slashes."""
-    return re.sub(r"\.[.S]", lambda found: "." if found[0] == ".." else "/", name)
+    return re.sub(r"\.[.S]", lambda match: "." if match[0] == ".." else "/", name)

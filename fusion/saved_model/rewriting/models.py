@@ -46,8 +46,8 @@ from fusion.saved_model.rewriting.options import (
 )
 from fusion.saved_model.rewriting.stored_tables import store_tables
 from fusion.saved_model.rewriting.verification import tolerance_of, verify_models
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.keep import write_tables
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
@@ -77,7 +77,7 @@ class Rewrite:
     verification: Verification | None
     unchecked: tuple[str, ...] = ()
     runtimes: Runtimes | None = None
-    tables: tuple[KeptTable, ...] = ()
+    tables: tuple[FileTable, ...] = ()
     packed: tuple[PackedTable, ...] = ()
 
 
@@ -126,7 +126,7 @@ def fuse_saved_model(
     2.18 to 2.21; one of target "stock" loads wherever the source does.
 
     Of a frozen graph, a file with a binary GraphDef, a file is made; its record is called like it,
-    with `.fusion.json` behind the name.
+    with `.fusion.json` after the name.
 
     Args:
         src: the directory of a SavedModel, made by compat.v1 or by TensorFlow 2; or a frozen graph.
@@ -172,7 +172,7 @@ def fuse_saved_model(
     Raises:
         ModelError: `src` cannot be read, `dst` cannot be written, the result differs from the
             source (`VerificationError`), fused ops of `src` cannot become stock ones, or a table
-            that `table_dtypes` names is none or cannot be stored so. Nothing is left behind.
+            that `table_dtypes` names is none or cannot be stored so. No file is created.
         ValueError: an unknown target, runtime or dtype, a runtime with target "fused", or tables
             that are not known, or that are files or packed with target "stock"; or a
             `max_deviation` that is negative, or without `verify`.
@@ -318,18 +318,18 @@ def rewrite_meta_graph(
         lookups = lookup_pass(meta, target, runtime)
         result = apply_pass(meta, lookups)
     if target is Target.STOCK:
-        left = remaining_fused_ops(
+        message = remaining_fused_ops(
             result.graph_def, result.report, lookups.runtime, was_rewritten=was_rewritten
         )
-        if left is not None:
-            raise ModelError(f"{model}: {left}")
+        if message is not None:
+            raise ModelError(f"{model}: {message}")
     return result
 
 
 def _rewritten(
     source: SourceModel, options: RewriteOptions, scratch: Path, observer: Observer
 ) -> _Rewritten:
-    """Applies the pass to each meta graph of a copy, and stores its tables as they are asked for.
+    """Applies the pass to each meta graph of a copy, and stores its tables as requested.
 
     Args:
         source: the model.
@@ -361,7 +361,7 @@ def _rewritten(
 
 
 def _was_rewritten(source: SourceModel) -> bool:
-    """Whether there is a record of a rewrite beside the model."""
+    """Whether the model has a record of a rewrite."""
     if source.is_frozen:
         return source.path.with_name(f"{source.path.name}.{MANIFEST_FILE}").is_file()
     return (source.path / MANIFEST_FILE).is_file()

@@ -1,4 +1,4 @@
-"""Stores the tables of a model as its rewrite asks for: packed, in files."""
+"""Stores the tables of a model as its rewrite requests: packed, in files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fusion.saved_model.model.meta_graph import update_op_list
 from fusion.saved_model.model.source import SourceModel, model_files
 from fusion.saved_model.rewriting.embedding_variables import keyed_tables_of
 from fusion.saved_model.rewriting.options import RewriteOptions
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import reads_of_files
 from fusion.saved_model.table_files.keep import (
     VARIABLES,
@@ -22,7 +23,6 @@ from fusion.saved_model.table_files.keep import (
     share_files,
     variable_numbers,
 )
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.keyed import find_keyed
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable, pack_model
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
@@ -33,8 +33,8 @@ def store_tables(
     proto: saved_model_pb2.SavedModel,
     options: RewriteOptions,
     scratch: Path,
-) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[KeptTable]]:
-    """Has a model read packed tables, and tables in files.
+) -> tuple[Bundle | None, Sequence[PackedTable], Sequence[FileTable]]:
+    """Makes a model read packed tables, and tables in files.
 
     Args:
         source: where the model is from.
@@ -43,7 +43,7 @@ def store_tables(
         scratch: a folder for packed tables, which has to stay until the result has been written.
 
     Returns:
-        Its variables, None if they are those of the source, and what became of tables.
+        Its variables, None if they are those of the source; packed tables; tables in files.
 
     Raises:
         ModelError: it cannot.
@@ -67,7 +67,7 @@ def store_tables(
     with graph_errors(source.path):
         others = () if options.table_dtypes().is_plain else tuple(_unpacked(source))
         bundle, packed = pack_model(meta, plain, options.table_dtypes(), scratch, others)
-        tables = _kept(source, meta, bundle, options) if options.has_table_files else []
+        tables = _move_to_files(source, meta, bundle, options) if options.has_table_files else []
         if bundle is plain and not tables:
             return None, packed, ()
         update_op_list(meta)
@@ -75,7 +75,7 @@ def store_tables(
 
 
 def _unpacked(source: SourceModel) -> Iterator[PackedTable]:
-    """Yields the tables of a model that are no plain ones among its variables, and stay float32."""
+    """Yields the tables of a model that are no plain variables, and stay float32."""
     (meta,) = source.meta_graphs
     keyed = keyed_tables_of(source)
     for table in keyed:
@@ -90,21 +90,21 @@ def _unpacked(source: SourceModel) -> Iterator[PackedTable]:
             yield PackedTable(name, FLOAT32, rows, width, 4 * rows * width, refusal=why)
 
 
-def _kept(
+def _move_to_files(
     source: SourceModel,
     meta: meta_graph_pb2.MetaGraphDef,
     bundle: Bundle,
     options: RewriteOptions,
-) -> list[KeptTable]:
-    """Has a model read its tables from files; returns these."""
+) -> list[FileTable]:
+    """Makes a model read its tables from files; returns these."""
     in_memory = options.tables == "memory"
     files = model_files(source.path).files
-    taken = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
-    least, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
-    plain = find_tables(meta, bundle, least, in_memory=in_memory, taken=taken)
+    used = {PurePosixPath(*file.parts[1:]) for file in files if file.parts[0] == "assets"}
+    min_bytes, numbers = options.least_table_bytes, variable_numbers(meta, bundle)
+    plain = find_tables(meta, bundle, min_bytes, in_memory=in_memory, used=used)
     tables = share_files(bundle, plain)
-    taken.update(table.file for table in tables)
-    tables += find_keyed(meta, bundle, numbers, least, in_memory=in_memory, taken=taken)
+    used.update(table.file for table in tables)
+    tables += find_keyed(meta, bundle, numbers, min_bytes, in_memory=in_memory, used=used)
     if tables:
         keep_in_files(meta, bundle, tables)
     return tables

@@ -1,4 +1,4 @@
-"""Where a model is cut."""
+"""The tensors at which a model is cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find_cuts(
 ) -> list[Cut]:
     """Returns the results of the lookups of a flat graph whose tables are variables.
 
-    Tables that the graph writes are left out: what is written would be there in one part only.
+    Without tables that the graph writes: one part alone would have the new values.
 
     Args:
         graph: it.
@@ -90,10 +90,10 @@ def _is_written(view: GraphView, graph: graph_pb2.GraphDef, handle: str) -> bool
 
 def with_names(cuts: Iterable[Cut], inputs: Iterable[str]) -> list[Cut]:
     """Returns cuts with names, none of which is another's or that of an input."""
-    named, taken = list[Cut](), {*inputs, *_RESERVED}
+    named, names = list[Cut](), {*inputs, *_RESERVED}
     for cut in cuts:
-        named.append(replace(cut, name=_free_name(cut.label, taken)))
-        taken.add(named[-1].name)
+        named.append(replace(cut, name=_free_name(cut.label, names)))
+        names.add(named[-1].name)
     return named
 
 
@@ -131,12 +131,12 @@ def _shape(inferred: tf.Graph, spec: LookupSpec) -> Shape | None:
     return None if _is_each(spec) else (None, dim)
 
 
-def _free_name(name: str, taken: set[str]) -> str:
+def _free_name(name: str, names: set[str]) -> str:
     """A name for an embedding, of letters that names of nodes may have."""
     plain = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_")
     plain, number = plain or "embedding", 1
     free = plain
-    while free in taken:
+    while free in names:
         number += 1
         free = f"{plain}_{number}"
     return free

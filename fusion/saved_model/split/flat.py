@@ -41,23 +41,23 @@ _STEPS = {
 
 
 def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
-    """Returns what computes the signatures of a model, and initializes its tables.
+    """Returns the graph that computes a model's signatures and initializes its tables.
 
     TensorFlow's own optimizer puts the bodies of functions in the place of their calls, as it does
     where a graph runs; those of branches and loops stay functions.
     """
     wanted = sorted({*signature_nodes(meta), *filter(None, [init_op(meta)])})
-    given = meta_graph_pb2.MetaGraphDef()
-    given.graph_def.CopyFrom(reachable(meta.graph_def, wanted))
-    _rename_attr(given.graph_def, _LOWERED, _FUNCTIONAL)
-    given.collection_def["train_op"].node_list.value.extend(wanted)
+    subgraph = meta_graph_pb2.MetaGraphDef()
+    subgraph.graph_def.CopyFrom(reachable(meta.graph_def, wanted))
+    _rename_attr(subgraph.graph_def, _LOWERED, _FUNCTIONAL)
+    subgraph.collection_def["train_op"].node_list.value.extend(wanted)
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.append("function")
     options.meta_optimizer_iterations = 1
     options.min_graph_nodes = -1
     options.fail_on_optimizer_errors = True
-    graph = tf_optimizer.OptimizeGraph(config, given)
+    graph = tf_optimizer.OptimizeGraph(config, subgraph)
     _rename_attr(graph, _FUNCTIONAL, _LOWERED)
     forget_contradictions(graph)
     for function in graph.library.function:
@@ -98,13 +98,13 @@ def tensor_names(info: meta_graph_pb2.TensorInfo) -> list[str]:
 
 
 def reachable(graph: graph_pb2.GraphDef, wanted: Iterable[str]) -> graph_pb2.GraphDef:
-    """Returns a graph of the nodes and functions that some nodes need, in their order."""
-    kept = with_ancestors(dependencies(graph.node), wanted)
+    """Returns a graph of some nodes and of all that they need, in the old order."""
+    names = with_ancestors(dependencies(graph.node), wanted)
     result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
-    result.node.extend(node for node in graph.node if node.name in kept)
+    result.node.extend(node for node in graph.node if node.name in names)
     _forget_functions(result)
     for node in result.node:
-        _forget_neighbours(node, kept)
+        _forget_neighbours(node, names)
     return result
 
 
@@ -127,29 +127,29 @@ def add_functions(graph: graph_pb2.GraphDef, other: graph_pb2.GraphDef) -> None:
     graph.library.function.extend(new)
 
 
-def _forget_neighbours(node: node_def_pb2.NodeDef, kept: set[str]) -> None:
-    """Has a node not be kept beside others that are not there."""
+def _forget_neighbours(node: node_def_pb2.NodeDef, nodes: set[str]) -> None:
+    """Drops colocations of a node with nodes that are not there."""
     if "_class" in node.attr:
         names = node.attr["_class"].list.s
-        left = [name for name in names if name.decode().removeprefix("loc:@") in kept]
-        if not left:
+        remaining = [name for name in names if name.decode().removeprefix("loc:@") in nodes]
+        if not remaining:
             del node.attr["_class"]
-        elif len(left) < len(names):
-            names[:] = left
+        elif len(remaining) < len(names):
+            names[:] = remaining
 
 
 def forget_idle_controls(graph: graph_pb2.GraphDef) -> None:
-    """Has no node wait for others that do nothing but compute."""
+    """Drops control edges from nodes that only compute."""
     # In branches and loops control edges decide whether and how often a node runs.
     awaited = _acting(graph) | inside_control_flow(graph)
     for node in graph.node:
-        kept = [text for text in node.input if not text.startswith("^") or text[1:] in awaited]
-        if len(kept) < len(node.input):
-            node.input[:] = kept
+        inputs = [text for text in node.input if not text.startswith("^") or text[1:] in awaited]
+        if len(inputs) < len(node.input):
+            node.input[:] = inputs
 
 
 def _acting(graph: graph_pb2.GraphDef) -> set[str]:
-    """The nodes that have an effect, and those behind them."""
+    """The nodes with side effects, and their consumers."""
     acting = [node.name for node in graph.node if _has_effect(node.op)]
     return with_descendants(dependencies(graph.node), acting)
 

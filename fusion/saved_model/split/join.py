@@ -1,4 +1,4 @@
-"""`join_saved_model`: one model again of the two that it was split into; and their comparison."""
+"""`join_saved_model`: one model from the two that it was split into; and their comparison."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fusion.saved_model.split.flat import add_functions, reachable, signature_no
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part
+from fusion.saved_model.table_files.file_table import SCOPE as TABLE_SCOPE
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import count_reads, init_op
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles, total_bytes
-from fusion.saved_model.table_files.kept_table import SCOPE as TABLE_SCOPE
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
 from fusion.saved_model.verify import Verification, compare_models
@@ -44,7 +44,7 @@ def join_saved_model(
 
     Raises:
         ModelError: `src` is something else, its models do not go together, or `dst` cannot be
-            written. Nothing is left behind.
+            written. No file is created.
     """
     folder = Path(os.path.abspath(src))
     if not is_split(folder):
@@ -104,17 +104,17 @@ def _joined(
     lookup: meta_graph_pb2.MetaGraphDef,
     dense: meta_graph_pb2.MetaGraphDef,
 ) -> meta_graph_pb2.MetaGraphDef:
-    """The model of both; nodes of one name are the same, as they are from one graph."""
-    behind, before = (reachable(m.graph_def, signature_nodes(m)) for m in (dense, lookup))
+    """The model of both; nodes of the same name are equal, as they are from one graph."""
+    consumer, producer = (reachable(m.graph_def, signature_nodes(m)) for m in (dense, lookup))
     inputs = {f"{SCOPE}/{name}" for s in dense.signature_def.values() for name in s.inputs}
-    given = inputs & {node.name for node in behind.node}
-    renamed = _own_names(before, behind, given)
-    _rename(before, renamed)
-    known = {node.name for node in before.node}
-    graph = graph_pb2.GraphDef(versions=behind.versions, library=behind.library)
-    add_functions(graph, before)
-    graph.node.extend(before.node)
-    graph.node.extend(node for node in behind.node if node.name not in known)
+    embeddings = inputs & {node.name for node in consumer.node}
+    renamed = _own_names(producer, consumer, embeddings)
+    _rename(producer, renamed)
+    known = {node.name for node in producer.node}
+    graph = graph_pb2.GraphDef(versions=consumer.versions, library=consumer.library)
+    add_functions(graph, producer)
+    graph.node.extend(producer.node)
+    graph.node.extend(node for node in consumer.node if node.name not in known)
     signatures = {}
     for name, signature in dense.signature_def.items():
         if name == FLAT and FLAT not in lookup.signature_def:
@@ -125,11 +125,11 @@ def _joined(
         own = lookup.signature_def.get(name)
         for one in filter(None, (own, signature)):
             for key, info in one.inputs.items():
-                is_given = all(node_name(text) in given for text in tensor_names(info))
-                if one is own or not is_given:
+                is_embedding = all(node_name(text) in embeddings for text in tensor_names(info))
+                if one is own or not is_embedding:
                     joined.inputs[key].CopyFrom(info)
         inputs = {node_name(t) for i in signature.inputs.values() for t in tensor_names(i)}
-        missing = [node.removeprefix(f"{SCOPE}/") for node in sorted((inputs & given) - known)]
+        missing = [node.removeprefix(f"{SCOPE}/") for node in sorted((inputs & embeddings) - known)]
         if missing:
             raise ModelError(f"{src}: its lookups do not give {missing[0]!r} of signature {name!r}")
         signatures[name] = joined
@@ -141,14 +141,14 @@ def _joined(
 
 
 def _own_names(
-    before: graph_pb2.GraphDef, behind: graph_pb2.GraphDef, given: set[str]
+    producer: graph_pb2.GraphDef, consumer: graph_pb2.GraphDef, embeddings: set[str]
 ) -> dict[str, str]:
     """New names of the lookups' nodes whose names others have in the dense model."""
-    nodes = {node.name: node for node in behind.node}
+    nodes = {node.name: node for node in consumer.node}
     return {
         node.name: f"{SCOPE}/{LOOKUP}/{node.name}"
-        for node in before.node
-        if node.name in nodes and node.name not in given and node != nodes[node.name]
+        for node in producer.node
+        if node.name in nodes and node.name not in embeddings and node != nodes[node.name]
         if node.op not in ("Placeholder", "VarHandleOp")
     }
 
@@ -163,7 +163,7 @@ def _rename(graph: graph_pb2.GraphDef, renamed: Mapping[str, str]) -> None:
 
 
 def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraphDef) -> Origin:
-    """What the initializers and the variables of both are."""
+    """The origin of the initializers and variables of both."""
     meta = meta_graph_pb2.MetaGraphDef()
     meta.meta_info_def.CopyFrom(dense.meta_info_def)
     branches: dict[str, None] = {}
@@ -187,23 +187,23 @@ def _origin(lookup: meta_graph_pb2.MetaGraphDef, dense: meta_graph_pb2.MetaGraph
     return Origin(meta, graph, keys)
 
 
-def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[KeptTable]:
+def tables_in_files(lookup: meta_graph_pb2.MetaGraphDef) -> list[FileTable]:
     """Returns the tables that a model reads from files."""
     nodes = {node.name: node for node in lookup.graph_def.node}
     files = {node_name(a.tensor_info.name): a.filename for a in lookup.asset_file_def}
-    found = []
+    tables = []
     for index in range(count_reads(lookup)):
-        read = nodes[f"{KeptTable.scope(index)}/read"]
-        handle = node_name(nodes[f"{KeptTable.scope(index)}/assign"].input[0])
+        read = nodes[f"{FileTable.scope(index)}/read"]
+        handle = node_name(nodes[f"{FileTable.scope(index)}/assign"].input[0])
         path = PurePosixPath(files[node_name(read.input[0])])
         rows, width = read.attr["rows"].i, read.attr["width"].i
-        kind, in_memory = read.attr["T"].type, read.attr["in_memory"].b
-        found.append(KeptTable("", handle, handle, rows, width, kind, path, in_memory))
-    return found
+        dtype, in_memory = read.attr["T"].type, read.attr["in_memory"].b
+        tables.append(FileTable("", handle, handle, rows, width, dtype, path, in_memory))
+    return tables
 
 
 def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], **options: Any) -> Verification:
-    """As `compare_models`, also of split models: lookups and the dense model behind them.
+    """As `compare_models`, also of split models: lookups, then the dense model.
 
     Args:
         a, b: directories of SavedModels, or what `split_saved_model` has made.

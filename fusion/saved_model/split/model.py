@@ -12,6 +12,7 @@ from fusion.runtime.tensorflow.private import tensor_util
 from fusion.saved_model.model.meta_graph import node_name, update_op_list
 from fusion.saved_model.split.flat import add_functions, reachable
 from fusion.saved_model.split.parts import Part
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import (
     add_reads,
     assets_of,
@@ -19,7 +20,6 @@ from fusion.saved_model.table_files.initial import (
     set_init_op,
     set_mapped_bytes,
 )
-from fusion.saved_model.table_files.kept_table import KeptTable
 
 _SAVE = "save"
 _RESOURCES = frozenset({"VarHandleOp", "HashTableV2", "MutableHashTableV2", "HashTable"})
@@ -28,7 +28,7 @@ _INIT = "fusion_init"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a graph is from.
+    """The model that a graph is from.
 
     Attributes:
         meta: the model.
@@ -42,7 +42,7 @@ class Origin:
 
 
 def assemble(
-    origin: Origin, part: Part, tables: Sequence[KeptTable]
+    origin: Origin, part: Part, tables: Sequence[FileTable]
 ) -> meta_graph_pb2.MetaGraphDef:
     """Returns a model of a part of another.
 
@@ -103,12 +103,12 @@ def _initializers(origin: Origin, graph: graph_pb2.GraphDef) -> list[str]:
         own = reachable(origin.graph, [branch]).node
         branches[branch] = {node.name for node in own if node.op in _RESOURCES}
     used = {node.name for node in graph.node if node.op in _RESOURCES}
-    kept: dict[str, None] = {}
-    while found := [b for b, own in branches.items() if b not in kept and own & used]:
-        for branch in found:
-            kept[branch] = None
+    result: dict[str, None] = {}
+    while more := [b for b, own in branches.items() if b not in result and own & used]:
+        for branch in more:
+            result[branch] = None
             used |= branches[branch]
-    return list(kept)
+    return list(result)
 
 
 def _add_restored(
@@ -180,17 +180,17 @@ def _strings(
 
 
 def _table_definition(
-    meta: meta_graph_pb2.MetaGraphDef, table: KeptTable, index: int
+    meta: meta_graph_pb2.MetaGraphDef, table: FileTable, index: int
 ) -> variable_pb2.VariableDef:
-    """What TensorFlow knows of a variable whose value is in a file."""
+    """The VariableDef of a variable whose value is in a file."""
     read = meta.graph_def.node.add(
         name=f"{_SAVE}/Table_{index}", op="ReadVariableOp", input=[table.handle]
     )
     read.attr["dtype"].type = table.dtype
     return variable_pb2.VariableDef(
         variable_name=f"{table.handle}:0",
-        initial_value_name=f"{KeptTable.scope(index)}/read:0",
-        initializer_name=f"{KeptTable.scope(index)}/assign",
+        initial_value_name=f"{FileTable.scope(index)}/read:0",
+        initializer_name=f"{FileTable.scope(index)}/assign",
         snapshot_name=f"{read.name}:0",
         is_resource=True,
         trainable=True,

@@ -40,16 +40,16 @@ def dense_part(
     signatures: Mapping[str, meta_graph_pb2.SignatureDef],
     cuts: Sequence[Cut],
 ) -> Part:
-    """Returns what is behind the lookups, with an input for the result of each."""
+    """Returns the consumers of the lookups, with an input for the result of each."""
     cut_graph = graph_pb2.GraphDef()
     cut_graph.CopyFrom(graph)
     inputs = {cut.name: _placeholder(cut_graph, cut) for cut in cuts}
     renamed = {str(cut.tensor): inputs[cut.name] for cut in cuts}
     for node in cut_graph.node:
         node.input[:] = [renamed.get(text.removesuffix(":0"), text) for text in node.input]
-    found: Signatures = {}
+    result: Signatures = {}
     for name, signature in signatures.items():
-        dense = found[name] = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
+        dense = result[name] = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
         for key, info in signature.outputs.items():
             dense.outputs[key].CopyFrom(info)
             if info.name.removesuffix(":0") in renamed:  # an output that is an embedding
@@ -61,12 +61,12 @@ def dense_part(
             dense.inputs[cut.name].CopyFrom(_info(inputs[cut.name], cut))
         is_served = name == "serving_default" and FLAT not in signatures
         if is_served and (flat := _flat(cut_graph, dense, own)) is not None:
-            found[FLAT] = flat
+            result[FLAT] = flat
         # What neither needs stays an input.
         of_lookups = {node.name for node in reachable(graph, [c.tensor.node for c in own]).node}
         idle = {node.name for node in graph.node} - needed - of_lookups
         _copy_inputs(signature, dense, idle)
-    return Part(reachable(cut_graph, _nodes(found.values())), found)
+    return Part(reachable(cut_graph, _nodes(result.values())), result)
 
 
 def _copy_inputs(
@@ -84,7 +84,7 @@ def lookup_part(
     dense: Mapping[str, meta_graph_pb2.SignatureDef],
     cuts: Sequence[Cut],
 ) -> Part:
-    """Returns what the lookups are, of ids that signatures are given.
+    """Returns the lookups, with the ids among the inputs of signatures.
 
     Args:
         graph: the flat graph.
@@ -100,7 +100,7 @@ def lookup_part(
         node.input.append(str(cut.tensor))
         node.attr["T"].type = cut.dtype
         outputs[cut.name] = node.name
-    found: Signatures = {}
+    result: Signatures = {}
     for name, signature in signatures.items():
         lookup = meta_graph_pb2.SignatureDef(method_name=signature.method_name)
         for cut in cuts:
@@ -109,8 +109,8 @@ def lookup_part(
         if not lookup.outputs:
             continue
         _copy_inputs(signature, lookup, _needed(lookup_graph, lookup))
-        found[name] = lookup
-    return Part(reachable(lookup_graph, _nodes(found.values())), found)
+        result[name] = lookup
+    return Part(reachable(lookup_graph, _nodes(result.values())), result)
 
 
 def _placeholder(graph: graph_pb2.GraphDef, cut: Cut) -> str:
@@ -151,11 +151,11 @@ def _nodes(signatures: Iterable[meta_graph_pb2.SignatureDef]) -> list[str]:
 def _flat(
     graph: graph_pb2.GraphDef, dense: meta_graph_pb2.SignatureDef, cuts: Sequence[Cut]
 ) -> meta_graph_pb2.SignatureDef | None:
-    """A signature that takes all embeddings in one vector, one row of the batch behind the other.
+    """A signature that takes all embeddings in one vector, row by row of the batch.
 
     That is what a server of lookups gives whose results have one dimension. None if there are other
     inputs, sizes that are not known, or embeddings that have not a row for each of the batch. The
-    graph gets a copy of all that is behind the embeddings.
+    graph gets a copy of all consumers of the embeddings.
     """
     if len(cuts) < len(dense.inputs) or not cuts or len({cut.dtype for cut in cuts}) > 1:
         return None
@@ -171,10 +171,10 @@ def _flat(
         widths.append(width)
     dtype = cuts[0].dtype
     nodes = _Adder(graph, f"{SCOPE}/{FLAT}")
-    given = nodes.add("embeddings", "Placeholder")
-    given.attr["dtype"].type = dtype
-    given.attr["shape"].shape.CopyFrom(shape_proto((None,)))
-    rows = nodes.reshape("rows", given.name, [-1, sum(widths)], dtype)
+    vector = nodes.add("embeddings", "Placeholder")
+    vector.attr["dtype"].type = dtype
+    vector.attr["shape"].shape.CopyFrom(shape_proto((None,)))
+    rows = nodes.reshape("rows", vector.name, [-1, sum(widths)], dtype)
     split = nodes.add("split", "SplitV", rows, nodes.integers("widths", widths), nodes.axis())
     split.attr["T"].type, split.attr["num_split"].i = dtype, len(cuts)
     split.attr["Tlen"].type = types_pb2.DT_INT64
@@ -183,11 +183,11 @@ def _flat(
         sizes = [-1, *(size or 0 for size in cut.shape[1:])]
         part = f"{split.name}:{index}" if index else split.name
         parts[f"{SCOPE}/{cut.name}"] = nodes.reshape(cut.name, part, sizes, dtype)
-    copies = _copied_behind(graph, parts, f"{SCOPE}/{FLAT}/dense")
+    copies = _copied_consumers(graph, parts, f"{SCOPE}/{FLAT}/dense")
     flat = meta_graph_pb2.SignatureDef(method_name=dense.method_name)
     flat.inputs["embeddings"].CopyFrom(
         meta_graph_pb2.TensorInfo(
-            name=f"{given.name}:0", dtype=dtype, tensor_shape=shape_proto((None,))
+            name=f"{vector.name}:0", dtype=dtype, tensor_shape=shape_proto((None,))
         )
     )
     for key, info in dense.outputs.items():
@@ -199,21 +199,21 @@ def _flat(
     return flat
 
 
-def _copied_behind(
+def _copied_consumers(
     graph: graph_pb2.GraphDef, renamed: Mapping[str, str], scope: str
 ) -> dict[str, str]:
-    """Copies the nodes that read others, and those behind them, to read what replaces these."""
+    """Copies the direct and indirect consumers of nodes, to read what replaces these."""
     copies = dict(renamed)
-    while True:  # until no more are found: nodes are in no order
-        found = [
+    while True:  # until there are no more: nodes are in no order
+        consumers = [
             node.name
             for node in graph.node
             if node.name not in copies and any(node_name(text) in copies for text in node.input)
             if not node.name.startswith(f"{scope}/")
         ]
-        if not found:
+        if not consumers:
             break
-        copies.update((name, f"{scope}/{name}") for name in found)
+        copies.update((name, f"{scope}/{name}") for name in consumers)
     for node in [node for node in graph.node if copies.get(node.name) == f"{scope}/{node.name}"]:
         copy = graph.node.add()
         copy.CopyFrom(node)

@@ -1,4 +1,4 @@
-"""What a model is split into."""
+"""The plan of a split: the parts of a model, and its tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fusion.saved_model.split.flat import flat_graph, reachable, signature_nodes
 from fusion.saved_model.split.folder import DENSE, LOOKUP
 from fusion.saved_model.split.model import Origin, assemble, variables_of
 from fusion.saved_model.split.parts import Part, dense_part, lookup_part
+from fusion.saved_model.table_files.file_table import FileTable, file_name
 from fusion.saved_model.table_files.initial import assets_of
-from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.schema.names import OP_NAMES, READ_TABLE_FILE
@@ -29,7 +29,7 @@ _SPECIAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
 class SplitPlan:
-    """What becomes of a model.
+    """The graphs, tables and variables of both parts.
 
     Attributes:
         cuts: its lookups.
@@ -67,10 +67,10 @@ class SplitPlan:
         origin = Origin(stock, graph, keys)
         signatures = {k: s for k, s in meta.signature_def.items() if k not in _SPECIAL}
         inputs = {key for signature in signatures.values() for key in signature.inputs}
-        found = find_cuts(graph, signature_nodes(stock), inputs)
+        cuts = find_cuts(graph, signature_nodes(stock), inputs)
         assets = {PurePosixPath(asset.filename) for asset in assets_of(stock)}
-        tables = {t.handle: t for t in _tables(graph, keys, bundle, found, assets)}
-        self.cuts = [cut for cut in found if all(handle in tables for handle in cut.handles)]
+        tables = {t.handle: t for t in _tables(graph, keys, bundle, cuts, assets)}
+        self.cuts = [cut for cut in cuts if all(handle in tables for handle in cut.handles)]
         dense = dense_part(graph, signatures, self.cuts)
         # Tables are often called like the inputs that only their lookups need.
         needed = {key for signature in dense.signatures.values() for key in signature.inputs}
@@ -108,10 +108,10 @@ def _tables(
     bundle: Bundle,
     cuts: Sequence[Cut],
     assets: Collection[PurePosixPath],
-) -> Iterator[KeptTable]:
+) -> Iterator[FileTable]:
     """Yields the tables of lookups that are matrices of floats, saved in one piece."""
     nodes = {node.name: node for node in graph.node}
-    taken = set(assets)
+    used = set(assets)
     for handle in dict.fromkeys(handle for cut in cuts for handle in cut.handles):
         if handle not in keys:
             continue
@@ -120,6 +120,6 @@ def _tables(
         if entry.slices or len(shape) != 2 or shape != dims(node.attr["shape"].shape):
             continue
         name = node.attr["shared_name"].s.decode(errors="replace") or handle
-        file = file_name(name, taken)
-        taken.add(file)
-        yield KeptTable(keys[handle], handle, name, *shape, entry.dtype, file)
+        file = file_name(name, used)
+        used.add(file)
+        yield FileTable(keys[handle], handle, name, *shape, entry.dtype, file)

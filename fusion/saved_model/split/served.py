@@ -40,8 +40,8 @@ from fusion.saved_model.split.folder import LOOKUP, TABLES, is_split
 from fusion.saved_model.split.join import tables_in_files
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import SCOPE, Part, shape_proto
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.keep import VARIABLES, merge_bundles
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.saver import restored_variables
 from fusion.saved_model.table_files.tensor_bundle import index_file, read_bundle
 from fusion.schema.names import TABLE_STORE_GATHER
@@ -76,7 +76,7 @@ def serve_from_store(
 
     Raises:
         ModelError: `src` is something else, a table is float64, or is needed as a whole, or `dst`
-            cannot be written. Nothing is left behind.
+            cannot be written. No file is created.
     """
     folder = Path(os.path.abspath(src))
     facts = _facts(folder)
@@ -122,7 +122,7 @@ def split_tables(
 
 
 def _facts(folder: Path) -> list[dict[str, Any]]:
-    """What the manifest of a split model says of its tables."""
+    """The tables in the manifest of a split model."""
     if not is_split(folder):
         raise ModelError(f"{folder}: not what `fusion split` has made: it has no {MANIFEST_FILE}")
     manifest = folder / MANIFEST_FILE
@@ -164,7 +164,7 @@ class _Gather:
     node: str
     ids: str
     ids_dtype: int
-    table: KeptTable
+    table: FileTable
     group: tuple[Any, ...]
 
 
@@ -204,14 +204,14 @@ def _gathers(
     view: GraphView,
     graph: graph_pb2.GraphDef,
     signatures: Mapping[str, meta_graph_pb2.SignatureDef],
-    tables: Mapping[str, KeptTable],
+    tables: Mapping[str, FileTable],
 ) -> Iterator[_Gather]:
     """Yields the gathers of rows of tables."""
-    found: dict[str, KeptTable] = {}
+    gathers: dict[str, FileTable] = {}
     for name, node in view.nodes.items():
         if node.op in _GATHERS and (table := _table_of(view, name, tables)) is not None:
-            found[name] = table
-    levels, inside = _levels(graph, found), inside_control_flow(graph)
+            gathers[name] = table
+    levels, inside = _levels(graph, gathers), inside_control_flow(graph)
     reached = {
         name: {
             node.name
@@ -222,14 +222,14 @@ def _gathers(
         }
         for name, signature in signatures.items()
     }
-    for name, table in found.items():
+    for name, table in gathers.items():
         users = tuple(sorted(user for user, nodes in reached.items() if name in nodes))
         group = (users, levels[name], name if name in inside else "")
         ids, dtype = view.nodes[name].input[1], view.nodes[name].attr["Tindices"].type
         yield _Gather(name, ids, dtype, table, group)
 
 
-def _table_of(view: GraphView, name: str, tables: Mapping[str, KeptTable]) -> KeptTable | None:
+def _table_of(view: GraphView, name: str, tables: Mapping[str, FileTable]) -> FileTable | None:
     """The table that a node gathers rows of, None if it does something else."""
     source = view.inputs(name)[0]
     if view.op(name) == "GatherV2":
@@ -243,7 +243,7 @@ def _table_of(view: GraphView, name: str, tables: Mapping[str, KeptTable]) -> Ke
 
 
 def _levels(graph: graph_pb2.GraphDef, gathers: Mapping[str, object]) -> dict[str, int]:
-    """How many gathers are one behind the other in front of each."""
+    """The number of gathers in a chain before each."""
     order, levels = first_iteration(graph.node), dict[str, int]()
     for name in nx.topological_sort(order):
         before = order.predecessors(name)
@@ -254,12 +254,12 @@ def _levels(graph: graph_pb2.GraphDef, gathers: Mapping[str, object]) -> dict[st
 def _ranks(graph: graph_pb2.GraphDef, gathers: Iterable[_Gather]) -> dict[str, int | None]:
     """The rank of the ids of each gather, None if it is not known."""
     imported = imported_graph(graph)
-    found = {}
+    ranks = {}
     for gather in gathers:
         node, _, index = gather.ids.partition(":")
         shape = imported.get_operation_by_name(node).outputs[int(index or 0)].shape
-        found[gather.node] = shape.rank
-    return found
+        ranks[gather.node] = shape.rank
+    return ranks
 
 
 def _replace(
@@ -295,7 +295,7 @@ def _replace(
 
 
 def _replace_shapes(
-    view: GraphView, graph: graph_pb2.GraphDef, tables: Mapping[str, KeptTable]
+    view: GraphView, graph: graph_pb2.GraphDef, tables: Mapping[str, FileTable]
 ) -> None:
     """Makes the shapes of tables constants: Keras 3 adds numbers of rows to negative ids."""
     for node in graph.node:
@@ -329,9 +329,9 @@ def _cast(graph: graph_pb2.GraphDef, gather: _Gather, name: str, rows: str) -> s
 
 
 def _check_handles(
-    folder: Path, graph: graph_pb2.GraphDef, tables: Mapping[str, KeptTable]
+    folder: Path, graph: graph_pb2.GraphDef, tables: Mapping[str, FileTable]
 ) -> None:
-    """Refuses what reads a table otherwise."""
+    """Refuses a graph that reads a table in another way."""
     view = GraphView(graph.node, OpSignatures(graph.library.function))
     for node in graph.node:
         if node.op == "Identity":  # of a handle, unread: an inlined call leaves it

@@ -30,8 +30,8 @@ from fusion.saved_model.split.cuts import Cut
 from fusion.saved_model.split.folder import DENSE, KEY, LOOKUP, ROWS, TABLES
 from fusion.saved_model.split.join import write_joined
 from fusion.saved_model.split.plan import SplitPlan
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.keep import VARIABLES, write_rest
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle, index_file, read_bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
 from fusion.version import __version__
@@ -51,11 +51,11 @@ class Split:
     Attributes:
         cuts: the lookups.
         tables: their tables.
-        verification: the comparison of the source with both models; None if not asked for.
+        verification: the comparison of the source with both models; None without one.
     """
 
     cuts: tuple[Cut, ...]
-    tables: tuple[KeptTable, ...]
+    tables: tuple[FileTable, ...]
     verification: Verification | None = None
 
 
@@ -81,7 +81,7 @@ def split_saved_model(
     Args:
         src: the directory of a SavedModel with variables.
         dst: the directory to create.
-        verify: whether to run the source, and both models one behind the other, on generated
+        verify: whether to run the source, and both models one after the other, on generated
             inputs, and compare every output before `dst` appears: see `fuse_saved_model`.
         timeout: seconds that loading and running one model may take for that.
         inputs: a file of recorded inputs, see `compare_models`.
@@ -89,7 +89,7 @@ def split_saved_model(
 
     Raises:
         ModelError: `src` cannot be read, has no lookup that was understood, or `dst` cannot be
-            written or gives something else (`VerificationError`). Nothing is left behind.
+            written or gives something else (`VerificationError`). No file is created.
     """
     source = read_saved_model(src)
     if source.is_frozen or len(source.meta_graphs) > 1:
@@ -126,7 +126,7 @@ def _verify(
 ) -> Verification:
     """Compares a source with the model of both parts.
 
-    TensorFlow may order the arithmetic behind lookups otherwise when these are other ops. Equal
+    TensorFlow may order the arithmetic after lookups otherwise when these are other ops. Equal
     lookups are found nevertheless by their names, which functions do not keep: so the source
     without functions, which must give the same bits, stands for it then.
 
@@ -150,7 +150,7 @@ def _verify(
         return verify_models(flat, joined, ROUNDING if plan.was_fused else tolerance, options)
 
 
-def _write_tables(bundle: Bundle, tables: Sequence[KeptTable], folder: Path) -> None:
+def _write_tables(bundle: Bundle, tables: Sequence[FileTable], folder: Path) -> None:
     """Writes the keys and rows of tables."""
     for table in tables:
         own = folder / table.file.name
@@ -168,18 +168,18 @@ def _write_tables(bundle: Bundle, tables: Sequence[KeptTable], folder: Path) -> 
             _sync(out)
 
 
-def _write_floats(bundle: Bundle, table: KeptTable, out: Any) -> None:
+def _write_floats(bundle: Bundle, table: FileTable, out: Any) -> None:
     """Writes the rows of a table of another dtype as float32."""
     file, offset, size = bundle.data(table.key.encode())
     dtype: np.dtype[Any] = _NUMPY[table.dtype]()
     with open(file, "rb") as source:
         source.seek(offset)
-        left = size
-        while left:
-            content = source.read(min(left, _KEYS_AT_ONCE * 8))
+        remaining = size
+        while remaining:
+            content = source.read(min(remaining, _KEYS_AT_ONCE * 8))
             if not content:
                 raise ModelError(f"{file}: truncated or damaged (it ends too early)")
-            left -= len(content)
+            remaining -= len(content)
             out.write(np.frombuffer(content, dtype).astype("<f4").tobytes())
 
 
@@ -206,7 +206,7 @@ def _write_model(
     bundle: Bundle,
     plan: SplitPlan,
     meta: meta_graph_pb2.MetaGraphDef,
-    tables: Sequence[KeptTable],
+    tables: Sequence[FileTable],
     staging: Path,
     name: str,
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from fusion.saved_model.table_files.kept_table import SCOPE, KeptTable, element_bytes
+from fusion.saved_model.table_files.file_table import SCOPE, FileTable, element_bytes
 from fusion.schema.names import READ_TABLE_FILE
 
 _SIGNATURE, _ASSETS = "__saved_model_init_op", "saved_model_assets"
@@ -20,35 +20,35 @@ def assets_of(meta: meta_graph_pb2.MetaGraphDef) -> list[meta_graph_pb2.AssetFil
     """Returns the assets of a model, where either TensorFlow lists them."""
     if meta.asset_file_def or _ASSETS not in meta.collection_def:
         return list(meta.asset_file_def)
-    found = []
+    assets = []
     for packed in meta.collection_def[_ASSETS].any_list.value:
         asset = meta_graph_pb2.AssetFileDef()
         if packed.Unpack(asset):
-            found.append(asset)
-    return found
+            assets.append(asset)
+    return assets
 
 
 def count_reads(meta: meta_graph_pb2.MetaGraphDef) -> int:
     """Returns how many tables a model reads from files already."""
     nodes, count = {node.name for node in meta.graph_def.node}, 0
-    while f"{KeptTable.scope(count)}/read" in nodes:
+    while f"{FileTable.scope(count)}/read" in nodes:
         count += 1
     return count
 
 
 def reads_of_files(meta: meta_graph_pb2.MetaGraphDef) -> dict[str, node_def_pb2.NodeDef]:
     """Returns the nodes that read tables from files, by the names of their variables."""
-    nodes, found = {node.name: node for node in meta.graph_def.node}, {}
+    nodes, reads = {node.name: node for node in meta.graph_def.node}, {}
     for index in range(count_reads(meta)):
-        scope = KeptTable.scope(index)
+        scope = FileTable.scope(index)
         handle = nodes[nodes[f"{scope}/assign"].input[0]]
         name = handle.attr["shared_name"].s.decode(errors="replace") or handle.name
-        found[name] = nodes[f"{scope}/read"]
-    return found
+        reads[name] = nodes[f"{scope}/read"]
+    return reads
 
 
 def add_reads(
-    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], first: int = 0
+    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[FileTable], first: int = 0
 ) -> None:
     """Adds the assets of tables, and has the init op assign them to their variables.
 
@@ -62,7 +62,7 @@ def add_reads(
         meta.asset_file_def.extend(assets_of(meta))
     assigned, paths = [], dict[PurePosixPath, str]()
     for index, table in enumerate(tables, first):
-        scope = KeptTable.scope(index)
+        scope = FileTable.scope(index)
         if table.file not in paths:
             paths[table.file] = f"{scope}/path"
             _add_asset(meta, f"{scope}/path", table.file)

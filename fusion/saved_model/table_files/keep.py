@@ -19,8 +19,8 @@ from fusion.passes.graph.view import GraphView
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.model.copies import copy_range, same_range
 from fusion.saved_model.model.meta_graph import bound_arguments
+from fusion.saved_model.table_files.file_table import FileTable, file_name
 from fusion.saved_model.table_files.initial import add_reads, count_reads, set_mapped_bytes
-from fusion.saved_model.table_files.kept_table import KeptTable, file_name
 from fusion.saved_model.table_files.keyed import KeyedFile, forget_sizes, without_keys, write_keys
 from fusion.saved_model.table_files.objects import add_initializers, forget_values, variables_by_key
 from fusion.saved_model.table_files.saver import leave_out, restored_variables
@@ -48,9 +48,9 @@ def find_tables(
     min_bytes: int,
     *,
     in_memory: bool,
-    taken: Collection[PurePosixPath] = (),
-) -> list[KeptTable]:
-    """Returns the variables of a model that can be kept in files.
+    used: Collection[PurePosixPath] = (),
+) -> list[FileTable]:
+    """Returns the variables of a model that can be files.
 
     These are matrices of floats, saved in one piece, of which the model reads rows. Slots of an
     optimizer are none: it creates them again when the model is loaded, after the others.
@@ -60,9 +60,9 @@ def find_tables(
         bundle: its variables.
         min_bytes: what is smaller stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
-        taken: files that it has among its assets.
+        used: files that it has among its assets.
     """
-    graph, found = meta.graph_def, list[KeptTable]()
+    graph, tables = meta.graph_def, list[FileTable]()
     handles = {node.name: node for node in graph.node if node.op == "VarHandleOp"}
     restored = {one.handle: one for one in restored_variables(meta) if not one.part}
     numbers = variable_numbers(meta, bundle)
@@ -82,13 +82,13 @@ def find_tables(
             continue
         rows, width = shape
         name = _name(meta, numbers.get(one.key), node)
-        file = file_name(name, {*taken, *(table.file for table in found)})
-        found.append(KeptTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
-    return found
+        file = file_name(name, {*used, *(table.file for table in tables)})
+        tables.append(FileTable(one.key, handle, name, rows, width, entry.dtype, file, in_memory))
+    return tables
 
 
 def _name(meta: meta_graph_pb2.MetaGraphDef, number: int | None, node: node_def_pb2.NodeDef) -> str:
-    """Returns what people call a variable: as its model does, where that has objects.
+    """Returns the name of a variable for people: its object's, where the model has objects.
 
     Nodes of exports of Keras have other names: "users/embeddings_1" and "Variable_4" for one table.
 
@@ -115,7 +115,7 @@ def _read_by_rows(
     # functions have both, so that they are searched for each.
     library = graph_pb2.GraphDef(library=meta.graph_def.library)
     functions = ["", *(f.signature.name for f in library.library.function)]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for search in (
         VariableSearch(meta.graph_def),
         VariableSearch(library, _bound(meta, bundle, handles)),
@@ -126,10 +126,10 @@ def _read_by_rows(
                 variable = search.behind(function, tensor)
                 source = view.origin(tensor) if tensor.node in view.nodes else tensor
                 if variable is not None:
-                    found[variable.name] = None
+                    names[variable.name] = None
                 elif not function and view.op(source.node) in VARIABLE_OPS:
-                    found[source.node] = None
-    return list(found)
+                    names[source.node] = None
+    return list(names)
 
 
 def _tables(view: GraphView) -> Iterator[Tensor]:
@@ -152,7 +152,7 @@ def _tables(view: GraphView) -> Iterator[Tensor]:
 def _bound(
     meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, handles: dict[str, str]
 ) -> Iterator[tuple[str, str, Variable]]:
-    """Yields the variables behind arguments of functions, called by the nodes of their handles."""
+    """Yields the variables that arguments of functions are, by the nodes of their handles."""
     numbers = variable_numbers(meta, bundle)
     names = {number: handles[key] for key, number in numbers.items() if key in handles}
     for function, argument, number in bound_arguments(meta):
@@ -178,13 +178,13 @@ def _saved_objects(bundle: Bundle) -> trackable_object_graph_pb2.TrackableObject
         raise ModelError(f"{file}: truncated or damaged (its objects do not parse)") from error
 
 
-def share_files(bundle: Bundle, tables: Sequence[KeptTable]) -> list[KeptTable]:
-    """Returns tables, of which those with the same bytes have one file.
+def share_files(bundle: Bundle, tables: Sequence[FileTable]) -> list[FileTable]:
+    """Returns the tables, with one file for those with the same bytes.
 
     Raises:
         ModelError: the variables cannot be read.
     """
-    found, alike = list[KeptTable](), dict[tuple[int, int], list[KeptTable]]()
+    result, alike = list[FileTable](), dict[tuple[int, int], list[FileTable]]()
     for table in tables:
         entry = bundle.entries[table.key.encode()]
         others = alike.setdefault((entry.size, entry.crc32c), [])
@@ -193,14 +193,14 @@ def share_files(bundle: Bundle, tables: Sequence[KeptTable]) -> list[KeptTable]:
         first = next(same, table)
         if first is table:
             others.append(table)
-        found.append(replace(table, file=first.file))
-    return found
+        result.append(replace(table, file=first.file))
+    return result
 
 
 def keep_in_files(
-    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, tables: Sequence[KeptTable]
+    meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle, tables: Sequence[FileTable]
 ) -> None:
-    """Has a model read its tables from files.
+    """Makes a model read its tables from files.
 
     Args:
         meta: the model, which is changed.
@@ -216,12 +216,12 @@ def keep_in_files(
     set_mapped_bytes(meta)
 
 
-def _keys(tables: Sequence[KeptTable]) -> set[str]:
-    """The names of variables that a checkpoint does not have when they are files."""
+def _keys(tables: Sequence[FileTable]) -> set[str]:
+    """The checkpoint keys that are dropped when tables are files."""
     return {table.key for table in tables if not isinstance(table, KeyedFile)}
 
 
-def write_tables(bundle: Bundle, tables: Sequence[KeptTable], model: Path) -> None:
+def write_tables(bundle: Bundle, tables: Sequence[FileTable], model: Path) -> None:
     """Writes the files of tables into the folder of a model, and its variables without them.
 
     Raises:
@@ -252,8 +252,8 @@ def write_rest(bundle: Bundle, dropped: Collection[bytes], prefix: Path) -> None
     objects = _saved_objects(bundle)
     forget_values(objects, dropped)
     changed = {_OBJECTS: objects.SerializeToString(deterministic=True)}
-    kept = {name: bundle for name in bundle.entries if name not in dropped}
-    _write_bundle(bundle.header, kept, changed, prefix)
+    sources = {name: bundle for name in bundle.entries if name not in dropped}
+    _write_bundle(bundle.header, sources, changed, prefix)
 
 
 def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
@@ -263,11 +263,11 @@ def merge_bundles(bundles: Sequence[Bundle], prefix: Path) -> None:
         ModelError: a source cannot be read.
         OSError: a file cannot be written.
     """
-    found: dict[bytes, Bundle] = {}
+    sources: dict[bytes, Bundle] = {}
     for bundle in bundles:
         for name in bundle.entries:
-            found.setdefault(name, bundle)
-    _write_bundle(bundles[0].header, found, {}, prefix)
+            sources.setdefault(name, bundle)
+    _write_bundle(bundles[0].header, sources, {}, prefix)
 
 
 def _write_bundle(
@@ -302,6 +302,6 @@ def _write_bundle(
     write_index(prefix, own, written)
 
 
-def total_bytes(tables: Sequence[KeptTable]) -> int:
+def total_bytes(tables: Sequence[FileTable]) -> int:
     """The bytes of the files of tables."""
     return sum({table.file: table.size for table in tables}.values())

@@ -95,10 +95,10 @@ class SavedVector:
             source.seek(self.offset)
             for first in range(0, self.count, BLOCK):
                 size = min(BLOCK, self.count - first)
-                found = np.fromfile(source, self.dtype, size)
-                if len(found) < size:
+                block = np.fromfile(source, self.dtype, size)
+                if len(block) < size:
                     raise ModelError(f"{self.file}: truncated or damaged (it ends too early)")
-                yield found
+                yield block
 
 
 def count_rows(saved: SavedKeys) -> int:
@@ -129,8 +129,8 @@ def write_key_index(saved: SavedKeys, rows: int, head: NDArray[np.int64], out: B
     more = 0
     with tempfile.TemporaryFile(dir=Path(out.name).parent) as scratch:
         for first, count, entries in _ranges(saved, rows, buckets, scratch):
-            found, chained = _buckets(entries, first, count, buckets, more)
-            _write(out, int(head[KeyIndex.buckets]) + BUCKET_BYTES * first, found)
+            in_range, chained = _buckets(entries, first, count, buckets, more)
+            _write(out, int(head[KeyIndex.buckets]) + BUCKET_BYTES * first, in_range)
             _write(out, int(head[KeyIndex.more]) + BUCKET_BYTES * more, chained)
             more += len(chained)
     head[KeyIndex.bucket_count], head[KeyIndex.more_count] = buckets, more
@@ -182,10 +182,10 @@ def _ranges(
         row += len(keys)
         number = bucket_numbers(keys, buckets) // size
         entries = entries[np.argsort(number, kind="stable")]
-        found = np.bincount(number, minlength=len(counts))
-        for k, part in enumerate(np.split(entries, np.cumsum(found)[:-1])):
+        sizes = np.bincount(number, minlength=len(counts))
+        for k, part in enumerate(np.split(entries, np.cumsum(sizes)[:-1])):
             _write(scratch, _ENTRY.itemsize * int(place[k]), part)
-        place += found
+        place += sizes
     for first, end, inside in zip(range(0, buckets, size), ends, counts, strict=True):
         scratch.seek(_ENTRY.itemsize * int(end - inside))
         entries = np.frombuffer(scratch.read(_ENTRY.itemsize * int(inside)), _ENTRY)
@@ -208,19 +208,19 @@ def _buckets(
     entries, number = entries[order], number[order]
     sizes = np.bincount(number, minlength=count)
     place = np.arange(len(entries)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Of each bucket the chain behind it, whose buckets are one behind the other.
+    # Of each bucket the chain that continues it, whose buckets are consecutive.
     links = np.maximum(-(-sizes // KEYS) - 1, 0)
     begin = np.cumsum(links) - links
-    found, chained = np.zeros(count, _BUCKET), np.zeros(int(links.sum()), _BUCKET)
+    in_range, chained = np.zeros(count, _BUCKET), np.zeros(int(links.sum()), _BUCKET)
     link, inside = place // KEYS - 1, place % KEYS
     for into, chosen, at in (
-        (found, link < 0, number),
+        (in_range, link < 0, number),
         (chained, link >= 0, begin[number] + link),
     ):
         into["keys"][at[chosen], inside[chosen]] = entries["key"][chosen]
         into["rows"][at[chosen], inside[chosen]] = entries["row"][chosen]
-    found["next"] = np.where(links > 0, more + begin + 1, 0)
+    in_range["next"] = np.where(links > 0, more + begin + 1, 0)
     chained["next"] = more + 2 + np.arange(len(chained))
     last = (begin + links - 1)[links > 0]
     chained["next"][last] = 0
-    return found, chained
+    return in_range, chained

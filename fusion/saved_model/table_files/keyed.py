@@ -1,7 +1,7 @@
 """Embedding variables of a model whose rows, and the index of whose keys, are files.
 
     AddEmbeddingKeys(table, index, the checkpoint's keys)     stays, without keys
-    table, index                                              ReadTableFile(asset) behind it
+    table, index                                              ReadTableFile(asset) after it
 
 So a model restores what it did, and its checkpoint has no keys. What is in the files has room for
 these keys and no others: it is for serving.
@@ -21,7 +21,7 @@ from tensorflow.core.framework import tensor_shape_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.ops.tables.cpu_kernels.layout import KeyIndex, index_bytes
-from fusion.saved_model.table_files.kept_table import KeptTable, file_name
+from fusion.saved_model.table_files.file_table import FileTable, file_name
 from fusion.saved_model.table_files.key_index import (
     SavedKeys,
     SavedVector,
@@ -41,7 +41,7 @@ _LOOKUPS = frozenset({KEYED_GATHER, GROUPED_KEYED, GROUPED_KEYED_PRE})
 
 
 @dataclass(frozen=True)
-class KeyedFile(KeptTable):
+class KeyedFile(FileTable):
     """The rows of an embedding variable, or the index of its keys, in a file.
 
     Attributes:
@@ -52,7 +52,7 @@ class KeyedFile(KeptTable):
 
     @property
     def is_restored(self) -> bool:
-        """It has: it was empty then."""
+        """It had: it was empty then."""
         return True
 
     @property
@@ -68,7 +68,7 @@ def find_keyed(
     min_bytes: int,
     *,
     in_memory: bool,
-    taken: Collection[PurePosixPath] = (),
+    used: Collection[PurePosixPath] = (),
 ) -> list[KeyedFile]:
     """Returns the files of the embedding variables of a model, two of each.
 
@@ -81,15 +81,15 @@ def find_keyed(
         numbers: of tables and indices among its objects, by the checkpoint keys of rows and keys.
         min_bytes: what has smaller rows stays where it is.
         in_memory: whether the files are read when the model is loaded, not mapped.
-        taken: files that it has among its assets.
+        used: files that it has among its assets.
 
     Raises:
         ModelError: the variables cannot be read.
     """
     nodes = {node.name: node for node in meta.graph_def.node if node.op == "VarHandleOp"}
-    found = list[KeyedFile]()
+    files = list[KeyedFile]()
     if _trains(meta):
-        return found
+        return files
     for prefix, table, index in dict.fromkeys(restored_keys(meta)):  # savers may do alike
         if table not in nodes or index not in nodes:
             continue
@@ -102,14 +102,14 @@ def find_keyed(
             continue
         name = nodes[table].attr["shared_name"].s.decode(errors="replace") or table
         words = index_bytes(shape[0]) // 8
-        for key, handle, shown, (rows, width), kind in (
+        for key, handle, shown, (rows, width), stored_dtype in (
             (keys[0], table, name, shape, dtype),
             (keys[1], index, f"{name}.keys", (words, 1), types_pb2.DT_DOUBLE),
         ):
-            file = file_name(shown, {*taken, *(one.file for one in found)})
-            kept = key, handle, shown, rows, width, kind, file, in_memory, prefix
-            found.append(KeyedFile(*kept))
-    return found
+            file = file_name(shown, {*used, *(one.file for one in files)})
+            fields = key, handle, shown, rows, width, stored_dtype, file, in_memory, prefix
+            files.append(KeyedFile(*fields))
+    return files
 
 
 def _shape(bundle: Bundle, prefix: str) -> tuple[int, int] | None:
@@ -173,7 +173,7 @@ def _empty_head(capacity: int) -> NDArray[np.int64]:
     return head
 
 
-def without_keys(bundle: Bundle, tables: Sequence[KeptTable]) -> Bundle:
+def without_keys(bundle: Bundle, tables: Sequence[FileTable]) -> Bundle:
     """Returns the variables without the keys and rows that are in files."""
     gone = {
         name for table in tables if isinstance(table, KeyedFile) for name in _names(table.prefix)
@@ -183,9 +183,9 @@ def without_keys(bundle: Bundle, tables: Sequence[KeptTable]) -> Bundle:
 
 
 def forget_sizes(
-    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable], numbers: Mapping[str, int]
+    meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[FileTable], numbers: Mapping[str, int]
 ) -> None:
-    """Has variables be of any size: empty ones are of their capacity, and files are smaller.
+    """Lets variables have any size: empty ones are of their capacity, and files are smaller.
 
     Args:
         meta: the model.

@@ -12,8 +12,8 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import release
-from fusion.saved_model.table_files.kept_table import KeptTable
 
 #: What a loader calls once it has restored variables, and the function that is called.
 _INITIALIZE = "_initialize"
@@ -35,20 +35,20 @@ def variables_by_key(
         objects: those of the model.
         saved: those of its checkpoint, which have other numbers and the same names.
     """
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for number, node in _pairs(objects, saved):
         is_variable = objects.nodes[number].WhichOneof("kind") == "variable"
         children = {child.local_name: child.node_id for child in objects.nodes[number].children}
         for attribute in node.attributes:
             if is_variable:
-                found[attribute.checkpoint_key] = number
+                result[attribute.checkpoint_key] = number
             elif (name := _OF_KEYS.get(attribute.name)) in children:
-                found[attribute.checkpoint_key] = children[name]
-    return found
+                result[attribute.checkpoint_key] = children[name]
+    return result
 
 
 def _pairs(objects: Any, saved: Any) -> Iterator[tuple[int, Any]]:
-    """Yields the number of each object of a model, and what the checkpoint says of it."""
+    """Yields the number of each object of a model, and the checkpoint's node of it."""
     if not objects.nodes or not saved.nodes:
         return
     seen, pending = {0}, [(0, 0)]
@@ -65,31 +65,31 @@ def _pairs(objects: Any, saved: Any) -> Iterator[tuple[int, Any]]:
 def forget_values(
     saved: trackable_object_graph_pb2.TrackableObjectGraph, dropped: Collection[bytes]
 ) -> None:
-    """Has the objects of a checkpoint have no value of these names."""
+    """Drops the values of these names from the objects of a checkpoint."""
     for node in saved.nodes:
-        kept = [a for a in node.attributes if a.checkpoint_key.encode() not in dropped]
-        if len(kept) < len(node.attributes):
-            copies = [type(a).FromString(a.SerializeToString()) for a in kept]
+        remaining = [a for a in node.attributes if a.checkpoint_key.encode() not in dropped]
+        if len(remaining) < len(node.attributes):
+            copies = [type(a).FromString(a.SerializeToString()) for a in remaining]
             del node.attributes[:]
             node.attributes.extend(copies)
 
 
 def forget_slots(meta: meta_graph_pb2.MetaGraphDef, variables: Collection[int]) -> None:
-    """Has optimizers have no slots of variables, by their numbers.
+    """Drops optimizer slots of variables, by the variables' numbers.
 
     A loader makes slots in the shape of their variables, whatever it restores then.
     """
     for node in meta.object_graph_def.nodes:
-        kept = [s for s in node.slot_variables if s.original_variable_node_id not in variables]
-        if len(kept) < len(node.slot_variables):
-            copies = [type(s).FromString(s.SerializeToString()) for s in kept]
+        remaining = [s for s in node.slot_variables if s.original_variable_node_id not in variables]
+        if len(remaining) < len(node.slot_variables):
+            copies = [type(s).FromString(s.SerializeToString()) for s in remaining]
             del node.slot_variables[:]
             node.slot_variables.extend(copies)
 
 
 def add_initializers(
     meta: meta_graph_pb2.MetaGraphDef,
-    tables: Sequence[KeptTable],
+    tables: Sequence[FileTable],
     numbers: Mapping[str, int],
     first: int,
 ) -> None:
@@ -127,7 +127,7 @@ def _structure(*values: Any) -> Any:
     return nested_structure_coder.encode_structure(values)
 
 
-def _function(name: str, table: KeptTable) -> function_pb2.FunctionDef:
+def _function(name: str, table: FileTable) -> function_pb2.FunctionDef:
     """A function (path, handle) that assigns a variable the table of a file."""
     definition = function_pb2.FunctionDef()
     signature = definition.signature

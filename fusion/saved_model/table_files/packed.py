@@ -24,9 +24,9 @@ from fusion.passes.pack_tables import Packing, TablePacker, shared_names
 from fusion.runtime.tensorflow.private import as_dtype
 from fusion.saved_model.errors import ModelError, reason_of
 from fusion.saved_model.model.meta_graph import bound_arguments, node_name
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import init_op
 from fusion.saved_model.table_files.keep import find_tables, variable_numbers
-from fusion.saved_model.table_files.kept_table import KeptTable
 from fusion.saved_model.table_files.objects import forget_slots
 from fusion.saved_model.table_files.tensor_bundle import Bundle, read_bundle
 from fusion.schema.row_formats import PACKED_FORMATS, pack_rows, packed_words, unpack_rows
@@ -40,7 +40,7 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class TableDtypes:
-    """What the elements of each table are stored as.
+    """The dtype that each table is stored as.
 
     Attributes:
         default: of tables of so many bytes.
@@ -81,7 +81,7 @@ class PackedTable:
         stored_bytes: that it has now.
         deviation: the largest absolute difference of a finite element from what it was.
         largest: the largest absolute value of a finite element.
-        refusal: why it is as it was, although another dtype was asked for; "" if it was packed.
+        refusal: why it is as it was, although another dtype was requested; "" if it was packed.
     """
 
     name: str
@@ -100,7 +100,7 @@ class PackedTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
-        found = {
+        fields = {
             "name": self.name,
             "dtype": self.dtype,
             "shape": [self.rows, self.dimension],
@@ -108,8 +108,8 @@ class PackedTable:
             "float32_bytes": self.plain_bytes,
         }
         if self.refusal:
-            return {**found, "refusal": self.refusal}
-        return {**found, "deviation": self.deviation, "largest": self.largest}
+            return {**fields, "refusal": self.refusal}
+        return {**fields, "deviation": self.deviation, "largest": self.largest}
 
 
 def pack_model(
@@ -119,7 +119,7 @@ def pack_model(
     scratch: Path,
     others: Sequence[PackedTable] = (),
 ) -> tuple[Bundle, list[PackedTable]]:
-    """Packs the tables of a model that can be.
+    """Packs the tables of a model, where possible.
 
     Args:
         meta: the model, which is changed.
@@ -146,8 +146,8 @@ def pack_model(
     done = [one for one in others if dtypes.of(one.name, one.stored_bytes) != FLOAT32]
     for one in done:
         if dtypes.names(one.name):
-            asked_for = dtypes.of(one.name, one.stored_bytes)
-            raise ModelError(f"table {one.name!r} cannot be {asked_for}: {one.refusal}")
+            dtype_name = dtypes.of(one.name, one.stored_bytes)
+            raise ModelError(f"table {one.name!r} cannot be {dtype_name}: {one.refusal}")
     wanted = {
         table.key: dtype
         for table in tables
@@ -157,24 +157,24 @@ def pack_model(
     packings: dict[Place, Packing] = {}
     files, paths = dict[str, Path](), (scratch / f"packed-{number}" for number in count())
     for place, alike in _by_place(packer, meta, tables).items():
-        asked = [table for table in alike if table.key in wanted]
-        if not asked:
+        requested = [table for table in alike if table.key in wanted]
+        if not requested:
             continue
-        row_format = wanted[asked[0].key]
+        row_format = wanted[requested[0].key]
         is_one = all(wanted.get(table.key) == row_format for table in alike)
         why = _refusal(packer, place, alike, meta, row_format, is_one=is_one)
-        made = [] if why else list(_packed(bundle, alike, row_format, paths))
-        why = why or next((one.refusal for one, _ in made if one.refusal), "")
+        results = [] if why else list(_packed(bundle, alike, row_format, paths))
+        why = why or next((one.refusal for one, _ in results if one.refusal), "")
         if why:
-            named = next((table for table in asked if dtypes.names(table.name)), None)
+            named = next((table for table in requested if dtypes.names(table.name)), None)
             if named is not None:
                 raise ModelError(f"table {named.name!r} cannot be {wanted[named.key]}: {why}")
-            for _, file in made:
+            for _, file in results:
                 file.unlink(missing_ok=True)
-            done += [_refused(bundle, table, why) for table in asked]
+            done += [_refused(bundle, table, why) for table in requested]
             continue
-        done += [one for one, _ in made]
-        files.update({table.key: file for table, (_, file) in zip(alike, made, strict=True)})
+        done += [one for one, _ in results]
+        files.update({table.key: file for table, (_, file) in zip(alike, results, strict=True)})
         packings[place] = Packing(row_format, alike[0].rows, alike[0].width)
     if not packings:
         return bundle, done
@@ -185,7 +185,7 @@ def pack_model(
     return _with_packed(bundle, tables, files, scratch), done
 
 
-def _size(bundle: Bundle, table: KeptTable) -> int:
+def _size(bundle: Bundle, table: FileTable) -> int:
     return int(bundle.entries[table.key.encode()].size)
 
 
@@ -206,19 +206,19 @@ def _packer(meta: meta_graph_pb2.MetaGraphDef, bundle: Bundle) -> TablePacker:
 
 
 def _by_place(
-    packer: TablePacker, meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[KeptTable]
-) -> dict[Place, list[KeptTable]]:
-    """Returns tables by what those have in common that some function reads in turn."""
-    names, found = shared_names(meta.graph_def), dict[Place, list[KeptTable]]()
+    packer: TablePacker, meta: meta_graph_pb2.MetaGraphDef, tables: Sequence[FileTable]
+) -> dict[Place, list[FileTable]]:
+    """Groups tables that one function reads in turn, by what they have in common."""
+    names, result = shared_names(meta.graph_def), dict[Place, list[FileTable]]()
     for table in tables:
-        found.setdefault(packer.place(names[table.handle]), []).append(table)
-    return found
+        result.setdefault(packer.place(names[table.handle]), []).append(table)
+    return result
 
 
 def _refusal(
     packer: TablePacker,
     place: Place,
-    tables: Sequence[KeptTable],
+    tables: Sequence[FileTable],
     meta: meta_graph_pb2.MetaGraphDef,
     row_format: str,
     *,
@@ -238,15 +238,15 @@ def _refusal(
     return packer.refusal(place) or ""
 
 
-def _refused(bundle: Bundle, table: KeptTable, why: str) -> PackedTable:
+def _refused(bundle: Bundle, table: FileTable, why: str) -> PackedTable:
     size, dtype = _size(bundle, table), as_dtype(table.dtype).name
     return PackedTable(table.name, dtype, table.rows, table.width, size, refusal=why)
 
 
 def _packed(
-    bundle: Bundle, tables: Sequence[KeptTable], row_format: str, files: Iterator[Path]
+    bundle: Bundle, tables: Sequence[FileTable], row_format: str, files: Iterator[Path]
 ) -> Iterator[tuple[PackedTable, Path]]:
-    """Yields what becomes of tables, and the files with their packed rows, none where refused."""
+    """Yields the results of packing tables, and the files with their rows, none where refused."""
     for table, file in zip(tables, files, strict=False):
         deviation = largest = 0.0
         refusal, row = "", 0
@@ -282,7 +282,7 @@ def _with_row(message: str, first: int) -> str:
     return f"row {int(number) + first}{colon}{rest}" if number.isdecimal() else message
 
 
-def _blocks(bundle: Bundle, table: KeptTable) -> Iterator[NDArray[np.float32]]:
+def _blocks(bundle: Bundle, table: FileTable) -> Iterator[NDArray[np.float32]]:
     """Yields the rows of a table, some at a time."""
     file, offset, size = bundle.data(table.key.encode())
     row_bytes = 4 * table.width
@@ -303,7 +303,7 @@ def _blocks(bundle: Bundle, table: KeptTable) -> Iterator[NDArray[np.float32]]:
 def _set_object_shapes(
     meta: meta_graph_pb2.MetaGraphDef,
     numbers: Mapping[str, int],
-    tables: Sequence[KeptTable],
+    tables: Sequence[FileTable],
     files: Mapping[str, Path],
 ) -> None:
     """Notes the shapes of packed tables among the objects of a model."""
@@ -315,12 +315,12 @@ def _set_object_shapes(
                 shape.dim.add(size=size)
 
 
-def _width(file: Path, table: KeptTable) -> int:
+def _width(file: Path, table: FileTable) -> int:
     return os.path.getsize(file) // (4 * table.rows) if table.rows else 0
 
 
 def _with_packed(
-    bundle: Bundle, tables: Sequence[KeptTable], files: Mapping[str, Path], scratch: Path
+    bundle: Bundle, tables: Sequence[FileTable], files: Mapping[str, Path], scratch: Path
 ) -> Bundle:
     """Returns a bundle with packed tables in the places of plain ones; their files are removed."""
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The ops by which a model restores its variables: which is which, and how one is left out."""
+"""The ops by which a model restores its variables: how to read and how to remove them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def restored_keys(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str,
 
 
 def leave_out(meta: meta_graph_pb2.MetaGraphDef, keys: Collection[str]) -> None:
-    """Has the restore op of a model not restore what has these names in the checkpoint."""
+    """Removes these checkpoint keys from the restore op of a model."""
     for body in _bodies(meta):
         for restore in body.view.named(_RESTORE):
             names, _ = _names(body.view, restore)
@@ -83,7 +83,7 @@ class _Body:
     Attributes:
         nodes: of it.
         view: a view of it.
-        arguments: the nodes of the main graph behind its arguments.
+        arguments: the nodes of the main graph that its arguments are.
         definition: of the function; None for the main graph.
         separator: what is between a node and the number of an output of RestoreV2.
     """
@@ -137,11 +137,11 @@ def _drop(body: _Body, restore: str, dropped: list[int]) -> None:
         const.attr.pop(_SHAPES, None)
     node.attr.pop(_SHAPES, None)
     dtypes = node.attr["dtypes"].list.type
-    kept = [dtype for index, dtype in enumerate(dtypes) if index not in dropped]
+    types = [dtype for index, dtype in enumerate(dtypes) if index not in dropped]
     del dtypes[:]
-    dtypes.extend(kept)
-    gone = set() if kept else {restore}
-    remaining = (index for index in range(len(kept) + len(dropped)) if index not in dropped)
+    dtypes.extend(types)
+    gone = set() if types else {restore}
+    remaining = (index for index in range(len(types) + len(dropped)) if index not in dropped)
     places = {old: new for new, old in enumerate(remaining)}
     wanted = [(restore, index) for index in dropped]
     while wanted:
@@ -152,8 +152,8 @@ def _drop(body: _Body, restore: str, dropped: list[int]) -> None:
                 wanted += [(use.node, 0)]
     awaited = {f"^{name}" for name in gone}
     for other in body.nodes:
-        kept_inputs = [text for text in other.input if text not in awaited]
-        renumbered = [_renumbered(text, restore, body.separator, places) for text in kept_inputs]
+        inputs = [text for text in other.input if text not in awaited]
+        renumbered = [_renumbered(text, restore, body.separator, places) for text in inputs]
         other.input[:] = renumbered
     for index in reversed(range(len(body.nodes))):
         if body.nodes[index].name in gone:
@@ -163,7 +163,7 @@ def _drop(body: _Body, restore: str, dropped: list[int]) -> None:
 
 
 def _forget_awaited(definition: function_pb2.FunctionDef, gone: Collection[str]) -> None:
-    """Has a function not wait for nodes that are gone."""
+    """Drops control outputs of a function that are gone."""
     outputs = [name for name, node in definition.control_ret.items() if node in gone]
     for name in outputs:
         del definition.control_ret[name]
@@ -172,14 +172,14 @@ def _forget_awaited(definition: function_pb2.FunctionDef, gone: Collection[str])
 
 def _drop_strings(tensor: tensor_pb2.TensorProto, dropped: list[int]) -> None:
     array = tensor_util.MakeNdarray(tensor).reshape(-1)
-    kept = [value for index, value in enumerate(array) if index not in dropped]
-    tensor.CopyFrom(tensor_util.make_tensor_proto(kept, tensor.dtype, [len(kept)]))
+    strings = [value for index, value in enumerate(array) if index not in dropped]
+    tensor.CopyFrom(tensor_util.make_tensor_proto(strings, tensor.dtype, [len(strings)]))
 
 
 def _renumbered(text: str, restore: str, separator: str, places: dict[int, int]) -> str:
-    """An input with the number that an output of a RestoreV2 has now."""
-    name, found, index = text.partition(separator)
+    """An input with the new index of an output of a RestoreV2."""
+    name, has_index, index = text.partition(separator)
     if name != restore:
         return text
-    number = places.get(int(index) if found else 0)
+    number = places.get(int(index) if has_index else 0)
     return text if number is None else f"{restore}{separator}{number}"

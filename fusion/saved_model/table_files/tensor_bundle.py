@@ -1,7 +1,7 @@
 """The files of variables, TensorFlow's tensor bundles: what is where, without reading it.
 
 A bundle is an index, a sorted table of entries by name (the format of LevelDB, without compression,
-tensorflow/core/lib/io/format.cc), and data files with the bytes of tensors one behind the other
+tensorflow/core/lib/io/format.cc), and data files with the bytes of tensors one after the other
 (tensorflow/core/util/tensor_bundle). TensorFlow reads and writes whole tensors; what is done here
 with larger ones is done with their bytes.
 """
@@ -83,9 +83,9 @@ def read_bundle(prefix: Path) -> Bundle:
     except OSError as error:
         raise ModelError(f"{file}: cannot be read: {reason_of(error)}") from error
     try:
-        found = dict(_entries(content))
-        header = BundleHeaderProto.FromString(found.pop(_HEADER))
-        entries = {name: BundleEntryProto.FromString(value) for name, value in found.items()}
+        records = dict(_entries(content))
+        header = BundleHeaderProto.FromString(records.pop(_HEADER))
+        entries = {name: BundleEntryProto.FromString(value) for name, value in records.items()}
     except (LookupError, ValueError, struct.error, DecodeError) as error:
         raise ModelError(f"{file}: truncated or damaged ({reason_of(error)})") from error
     return Bundle(prefix, header, entries)
@@ -128,13 +128,13 @@ def strings_of(bundle: Bundle, name: bytes) -> list[bytes]:
     except IndexError as error:
         raise ValueError("it ends too early") from error
     place += _CHECKSUM_BYTES
-    found = []
+    strings = []
     for length in lengths:
-        found.append(content[place : place + length])
+        strings.append(content[place : place + length])
         place += length
     if place != len(content):
         raise ValueError("it has another size")
-    return found
+    return strings
 
 
 def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
@@ -147,12 +147,12 @@ def string_entry(entry: BundleEntryProto, content: bytes) -> bytes:
 
 
 def empty_entry(entry: BundleEntryProto) -> BundleEntryProto:
-    """Returns the entry of a tensor without rows that is like another one otherwise."""
-    found = BundleEntryProto()
-    found.CopyFrom(entry)
-    found.shape.dim[0].size = found.size = 0
-    found.crc32c = _masked(crc32c(b""))
-    return found
+    """Returns a copy of the entry of a tensor, without rows."""
+    result = BundleEntryProto()
+    result.CopyFrom(entry)
+    result.shape.dim[0].size = result.size = 0
+    result.crc32c = _masked(crc32c(b""))
+    return result
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -229,14 +229,14 @@ def _append_block(content: bytearray, block: bytearray, starts: list[int]) -> by
 
 
 def _handle(content: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Returns the place and size of a block, and where what is behind its handle begins."""
+    """Returns the offset and size of a block, and the offset of what follows its handle."""
     offset, place = _number(content, place)
     size, place = _number(content, place)
     return (offset, size), place
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """Returns a number of any length, and where what is behind it begins."""
+    """Returns a number of any length, and the offset of what follows it."""
     value = shift = 0
     while True:
         byte = content[place]
@@ -276,5 +276,5 @@ def crc32c(content: bytes) -> int:
 
 
 def _masked(crc: int) -> int:
-    """Returns a checksum as it is stored, which is no checksum of what it is stored with."""
+    """Returns a checksum as it is stored: masked, as TensorFlow does."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

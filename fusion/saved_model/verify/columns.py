@@ -27,10 +27,10 @@ from fusion.schema.row_formats import PLAIN
 
 _GROUPS = frozenset([GROUPED, GROUPED_POST])
 _JOINS = frozenset(["ConcatV2", "Pack"])
-#: What may be in the place of a join, behind an op for many columns.
+#: What may replace a join, after an op for many columns.
 _SHAPED = frozenset(["Identity", "Reshape"])
 _MAX_PARTS = 1 << 16
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 class Location(NamedTuple):
@@ -71,7 +71,7 @@ class Pairing(NamedTuple):
 
     Attributes:
         pairs: those that both have, in the file order of the first.
-        alone_a: those of the first for which nothing was found in the second.
+        alone_a: those of the first without one in the second.
         alone_b: the reverse.
     """
 
@@ -240,7 +240,7 @@ def _flat(
     if tensor in known:
         return known[tensor]
     whole = (Location(view.function, tensor),)
-    if depth > _DEEPEST or (op not in _JOINS and op not in _GROUPS):
+    if depth > _MAX_DEPTH or (op not in _JOINS and op not in _GROUPS):
         return whole
     locations: list[Location] = []
     inputs = view.inputs(name)[: -1 if op == "ConcatV2" else None]
@@ -256,7 +256,7 @@ def _flat(
 
 
 def _same_functions(a: Mapping[str, object], b: Mapping[str, object]) -> dict[str, str]:
-    """Returns for functions of `a` those of `b`: of the same name, but for a number behind it."""
+    """Returns for functions of `a` those of `b`: of the same name, but for a number after it."""
     stems = [_unique_stems(names) for names in (a, b)]
     same = {stems[0][stem]: stems[1][stem] for stem in stems[0].keys() & stems[1].keys()}
     return same | {name: name for name in a.keys() & b.keys()}
@@ -300,7 +300,7 @@ def _same_name(at: Location, body: _Body) -> Location | None:
     if at.part is not None or node is None or node.op == ARG_OP:
         return None
     for tensor in (body.view.resolve(at.tensor), at.tensor):
-        found = Location(body.view.function, tensor)
-        if found in body.columns:
-            return found
-    return None if node.op in _GROUPS else found
+        location = Location(body.view.function, tensor)
+        if location in body.columns:
+            return location
+    return None if node.op in _GROUPS else location

@@ -97,15 +97,15 @@ def _insert(
     chosen: Mapping[Tensor, int],
     sights: list[Sight],
 ) -> None:
-    """Puts a PyFunc behind each chosen tensor of a main graph or a function."""
+    """Adds a PyFunc after each chosen tensor of a main graph or a function."""
     view, nodes = _body(meta.graph_def, function)
     moved: dict[Tensor, str] = {}
     added: list[node_def_pb2.NodeDef] = []
     suffix = ":output:0" if function else ":0"
     for tensor, index in chosen.items():
-        made = list(_observer(view, tensor, index, suffix, sights))
-        added += made
-        moved[tensor] = made[-1].name + suffix
+        observers = list(_observer(view, tensor, index, suffix, sights))
+        added += observers
+        moved[tensor] = observers[-1].name + suffix
     for node in nodes:
         for i, text in enumerate(node.input):
             if not text.startswith("^"):
@@ -129,7 +129,7 @@ def _body(graph: graph_pb2.GraphDef, function: str) -> tuple[GraphView, Any]:
 
 
 def _rename(info: meta_graph_pb2.TensorInfo, view: GraphView, moved: Mapping[Tensor, str]) -> None:
-    """Lets a dense output be read from behind its PyFunc."""
+    """Lets a dense output be read after its PyFunc."""
     if info.WhichOneof("encoding") == "name":
         info.name = moved.get(view.tensor(info.name), info.name)
 
@@ -137,7 +137,7 @@ def _rename(info: meta_graph_pb2.TensorInfo, view: GraphView, moved: Mapping[Ten
 def _observer(
     view: GraphView, tensor: Tensor, index: int, suffix: str, sights: list[Sight]
 ) -> Iterator[node_def_pb2.NodeDef]:
-    """Yields the nodes that note a tensor; the last one's first output is the tensor."""
+    """Yields the nodes that record a tensor; the last one's first output is the tensor."""
     dtype = _dtype(view, tensor)
     shapes: list[str] = []
     for number, matrix in enumerate(widths_of(view, tensor)):

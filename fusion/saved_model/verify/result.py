@@ -1,4 +1,4 @@
-"""What a comparison of two models found."""
+"""The result of a comparison of two models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EQUAL = "equal to the bit"
 
 @dataclass(frozen=True)
 class Difference:
-    """Something in which two models differ.
+    """A difference of two models.
 
     Attributes:
         signature: the signature's title.
@@ -71,7 +71,7 @@ class Columns:
         first: the first column that differs, in the first model's file order.
         same: how many columns are equal.
         different: how many differ.
-        unknown: how many the batch needs that were found in one of the models alone.
+        unknown: how many the batch needs that one of the models alone has.
         note: why no column was compared, or "".
     """
 
@@ -95,8 +95,8 @@ class Columns:
             return f"{self.different} of {total} columns differ, first {self.first}{more}"
         if not self.same:
             return f"columns not compared: the batch needs none that was found in both models{more}"
-        behind = "there or behind the lookups" if self.unknown else "behind the lookups"
-        return f"0 of {self.same} columns differ{more}: the difference arises {behind}"
+        where = "there or behind the lookups" if self.unknown else "behind the lookups"
+        return f"0 of {self.same} columns differ{more}: the difference arises {where}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Deviation:
     elements: int
 
     def joined(self, other: Deviation) -> Deviation:
-        """Returns what holds for the batches of both."""
+        """Returns the result for the batches of both."""
         return replace(
             self,
             max_abs=_larger(self.max_abs, other.max_abs),

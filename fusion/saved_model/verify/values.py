@@ -1,4 +1,4 @@
-"""Comparing the values of two tensors."""
+"""Comparison of the values of two tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class ValueDifference(NamedTuple):
-    """In what two arrays differ.
+    """The difference of two arrays.
 
     Attributes:
         detail: for people.
@@ -26,7 +26,7 @@ class ValueDifference(NamedTuple):
 
 
 def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDifference | None:
-    """Returns in what two arrays differ, or None.
+    """Returns the difference of two arrays, or None.
 
     Args:
         a: the expected array.
@@ -86,15 +86,15 @@ def unmatched(
 
     The order means nothing: calls of a function may run in any.
     """
-    left = list(b)
+    others = list(b)
     remaining: list[NDArray[Any]] = []
     for value in a:
-        equal = (i for i, v in enumerate(left) if difference_of(value, v, tolerance) is None)
+        equal = (i for i, v in enumerate(others) if difference_of(value, v, tolerance) is None)
         if (index := next(equal, None)) is None:
             remaining.append(value)
         else:
-            del left[index]
-    return (remaining[0], left[0]) if remaining else None
+            del others[index]
+    return (remaining[0], others[0]) if remaining else None
 
 
 def same_bits(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

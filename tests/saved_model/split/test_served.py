@@ -19,7 +19,7 @@ from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.model.meta_graph import used_ops
 from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.split import served
-from fusion.saved_model.table_files.kept_table import KeptTable
+from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.verify.runner import loaders
 from fusion.schema.names import TABLE_STORE_GATHER
 from fusion.stores.config import StoreConfig
@@ -268,7 +268,7 @@ def test_a_table_that_is_needed_as_a_whole() -> None:
     graph.node.add(name="handle", op="VarHandleOp")
     graph.node.add(name="argument", op="Identity", input=["handle"])
     graph.node.add(name="read", op="ReadVariableOp", input=["argument"])
-    table = KeptTable("", "handle", "songs", 3, 2, 1, PurePosixPath("tables/songs"))
+    table = FileTable("", "handle", "songs", 3, 2, 1, PurePosixPath("tables/songs"))
     text = r"model: table songs cannot be in a store: read \(ReadVariableOp\) needs all of it"
     with pytest.raises(ModelError, match=text):
         served._check_handles(Path("model"), graph, {"handle": table})

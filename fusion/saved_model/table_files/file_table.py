@@ -1,4 +1,4 @@
-"""A table that a model keeps in a file."""
+"""A table that a model reads from a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCOPE = "fusion_tables"
 
 
 @dataclass(frozen=True)
-class KeptTable:
+class FileTable:
     """A table in a file.
 
     Attributes:
@@ -43,7 +43,7 @@ class KeptTable:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the variable has got another value before that of the file."""
+        """Whether the variable had another value before that of the file."""
         return False
 
     @property
@@ -57,7 +57,7 @@ class KeptTable:
         return f"{SCOPE}/{index}"
 
     def set_read(self, node: node_def_pb2.NodeDef) -> None:
-        """Makes a node, which has its input, the one that reads the file."""
+        """Turns a node into the one that reads the file; its input stays."""
         node.op = READ_TABLE_FILE
         node.attr["T"].type = self.dtype
         node.attr["rows"].i, node.attr["width"].i = self.rows, self.width
@@ -70,15 +70,15 @@ def element_bytes(dtype: int) -> int:
     return size
 
 
-def file_name(name: str, taken: Collection[PurePosixPath]) -> PurePosixPath:
-    """Returns a file for a table of this name, which no other has."""
+def file_name(name: str, used: Collection[PurePosixPath]) -> PurePosixPath:
+    """Returns an unused file for a table of this name."""
     folder = PurePosixPath(FOLDER)
-    while folder in taken:
+    while folder in used:
         folder = folder.with_name(f"{folder.name}_")
     plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:200].lstrip(".")
     plain, number = plain or "table", 1
     file = folder / plain
-    while file in taken:
+    while file in used:
         number += 1
         file = folder / f"{plain}.{number}"
     return file
