@@ -79,7 +79,7 @@ class FolderFollower(_Follower):
 
     Attributes:
       version: the number of the one that was taken over last; no lookup that begins has older rows.
-      taken_count: how many were.
+      version_count: of those taken over.
     """
 
     def __init__(
