@@ -168,25 +168,25 @@ def _match_reduced(anchor: Node, shared: _Shared) -> LookupMatch:
     if isinstance(reduction, NoMatch):
         return stop(reduction)
     reduction = as_built(shared.distinct, reduction)
-    parts = replace(parts, reduction=reduction)
+    parts = Parts(reduction)
     table = match_table(reduction)
     if isinstance(table, NoMatch):
         return stop(table)
-    parts = replace(parts, table=table)
+    parts = Parts(reduction, table)
     entries = match_entries(reduction, table)
     if isinstance(entries, NoMatch):
         return stop(entries)
-    parts = replace(parts, entries=entries)
+    parts = Parts(reduction, table, entries)
     fill = match_fill(entries) if is_filled(entries) else None
     if isinstance(fill, NoMatch):
         return stop(fill)
     kept = entries if fill is None else fill.entries
     prune = None if kept.count is None else match_prune(kept)
-    parts = replace(parts, fill=fill, prune=prune)
+    parts = Parts(reduction, table, entries, fill, prune)
     source = match_source(entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
         return stop(source)
-    parts = replace(parts, source=source)
+    parts = Parts(reduction, table, entries, fill, prune, source)
     shape = result_shape(reduction, source, table)
     mask = match_mask(reduction.output, fill, shape)
     if isinstance(mask, NoMatch):
@@ -195,7 +195,7 @@ def _match_reduced(anchor: Node, shared: _Shared) -> LookupMatch:
     if strange is not None:
         return stop(NoMatch("the table is not known to be a matrix", strange.tensor.node))
     tail = match_tail(mask.output, shape)
-    parts = replace(parts, mask=mask, tail=tail)
+    parts = Parts(reduction, table, entries, fill, prune, source, mask, tail)
     spec = spec_of(parts)
     positive = has_positive_divisor(reduction, fill, prune)
     is_distinct = table.unique is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
 from fusion.passes.analysis.symbolic_shapes import Dim, Vector
 from fusion.passes.graph.tensor import ARG_OP
@@ -45,12 +46,14 @@ class Parts:
     whole: Whole | None = None
 
     def __iter__(self) -> Iterator[Match]:
-        for field_ in fields(self):
-            part = getattr(self, field_.name)
-            if part is not None:
-                yield part
-            if isinstance(part, Table) and part.clip is not None:
-                yield part.clip
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[Match, ...]:
+        clip = None if self.table is None else self.table.clip
+        head, tail = (self.reduction, self.table, clip), (self.mask, self.tail, self.whole)
+        parts = (*head, self.entries, self.fill, self.prune, self.source, *tail)
+        return tuple(part for part in parts if part is not None)
 
 
 def spec_of(parts: Parts) -> LookupSpec:
