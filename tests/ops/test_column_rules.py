@@ -67,13 +67,13 @@ def call(column: dict[str, Any]) -> Any:
     )
 
 
-@pytest.mark.parametrize("number", range(len(RULES)))
+HERE = [rule for rule in RULES if all(test.field not in ELSEWHERE for test in rule.tests)]
+
+
+@pytest.mark.parametrize("number", range(len(HERE)))
 def test_kernels_and_functions_refuse_the_same(number: int) -> None:
-    column = column_of(RULES[number])
-    known = attrs() | {"role": "full", "Tpacked": "float32"} | column
-    text = broken(known)
-    if any(test.field in ELSEWHERE for test in RULES[number].tests):
-        pytest.skip("of another device or op")
+    column = column_of(HERE[number])
+    text = broken(attrs() | {"role": "full", "Tpacked": "float32"} | column)
     assert text
     with pytest.raises(tf.errors.InvalidArgumentError) as of_kernel:
         call(column)
@@ -96,7 +96,7 @@ def test_no_rule_is_said_of_what_is_not_known() -> None:
 
 
 def test_embedding_variables_have_rules_of_their_own() -> None:
-    known = attrs(dim=4) | {"keyed": True}
+    known = attrs(dim=4) | {"keyed": True, "boundaries": 0}
     assert broken(known) == ""
     assert broken(known | {"keyed": False, "dim": -1}) == ""
     assert broken(known | {"dim": -1}).startswith("the dim of an embedding variable")
