@@ -4,13 +4,12 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec, ShardSpec, SparseIds, TableSpec
+from fusion.schema.columns import Column
 
 SPEC = LookupSpec(
     anchor="anchor",
     ids=SparseIds(Tensor("v"), Tensor("i"), Tensor("s"), False),
     dtype=types_pb2.DT_INT64,
-    buckets=None,
-    weights=None,
     table=TableSpec(
         shards=(
             ShardSpec(
@@ -29,10 +28,6 @@ SPEC = LookupSpec(
         max_norm=None,
         name="table",
     ),
-    prune=True,
-    fill=True,
-    default_id=None,
-    combiner="mean",
-    divide_no_nan=True,
+    column=Column(prune=True, fill_empty_row=True),
     output=Tensor("o"),
 )

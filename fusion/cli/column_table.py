@@ -70,9 +70,9 @@ def _row(column: Column) -> _Row:
     return _Row(
         name=column.name,
         table="" if spec is None else spec.matrix,
-        combiner="" if spec is None else spec.combiner,
+        combiner="" if spec is None else spec.column.combiner,
         ids="" if spec is None else spec.source,
-        weighted="" if spec is None or spec.weights is None else "yes",
+        weighted="" if spec is None or not spec.column.use_sparse_weights else "yes",
         extent=_extent(column),
         reason="" if limit is None else limit.reason or "",
         node="" if limit is None else node_of(limit),

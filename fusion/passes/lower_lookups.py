@@ -100,7 +100,7 @@ class LowerLookups(LookupPass):
         """Whether a lookup has a dense sum, or a reduction of the rows it needs that fills none."""
         spec = lookup.full_spec
         if lookup.has_few_ops:
-            if spec.addition is not None:
+            if spec.column.is_dense_sum:
                 return True
             may_stack = is_bare(lookup) and can_stack(view, spec)
             return view.op(lookup.anchor) in LAYER_ANCHORS - PRODUCTS and not may_stack

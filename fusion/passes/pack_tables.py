@@ -276,7 +276,7 @@ def _column_refusal(view: GraphView, name: str, position: int) -> str | None:
     """Why a column of an op for whole lookups cannot read packed rows."""
     op, is_single = view.op(name), view.op(name) == SINGLE
     columns = [only_column(view, name)] if is_single else [*grouped_columns(view, name)]
-    if columns[position].is_packed:
+    if columns[position].column.is_packed:
         return f"{op} {name!r} reads it packed already"
     if columns[position].is_copy:
         return f"{op} {name!r} copies it"

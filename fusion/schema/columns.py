@@ -129,6 +129,16 @@ class Column:
         return {name: getattr(self, name) for name in names}
 
     @property
+    def is_packed(self) -> bool:
+        """Whether rows of the table are packed: D is `dim` then, not the table's width."""
+        return self.row_format != PLAIN
+
+    @property
+    def is_dense_sum(self) -> bool:
+        """Whether rows are added as stock's dense ops do, and not as SparseSegmentSum does."""
+        return self.sum_order != "segment"
+
+    @property
     def is_mean(self) -> bool:
         """Whether it is a Mean over an axis, of all there is, and no quotient of two sums."""
         is_whole = (self.sum_order, self.form, self.combiner) == ("axis", "dense", "mean")

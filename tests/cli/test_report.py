@@ -9,7 +9,6 @@ from rich.table import Table
 from fusion.cli.column_table import ROWS_SHOWN, column_table, common_scope
 from fusion.cli.report import console, refusal_table, show_table, totals
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.recognise.spec import WeightsSpec
 from fusion.passes.report.columns import distinct_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from tests.specs import SPEC
@@ -56,10 +55,12 @@ def test_a_column_is_fused_when_all_its_traces_are():
 
 
 def test_a_weighted_column_and_one_that_is_not_understood():
-    weights = WeightsSpec(Tensor("w"), prune=True, default=1.0)
-    weighted = replace(_column("a"), spec=replace(SPEC, weights=weights))
+    weighted = replace(SPEC.column, use_sparse_weights=True)
+    spec = replace(SPEC, weights=Tensor("w"), column=weighted)
     unknown = replace(_column("b", reason="odd"), spec=None)
-    _, first, second = _text(column_table(FusionReport((weighted, unknown), 9, 9)))
+    _, first, second = _text(
+        column_table(FusionReport((replace(_column("a"), spec=spec), unknown), 9, 9))
+    )
     assert first == ["a", *UNDERSTOOD, "yes", "yes"]
     assert second == ["b", "no", "odd", "b/node"]
 
@@ -147,7 +148,9 @@ def test_many_columns_that_are_alike_share_a_row():
     report = FusionReport(tuple(alike), 9, 9)
     assert column_table(report).row_count == ROWS_SHOWN
     odd = [_column(f"odd{index}", reason="odd") for index in range(2)]
-    other = replace(_column("other"), spec=replace(SPEC, combiner="sum"))
+    other = replace(
+        _column("other"), spec=replace(SPEC, column=replace(SPEC.column, combiner="sum"))
+    )
     report = FusionReport((*alike, *odd, other), 9, 9)
     scope = common_scope(distinct_columns(report))
     assert scope == "in/layer"

@@ -53,16 +53,16 @@ def ids_kind(words: list[str]) -> type:
 
 def said(spec: LookupSpec) -> dict[str, Any]:
     return {
-        "combiner": spec.combiner,
+        "combiner": spec.column.combiner,
         "weighted": spec.weights is not None,
         "max_norm": spec.table.max_norm,
         "shards": len(spec.table.shards),
         "strategy": spec.table.strategy,
-        "default_id": spec.default_id,
+        "default_id": None if spec.column.default_id < 0 else spec.column.default_id,
         "ids": type(spec.ids),
         "dtype": types_pb2.DT_INT32 if spec.dtype == types_pb2.DT_INT32 else None,
         "table": spec.table.dtype,
-        "buckets": None if spec.buckets is None else spec.buckets.count,
+        "buckets": spec.column.num_buckets or None,
     }
 
 
@@ -88,10 +88,10 @@ def test_programs_are_recognised_in_every_form(name: str) -> None:
             ids_class = expected(name)
             assert said(column.spec) == ids_class, title
             # Weights are dropped by the entry's weight unless they are summed up; rows are filled.
-            by_weight = column.spec.weights is not None and column.spec.weights.prune
+            by_weight = column.spec.column.prune_sparse_weights
             assert by_weight == (ids_class["weighted"] and ids_class["combiner"] != "sum")
-            assert column.spec.prune
-            assert column.spec.fill
+            assert column.spec.column.prune
+            assert column.spec.column.fill_empty_row
             found += 1
     assert found >= 2
 
@@ -110,7 +110,7 @@ def test_models_are_recognised_in_every_form(name: str) -> None:
         assert report.columns, title
         assert report.fused_count == len(report.columns), str(report)
         specs = [column.spec for column in report.columns if column.spec is not None]
-        kinds = {(spec.combiner, spec.weights is not None) for spec in specs}
+        kinds = {(spec.column.combiner, spec.weights is not None) for spec in specs}
         assert kinds >= MODEL_SPECS[name], title
 
 

@@ -38,7 +38,7 @@ def rewritten(name: str, target: Target) -> str:
     planned = [
         match
         for match in (outermost(found) if target is Target.FUSED else found)
-        if match.spec and (target is Target.FUSED or match.spec.addition is None)
+        if match.spec and (target is Target.FUSED or not match.spec.column.is_dense_sum)
     ]
     parts.append(str(choose(view, planned, writers).plan))
     if result.modified:

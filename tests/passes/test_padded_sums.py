@@ -80,7 +80,9 @@ def test_of_what_is_no_bag_the_lookup_alone_is_fused(name: str) -> None:
     graph_def = built(STAY[name])
     result = PASS.apply(graph_def)
     (column,) = result.report.columns
-    assert (column.form, column.spec and column.spec.addition) == ("single", None)
+    assert column.form == "single"
+    assert column.spec is not None
+    assert not column.spec.column.is_dense_sum
     assert {"Sum", SINGLE} <= {*ops(result.graph_def)}
     feed = feeds(**{"others:0": INDICES, "dense:0": np.ones([3, 4, 1])})
     (wanted,), (got,) = (
@@ -116,7 +118,9 @@ def test_what_is_trained_is_trained_as_it_is_without_the_sum() -> None:
         tf.convert_to_tensor(tf.gradients(loss, v1.trainable_variables())[0], name="out")
         tf.group(v1.global_variables_initializer(), name="initialize")
     (column,) = PASS.explain(graph.as_graph_def()).columns
-    assert (column.form, column.spec and column.spec.addition) == ("trained", None)
+    assert column.form == "trained"
+    assert column.spec is not None
+    assert not column.spec.column.is_dense_sum
 
 
 def test_on_a_gpu_the_lookup_alone_is_fused() -> None:

@@ -63,22 +63,22 @@ def test_a_lookup_is_recognised() -> None:
 @pytest.mark.parametrize(
     ("case", "flattened", "default_id", "output"),
     [
-        (Case(), False, None, "embedding_lookup/Reshape_2"),
+        (Case(), False, -1, "embedding_lookup/Reshape_2"),
         (Case(default_id=0), False, 0, "embedding_lookup/Reshape_1"),
         (Case(default_id=4), False, 4, "embedding_lookup/Reshape_1"),
-        (Case(rank=3), True, None, "embedding_lookup"),
-        (Case(rank=None), True, None, "embedding_lookup"),
+        (Case(rank=3), True, -1, "embedding_lookup"),
+        (Case(rank=None), True, -1, "embedding_lookup"),
         (Case(rank=3, default_id=4), True, 4, "embedding_lookup"),
     ],
     ids=str,
 )
 def test_what_is_read_and_replaced(
-    case: Case, flattened: bool, default_id: int | None, output: str
+    case: Case, flattened: bool, default_id: int, output: str
 ) -> None:
     spec = recognised(stock.build(case)).spec
     assert spec is not None
     assert isinstance(spec.ids, SparseIds)
-    assert (spec.ids.flattened, spec.default_id) == (flattened, default_id)
+    assert (spec.ids.flattened, spec.column.default_id) == (flattened, default_id)
     assert str(spec.output) == output
 
 
@@ -221,7 +221,7 @@ def test_what_is_pruned_otherwise_is_taken_as_it_is(change: Callable[[Nodes], No
     change({node.name: node for node in graph_def.node})
     spec = recognised(graph_def).spec
     assert spec is not None
-    assert not spec.prune
+    assert not spec.column.prune
     assert str(spec.ids.values) == "embedding_lookup/GatherV2_2"
 
 

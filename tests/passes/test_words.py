@@ -13,7 +13,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.fused import fused_op
 from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.recognise.match import Match, Stage
-from fusion.passes.recognise.spec import BucketsSpec, DenseIds
+from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock import (
     entries,
     id_source,
@@ -124,7 +124,7 @@ def test_sources(dense: DenseIds | None, said: str) -> None:
         entries=entries,
         flattened=False,
         checked=True,
-        buckets=BucketsSpec(20, 4),
+        buckets=(20, 4),
         dense=dense,
         row_splits=None,
         batch=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,13 +77,11 @@ def hashed_values(build: NodeBuilder, values: Tensor, hashed: Hashing) -> Tensor
 
 def weights(build: NodeBuilder, spec: LookupSpec) -> Tensor:
     """Returns the weights, one for each id; without weights, a tensor that is not read."""
-    if spec.addition is not None and isinstance(spec.addition.epsilon, Tensor):
-        return spec.addition.epsilon
     if spec.weights is None:
         return unused(build, "weights", spec.table.dtype)
-    if spec.addition is not None:
-        return spec.weights.values
-    return each_weight(build, spec, spec.weights.values, spec.ids.values, spec.dtype)
+    if spec.column.is_dense_sum:
+        return spec.weights
+    return each_weight(build, spec, spec.weights, spec.ids.values, spec.dtype)
 
 
 def each_weight(
@@ -91,7 +89,7 @@ def each_weight(
 ) -> Tensor:
     """Returns weights, one for each of the entries, a vector of this DataType."""
     values = weight_vector(build, values)
-    if spec.fill or spec.combiner != "sum":
+    if spec.column.fill_empty_row or spec.column.combiner != "sum":
         return values
     # The product of rows and weights takes a single weight for all of them.
     types = {"T": dtype, "out_type": types_pb2.DT_INT64}
@@ -118,36 +116,20 @@ _FORMS = {SparseIds: "indices", RaggedIds: "row_splits", RowIds: "row_ids"}
 
 def column_of(spec: LookupSpec) -> Column:
     """What ops do with the ids of a lookup."""
-    ids, limit, buckets, weighted = spec.ids, spec.table.max_norm, spec.buckets, spec.weights
+    ids, limit = spec.ids, spec.table.max_norm
     assert not isinstance(ids, JoinedIds), "they are put into one tensor first"
     form = dense_form(ids) if isinstance(ids, DenseIds) else _FORMS[type(ids)]
     more: dict[str, Any] = {"form": form}
-    if spec.default_id is not None:
-        more["default_id"] = spec.default_id
-    if limit is not None and clips_in_op(spec):
-        more["max_norm"] = limit
-    if buckets is not None:
-        more |= {"num_buckets": buckets.count, "bucket_default": buckets.default}
-    if weighted is not None:
-        more |= {"prune_sparse_weights": weighted.prune, "default_weight": weighted.default}
     if not isinstance(ids, SparseIds):
         more["wrap_negative"] = ids.wraps
     if isinstance(ids, DenseIds):
         more |= {"use_ignored_id": ids.ignored is not None or ids.hashed is not None}
         more |= {"ignored_id": NONE if ids.ignored is None else ids.ignored}
         more |= {"column_stride": ids.stride}
-    if (addition := spec.addition) is not None:
-        more |= {"sum_order": addition.order, "mask_product": addition.is_product}
-        more |= {"mask_penalty": addition.penalty}
-        is_input = isinstance(addition.epsilon, Tensor)
-        more |= {"epsilon_input": True} if is_input else {"divisor_epsilon": addition.epsilon}
-    return Column(
-        combiner=spec.combiner,
-        prune=spec.prune,
-        fill_empty_row=spec.fill,
-        use_sparse_weights=weighted is not None,
-        divide_no_nan=spec.divide_no_nan,
-        row_count="dense_shape" if spec.fill else "last_row",
+    return replace(
+        spec.column,
+        max_norm=limit if limit is not None and clips_in_op(spec) else float(NONE),
+        row_count="dense_shape" if spec.column.fill_empty_row else "last_row",
         dim=width_of(spec.table.shape),
         **more,
     )

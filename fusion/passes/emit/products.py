@@ -228,14 +228,15 @@ def _of_columns(build: NodeBuilder, spec: LookupSpec, ids: SparseIds) -> LookupS
 def _padded(build: NodeBuilder, spec: LookupSpec, ids: SparseIds) -> LookupSpec:
     """Returns the lookup of all elements of a sparse matrix."""
     assert ids.dense_shape is not None, "a sparse matrix has a shape"
-    assert spec.default_id == 0, "what is no entry has the id 0"
+    assert spec.column.default_id == 0, "what is no entry has the id 0"
     dtype, values, zero = spec.dtype, ids.values, number(build, 0, spec.dtype)
-    if spec.prune:
+    if spec.column.prune:
         values = build.shared("ids", "Maximum", (values, zero), {"T": dtype})
     inputs = (ids.indices, ids.dense_shape, values, zero)
     types = {"T": dtype, "Tindices": _INT64}
     dense = build.shared("padded", "SparseToDense", inputs, types, {"validate_indices": True})
-    return replace(spec, ids=DenseIds(dense, dtype, None, 0), prune=False, default_id=None)
+    column = replace(spec.column, prune=False, default_id=_NONE)
+    return replace(spec, ids=DenseIds(dense, dtype, None, 0), column=column)
 
 
 def _has_columns(build: NodeBuilder, shape: Tensor, rows: int | None) -> bool:

@@ -108,10 +108,11 @@ class SplitEmitter:
         return tuple(dict.fromkeys((*own, *lookup.control_deps.get(Stage.IDS, ()))))
 
     def _entries(self, build: NodeBuilder, spec: LookupSpec, waits: tuple[str, ...]) -> _Entries:
-        if not spec.fill:
+        if not spec.column.fill_empty_row:
             return self._unpruned(build, spec)
-        what = (spec.ids, spec.dtype, spec.buckets, spec.weights, spec.prune, spec.default_id)
-        key = ("prune", *what, spec.table.dtype, build.device, waits)
+        what = (spec.ids, spec.dtype, spec.weights, spec.table.dtype)
+        attrs = spec.column.only(*_ENTRIES, *_WEIGHTS).values()
+        key = ("prune", *what, *attrs, build.device, waits)
         name = self.edit.shared.get(key)
         if name is None:
             dense = isinstance(spec.ids, DenseIds)
@@ -265,8 +266,7 @@ def post_lookup(
     build.inputs(node, *rows, permutation, *bags)
     set_types(node, T=spec.table.dtype, Tw=spec.table.dtype)
     set_attrs(node, num_partitions=len(rows), partition_axis=0)
-    set_attrs(node, use_sparse_weights=spec.weights is not None)
-    set_attrs(node, **column_of(spec).only(*_BAGS))
+    set_attrs(node, **column_of(spec).only(*_BAGS, "use_sparse_weights"))
     if not clips:
         set_attrs(node, max_norm=float(NONE))
     build.add(node)

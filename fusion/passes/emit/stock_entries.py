@@ -80,8 +80,8 @@ def one_per_row(build: NodeBuilder, spec: LookupSpec) -> OnePerRow:
     if not tests:
         return OnePerRow(ids, None)
     present = all_of(build, tests)
-    if spec.default_id is not None:
-        return OnePerRow(_choose(build, spec, present, ids, spec.default_id), None)
+    if spec.column.default_id >= 0:
+        return OnePerRow(_choose(build, spec, present, ids, spec.column.default_id), None)
     if is_only_pruned:
         ids = build.shared("ids", "Maximum", (ids, number(build, 0, spec.dtype)), {"T": spec.dtype})
     else:
@@ -115,8 +115,9 @@ def _counted(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> Tensor | None
 
 def _fills(view: GraphView, spec: LookupSpec) -> bool:
     """Whether the stock op is needed that gives empty rows an entry, and sorts entries by row."""
-    if not spec.fill or spec.default_id is not None or spec.weights is not None:
-        return spec.fill
+    column = spec.column
+    if not column.fill_empty_row or column.default_id >= 0 or column.use_sparse_weights:
+        return column.fill_empty_row
     if isinstance(spec.ids, SparseIds):
         return not is_in_row_order(Value(view, spec.ids.indices))
     return isinstance(spec.ids, RowIds)
@@ -167,11 +168,11 @@ def _valid(
     ids = in_buckets(build, spec, spec.ids.values)
     if isinstance(spec.ids, RaggedIds | RowIds) and spec.ids.wraps:
         ids = from_the_end(build, spec, ids)
-    weights = None if spec.weights is None else weight_vector(build, spec.weights.values)
+    weights = None if spec.weights is None else weight_vector(build, spec.weights)
     tests = []
     if needs_prune(build.edit.view, spec):
         tests.append(compared(build, "GreaterEqual", ids, spec.dtype, 0))
-    if weights is not None and spec.weights is not None and spec.weights.prune:
+    if weights is not None and spec.column.prune_sparse_weights:
         tests.append(compared(build, "Greater", weights, spec.table.dtype, 0))
     if not tests:
         return ids, weights, rows
@@ -220,12 +221,12 @@ def _filled(
     """Emits the stock op that gives empty rows an entry, and puts entries in the order of rows."""
     rows = _checked_rows(build, spec, rows)
     assert rows.shape is not None, "rows are counted where empty ones are filled"
-    default = number(build, spec.default_id or 0, spec.dtype)
+    default = number(build, max(spec.column.default_id, 0), spec.dtype)
     inputs = (rows.indices, ids, rows.shape, default)
     node = build.shared("fill", "SparseFillEmptyRows", inputs, {"T": spec.dtype}).node
-    if weights is not None and spec.weights is not None:
+    if weights is not None:
         dtype = spec.table.dtype
-        weight = number(build, spec.weights.default, dtype)
+        weight = number(build, spec.column.default_weight, dtype)
         inputs = (rows.indices, weights, rows.shape, weight)
         filled = build.shared("fill_weights", "SparseFillEmptyRows", inputs, {"T": dtype}).node
         weights = Tensor(filled, 1)
@@ -235,7 +236,7 @@ def _filled(
         rows_dtype=_INT64,
         weights=weights,
         count=None,  # each row has an entry now, the last one too
-        is_row_empty=Tensor(node, 2) if spec.default_id is None else None,
+        is_row_empty=Tensor(node, 2) if spec.column.default_id < 0 else None,
     )
 
 
@@ -255,7 +256,7 @@ def _checked_rows(build: NodeBuilder, spec: LookupSpec, rows: _Rows) -> _Rows:
     """
     if not isinstance(spec.ids, SparseIds | RowIds) or rows.shape is None:
         return rows
-    if spec.default_id is None and spec.weights is None:
+    if spec.column.default_id < 0 and spec.weights is None:
         return rows
     if rows.shape.node not in build.edit.view.nodes:
         return rows  # it was checked before
@@ -292,7 +293,8 @@ def _matrix(build: NodeBuilder, spec: LookupSpec, flat: bool = False) -> _Matrix
         tests.append(shaped(ids.hashed.mask, _BOOL))
     values = shaped(values, dtype)
     prunes = needs_prune(build.edit.view, spec)
-    if ids.ignored is not None and not (prunes and ids.ignored < 0 and spec.buckets is None):
+    is_pruned = prunes and not spec.column.num_buckets
+    if ids.ignored is not None and not (is_pruned and ids.ignored < 0):
         tests.append(compared(build, "NotEqual", values, dtype, ids.ignored))
     values = as_dtype(build, values, dtype, spec.dtype)
     if ids.stride and not flat:
@@ -329,7 +331,7 @@ def _of_matrix(build: NodeBuilder, spec: LookupSpec) -> tuple[Tensor, _Rows]:
     types = {"Tparams": spec.dtype, "Tindices": _INT64}
     picked = build.shared("ids", "GatherNd", (ids, indices), types)
     shape = None
-    if spec.fill:
+    if spec.column.fill_empty_row:
         types = {"T": spec.dtype, "out_type": _INT64}
         shape = build.shared("shape", "Shape", (ids,), types)
     return picked, _Rows(indices, _INT64, shape, is_matrix=True)
@@ -354,14 +356,14 @@ def _column_numbers(
 
 def in_buckets(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> Tensor:
     """Replaces ids outside the buckets, if there are any."""
-    buckets = spec.buckets
-    if buckets is None:
+    column = spec.column
+    if not column.num_buckets:
         return ids
     tests = [
         compared(build, "GreaterEqual", ids, spec.dtype, 0),
-        compared(build, "Less", ids, spec.dtype, buckets.count),
+        compared(build, "Less", ids, spec.dtype, column.num_buckets),
     ]
-    return _choose(build, spec, all_of(build, tests), ids, buckets.default)
+    return _choose(build, spec, all_of(build, tests), ids, column.bucket_default)
 
 
 def _choose(build: NodeBuilder, spec: LookupSpec, valid: Tensor, ids: Tensor, other: int) -> Tensor:

@@ -200,7 +200,7 @@ def _shared_read(build: NodeBuilder, reader: Reader, inside: set[str]) -> Variab
     if _task(view, node.name) != _task(view, reader.lookup.anchor):
         # The table travels, and where it comes from fused ops need not be known.
         return None
-    ids, is_dense = reader.lookup.full_spec.ids, reader.lookup.full_spec.addition is not None
+    ids, is_dense = reader.lookup.full_spec.ids, reader.lookup.full_spec.column.is_dense_sum
     is_of_layer = is_dense or view.op(reader.lookup.anchor) in LAYER_ANCHORS
     if is_of_layer and not (isinstance(ids, SparseIds) and ids.padded):
         # Keras 3's layers read variables whole, also elsewhere, which after any sparse access would
@@ -257,8 +257,8 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     it still has to come after the effects among that.
     """
     lookup, edit, view = reader.lookup, build.edit, build.edit.view
-    weighted = lookup.full_spec.weights
-    read = [*reader.entries, *([] if weighted is None else [weighted.values])]
+    weights = lookup.full_spec.weights if lookup.full_spec.column.use_sparse_weights else None
+    read = [*reader.entries, *([] if weights is None else [weights])]
     waits = dict.fromkeys(sorted(lookup.control_inputs(view)))
     waits |= dict.fromkeys(name for name in edit.sources(read) if view.has_effect(name))
     return tuple(waits)

@@ -12,7 +12,6 @@ from tensorflow.core.framework import attr_value_pb2
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.schema.columns import COLUMN_ATTRS, Column
-from fusion.schema.row_formats import PLAIN
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,6 @@ class FusedColumn:
     def is_copy(self) -> bool:
         """Whether it is a matrix that is taken over as it is."""
         return self.column.form == "copy"
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether its table has packed rows: then D is the attr `dim`, not the table's width."""
-        return self.column.row_format != PLAIN
 
 
 def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:

@@ -98,7 +98,7 @@ def can_read_large(runtime: Release) -> bool:
 
 def needs_cpu(lookup: LookupMatch) -> bool:
     """Whether a lookup adds rows as dense ops do, for which GPUs have no kernels."""
-    return lookup.full_spec.addition is not None or isinstance(lookup.parts.whole, Product)
+    return lookup.full_spec.column.is_dense_sum or isinstance(lookup.parts.whole, Product)
 
 
 def _are_empty_rows_read(view: GraphView, lookup: LookupMatch, vanishing: set[str]) -> bool:
@@ -139,19 +139,19 @@ def can_split(spec: LookupSpec) -> bool:
 
     They add rows as sparse segment reductions do, of ids that are entries of bags.
     """
-    ids = spec.ids
-    if spec.addition is not None:
+    ids, column = spec.ids, spec.column
+    if column.is_dense_sum:
         return False
     if isinstance(ids, SparseIds):
         return not ids.columns and not ids.padded
     if isinstance(ids, DenseIds):
-        return spec.fill and not ids.is_each and not ids.wraps and ids.lengths is None
+        return column.fill_empty_row and not ids.is_each and not ids.wraps and ids.lengths is None
     return isinstance(ids, RaggedIds | RowIds) and not ids.wraps
 
 
 def can_stack(view: GraphView, spec: LookupSpec) -> bool:
     """Whether a lookup can be a column of a stack."""
-    table, ids = spec.table, spec.ids
+    table, ids, column = spec.table, spec.ids, spec.column
     if table.strategy or table.max_norm is not None or table.shards[0].is_vector:
         return False
     if not all(table.shape):
@@ -160,15 +160,15 @@ def can_stack(view: GraphView, spec: LookupSpec) -> bool:
         return False
     if not isinstance(ids, DenseIds) or not has_one_per_row(view, spec) or loses_digits(view, spec):
         return False
-    if ids.is_each and not spec.prune:
+    if ids.is_each and not column.prune:
         return True
     if ids.hashed is not None:
-        return spec.default_id is None and spec.buckets is None
+        return column.default_id < 0 and not column.num_buckets
     if ids.ignored is None and _is_never_negative(view, spec):
         return True
     # Then a negative id, the ignored one among them, has to be all that gives zeros.
-    is_negative = ids.ignored is None or (ids.ignored < 0 and spec.buckets is None)
-    return is_negative and spec.prune and spec.default_id is None
+    is_negative = ids.ignored is None or (ids.ignored < 0 and not column.num_buckets)
+    return is_negative and column.prune and column.default_id < 0
 
 
 def _is_never_negative(view: GraphView, spec: LookupSpec) -> bool:
@@ -208,7 +208,7 @@ def clips_in_op(spec: LookupSpec) -> bool:
 
 def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
     """Whether each id is all of a row, as in a matrix of one column."""
-    if not isinstance(spec.ids, DenseIds) or not spec.fill:
+    if not isinstance(spec.ids, DenseIds) or not spec.column.fill_empty_row:
         return False
     if spec.ids.is_each:
         return True
@@ -219,16 +219,14 @@ def has_one_per_row(view: GraphView, spec: LookupSpec) -> bool:
 def needs_prune(view: GraphView, spec: LookupSpec) -> bool:
     """Whether ids < 0 are dropped, and there may be such ids."""
     low = lookup_range(view, spec).low
-    return spec.prune and (low is None or low < 0)
+    return spec.column.prune and (low is None or low < 0)
 
 
 def lookup_range(view: GraphView, spec: LookupSpec) -> Range:
     """Returns the bounds of the ids of a lookup's entries, before any of them is pruned."""
-    if spec.buckets is not None:
-        return Range(0, spec.buckets.count - 1).covers(
-            Range(spec.buckets.default, spec.buckets.default)
-        )
-    ids = spec.ids
+    ids, default = spec.ids, spec.column.bucket_default
+    if spec.column.num_buckets:
+        return Range(0, spec.column.num_buckets - 1).covers(Range(default, default))
     if isinstance(ids, JoinedIds):
         return Range()
     if not isinstance(ids, DenseIds):

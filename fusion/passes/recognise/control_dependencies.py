@@ -50,10 +50,7 @@ def input_tensors(spec: LookupSpec) -> Iterator[Tensor]:
         tensors += [part.values for part in ids.parts]
     else:
         tensors.append(None if ids.hashed is None else ids.hashed.mask)
-    tensors += [None if spec.weights is None else spec.weights.values]
-    if spec.addition is not None and isinstance(spec.addition.epsilon, Tensor):
-        tensors.append(spec.addition.epsilon)
-    tensors += [shard.tensor for shard in spec.table.shards]
+    tensors += [spec.weights, *(shard.tensor for shard in spec.table.shards)]
     return (tensor for tensor in tensors if tensor is not None)
 
 

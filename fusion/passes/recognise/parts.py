@@ -15,7 +15,6 @@ from fusion.passes.recognise.spec import (
     RaggedIds,
     RowIds,
     SparseIds,
-    WeightsSpec,
 )
 from fusion.passes.recognise.stock.entries import Entries, Fill
 from fusion.passes.recognise.stock.id_source import IdSource
@@ -23,6 +22,7 @@ from fusion.passes.recognise.stock.output import Mask, Tail
 from fusion.passes.recognise.stock.prune import Prune
 from fusion.passes.recognise.stock.reduction import Reduction
 from fusion.passes.recognise.stock.table import Shard, Table, table_spec
+from fusion.schema.columns import Column
 
 _PASSED_IN = frozenset({ARG_OP, "Placeholder"})
 
@@ -64,20 +64,27 @@ def spec_of(parts: Parts) -> LookupSpec:
     assert source is not None
     assert parts.mask is not None
     assert parts.tail is not None
-    fill, prune = parts.fill, parts.prune
+    fill, prune, weights = parts.fill, parts.prune, source.entries.weights
+    num_buckets, bucket_default = source.buckets
     return LookupSpec(
         anchor=reduction.anchor.name,
         ids=_ids(source),
         dtype=source.entries.dtype,
-        buckets=source.buckets,
-        weights=_weights(source, fill, prune),
         table=table_spec(table, reduction.dtype),
-        prune=prune is not None and prune.by_id,
-        fill=fill is not None or reduction.count is not None,
-        default_id=None if fill is None or parts.mask.present else fill.default,
-        combiner=reduction.combiner,
-        divide_no_nan=reduction.divide_no_nan,
+        column=Column(
+            combiner=reduction.combiner,
+            prune=prune is not None and prune.by_id,
+            fill_empty_row=fill is not None or reduction.count is not None,
+            default_id=-1 if fill is None or parts.mask.present else fill.default,
+            use_sparse_weights=weights is not None,
+            prune_sparse_weights=prune is not None and prune.by_weight,
+            default_weight=1.0 if fill is None else fill.default_weight,
+            divide_no_nan=reduction.divide_no_nan,
+            num_buckets=num_buckets,
+            bucket_default=bucket_default,
+        ),
         output=parts.tail.output.tensor,
+        weights=None if weights is None else weights.resolved.tensor,
     )
 
 
@@ -92,14 +99,6 @@ def _ids(source: IdSource) -> IdsSpec:
         return RaggedIds(ids, splits.tensor, splits.dtype)
     assert entries.rows is not None, "entries have indices or rows"
     return RowIds(ids, entries.rows.tensor, entries.rows_dtype, count)
-
-
-def _weights(source: IdSource, fill: Fill | None, prune: Prune | None) -> WeightsSpec | None:
-    weights = source.entries.weights
-    if weights is None:
-        return None
-    default = 1.0 if fill is None else fill.default_weight
-    return WeightsSpec(weights.resolved.tensor, prune is not None and prune.by_weight, default)
 
 
 def result_shape(reduction: Reduction, source: IdSource, table: Table) -> Vector:

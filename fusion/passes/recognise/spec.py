@@ -9,7 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.printable import printable
-from fusion.schema.row_formats import PLAIN
+from fusion.schema.columns import Column
 
 
 @dataclass(frozen=True)
@@ -217,29 +217,6 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class BucketsSpec:
-    """Ids outside [0, count) become `default` first, as in categorical_column_with_identity."""
-
-    count: int
-    default: int
-
-
-@dataclass(frozen=True)
-class WeightsSpec:
-    """The weights of the ids.
-
-    Attributes:
-        values: [nnz], of the table's dtype.
-        prune: whether entries whose weight is not > 0 are dropped.
-        default: the weight of the entries that fill empty rows.
-    """
-
-    values: Tensor
-    prune: bool
-    default: float
-
-
-@dataclass(frozen=True)
 class ShardSpec:
     """A matrix that holds the table, or a part of its rows.
 
@@ -274,7 +251,6 @@ class TableSpec:
         dtype: DataType of its entries.
         max_norm: the largest L2 norm of a row, None for no limit.
         name: for people.
-        row_format: how rows are stored, see `fusion.schema.row_formats`.
     """
 
     shards: tuple[ShardSpec, ...]
@@ -283,12 +259,6 @@ class TableSpec:
     dtype: int
     max_norm: float | None
     name: str
-    row_format: str = PLAIN
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether rows are packed: matrices have other widths than D then."""
-        return self.row_format != PLAIN
 
     @property
     def shape(self) -> Shape:
@@ -297,25 +267,6 @@ class TableSpec:
         known = [number for number in rows if number is not None]
         dims = [shard.dim for shard in self.shards if shard.dim is not None]
         return (sum(known) if len(known) == len(rows) else None, dims[0] if dims else None)
-
-
-@dataclass(frozen=True)
-class Addition:
-    """How the rows of bags are added, if not as a sparse segment reduction does.
-
-    Attributes:
-        order: "axis", over one of [B, L, D], in which what is no entry has a place, too; or
-            "sequence", one by one as UnsortedSegmentSum does; or "dense_segment", as SegmentSum
-            and SegmentMean do.
-        is_product: whether the row of what is no entry counts times 0, and not as zeros.
-        penalty: if not 0, the row of what is no entry counts less that.
-        epsilon: is added to what a mean divides by; a tensor of one element where it is not known.
-    """
-
-    order: str
-    is_product: bool = False
-    penalty: float = 0.0
-    epsilon: float | Tensor = 0.0
 
 
 _ORDERS = {"axis": "over an axis", "sequence": "one by one", "dense_segment": "by segments"}
@@ -329,37 +280,28 @@ class LookupSpec:
         anchor: the segment reduction.
         ids: where the ids come from.
         dtype: DataType of the ids that are looked up.
-        buckets: what is done with the ids first, or None.
-        weights: None without weights.
-        prune: whether ids < 0 are dropped.
-        fill: whether rows left empty get an entry.
-        default_id: the id of that entry; None gives zeros instead.
-        combiner: sum, mean, sqrtn or, with an addition, max.
-        divide_no_nan: whether weights that add up to 0 give 0 and not NaN.
-        output: the [B, D] tensor that the fused op replaces. Without `fill` it ends at the last row
-            with an entry.
-        addition: how rows are added; None: as a sparse segment reduction does.
+        table: where they are looked up.
+        column: the attrs of the ops that compute it, but for those that follow from `ids` and
+            `table`.
+        output: the [B, D] tensor that the fused op replaces. Without `fill_empty_row` it ends at
+            the last row with an entry.
+        weights: of the table's dtype, [nnz], or with `epsilon_input` one number; None: there are
+            none.
     """
 
     anchor: str
     ids: IdsSpec
     dtype: int
-    buckets: BucketsSpec | None
-    weights: WeightsSpec | None
     table: TableSpec
-    prune: bool
-    fill: bool
-    default_id: int | None
-    combiner: str
-    divide_no_nan: bool
+    column: Column
     output: Tensor
-    addition: Addition | None = None
+    weights: Tensor | None = None
 
     @property
     def matrix(self) -> str:
         """The table's dtype, or the format of its rows, and static shape, as people write them."""
-        table = self.table
-        stored = table.row_format if table.is_packed else dtype_name(table.dtype)
+        column, table = self.column, self.table
+        stored = column.row_format if column.is_packed else dtype_name(table.dtype)
         return stored + _size(table.shape)
 
     @property
@@ -377,46 +319,50 @@ class LookupSpec:
         """Whether the fused ops give the bits of stock TensorFlow; else they round otherwise."""
         if self.is_product:
             return False
-        return self.addition is not None or (self.weights is None and self.table.max_norm is None)
+        is_clipped = self.table.max_norm is not None
+        return self.column.is_dense_sum or (self.weights is None and not is_clipped)
 
     def __str__(self) -> str:
         lines = [f"lookup {self.anchor}", *(f"  {key:<8} {text}" for key, text in self._lines())]
         return "\n".join(map(printable, lines))
 
     def _lines(self) -> Iterator[tuple[str, str]]:
+        column = self.column
         yield "ids", f"{dtype_name(self.dtype)} {self.ids}"
-        if self.buckets is not None:
-            yield "buckets", f"{self.buckets.count}, else {self.buckets.default}"
-        conditions = ["id >= 0"] if self.prune else []
-        if self.weights is not None:
-            yield "weights", f"{self.weights.values}"
-            conditions += ["weight > 0"] if self.weights.prune else []
+        if column.num_buckets:
+            yield "buckets", f"{column.num_buckets}, else {column.bucket_default}"
+        conditions = ["id >= 0"] if column.prune else []
+        if column.use_sparse_weights:
+            yield "weights", f"{self.weights}"
+            conditions += ["weight > 0"] if column.prune_sparse_weights else []
         yield "keep", " and ".join(conditions) or "all"
         yield "empty", self._empty()
         yield from self._table_lines()
         if self.table.max_norm is not None:
             yield "max_norm", f"{self.table.max_norm:g}"
-        divided = "" if self.divide_no_nan else ", NaN for no weight"
-        yield "combine", f"{self.combiner}{divided}{self._added()}"
+        divided = "" if column.divide_no_nan else ", NaN for no weight"
+        yield "combine", f"{column.combiner}{divided}{self._added()}"
         yield "output", str(self.output)
 
     def _added(self) -> str:
-        if self.addition is None:
+        column = self.column
+        if not column.is_dense_sum:
             return ""
-        masked = ", what is no entry times 0" if self.addition.is_product else ""
-        if self.addition.penalty:
-            masked = f", what is no entry less {self.addition.penalty:g}"
-        added = self.addition.epsilon
+        masked = ", what is no entry times 0" if column.mask_product else ""
+        if column.mask_penalty:
+            masked = f", what is no entry less {column.mask_penalty:g}"
+        added = self.weights if column.epsilon_input else column.divisor_epsilon
         more = f"{added:g}" if isinstance(added, float) else str(added)
         epsilon = f", divided by {more} more" if added else ""
-        return f" {_ORDERS[self.addition.order]}{masked}{epsilon}"
+        return f" {_ORDERS[column.sum_order]}{masked}{epsilon}"
 
     def _empty(self) -> str:
-        if not self.fill:
+        column = self.column
+        if not column.fill_empty_row:
             return "left empty, up to the last row with an entry"
-        value = "zeros" if self.default_id is None else str(self.default_id)
-        unusual = self.weights is not None and self.weights.default != 1
-        return f"{value}, weight {self.weights.default:g}" if unusual and self.weights else value
+        value = "zeros" if column.default_id < 0 else str(column.default_id)
+        is_unusual = column.use_sparse_weights and column.default_weight != 1
+        return f"{value}, weight {column.default_weight:g}" if is_unusual else value
 
     def _table_lines(self) -> Iterator[tuple[str, str]]:
         table = self.table

@@ -87,7 +87,7 @@ def named_column(
         replace(
             shard,
             rows=variable.shape[0],
-            dim=shard.dim if table.is_packed else (*variable.shape, 1)[1],
+            dim=shard.dim if column.spec.column.is_packed else (*variable.shape, 1)[1],
         )
         for shard, variable in zip(table.shards, variables, strict=True)
     )

@@ -29,7 +29,7 @@ def _description(part: Match) -> str:
 
 @_description.register
 def _(part: Whole) -> str:
-    return f"all of the lookup, which has the combiner {part.spec.combiner}"
+    return f"all of the lookup, which has the combiner {part.spec.column.combiner}"
 
 
 @_description.register
@@ -70,7 +70,7 @@ def _(part: Prune) -> str:
 
 @_description.register
 def _(part: IdSource) -> str:
-    dense, buckets = part.dense, part.buckets
+    dense, (count, default) = part.dense, part.buckets
     words = f"the ids are {part.entries.ids}"
     if dense is not None:
         ignored = "" if dense.ignored is None else f" without {dense.ignored}"
@@ -80,9 +80,7 @@ def _(part: IdSource) -> str:
     if part.row_splits is not None:
         words += f" of a RaggedTensor with the row splits {part.row_splits.tensor}"
     words += ", flattened to a matrix" if part.flattened else ""
-    if buckets is not None:
-        words += f"; those outside [0, {buckets.count}) become {buckets.default}"
-    return words
+    return f"{words}; those outside [0, {count}) become {default}" if count else words
 
 
 @_description.register

@@ -83,9 +83,9 @@ class ColumnReport:
         return {
             **plain,
             "table": None if spec is None else spec.matrix,
-            "combiner": None if spec is None else spec.combiner,
+            "combiner": None if spec is None else spec.column.combiner,
             "ids": None if spec is None else spec.source,
-            "weighted": None if spec is None else spec.weights is not None,
+            "weighted": None if spec is None else spec.column.use_sparse_weights,
             "spec": None if spec is None else str(spec),
             "explained": list(self.explained),
             "tables": [str(table) for table in self.tables],

@@ -20,7 +20,7 @@ from fusion.passes.analysis.symbolic_shapes import Element, Item, ShapeMath
 from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import BucketsSpec, DenseIds
+from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.entries import Entries, Fill
 from fusion.passes.recognise.stock.id_source import IdSource
 from fusion.passes.recognise.stock.max_norm import Clip
@@ -254,7 +254,7 @@ def _match_entries(
             return NoMatch("the entries are not those that a fused op pruned", front.name)
         dtype = reduction.positions.producer.type_attr("Tid")
         entries = _entries(ids, bags.indices, reduction.weights, None, dtype)
-        return None, None, _source(entries, None, None, ())
+        return None, None, _source(entries, (0, 0), None, ())
     fills = front.flag_attr("fill_empty_row")
     if fills == ends_early:
         # Rows are counted up to the last that has an entry exactly where none is filled.
@@ -263,7 +263,8 @@ def _match_entries(
         return NoMatch("the entries are not those that were pruned", front.name)
     weighted = reduction.weights is not None
     entries, dense = _entries_before(front, weighted, ends_early)
-    source = _source(entries, _buckets(front), dense, (front.name,))
+    buckets = front.int_attr("num_buckets"), front.int_attr("bucket_default")
+    source = _source(entries, buckets, dense, (front.name,))
     prunes = front.flag_attr("prune_invalid_id" if front.op == PRE_V1 else "prune")
     prune = Prune(
         stage=Stage.IDS,
@@ -341,7 +342,7 @@ def _entries(
 
 
 def _source(
-    entries: Entries, buckets: BucketsSpec | None, dense: DenseIds | None, nodes: tuple[str, ...]
+    entries: Entries, buckets: tuple[int, int], dense: DenseIds | None, nodes: tuple[str, ...]
 ) -> IdSource:
     splits = _row_splits(entries) if dense is None else None
     front: tuple[str, ...] = ()
@@ -379,8 +380,3 @@ def _row_splits(entries: Entries) -> tuple[Value, RowSplits, str] | None:
 def _batch(count: Value) -> Element:
     elements = ShapeMath().vector(count)
     return elements[0] if elements else Item(count.tensor, 0)
-
-
-def _buckets(front: Node) -> BucketsSpec | None:
-    count = front.int_attr("num_buckets")
-    return BucketsSpec(count, front.int_attr("bucket_default")) if count else None

@@ -5,14 +5,14 @@ Those of groups are taken apart into such ops first, see `ungroup`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusion.passes.graph.fused_columns import FusedColumn, only_column
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import (
-    Addition,
-    BucketsSpec,
     DenseIds,
     IdsSpec,
     LookupSpec,
@@ -21,7 +21,6 @@ from fusion.passes.recognise.spec import (
     ShardSpec,
     SparseIds,
     TableSpec,
-    WeightsSpec,
 )
 from fusion.passes.recognise.stock.table import table_name
 
@@ -32,12 +31,12 @@ def match_whole(node: Node) -> Whole | NoMatch:
     column = only_column(view, name)
     if column.boundaries:
         return NoMatch("its ids are made of values by boundaries", name)
-    if column.is_packed:
+    if column.column.is_packed:
         return NoMatch("the rows of its table are packed", name)
     spec = column_spec(view, name, column)
-    if spec.addition is not None:
+    if spec.column.is_dense_sum:
         return NoMatch("its rows are added as stock's dense sums do", name)
-    if spec.fill != (column.column.row_count == "dense_shape"):
+    if spec.column.fill_empty_row != (spec.column.row_count == "dense_shape"):
         return NoMatch("empty rows are filled, but only up to the last with an entry", name)
     passed = (alias for tensor in column.inputs for alias in view.aliases(tensor))
     return Whole(stage=Stage.OUTPUT, nodes=(name,), front=tuple(dict.fromkeys(passed)), spec=spec)
@@ -46,31 +45,17 @@ def match_whole(node: Node) -> Whole | NoMatch:
 def column_spec(view: GraphView, name: str, column: FusedColumn) -> LookupSpec:
     """Returns what a column of an op for whole lookups looks up, boundaries aside."""
     attrs, inputs = column.column, column.inputs
-    counts = attrs.row_count == "dense_shape"
-    default, limit = attrs.default_id, attrs.max_norm
-    fills = attrs.fill_empty_row
-    weights = None
-    if attrs.use_sparse_weights:
-        weights = WeightsSpec(inputs[4], attrs.prune_sparse_weights, attrs.default_weight)
-    count, addition = attrs.num_buckets, None
-    if attrs.sum_order != "segment":
-        epsilon = inputs[4] if attrs.epsilon_input else attrs.divisor_epsilon
-        order, is_product = attrs.sum_order, attrs.mask_product
-        addition = Addition(order, is_product, attrs.mask_penalty, epsilon)
+    counts, limit = attrs.row_count == "dense_shape", attrs.max_norm
+    if counts and not attrs.fill_empty_row:
+        attrs = replace(attrs, fill_empty_row=True, default_id=-1)
     return LookupSpec(
         anchor=name,
         ids=_ids(column, counts),
         dtype=column.dtypes[0],
-        buckets=BucketsSpec(count, attrs.bucket_default) if count else None,
-        weights=weights,
         table=_table(view, name, column, limit if limit >= 0 else None),
-        prune=attrs.prune,
-        fill=counts or fills,
-        default_id=default if fills and default >= 0 else None,
-        combiner=attrs.combiner,
-        divide_no_nan=attrs.divide_no_nan,
+        column=attrs,
         output=Tensor(name),
-        addition=addition,
+        weights=inputs[4] if attrs.use_sparse_weights or attrs.epsilon_input else None,
     )
 
 
@@ -100,7 +85,7 @@ def _table(view: GraphView, name: str, column: FusedColumn, max_norm: float | No
     table = column.inputs[0]
     shape, node = view.shape(table), view.nodes[table.node]
     rows, dim = shape if shape is not None and len(shape) == 2 else (None, None)
-    dim = column.column.dim if column.is_packed else dim
+    dim = column.column.dim if column.column.is_packed else dim
     groups = node.attr["_class"].list.s if "_class" in node.attr else ()
     shard = ShardSpec(
         kind="tensor",
@@ -112,4 +97,4 @@ def _table(view: GraphView, name: str, column: FusedColumn, max_norm: float | No
         colocation=tuple(group.decode() for group in groups),
     )
     dtype, called = view.type_attr(name, "T"), table_name(Value(view, table), name)
-    return TableSpec((shard,), "", (), dtype, max_norm, called, column.column.row_format)
+    return TableSpec((shard,), "", (), dtype, max_norm, called)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fusion.passes.analysis.symbolic_shapes import Vector
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
-from fusion.passes.recognise.spec import Addition, DenseIds, WeightsSpec
+from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
@@ -32,6 +33,7 @@ from fusion.passes.recognise.stock.gathers import (
 from fusion.passes.recognise.stock.masks import Mask, match_mask, match_weights
 from fusion.passes.recognise.stock.quotients import Quotient, match_quotient
 from fusion.passes.recognise.stock.rows import Shaped
+from fusion.schema.columns import Column
 
 _OF_ALL = {"Max": ("max", True), "Mean": ("mean", False)}
 """Combiner and `divide_no_nan` of what is no quotient of sums."""
@@ -66,15 +68,13 @@ class Bags:
     """What becomes of the terms of a sum.
 
     Attributes:
-        combiner, divide_no_nan, weights, addition, output: fields of the spec.
+        column, weights, output: fields of the spec.
         shape: the symbolic shape of `output`.
         nodes: what is between the rows and it.
     """
 
-    combiner: str
-    divide_no_nan: bool
-    weights: WeightsSpec | None
-    addition: Addition
+    column: Column
+    weights: Tensor | None
     output: Value
     shape: Vector
     nodes: tuple[str, ...]
@@ -110,16 +110,7 @@ def _match(reduction: Node) -> Shaped | NoMatch:
         lengths=None if mask.lengths is None else mask.lengths.tensor,
         lengths_dtype=mask.lengths_dtype or DenseIds.lengths_dtype,
     )
-    spec = lookup_of(
-        gather,
-        reduction,
-        dense,
-        bags.output,
-        combiner=bags.combiner,
-        divide_no_nan=bags.divide_no_nan,
-        weights=bags.weights,
-        addition=bags.addition,
-    )
+    spec = lookup_of(gather, reduction, dense, bags.output, bags.column, bags.weights)
     front = (*ids.nodes, *mask.nodes)
     return Shaped(
         stage=Stage.OUTPUT,
@@ -152,15 +143,22 @@ def match_bags(reduction: Node, terms: Terms) -> Bags | NoMatch:
         quotient = match_quotient(reduction, gather, mask, keeps)
     else:
         quotient = Quotient(*_OF_ALL[op], 0.0, reduction.output(), ())
-    weights = None if mask.weights is None else WeightsSpec(mask.weights.tensor, False, 1.0)
-    is_masked = terms.is_product and weights is None and not mask.is_all
-    added = quotient.epsilon
-    epsilon = added.tensor if isinstance(added, Value) else added
-    return Bags(
+    epsilon = quotient.epsilon
+    weights = epsilon if isinstance(epsilon, Value) else mask.weights
+    column = Column(
         combiner=quotient.combiner,
+        fill_empty_row=True,
+        use_sparse_weights=mask.weights is not None,
         divide_no_nan=quotient.no_nan,
-        weights=weights,
-        addition=Addition("axis", is_masked, terms.penalty, epsilon),
+        sum_order="axis",
+        mask_product=terms.is_product and mask.weights is None and not mask.is_all,
+        mask_penalty=terms.penalty,
+        divisor_epsilon=0.0 if isinstance(epsilon, Value) else epsilon,
+        epsilon_input=isinstance(epsilon, Value),
+    )
+    return Bags(
+        column=column,
+        weights=None if weights is None else weights.tensor,
         output=quotient.output,
         shape=(*shape[:-2], *([1] if keeps else []), width),
         nodes=tuple(dict.fromkeys((reduction.name, *terms.nodes, *quotient.nodes))),

@@ -14,17 +14,15 @@ from fusion.passes.analysis.equal_tensors import is_among
 from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged, rearranged_input
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.graph.idioms import compares_with, is_row_gather
-from fusion.passes.graph.tensor import ARG_OP
+from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import (
-    Addition,
     IdsSpec,
     LookupSpec,
     RaggedIds,
     RowIds,
-    WeightsSpec,
 )
 from fusion.passes.recognise.stock.table import (
     UNIQUES,
@@ -35,6 +33,7 @@ from fusion.passes.recognise.stock.table import (
     table_spec,
 )
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
+from fusion.schema.columns import Column
 from fusion.schema.names import OP_NAMES
 
 GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
@@ -203,27 +202,18 @@ def lookup_of(
     anchor: Node,
     ids: IdsSpec,
     output: Value,
-    *,
-    combiner: str = "sum",
-    divide_no_nan: bool = True,
-    weights: WeightsSpec | None = None,
-    addition: Addition | None = None,
+    column: Column,
+    weights: Tensor | None = None,
 ) -> LookupSpec:
-    """Returns what is made of gathered rows; none is left out and none is filled in."""
+    """Returns what is made of gathered rows."""
     return LookupSpec(
         anchor=anchor.name,
         ids=ids,
         dtype=gather.ids.dtype if isinstance(ids, RaggedIds | RowIds) else gather.ids_dtype,
-        buckets=None,
-        weights=weights,
         table=table_spec(gather.table, gather.dtype),
-        prune=False,
-        fill=True,
-        default_id=None,
-        combiner=combiner,
-        divide_no_nan=divide_no_nan,
+        column=column,
         output=output.tensor,
-        addition=addition,
+        weights=weights,
     )
 
 

@@ -10,7 +10,7 @@ from fusion.passes.analysis.symbolic_shapes import Element, Item, ShapeMath, has
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Value
 from fusion.passes.recognise.match import Match, NoMatch, Stage
-from fusion.passes.recognise.spec import BucketsSpec, DenseIds, Hashing
+from fusion.passes.recognise.spec import DenseIds, Hashing
 from fusion.passes.recognise.stock.entries import Entries
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 
@@ -30,7 +30,7 @@ class IdSource(Match):
         entries: ids, rows and weights. With `dense`, ids and rows are not needed.
         flattened: whether the indices come out of a SparseReshape that merges dimensions.
         checked: whether stock asks about all sizes of the dense shape, see `SparseIds`.
-        buckets: what is done with the ids first.
+        buckets: their number, and the id of what is in none; 0 without.
         dense: the matrix that the entries are made of, or None.
         row_splits: what the rows of the entries are counted from, or None.
         batch: the number of rows, symbolically; None if it follows from the entries alone.
@@ -39,7 +39,7 @@ class IdSource(Match):
     entries: Entries
     flattened: bool
     checked: bool
-    buckets: BucketsSpec | None
+    buckets: tuple[int, int]
     dense: DenseIds | None
     row_splits: RowSplits | None
     batch: Element | None
@@ -78,7 +78,7 @@ def match_source(entries: Entries) -> IdSource | NoMatch:
     if entries.rows is not None and entries.count is not None:
         batch = math.scalar(entries.count)
         row_splits = match_row_splits(entries.rows, entries.count)
-    ids, buckets = entries.ids, None
+    ids, buckets = entries.ids, (0, 0)
     if entries.count is not None:
         ids, buckets, passed = _match_buckets(ids)
         front += passed
@@ -125,9 +125,9 @@ def _is_matrix(math: ShapeMath, indices: Value, dense_shape: Value | None) -> bo
     return 2 in (width, None if sizes is None else len(sizes))
 
 
-def _match_buckets(ids: Value) -> tuple[Value, BucketsSpec | None, tuple[str, ...]]:
+def _match_buckets(ids: Value) -> tuple[Value, tuple[int, int], tuple[str, ...]]:
     """Passes `select(ids < 0 or ids >= count, default, ids)`."""
-    nothing, select = (ids, None, ()), ids.producer
+    nothing, select = (ids, (0, 0), ()), ids.producer
     if select.op not in ("Select", "SelectV2") or select.controls:
         return nothing
     condition, replacement, values = select.inputs
@@ -148,7 +148,7 @@ def _match_buckets(ids: Value) -> tuple[Value, BucketsSpec | None, tuple[str, ..
         return nothing
     names = (select.name, outside.name, *(test.name for test in tests.values()), *filled)
     aliases = (name for one in (condition, replacement, values) for name in one.aliases)
-    return source, BucketsSpec(count, default), (*names, *aliases)
+    return source, (count, default), (*names, *aliases)
 
 
 def _number(value: Value) -> int | None:

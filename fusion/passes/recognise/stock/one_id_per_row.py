@@ -21,6 +21,7 @@ from fusion.passes.recognise.stock.output import match_tail, match_zeros
 from fusion.passes.recognise.stock.reduction import Reduction
 from fusion.passes.recognise.stock.table import UNIQUES, Table, match_table, table_spec
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
+from fusion.schema.columns import Column
 
 LAST = "Select"
 """The op that each such lookup ends with."""
@@ -87,14 +88,8 @@ def match_single(select: Node) -> Whole | NoMatch:
         anchor=select.name,
         ids=DenseIds(column.matrix.tensor, column.dtype, None, 0),
         dtype=dtype,
-        buckets=None,
-        weights=None,
         table=of_table,
-        prune=True,
-        fill=True,
-        default_id=None,
-        combiner="sum",
-        divide_no_nan=True,
+        column=Column(combiner="sum", prune=True, fill_empty_row=True),
         output=tail.output.tensor,
     )
     of_ids = (clipped.name, test.name, *condition.aliases)

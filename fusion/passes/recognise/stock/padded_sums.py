@@ -113,8 +113,9 @@ def match_padded_sum(
     factors = _factors(total)
     assert factors is not None, "an anchor adds up the results of a lookup"
     ids, width = lookup.ids, lookup.table.shape[1]
-    is_plain = lookup.weights is None and lookup.buckets is None and lookup.table.max_norm is None
-    if not isinstance(ids, SparseIds) or not is_plain or lookup.default_id != 0:
+    column = lookup.column
+    is_plain = lookup.weights is None and not column.num_buckets and lookup.table.max_norm is None
+    if not isinstance(ids, SparseIds) or not is_plain or column.default_id != 0:
         return NoMatch("the lookup is not one of sparse ids whose default id is 0", total.name)
     values = Value(total.view, ids.values)
     if len(values.shape or ()) != 1 or width is None:
@@ -155,11 +156,9 @@ def match_padded_sum(
             lookup,
             anchor=total.name,
             ids=SparseIds(ids.values, indices, dense_shape, False, padded=True),
-            weights=bags.weights,
-            combiner=bags.combiner,
-            divide_no_nan=bags.divide_no_nan,
+            column=replace(bags.column, prune=column.prune, default_id=0),
             output=bags.output.tensor,
-            addition=bags.addition,
+            weights=bags.weights,
         ),
         shape=bags.shape,
     )

@@ -24,7 +24,6 @@ from fusion.passes.recognise.spec import (
     JoinedIds,
     LookupSpec,
     SparseIds,
-    WeightsSpec,
 )
 from fusion.passes.recognise.stock.encodings import (
     ENCODINGS,
@@ -39,6 +38,7 @@ from fusion.passes.recognise.stock.encodings import (
 )
 from fusion.passes.recognise.stock.table import Shard, Table, table_name, table_spec
 from fusion.schema.attributes import TABLE_TYPES
+from fusion.schema.columns import Column
 
 PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
 OTHER_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
@@ -210,17 +210,16 @@ def match_sparse_product(product: Node) -> Product | NoMatch:
         return stop(f"nothing to gain: {few} (18 us for 512 rows of 5 ids, 19 us as a bag)")
     places = indices.resolved.tensor
     ids = SparseIds(places, places, shape.tensor, flattened=False, columns=True)
-    weights = WeightsSpec(values.resolved.tensor, False, 1.0)
     return Product(
         stage=Stage.OUTPUT,
         nodes=(product.name,),
-        spec=_spec(product, kernel, of_table, ids, weights),
+        spec=_spec(product, kernel, of_table, ids, values.resolved.tensor),
         kernel=kernel.tensor,
     )
 
 
 def _spec(
-    product: Node, kernel: Value, shape: Shape, ids: IdsSpec, weights: WeightsSpec | None
+    product: Node, kernel: Value, shape: Shape, ids: IdsSpec, weights: Tensor | None
 ) -> LookupSpec:
     table = Table(
         stage=Stage.ROWS,
@@ -237,15 +236,15 @@ def _spec(
         anchor=product.name,
         ids=ids,
         dtype=types_pb2.DT_INT64,
-        buckets=None,
-        weights=weights,
         table=table_spec(table, product.type_attr("T")),
-        prune=isinstance(ids, JoinedIds),
-        fill=True,
-        default_id=None,
-        combiner="sum",
-        divide_no_nan=True,
+        column=Column(
+            combiner="sum",
+            prune=isinstance(ids, JoinedIds),
+            fill_empty_row=True,
+            use_sparse_weights=weights is not None,
+        ),
         output=product.output().tensor,
+        weights=weights,
     )
 
 

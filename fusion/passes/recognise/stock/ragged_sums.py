@@ -14,14 +14,14 @@ which ask for ascending ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fusion.passes.analysis.ranks_by_use import is_multiplied
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch, Stage, Whole
-from fusion.passes.recognise.spec import Addition, RaggedIds, RowIds, WeightsSpec
+from fusion.passes.recognise.spec import RaggedIds, RowIds
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
@@ -35,6 +35,7 @@ from fusion.passes.recognise.stock.quotients import DIVISIONS, division_of
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
 from fusion.passes.recognise.stock.rows import JOINS
 from fusion.schema.attributes import HALF_TYPES
+from fusion.schema.columns import Column
 
 _SUM, _MAX = "UnsortedSegmentSum", "UnsortedSegmentMax"
 _ASCENDING = {"SegmentMean": "mean", "SegmentSum": "sum"}
@@ -190,17 +191,20 @@ def _match(reduction: Node, may_be_measured: bool) -> Whole | NoMatch:
     is_vector = len(gather.shape) == 2 if gather.shape is not None else is_multiplied(output)
     if not is_vector:
         return refused("the ids are not known to be a vector")
-    weights = None if terms.weights is None else WeightsSpec(terms.weights.tensor, False, 1.0)
     ids = gather.ids
     spec = lookup_of(
         gather,
         reduction,
         RaggedIds(ids.values.tensor, splits.tensor, splits.dtype, ids.wraps),
         output,
-        combiner="max" if is_max else "sum" if division is None else "mean",
-        divide_no_nan=division is None or DIVISIONS[division.node.op],
-        weights=weights,
-        addition=Addition("sequence"),
+        Column(
+            combiner="max" if is_max else "sum" if division is None else "mean",
+            fill_empty_row=True,
+            use_sparse_weights=terms.weights is not None,
+            divide_no_nan=division is None or DIVISIONS[division.node.op],
+            sum_order="sequence",
+        ),
+        None if terms.weights is None else terms.weights.tensor,
     )
     of_ids = () if division is None else division.nodes
     divisions = [] if division is None else [division.node.name]
@@ -226,16 +230,12 @@ def _match_ascending(reduction: Node, terms: _Terms) -> Whole | NoMatch:
     if gather.shape is None or len(gather.shape) != 2:
         return NoMatch("the ids are not known to be a vector", reduction.name)
     ids, rows_dtype = gather.ids, reduction.type_attr("Tindices")
-    spec = replace(
-        lookup_of(
-            gather,
-            reduction,
-            RowIds(ids.values.tensor, rows.tensor, rows_dtype, None, ids.wraps),
-            reduction.output(),
-            combiner=_ASCENDING[reduction.op],
-            addition=Addition("dense_segment"),
-        ),
-        fill=False,
+    spec = lookup_of(
+        gather,
+        reduction,
+        RowIds(ids.values.tensor, rows.tensor, rows_dtype, None, ids.wraps),
+        reduction.output(),
+        Column(combiner=_ASCENDING[reduction.op], sum_order="dense_segment"),
     )
     nodes = (reduction.name, *terms.nodes, gather.node.name)
     return Whole(stage=Stage.OUTPUT, nodes=tuple(dict.fromkeys(nodes)), front=ids.nodes, spec=spec)

@@ -13,6 +13,7 @@ from fusion.passes.graph.values import Node
 from fusion.passes.recognise.match import NoMatch, Stage, Whole
 from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.gathers import lookup_of, match_gather
+from fusion.schema.columns import Column
 
 JOINS = frozenset({"AddN", "ConcatV2", "Pack"})
 """What puts tensors side by side, or adds them."""
@@ -41,6 +42,7 @@ def match_rows(gather: Node) -> Rows | NoMatch:
         return found
     ids = found.ids
     each = DenseIds(ids.values.tensor, ids.dtype, None, 0, is_each=True, wraps=ids.wraps)
-    spec = lookup_of(found, gather, each, gather.output())
+    column = Column(combiner="sum", fill_empty_row=True)
+    spec = lookup_of(found, gather, each, gather.output(), column)
     nodes, shape = (gather.name,), found.shape
     return Rows(stage=Stage.OUTPUT, nodes=nodes, front=ids.nodes, spec=spec, shape=shape)
