@@ -70,7 +70,7 @@ def _row(column: Column) -> _Row:
     return _Row(
         name=column.name,
         table="" if spec is None else spec.matrix,
-        combiner="" if spec is None else spec.column.combiner,
+        combiner="" if spec is None else spec.combiner,
         ids="" if spec is None else spec.source,
         weighted="" if spec is None or not spec.column.use_sparse_weights else "yes",
         extent=_extent(column),

@@ -72,7 +72,7 @@ def test_tables_of_a_model(models: Path, capsys: Capture) -> None:
         spec = columns[table["name"]].spec
         assert spec is not None
         assert (table["rows"], table["dimension"]) == spec.table.shape
-        assert table["combiner"] == spec.column.combiner
+        assert table["combiner"] == spec.combiner
         assert (table["dtype"], table["hotness"], table["kind"]) == ("float32", 1.0, "whole")
 
 

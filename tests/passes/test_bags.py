@@ -328,7 +328,7 @@ def test_quotients_of_half_types_are_fused_if_they_are_rounded_alike(
     (column,) = result.report.columns
     assert column.fused
     assert column.spec is not None
-    assert column.spec.column.combiner == combiner
+    assert column.spec.combiner == combiner
     compare(graph_def, result.graph_def, layers.feeds(model, 3))
 
 
@@ -377,7 +377,7 @@ def test_a_sum_that_something_else_divides_is_fused_alone(name: str) -> None:
     (column,) = result.report.columns
     assert column.fused
     assert column.spec is not None
-    assert column.spec.column.combiner == "sum"
+    assert column.spec.combiner == "sum"
     ids = np.random.default_rng(0).integers(0, 9, (17 if name == "another axis" else 7, 17))
     for one, other in zip(
         stock.run(graph_def, {"ids_0:0": ids}, optimize=False),

@@ -53,7 +53,7 @@ def ids_kind(words: list[str]) -> type:
 
 def said(spec: LookupSpec) -> dict[str, Any]:
     return {
-        "combiner": spec.column.combiner,
+        "combiner": spec.combiner,
         "weighted": spec.weights is not None,
         "max_norm": spec.table.max_norm,
         "shards": len(spec.table.shards),
@@ -110,7 +110,7 @@ def test_models_are_recognised_in_every_form(name: str) -> None:
         assert report.columns, title
         assert report.fused_count == len(report.columns), str(report)
         specs = [column.spec for column in report.columns if column.spec is not None]
-        kinds = {(spec.column.combiner, spec.weights is not None) for spec in specs}
+        kinds = {(spec.combiner, spec.weights is not None) for spec in specs}
         assert kinds >= MODEL_SPECS[name], title
 
 

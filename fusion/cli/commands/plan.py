@@ -158,8 +158,8 @@ def _tables_of(model: str) -> list[Table]:
         spec = column.spec
         rows, dimension = (None, None) if spec is None else spec.table.shape
         if spec is not None and rows is not None and dimension is not None:
-            dtype, combiner = tf.as_dtype(spec.table.dtype).name, spec.column.combiner
-            table = Table(column.name, rows, dimension, dtype, combiner, hotness[column.name])
+            dtype = tf.as_dtype(spec.table.dtype).name
+            table = Table(column.name, rows, dimension, dtype, spec.combiner, hotness[column.name])
             tables.setdefault(column.name, table)
     if not tables:
         raise click.ClickException(f"{model} has no embedding column with a table of known size")

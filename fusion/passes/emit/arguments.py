@@ -89,7 +89,7 @@ def each_weight(
 ) -> Tensor:
     """Returns weights, one for each of the entries, a vector of this DataType."""
     values = weight_vector(build, values)
-    if spec.column.fill_empty_row or spec.column.combiner != "sum":
+    if spec.column.fill_empty_row or spec.combiner != "sum":
         return values
     # The product of rows and weights takes a single weight for all of them.
     types = {"T": dtype, "out_type": types_pb2.DT_INT64}

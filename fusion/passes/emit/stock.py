@@ -119,7 +119,7 @@ class _Lookup:
         else:
             matrix, index = self._distinct_rows(bags.ids)
             index_dtype = _INT32
-        op, rows, rows_dtype = _REDUCTIONS[spec.column.combiner], bags.rows, bags.rows_dtype
+        op, rows, rows_dtype = _REDUCTIONS[spec.combiner], bags.rows, bags.rows_dtype
         if not self.runtime.has(op, "Tsegmentids"):
             # Lookups had them cast then.
             rows, rows_dtype = as_dtype(build, rows, rows_dtype, _INT32), _INT32
@@ -144,12 +144,12 @@ class _Lookup:
         product = build.shared("product", "Mul", (rows, column), {"T": dtype})
         sums = {"T": dtype, "Tindices": bags.rows_dtype}
         result = _Op("SegmentSum", (product, bags.rows), sums)
-        if spec.column.combiner != "sum":
+        if spec.combiner != "sum":
             terms = column
-            if spec.column.combiner == "sqrtn":
+            if spec.combiner == "sqrtn":
                 terms = build.shared("squares", "Square", (column,), {"T": dtype})
             divisor = build.shared("divisor", "SegmentSum", (terms, bags.rows), sums)
-            if spec.column.combiner == "sqrtn":
+            if spec.combiner == "sqrtn":
                 divisor = build.shared("divisor", "Sqrt", (divisor,), {"T": dtype})
             division = "DivNoNan" if spec.column.divide_no_nan else "RealDiv"
             result = _Op(division, (build.shared("sum", *result), divisor), {"T": dtype})

@@ -298,6 +298,11 @@ class LookupSpec:
     weights: Tensor | None = None
 
     @property
+    def combiner(self) -> str:
+        """How the rows of a bag become one."""
+        return self.column.combiner
+
+    @property
     def matrix(self) -> str:
         """The table's dtype, or the format of its rows, and static shape, as people write them."""
         column, table = self.column, self.table

@@ -29,7 +29,7 @@ def _description(part: Match) -> str:
 
 @_description.register
 def _(part: Whole) -> str:
-    return f"all of the lookup, which has the combiner {part.spec.column.combiner}"
+    return f"all of the lookup, which has the combiner {part.spec.combiner}"
 
 
 @_description.register

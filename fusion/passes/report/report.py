@@ -83,7 +83,7 @@ class ColumnReport:
         return {
             **plain,
             "table": None if spec is None else spec.matrix,
-            "combiner": None if spec is None else spec.column.combiner,
+            "combiner": None if spec is None else spec.combiner,
             "ids": None if spec is None else spec.source,
             "weighted": None if spec is None else spec.column.use_sparse_weights,
             "spec": None if spec is None else str(spec),

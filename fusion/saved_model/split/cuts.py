@@ -111,7 +111,7 @@ def _cut(view: GraphView, inferred: tf.Graph, match: LookupMatch) -> Cut | None:
     shape = _shape(inferred, spec)
     if shape is None:
         return None
-    combiner = None if _is_each(spec) else spec.column.combiner
+    combiner = None if _is_each(spec) else spec.combiner
     name, output, dtype = match.name, spec.output, spec.table.dtype
     return Cut(name, name, output, dtype, shape, tuple(handles), combiner)
 
