@@ -114,8 +114,8 @@ def _fused(
         Plan((*plan.groups, *forward), plan.measures)
         for plan in fused_plans(view, lookups, writers, step)
     )
-    behind = [lookup for group in forward for lookup in group.lookups]
-    if not (step.is_any or are_ordered(view, lookups) or are_awaited(view, behind)):
+    forward_only = [lookup for group in forward for lookup in group.lookups]
+    if not (step.is_any or are_ordered(view, lookups) or are_awaited(view, forward_only)):
         plan = next(plans)
         return plan, emit(view, plan)
     candidates = [plan for plan in plans if plan.groups]

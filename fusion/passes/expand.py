@@ -36,12 +36,12 @@ class Expansion(NamedTuple):
 
     Attributes:
         graph_def: the graph.
-        held: for each function that had fused ops, the node that holds the first result of each.
+        results: for each function that had fused ops, the node that holds the first result of each.
         lacking: why other functions have theirs, where a TensorFlow release lacks what they become.
     """
 
     graph_def: graph_pb2.GraphDef
-    held: dict[str, dict[str, str]]
+    results: dict[str, dict[str, str]]
     lacking: dict[str, str]
 
 
@@ -62,7 +62,7 @@ def expanded(
         runtime: the TensorFlow release that has to know the stock ops.
         ops: the names of those that are replaced.
     """
-    edits, held, unknown = dict[str, GraphEdit](), dict[str, dict[str, str]](), dict[str, str]()
+    edits, results, unknown = dict[str, GraphEdit](), dict[str, dict[str, str]](), dict[str, str]()
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
         names = [name for name, node in view.nodes.items() if node.op in ops]
@@ -71,14 +71,14 @@ def expanded(
         if view.has_loops:  # in which constants would need the frame of their iteration
             continue
         try:
-            results = {name: _expand(edit, name) for name in names}
+            nodes = {name: _expand(edit, name) for name in names}
         except NoDefinition:
             continue
         if (why := _refuse(edit, runtime)) is not None:
             unknown[view.function] = why
         elif names:
-            edits[view.function], held[view.function] = edit, results
-    return Expansion(apply_edits(graph_def, edits) if edits else graph_def, held, unknown)
+            edits[view.function], results[view.function] = edit, nodes
+    return Expansion(apply_edits(graph_def, edits) if edits else graph_def, results, unknown)
 
 
 def _refuse(edit: GraphEdit, runtime: Release) -> str | None:
@@ -89,8 +89,8 @@ def _refuse(edit: GraphEdit, runtime: Release) -> str | None:
         return TOO_OLD
     for node in edit.added.values():
         drop_later_defaults(node, runtime)
-    found = (lacking(node, runtime, edit.view.nodes.values()) for node in edit.added.values())
-    use = next((use for use in found if use is not None), None)
+    uses = (lacking(node, runtime, edit.view.nodes.values()) for node in edit.added.values())
+    use = next((use for use in uses if use is not None), None)
     return None if use is None else use.refusal(runtime)
 
 

@@ -77,11 +77,11 @@ class FuseLookups(LookupPass):
         lookups = outermost(
             lookup for lookup in gaining if lookup.spec and lookup.anchor not in refused
         )
-        behind = refusals.by_use.keys() - unserved.keys() if not refusal else ()
+        candidates = refusals.by_use.keys() - unserved.keys() if not refusal else ()
         forward = [
             Group(Lowering.FORWARD, (lookup,), forward=match)
             for lookup in gaining
-            if lookup.anchor in behind and (match := match_forward(view, lookup)) is not None
+            if lookup.anchor in candidates and (match := match_forward(view, lookup)) is not None
         ]
         choice = choose_fused(view, lookups, writers, forward, step)
         refused = step.refused | refused | choice.refused

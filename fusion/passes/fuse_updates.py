@@ -156,12 +156,12 @@ class _Verdicts:
 
     def all(self) -> list[tuple[Component, TableUpdate | NoMatch]]:
         """Returns the updates, each with what it becomes or the reason to leave it."""
-        found = [*components(self.view)]
-        if not found:
+        updates = [*components(self.view)]
+        if not updates:
             return []
-        users = {name for c in found for v in c.variables for name in self._users(v)}
+        users = {name for c in updates for v in c.variables for name in self._users(v)}
         order = Order(self.view, sorted(users))
-        return [(component, self._verdict(component, order)) for component in found]
+        return [(component, self._verdict(component, order)) for component in updates]
 
     def _verdict(self, component: Component, order: Order) -> TableUpdate | NoMatch:
         view = self.view

@@ -46,12 +46,12 @@ class LowerLookups(LookupPass):
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         lowered = apply_edits(apart, edits) if edits else apart
-        result, held, _ = expanded(lowered, self.preserve, self.runtime)
+        result, results, _ = expanded(lowered, self.preserve, self.runtime)
         if result is apart:
             # To take groups apart is a step on the way, and no gain.
             result = graph_def
         columns, others = served_first(
-            _expanded(column, held) for rewrite in rewrites for column in rewrite.columns
+            _expanded(column, results) for rewrite in rewrites for column in rewrite.columns
         )
         nodes, newer = (
             (count_nodes(graph_def), count_nodes(result)),
@@ -84,19 +84,19 @@ class LowerLookups(LookupPass):
         self, view: GraphView, lookup: LookupMatch, writers: SparseWriters
     ) -> LookupMatch:
         """Returns the lookup, or why it does not become other stock ops."""
-        is_fewest, reason = False, ""
+        has_min_ops, reason = False, ""
         if lookup.spec is not None:
-            is_fewest = self._has_fewest_ops(view, lookup, writers)
-        asks = lookup.has_few_ops and not is_fewest
+            has_min_ops = self._has_min_ops(view, lookup, writers)
+        asks = lookup.has_few_ops and not has_min_ops
         if lookup.gradients or (asks and has_gradient(view, lookup.nodes())):
             reason = f"{HAS_GRADIENT}, which reads what is inside it"
-        elif is_fewest:
+        elif has_min_ops:
             reason = MIN_OPS
         if not reason:
             return lookup
         return replace(lookup, spec=None, failure=NoMatch(reason, lookup.anchor))
 
-    def _has_fewest_ops(self, view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
+    def _has_min_ops(self, view: GraphView, lookup: LookupMatch, writers: SparseWriters) -> bool:
         """Whether a lookup has a dense sum, or a reduction of the rows it needs that fills none."""
         spec = lookup.full_spec
         if lookup.has_few_ops:
@@ -129,16 +129,16 @@ def _columns(
     yield from trained_columns(view)
 
 
-def _expanded(column: ColumnReport, held: Mapping[str, Mapping[str, str]]) -> ColumnReport:
+def _expanded(column: ColumnReport, results: Mapping[str, Mapping[str, str]]) -> ColumnReport:
     """Returns what is said of a column whose ops each became stock ones, as all of a function.
 
     Args:
         column: the report.
-        held: the nodes that hold the results of these ops, by function and op.
+        results: the nodes that hold the results of these ops, by function and op.
     """
-    if column.fused or not column.fused_before or column.function not in held:
+    if column.fused or not column.fused_before or column.function not in results:
         return column
-    form, op = Lowering.STOCK.value, held[column.function].get(column.anchor, column.anchor)
+    form, op = Lowering.STOCK.value, results[column.function].get(column.anchor, column.anchor)
     return replace(column, fused=True, reason=None, node=None, form=form, op=op)
 
 
@@ -157,19 +157,19 @@ def remaining_fused_ops(
         runtime: the TensorFlow release that the pass wrote for.
         was_rewritten: whether the pass is known to have fused the model that it was given.
     """
-    found = [
+    fused_ops = [
         (function, node)
         for function, nodes in _node_lists(graph_def)
         for node in nodes
         if node.op in OP_NAMES
     ]
-    if not found:
+    if not fused_ops:
         return None
     reasons = {(c.function, c.anchor): c.reason for c in report.lookups if not c.fused}
     lacking = expanded(ungrouped(graph_def, runtime=runtime), runtime=runtime).lacking
     left = [
         (node, lacking.get(function, reasons.get((function, node.name))))
-        for function, node in found
+        for function, node in fused_ops
     ]
     # One that is known not to fit says more than what is around it.
     node, reason = min(left, key=lambda pair: pair[1] is None)

@@ -120,11 +120,11 @@ class _Ungroup:
     def _read(self, name: str) -> None:
         view, build = self.edit.view, self._builder(name)
         dtype, waits = view.type_attr(name, "T"), view.controls(name)
-        beside = tuple(group.decode() for group in list_attr(view, name, "_class").s)
+        colocation = tuple(group.decode() for group in list_attr(view, name, "_class").s)
         reads = []
         for index, handle in enumerate(view.inputs(name)):
             shape = view.shape(Tensor(name, index)) or (None, None)
-            read = VariableRead(handle, dtype, shape, build.device, beside, waits)
+            read = VariableRead(handle, dtype, shape, build.device, colocation, waits)
             reads.append(stock_read(build, read, self.runtime))
         self._replace_by_each(build, name, reads)
 

@@ -25,7 +25,7 @@ _NAMES = {
     "Select": "select",
     "SelectV2": "select",
 }
-_DEEPEST = 24
+_MAX_DEPTH = 24
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def expression(
     None when it is made of anything else.
     """
     reader = _Reader(variables)
-    found = reader.read(value, _DEEPEST)
-    return None if found is None else (found, tuple(reader.nodes))
+    result = reader.read(value, _MAX_DEPTH)
+    return None if result is None else (result, tuple(reader.nodes))
 
 
 @dataclass(frozen=True)

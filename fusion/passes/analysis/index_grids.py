@@ -18,7 +18,7 @@ from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Value
 
-_DEEPEST = 24
+_MAX_DEPTH = 24
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Grid:
 
 def grid(value: Value) -> Grid | None:
     """Returns the grid that a tensor of integers is, or None."""
-    return _Evaluator(ShapeMath()).grid(value, _DEEPEST)
+    return _Evaluator(ShapeMath()).grid(value, _MAX_DEPTH)
 
 
 def columns(value: Value) -> tuple[Grid, ...] | None:

@@ -216,8 +216,8 @@ class _Branches:
         if view.op(name) in _MERGES:
             # There is a next iteration only where there is a first one.
             inputs = (one for one in view.inputs(name) if view.op(one.node) not in NEXT_ITERATIONS)
-            found = [*map(self.conditions, inputs)]
-            return reduce(and_, found) if found else _ALWAYS
+            conditions = [*map(self.conditions, inputs)]
+            return reduce(and_, conditions) if conditions else _ALWAYS
         for tensor in view.inputs(name):
             if tensor.node in known:
                 result |= known[tensor.node]

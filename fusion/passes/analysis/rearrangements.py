@@ -21,7 +21,7 @@ def rearranged_input(node: Node) -> Value:
     return node.input(_position(node.op))
 
 
-def behind_last_axis(value: Value) -> Value | None:
+def without_last_axis(value: Value) -> Value | None:
     """Returns the tensor that a node gives a last axis of size 1, as `x[..., tf.newaxis]` does.
 
     Args:

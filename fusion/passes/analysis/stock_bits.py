@@ -151,10 +151,10 @@ def _is_same(formula: Formula, dtype: int, dim: int) -> bool:
         ]
         with session.Session(graph=graph, config=_alone()) as running:
             running.run(start_all)
-            given = running.run([theirs, ours])[0]
+            output = running.run([theirs, ours])[0]
             left = running.run(after)
-    expected, found = left[: formula.variables], left[formula.variables :]
-    expected = expected if given is None else [given]
+    expected, actual = left[: formula.variables], left[formula.variables :]
+    expected = expected if output is None else [output]
     return all(
         bool(
             np.all(
@@ -162,7 +162,7 @@ def _is_same(formula: Formula, dtype: int, dim: int) -> bool:
                 | np.isnan(one) & np.isnan(other)
             )
         )
-        for one, other in zip(expected, found, strict=True)
+        for one, other in zip(expected, actual, strict=True)
     )
 
 

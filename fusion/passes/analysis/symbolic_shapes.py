@@ -15,7 +15,7 @@ from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 
 _LONGEST = 16
-_DEEPEST = 24
+_MAX_DEPTH = 24
 _MEASURES = frozenset({"Shape", "Rank", "Size"})
 _ARITHMETIC = frozenset({"Sub", "Add", "AddV2", "Mul"})
 _SHAPE_OPS = (
@@ -65,7 +65,7 @@ class ShapeMath:
     _vectors: dict[Tensor, Vector | None] = field(default_factory=dict)
     _scalars: dict[Tensor, Element | None] = field(default_factory=dict)
 
-    def vector(self, value: Value, depth: int = _DEEPEST) -> Vector | None:
+    def vector(self, value: Value, depth: int = _MAX_DEPTH) -> Vector | None:
         """Returns the elements of a 1-D integer tensor, or None when its length is unknown."""
         value, _ = pass_casts(value)
         if value.tensor not in self._vectors:
@@ -81,7 +81,7 @@ class ShapeMath:
             return None
         return tuple(Item(value.tensor, i) for i in range(shape[0]))
 
-    def scalar(self, value: Value, depth: int = _DEEPEST) -> Element | None:
+    def scalar(self, value: Value, depth: int = _MAX_DEPTH) -> Element | None:
         """Returns the value of a 0-D integer tensor, or None when no rule explains it."""
         value, _ = pass_casts(value)
         if value.tensor not in self._scalars:
@@ -142,7 +142,7 @@ class ShapeMath:
     def derived(self, value: Value, roots: set[Value]) -> tuple[str, ...]:
         """Returns the shape-computing nodes between `value` and the shapes of `roots`."""
         depends: dict[str, bool] = {}
-        self._depends(value.view, value.node, roots, depends, _DEEPEST)
+        self._depends(value.view, value.node, roots, depends, _MAX_DEPTH)
         return tuple(name for name, yes in depends.items() if yes)
 
     def _depends(
@@ -327,12 +327,12 @@ def reshaped(shape: Vector, target: Vector) -> Vector | None:
     if -1 not in target:
         return target if product(shape) == product(target) else None
     at = target.index(-1)
-    given = (*target[:at], *target[at + 1 :])
+    sizes = (*target[:at], *target[at + 1 :])
     rest = [size for size in shape if not isinstance(size, int)]
     number = 1
     for size in shape:
         number *= size if isinstance(size, int) else 1
-    for size in given:
+    for size in sizes:
         if isinstance(size, int):
             if size < 0 or number % size:
                 return None

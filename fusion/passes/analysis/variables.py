@@ -33,12 +33,12 @@ def variables_name(
     view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
 ) -> str | None:
     """Returns the name of a table whose shards are arguments, if the variables behind are known."""
-    variables = variables_behind(view, tables, known)
+    variables = source_variables(view, tables, known)
     names = [variable.name for variable in variables if variable is not None]
     return shards_name(names) if len(names) == len(variables) else None
 
 
-def variables_behind(
+def source_variables(
     view: GraphView, tables: Iterable[Tensor], known: Mapping[tuple[str, str], Variable]
 ) -> list[Variable | None]:
     """Returns the variable behind each handle or value that is an argument; None: not known."""

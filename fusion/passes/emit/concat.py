@@ -115,8 +115,8 @@ class ConcatEmitter:
         additions then: outputs of one Split would be added in another one.
         """
         view, offset = self.edit.view, 0
-        given = view.inputs(place.join)[place.start :]
-        for lookup, tensor in zip(group.lookups, map(view.resolve, given), strict=False):
+        summands = view.inputs(place.join)[place.start :]
+        for lookup, tensor in zip(group.lookups, map(view.resolve, summands), strict=False):
             table = lookup.full_spec.table
             _, width = table.shape
             assert width is not None

@@ -45,7 +45,7 @@ def finish(build: NodeBuilder, product: Product, bag: Tensor) -> None:
     steps = [*product.then]
     if product.dense:
         # Of unequal batch sizes an AddN makes an error, and an AddV2 may make a sum.
-        steps.insert(0, ("AddN", (_beside(build, product, dtype),)))
+        steps.insert(0, ("AddN", (_other_columns(build, product, dtype),)))
     for index, (op, read) in enumerate(steps):
         inputs, attrs = (bag, *read), _attrs(build, product, op)
         if index + 1 == len(steps):
@@ -142,12 +142,12 @@ def _are_accepted(build: NodeBuilder, part: EncodedIds) -> Tensor:
     """
     types = {"T": part.dtype, "Tidx": _INT32}
     axes = build.constant("axes", np.array([0, 1], np.int32))
-    least = build.shared("least", "Min", (part.values, axes), types)
+    min_id = build.shared("least", "Min", (part.values, axes), types)
     stock = build.edit.view.nodes[part.refuses]
     size = number(build, 1, part.dtype)
     types = {"Tidx": part.dtype, "T": stock.attr["T"].type}
     weights = build.edit.view.inputs(part.refuses)[2]
-    inputs = (flattened(build, least, part.dtype), size, weights)
+    inputs = (flattened(build, min_id, part.dtype), size, weights)
     counted = build.shared("check", "DenseBincount", inputs, types)
     return compared(build, "GreaterEqual", counted, stock.attr["T"].type, 0)
 
@@ -177,7 +177,7 @@ def _concat(build: NodeBuilder, parts: Sequence[Tensor], axis: int, dtype: int) 
     return build.shared("joined", "ConcatV2", inputs, types, {"N": len(parts)})
 
 
-def _beside(build: NodeBuilder, product: Product, dtype: int) -> Tensor:
+def _other_columns(build: NodeBuilder, product: Product, dtype: int) -> Tensor:
     """Returns the product of the columns that are no ids."""
     dense = product.dense
     values = _concat(build, [one.values for one in dense], 1, dtype)

@@ -12,7 +12,7 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 
 #: So many ops deep a number is looked at.
-_DEEPEST = 24
+_MAX_DEPTH = 24
 
 
 @dataclass
@@ -61,7 +61,7 @@ class SharedScalars:
     def _computed_key(self, tensor: Tensor, depth: int) -> Any:
         """What a tensor is computed by, equal for equal ones; None if that is not known."""
         view, name = self.edit.view, tensor.node
-        if depth > _DEEPEST or name not in view.nodes or name in view.preserved:
+        if depth > _MAX_DEPTH or name not in view.nodes or name in view.preserved:
             return None
         node, controls = view.nodes[name], tuple(sorted(view.controls(name)))
         if node.op == "ReadVariableOp":

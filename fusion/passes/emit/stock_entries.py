@@ -200,8 +200,8 @@ def _entry_rows(build: NodeBuilder, spec: LookupSpec) -> _Rows:
     if isinstance(ids, SparseIds):
         view, rows = build.edit.view, _Rows(ids.indices, _INT64, ids.dense_shape, is_matrix=True)
         sizes = None if rows.shape is None else ShapeMath().vector(Value(view, rows.shape))
-        is_given = ids.checked and not has_measured_columns(sizes)
-        return _checked(build, rows) if is_given else rows
+        needs_check = ids.checked and not has_measured_columns(sizes)
+        return _checked(build, rows) if needs_check else rows
     if isinstance(ids, RaggedIds):
         types, rank = {"T": spec.dtype, "Tsplits": ids.splits_dtype}, {"RAGGED_RANK": 1}
         inputs = (ids.row_splits, ids.values)

@@ -131,10 +131,10 @@ def split_ids(build: NodeBuilder, spec: LookupSpec, ids: Tensor) -> tuple[Tensor
         return shard, op("FloorDiv", ids, shards)
     # The first `more` shards have a row more than the others.
     total = sum(table.split)
-    fewest, more = number(build, total // count, dtype), number(build, total % count, dtype)
-    most = number(build, total // count + 1, dtype)
-    behind = op("Sub", ids, more)
-    shard = op("Maximum", op("FloorDiv", ids, most), op("FloorDiv", behind, fewest))
+    min_rows, more = number(build, total // count, dtype), number(build, total % count, dtype)
+    max_rows = number(build, total // count + 1, dtype)
+    rest = op("Sub", ids, more)
+    shard = op("Maximum", op("FloorDiv", ids, max_rows), op("FloorDiv", rest, min_rows))
     is_larger = op("Less", shard, more)
-    local = op("SelectV2", is_larger, op("FloorMod", ids, most), op("FloorMod", behind, fewest))
+    local = op("SelectV2", is_larger, op("FloorMod", ids, max_rows), op("FloorMod", rest, min_rows))
     return as_dtype(build, shard, dtype, types_pb2.DT_INT32), local

@@ -37,7 +37,7 @@ def gather(
         build.inputs(node, shard.tensor, keys, axis)
         set_types(node, Tparams=spec.table.dtype, Tindices=spec.dtype, Taxis=types_pb2.DT_INT32)
         set_attrs(node, batch_dims=0)
-        _put_beside(node, shard.colocation)
+        _colocate(node, shard.colocation)
     if last:
         build.take_name(node)
     return Tensor(build.add(node))
@@ -166,7 +166,7 @@ def stock_read(build: NodeBuilder, read: VariableRead, runtime: Release = NEWEST
             nodes.insert(0, build.node("share_table", "DisableCopyOnRead", read.device))
         for copy in nodes:
             build.inputs(copy, read.handle)
-            _put_beside(copy, read.colocation)
+            _colocate(copy, read.colocation)
             build.add(copy)
             build.edit.wait(copy.name, read.waits)
         build.edit.wait(node.name, [copy.name for copy in nodes[:-1]])
@@ -236,7 +236,7 @@ def _add_shared_read(build: NodeBuilder, reads: Sequence[VariableRead]) -> None:
     set_types(node, T=first.dtype)
     set_attrs(node, num_tables=len(reads))
     if len(reads) == 1:
-        _put_beside(node, first.colocation)
+        _colocate(node, first.colocation)
     # No shape function knows what a handle is of.
     _record_shapes(node, [read.shape for read in reads])
     build.add(node)
@@ -264,7 +264,7 @@ def _waits(build: NodeBuilder, reader: Reader) -> tuple[str, ...]:
     return tuple(waits)
 
 
-def _put_beside(node: node_def_pb2.NodeDef, colocation: tuple[str, ...]) -> None:
+def _colocate(node: node_def_pb2.NodeDef, colocation: tuple[str, ...]) -> None:
     if colocation:
         node.attr["_class"].list.s.extend(group.encode() for group in colocation)
 

@@ -153,11 +153,11 @@ class TrainedEmitter:
         if lookup.unique:
             return keys
         build = NodeBuilder.of(self.edit, lookup.full_spec)
-        behind = build.node("keys", "Identity")
-        build.inputs(behind, keys)
-        set_types(behind, T=lookup.full_spec.dtype)
-        self.edit.wait(build.add(behind), [rows.node])
-        return Tensor(behind.name)
+        identity = build.node("keys", "Identity")
+        build.inputs(identity, keys)
+        set_types(identity, T=lookup.full_spec.dtype)
+        self.edit.wait(build.add(identity), [rows.node])
+        return Tensor(identity.name)
 
     @cached_property
     def _sinkable(self) -> frozenset[str]:

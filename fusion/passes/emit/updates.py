@@ -87,15 +87,15 @@ def _reads_before(view: GraphView, update: TableUpdate, nodes: Iterable[str]) ->
     def is_read(name: str) -> bool:
         return any(view.origin(tensor) in update.handles for tensor in view.inputs(name))
 
-    found = []
+    reads = []
     controls = (before for name in nodes for before in view.controls(name))
     for name in _ancestors(view, controls, own, through_merges=False):
         names = [name]
         if view.op(name) == "Merge":
             names = [*_ancestors(view, names, own, through_merges=True)]
         if any(map(is_read, names)):
-            found.append(name)
-    return found
+            reads.append(name)
+    return reads
 
 
 def _ancestors(

@@ -28,7 +28,7 @@ _MAX_NODES = 128
 #: Constants of more elements are as good as their shape.
 _MAX_ELEMENTS = 64
 _LOOP_OPS = BRANCH_OPS | {"Exit", "RefExit", "Merge", "RefMerge", "NextIteration", "LoopCond"}
-_GIVEN = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+_INPUTS = frozenset({ARG_OP, "Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 _OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 _FIRST_REF = 100
 #: From here on downwards there are symbols for sizes that Grappler gives none.
@@ -89,7 +89,7 @@ class _Cone:
     def _is_leaf(self, name: str) -> bool:
         """Whether nothing is to be learnt from what is behind a node."""
         view, op = self.view, self.view.op(name)
-        if not op or op in _GIVEN or op in _LOOP_OPS or view.signatures.is_function(op):
+        if not op or op in _INPUTS or op in _LOOP_OPS or view.signatures.is_function(op):
             return True
         if op == "Const":
             shape = view.shape(Tensor(name))

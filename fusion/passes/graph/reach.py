@@ -10,11 +10,11 @@ _T = TypeVar("_T", bound=Hashable)
 
 def reached(starts: Iterable[_T], step: Callable[[_T], Iterable[_T]]) -> dict[_T, None]:
     """Returns the starts and all that steps from them lead to, depth first."""
-    found: dict[_T, None] = {}
+    nodes: dict[_T, None] = {}
     stack = [*starts]
     while stack:
         one = stack.pop()
-        if one not in found:
-            found[one] = None
+        if one not in nodes:
+            nodes[one] = None
             stack.extend(step(one))
-    return found
+    return nodes

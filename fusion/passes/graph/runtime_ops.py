@@ -108,8 +108,8 @@ def newer_than(graph_def: graph_pb2.GraphDef, release: Release) -> tuple[str, ..
     if release >= NEWEST:
         return ()
     functions = (function.node_def for function in graph_def.library.function)
-    found = (_newer(node, release) for node in chain(graph_def.node, *functions))
-    newer = sorted({use for use in found if use is not None})
+    uses = (_newer(node, release) for node in chain(graph_def.node, *functions))
+    newer = sorted({use for use in uses if use is not None})
     return tuple(f"{use} (TensorFlow {first_release(*use)})" for use in newer)
 
 

@@ -20,7 +20,7 @@ from fusion.passes.graph.static_shapes import is_of_loop, structural_shape
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor, dims
 
 #: How far recorded shapes are followed through ops that are made of each other.
-_DEEPEST = 64
+_MAX_DEPTH = 64
 #: How often a loop is gone through. A size is lost each time, and a whole shape from then on.
 _MAX_ROUNDS = 16
 
@@ -85,7 +85,7 @@ class Shapes:
         None for any other.
         """
         if tensor not in self._known:
-            if self._depth == _DEEPEST:
+            if self._depth == _MAX_DEPTH:
                 return None
             self._depth += 1
             try:
@@ -127,10 +127,10 @@ class Shapes:
         came_in = [one for one in view.inputs(merge) if one not in again]
         handed_on = () if is_first else [view.inputs(one.node)[0] for one in again]
         shapes = [self.shape(tensor) for tensor in (*came_in, *handed_on)]
-        found = shapes[0] if shapes else None
+        common = shapes[0] if shapes else None
         for shape in shapes[1:]:
-            found = _common(found, shape)
-        return found
+            common = _common(common, shape)
+        return common
 
 
 def _solved(view: _View, merge: str, solved: dict[str, Shape | None]) -> dict[str, Shape | None]:

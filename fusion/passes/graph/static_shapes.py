@@ -93,13 +93,13 @@ def _looked_up(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     return (*picks, *of[1:])
 
 
-def _found(view: _View, shapes: _Shapes, name: str) -> Shape | None:
+def _values(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     """The shape of the values of keys, each of which has that of the default."""
     keys, value = map(shapes.shape, view.inputs(name)[1:3])
     return None if keys is None or value is None else (*keys, *value)
 
 
 _SHAPE_RULES: dict[str, Callable[[_View, _Shapes, str], Shape | None]] = {
-    "LookupTableFindV2": _found,
+    "LookupTableFindV2": _values,
     "ResourceGather": _looked_up,
 }

@@ -40,7 +40,7 @@ from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import GROUPED_GATHER
 
 #: How far handles are followed into loops and branches.
-_DEEPEST = 64
+_MAX_DEPTH = 64
 #: Stateful ops that running before or after something makes no difference to others.
 _NO_EFFECT = frozenset(
     {"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderV2", ARG_OP}
@@ -427,7 +427,7 @@ class GraphView:
         It is the same variable there; what its reads wait for is another matter.
         """
         handle = self.resolve(handle)
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             if self.op(handle.node) not in BRANCH_OPS | ALIAS_OPS:
                 break
             handle = self.resolve(self.inputs(handle.node)[0])

@@ -9,7 +9,7 @@ from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import is_joinable, is_shaped, placement
-from fusion.passes.plan.joins import FEWEST, slot_of_join, slots_of
+from fusion.passes.plan.joins import MIN_LOOKUPS, slot_of_join, slots_of
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -162,7 +162,7 @@ def groups_of(
             whole = False
             break
     if whole:
-        if sum(isinstance(column, LookupMatch) for column in columns) >= FEWEST:
+        if sum(isinstance(column, LookupMatch) for column in columns) >= MIN_LOOKUPS:
             yield Group(form, tuple(columns), concat, whole=True, inner=frozenset(inner))
         return
     run: list[LookupMatch] = []
@@ -171,7 +171,7 @@ def groups_of(
         if isinstance(member, LookupMatch):
             run.append(member)
         else:
-            if len(run) >= FEWEST:
+            if len(run) >= MIN_LOOKUPS:
                 yield Group(form, tuple(run), concat, index - len(run))
             run = []
 

@@ -71,7 +71,7 @@ def reads_table_well(view: GraphView, lookup: LookupMatch, writers: SparseWriter
         return False
     if table.strategy or not (table.max_norm is None or clips_in_op(spec)):
         return False
-    if not _is_beside_its_table(view, spec) or loses_digits(view, spec):
+    if not _is_on_table_device(view, spec) or loses_digits(view, spec):
         return False
     return not writers.change(view, table.shards[0].tensor)
 
@@ -110,11 +110,11 @@ def _are_empty_rows_read(view: GraphView, lookup: LookupMatch, vanishing: set[st
     )
 
 
-def _is_beside_its_table(view: GraphView, spec: LookupSpec) -> bool:
+def _is_on_table_device(view: GraphView, spec: LookupSpec) -> bool:
     """Whether the table is where the lookup is. Else its rows travel, but not all of it."""
     shard = spec.table.shards[0]
-    beside = (group.removeprefix("loc:@") for group in shard.colocation)
-    names = (*beside, view.origin(shard.tensor).node)
+    colocated = (group.removeprefix("loc:@") for group in shard.colocation)
+    names = (*colocated, view.origin(shard.tensor).node)
     devices = (shard.device, *(view.nodes[name].device for name in names if name in view.nodes))
     home = next((device for device in devices if device), "")
     return placement(view, home) == placement(view, view.nodes[spec.anchor].device)

@@ -29,10 +29,10 @@ from fusion.passes.recognise.stock.rows import JOINS
 from fusion.runtime.tensorflow.private import dtypes
 from fusion.schema.names import SINGLE
 
-FEWEST = 2
+MIN_LOOKUPS = 2
 """Lookups that are worth an op of their own."""
 
-_MOST = 8
+_MAX_JOINS = 8
 """Joins of a lookup that are looked at."""
 
 MEASURES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
@@ -195,7 +195,7 @@ class _Search:
         view, output = self.view, self.output
         self.known[output] = shape
         shapes = ShapeMath(self.known)
-        found: list[Slot] = []
+        join_slots: list[Slot] = []
         helpers: set[str] = set()
         others: list[str] = []
         stack = [output]
@@ -213,7 +213,7 @@ class _Search:
                     slot = self._slot(user, position, shapes.known[tensor], width)
                     if isinstance(slot, NoMatch):
                         return slot
-                    found.append(slot)
+                    join_slots.append(slot)
                     continue
                 moved = rearranged(shapes, Node(view, user), position, shapes.known[tensor])
                 hows = [one for one in view.inputs(user) if one != used]
@@ -229,9 +229,9 @@ class _Search:
         if outside is not None:
             why = f"its rows are used by {outside} ({view.op(outside)}), not joined with others"
             return NoMatch(f"{why}; a single gather is the fastest already", self.anchor)
-        if not found or len(found) > _MOST:
+        if not join_slots or len(join_slots) > _MAX_JOINS:
             return NoMatch("its rows go to no concat, or to many", self.anchor)
-        return tuple(sorted(found, key=lambda slot: (slot.join, slot.index)))
+        return tuple(sorted(join_slots, key=lambda slot: (slot.join, slot.index)))
 
     def _is_ordered(self, shapes: ShapeMath, user: str, hows: Iterable[Tensor]) -> bool:
         """Whether others wait for what hands on a tensor, or it for more than its inputs.
@@ -389,9 +389,9 @@ def _group(
     view: GraphView, run: Sequence[Slots], members: dict[Slots, LookupMatch]
 ) -> Group | None:
     """Returns the group of lookups side by side, if something can be put in their place."""
-    if len(run) < FEWEST:
+    if len(run) < MIN_LOOKUPS:
         return None
-    found = []
+    places = []
     lookups = tuple(members[slots] for slots in run)
     for slots in zip(*run, strict=True):
         join, op = slots[0].join, slots[0].op
@@ -410,8 +410,8 @@ def _group(
             if shape is None:
                 return None
             place = replace(place, shape=shape, measured=measured)
-        found.append(place)
-    return Group(Lowering.GROUPED, lookups, found[0].join, places=tuple(found))
+        places.append(place)
+    return Group(Lowering.GROUPED, lookups, places[0].join, places=tuple(places))
 
 
 def _joined_shape(slots: Sequence[Slot]) -> tuple[int, ...] | None:

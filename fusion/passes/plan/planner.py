@@ -8,7 +8,7 @@ from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import groups_in_concats
 from fusion.passes.plan.forms import fits_one_op
-from fusion.passes.plan.joins import FEWEST, groups_in_joins, is_better_alone, worth_joining
+from fusion.passes.plan.joins import MIN_LOOKUPS, groups_in_joins, is_better_alone, worth_joining
 from fusion.passes.plan.plan import Group, Lowering, Plan, plan_each
 from fusion.passes.plan.trained import plan_alone, plan_trained
 from fusion.passes.plan.training_step import NO_STEP, TrainingStep
@@ -44,7 +44,7 @@ def fused_plans(
     rest = [lookup for lookup in lookups if not lookup.gradients]
     alone = plan_alone(trained)
     shared = alone
-    if len(trained) >= FEWEST:
+    if len(trained) >= MIN_LOOKUPS:
         shared = plan_trained(view, trained, lookups)
     taken = {group.concat for group in shared}
     for plan in _plans_of_rest(view, rest, writers, step, taken):

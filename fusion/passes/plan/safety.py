@@ -134,7 +134,7 @@ def _check_uses(
     assert lookup.spec is not None
     output, light = lookup.spec.output, {*lookup.nodes(Stage.IDS)}
     is_served = view.is_served(lookup.anchor)
-    kept = _kept(lookup, outsiders.measures, trains=trains)
+    available = _available(lookup, outsiders.measures, trains=trains)
     recomputed: dict[str, tuple[Tensor, ...]] = {}
     for tensor in filter(None, _outputs_also_emitted(lookup)):
         recomputed[tensor.node] = (*recomputed.get(tensor.node, ()), tensor)
@@ -145,7 +145,7 @@ def _check_uses(
             continue
         if name in view.preserved:
             return NoMatch(_NAMED_OUTSIDE, name)
-        if name in kept:
+        if name in available:
             continue
         failure = outsiders.refusal(name, recomputed.get(name, ()), name not in light, is_served)
         if failure is not None:
@@ -153,7 +153,7 @@ def _check_uses(
     return None
 
 
-def _kept(lookup: LookupMatch, measures: frozenset[str], *, trains: bool) -> frozenset[str]:
+def _available(lookup: LookupMatch, measures: frozenset[str], *, trains: bool) -> frozenset[str]:
     """Returns nodes inside a lookup that others, as a gradient beside it, may need, and get."""
     whole = lookup.parts.whole
     return measures.union(whole.of_ids if trains and whole is not None else ())

@@ -11,7 +11,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.concats import slot_in_concat
 from fusion.passes.plan.forms import can_stack, is_bare, is_joinable, is_small, reads_whole
-from fusion.passes.plan.joins import FEWEST, groups_in_joins
+from fusion.passes.plan.joins import MIN_LOOKUPS, groups_in_joins
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.plan.sizes import result_shape
 from fusion.passes.recognise.lookup_match import LookupMatch
@@ -30,7 +30,7 @@ def stock_plans(
         for lookup in lookups
         if not is_bare(lookup)
     }
-    stacked = _held_once(view, lookups, tuple(_stacks(view, lookups)))
+    stacked = _stored_once(view, lookups, tuple(_stacks(view, lookups)))
     if stacked:
         taken = {lookup.anchor for group in stacked for lookup in group.lookups}
         rest = (group for anchor, group in alone.items() if anchor not in taken)
@@ -71,7 +71,7 @@ def _stacks(view: GraphView, lookups: Sequence[LookupMatch]) -> Iterator[Group]:
         for index in range(count + 1):
             one_more = columns.get(index)
             if run and (one_more is None or _dim(one_more) != _dim(run[0])):
-                if len(run) >= FEWEST:
+                if len(run) >= MIN_LOOKUPS:
                     start, is_whole = index - len(run), len(run) == count
                     group = Group(Lowering.STACKED, tuple(run), concat, start, is_whole)
                     yield from [group] if _pays(group) else []
@@ -103,7 +103,7 @@ def _pays(group: Group) -> bool:
     return len(group.lookups) >= _MIN_GATHERS and sum(sizes) <= _MAX_BYTES
 
 
-def _held_once(
+def _stored_once(
     view: GraphView, lookups: Sequence[LookupMatch], groups: tuple[Group, ...]
 ) -> tuple[Group, ...]:
     """Returns those of the groups after which the graph holds no large table twice.

@@ -107,7 +107,7 @@ def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[T
         view: the graph.
         known: the shapes of what goes with lookups.
     """
-    shapes, found = dict(known), dict[Tensor, Vector]()
+    shapes, concats = dict(known), dict[Tensor, Vector]()
     stack = [*known]
     while stack:
         for use in view.tensor_uses(stack.pop()):
@@ -117,12 +117,12 @@ def shapes_of_concats(view: GraphView, known: Mapping[Tensor, Vector]) -> dict[T
             *inputs, axis = view.inputs(use.node)
             parts = [shapes.get(tensor) or view.shape(tensor) or () for tensor in inputs]
             widths = [part[1] for part in parts if len(part) == 2 and isinstance(part[1], int)]
-            is_beside = Value(view, axis).item in (1, -1)
-            if is_beside and len(widths) == len(inputs):
+            is_by_columns = Value(view, axis).item in (1, -1)
+            if is_by_columns and len(widths) == len(inputs):
                 rows = next(shapes[tensor][0] for tensor in inputs if tensor in shapes)
-                shapes[whole] = found[whole] = (rows, sum(widths))
+                shapes[whole] = concats[whole] = (rows, sum(widths))
                 stack.append(whole)
-    return found
+    return concats
 
 
 def rows_inside(view: GraphView, lookup: LookupMatch) -> dict[Tensor, Vector]:

@@ -26,8 +26,8 @@ def helper_controls(
     if not view.has_controls:
         return {}
     parts = tuple(parts)
-    given = (*input_tensors(spec), *(tensor for part in parts for tensor in part.reads))
-    inputs = {tensor.node for tensor in given}
+    tensors = (*input_tensors(spec), *(tensor for part in parts for tensor in part.reads))
+    inputs = {tensor.node for tensor in tensors}
     stages: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for part in parts:
         stages[part.stage] += part.nodes

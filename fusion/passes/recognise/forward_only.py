@@ -60,11 +60,11 @@ def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
         return None
     if positions.producer.type_attr("out_idx") != types_pb2.DT_INT32:
         return None
-    behind = _Behind.of(view, lookup, reduction)
-    needed = behind.needed()
+    consumers = _Consumers.of(view, lookup, reduction)
+    needed = consumers.needed()
     # Of a product that others read, the sum alone costs less than the op.
     summed = reduction.anchor.input(0).producer
-    if not {reduction.anchor.name, summed.name}.isdisjoint(needed) or behind.has_other_outputs():
+    if not {reduction.anchor.name, summed.name}.isdisjoint(needed) or consumers.has_other_outputs():
         return None
     count = None if fill is None else fill.entries.count
     return Forward(
@@ -75,13 +75,13 @@ def match_forward(view: GraphView, lookup: LookupMatch) -> Forward | None:
         dense_shape=None if count is None else count.tensor,
         is_row_empty=None if fill is None else fill.is_row_empty.tensor,
         gone=tuple(name for name in lookup.nodes(Stage.OUTPUT) if name not in needed),
-        measured=tuple(behind.measured(needed)),
-        shapes=tuple(behind.shapes(needed)),
+        measured=tuple(consumers.measured(needed)),
+        shapes=tuple(consumers.shapes(needed)),
     )
 
 
 @dataclass(frozen=True)
-class _Behind:
+class _Consumers:
     """What comes behind the gathers of a lookup.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Behind:
     entries: Tensor | None
 
     @staticmethod
-    def of(view: GraphView, lookup: LookupMatch, reduction: Reduction) -> _Behind:
+    def of(view: GraphView, lookup: LookupMatch, reduction: Reduction) -> _Consumers:
         output = lookup.full_spec.output
         mask = lookup.parts.mask
         assert mask is not None
@@ -110,7 +110,7 @@ class _Behind:
         results.pop(output, None)
         weighting, width = reduction.weighting, lookup.full_spec.table.shape[1]
         entries = None if weighting is None or width is None else weighting.entries.tensor
-        return _Behind(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
+        return _Consumers(view, frozenset(lookup.nodes(Stage.OUTPUT)), output, results, entries)
 
     def needed(self) -> set[str]:
         """Returns the nodes whose values others need."""

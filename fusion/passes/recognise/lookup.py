@@ -29,7 +29,7 @@ from fusion.passes.recognise.stock.grappler_forms import DistinctGathers, as_bui
 from fusion.passes.recognise.stock.id_source import match_source
 from fusion.passes.recognise.stock.one_id_per_row import LAST, match_single, single_anchors
 from fusion.passes.recognise.stock.output import Mask, match_mask, match_tail
-from fusion.passes.recognise.stock.padded_sums import lookup_behind, match_padded_sum, padded_sums
+from fusion.passes.recognise.stock.padded_sums import match_padded_sum, padded_sums, source_lookup
 from fusion.passes.recognise.stock.products import (
     OTHER_PRODUCTS,
     PRODUCTS,
@@ -108,13 +108,13 @@ def recognise_all(view: GraphView, *, is_step: bool = False) -> tuple[LookupMatc
     """
     shared = _Shared.of(is_step)
     matches = [_explained(form, node, shared) for form in FORMS for node in form.find(view)]
-    matches += _refused_beside(matches)
+    matches += _refused_encodings(matches)
     inside = {name for match in matches if match.spec for name in match.nodes()[1:]}
     # A gather that is a part of a lookup is none of its own.
     return tuple(match for match in matches if match.anchor not in inside or not match.has_few_ops)
 
 
-def _refused_beside(matches: Iterable[LookupMatch]) -> list[LookupMatch]:
+def _refused_encodings(matches: Iterable[LookupMatch]) -> list[LookupMatch]:
     """Returns the encoded ids that stay beside others in products that are understood."""
     wholes = (match.parts.whole for match in matches)
     products = (whole for whole in wholes if isinstance(whole, Product))
@@ -180,8 +180,8 @@ def _match_reduced(anchor: Node, shared: _Shared) -> LookupMatch:
     fill = match_fill(entries) if is_filled(entries) else None
     if isinstance(fill, NoMatch):
         return stop(fill)
-    kept = entries if fill is None else fill.entries
-    prune = None if kept.count is None else match_prune(kept)
+    unfilled = entries if fill is None else fill.entries
+    prune = None if unfilled.count is None else match_prune(unfilled)
     parts = Parts(reduction, table, entries, fill, prune)
     source = match_source(entries if prune is None else prune.entries)
     if isinstance(source, NoMatch):
@@ -265,13 +265,13 @@ def _match_segments(anchor: Node, shared: _Shared) -> LookupMatch:
 
 def _sums(view: GraphView) -> Iterator[Node]:
     """Yields the sums, means and maxima of rows or of results of lookups, in file order."""
-    found = {*axis_sums(view), *padded_sums(view)}
-    return (node for node in named(view, *REDUCTIONS) if node in found)
+    nodes = {*axis_sums(view), *padded_sums(view)}
+    return (node for node in named(view, *REDUCTIONS) if node in nodes)
 
 
 def _match_sum(anchor: Node, shared: _Shared) -> LookupMatch:
     """Explains a lookup that ends with a reduction over an axis, of rows or of what others are."""
-    inner = lookup_behind(anchor)
+    inner = source_lookup(anchor)
     if inner is None:
         return _at_once(match_axis_sum)(anchor, shared)
     lookup = _match_reduced(inner, shared)

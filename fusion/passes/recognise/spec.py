@@ -375,10 +375,10 @@ class LookupSpec:
             yield "table", f"{self.matrix} in {len(table.shards)} shards by {table.strategy}"
         for shard in table.shards:
             device = f" on {shard.device}" if shard.device else ""
-            beside = f" beside {', '.join(shard.colocation)}" if shard.colocation else ""
+            colocation = f" beside {', '.join(shard.colocation)}" if shard.colocation else ""
             size = dtype_name(table.dtype) + _size((shard.rows, shard.dim))
             key = "shard" if table.strategy else "table"
-            yield key, f"{shard.kind} {shard.tensor} {size}{device}{beside}"
+            yield key, f"{shard.kind} {shard.tensor} {size}{device}{colocation}"
 
 
 def dtype_name(number: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fusion.passes.analysis.variables import Variable, VariableSearch, shards_name, variables_behind
+from fusion.passes.analysis.variables import Variable, VariableSearch, shards_name, source_variables
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.spec import LookupSpec
 from fusion.passes.report.report import ColumnReport, FusionReport
@@ -75,9 +75,9 @@ def named_column(
     view: GraphView, column: ColumnReport, known: Mapping[tuple[str, str], Variable]
 ) -> ColumnReport:
     """Returns a column with the names and sizes of the variables behind function arguments."""
-    behind = variables_behind(view, column.tables, known)
-    variables = [variable for variable in behind if variable and len(variable.shape) in (1, 2)]
-    if not variables or len(variables) != len(behind):
+    sources = source_variables(view, column.tables, known)
+    variables = [variable for variable in sources if variable and len(variable.shape) in (1, 2)]
+    if not variables or len(variables) != len(sources):
         return column
     name = shards_name([variable.name for variable in variables])
     if column.spec is None:

@@ -171,7 +171,7 @@ def in_one_op(view: GraphView, fused: Container[str] = ()) -> Iterator[ColumnRep
                 yield _before(view, spec.table.name, why, (column.inputs[0],), spec)
     for name in view.named(GROUPED_KEYED):
         why = NoMatch("it is a part of one fused op already", name)
-        for table in _tables_beside_keyed(view, name):
+        for table in _tables_of_keyed(view, name):
             yield _before(view, table_name(Value(view, table), name), why, (table,))
     for name in view.named(TABLE_STORE_GATHER):
         why = NoMatch("its rows come from a table store already", name)
@@ -179,7 +179,7 @@ def in_one_op(view: GraphView, fused: Container[str] = ()) -> Iterator[ColumnRep
             yield _before(view, table.decode(), why)
 
 
-def _tables_beside_keyed(view: GraphView, name: str) -> Iterator[Tensor]:
+def _tables_of_keyed(view: GraphView, name: str) -> Iterator[Tensor]:
     """Yields the table of each column of an op that has columns of embedding variables, too."""
     inputs, keyed_count = view.inputs(name), view.int_attr(name, "num_keyed")
     # Behind them are as many initial rows, as many indices, and the steps.

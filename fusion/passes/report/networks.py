@@ -112,8 +112,8 @@ def _parts_after(
     order = [*nx.topological_sort(graph.subgraph(new))]
     for name in order:
         sources = {*graph.predecessors(name)}
-        found = _union(read, sources - new) or _union(parts, sources & new)
-        parts[name] = found | results.get(name, set())
+        inherited = _union(read, sources - new) or _union(parts, sources & new)
+        parts[name] = inherited | results.get(name, set())
     for name in reversed(order):
         parts[name] = parts[name] or _union(parts, graph.successors(name))
     return parts

@@ -29,7 +29,7 @@ STOP = "stop"
 UNEXPLAINED = "unexplained"
 """Leads to where it broke off."""
 
-_STEPS_BEHIND = 4
+_STEPS_BEFORE = 4
 _STEPS_BETWEEN = 12
 _LONGEST = 30
 
@@ -154,11 +154,11 @@ def _around(view: GraphView, stop: str, anchor: str) -> Iterator[str]:
     graph = nx.DiGraph([(source, name) for name in view.nodes for source in _sources(view, name)])
     graph.add_nodes_from((stop, anchor))
     back = graph.reverse(copy=False)
-    yield from nx.single_source_shortest_path_length(back, stop, _STEPS_BEHIND)
+    yield from nx.single_source_shortest_path_length(back, stop, _STEPS_BEFORE)
     for first, last in ((stop, anchor), (anchor, stop)):
         towards = nx.single_source_shortest_path_length(back, last, _STEPS_BETWEEN)
-        behind = nx.single_source_shortest_path_length(graph, first, _STEPS_BETWEEN)
-        yield from (name for name in behind if name in towards)
+        reachable = nx.single_source_shortest_path_length(graph, first, _STEPS_BETWEEN)
+        yield from (name for name in reachable if name in towards)
 
 
 def _scope(anchor: str) -> str:

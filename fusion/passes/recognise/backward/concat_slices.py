@@ -56,14 +56,14 @@ def splits_of(concat: Node, axis: int) -> Iterator[str]:
 
 def _measured_by(concat: Node, op: str) -> Iterator[Node]:
     """Yields the nodes of an op that read the shape of a concat's first input that is measured."""
-    found: dict[Node, None] = {}
+    measures: dict[Node, None] = {}
     for value in concat.inputs[:-1]:
         for node, position, _ in value.uses:
             if node.op in MEASURES:
                 for reader, _, _ in node.output(position).uses:
                     if reader.op == op:
-                        found[reader] = None
-    yield from found
+                        measures[reader] = None
+    yield from measures
 
 
 def _is(axis: Value, number: int) -> bool:

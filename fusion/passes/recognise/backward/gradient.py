@@ -78,8 +78,8 @@ class GradientSums:
         if positions not in self._known:
             self._known[positions] = _by_rows(positions)
         uses = self._known[positions]
-        found = (*uses.get(rows, ()), *uses.get(None, ()))
-        return [use for _, use in sorted(found, key=itemgetter(0))]
+        all_uses = (*uses.get(rows, ()), *uses.get(None, ()))
+        return [use for _, use in sorted(all_uses, key=itemgetter(0))]
 
 
 def _by_rows(positions: Value) -> dict[Value | None, list[tuple[int, Usage]]]:

@@ -26,9 +26,9 @@ from fusion.passes.recognise.spec import DenseIds
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
-    gather_behind,
     lookup_of,
     match_added,
+    source_gather,
 )
 from fusion.passes.recognise.stock.masks import Mask, match_mask, match_weights
 from fusion.passes.recognise.stock.quotients import Quotient, match_quotient
@@ -83,13 +83,13 @@ class Bags:
 def axis_sums(view: GraphView) -> Iterator[Node]:
     """Yields the sums, means and maxima of gathered rows, in file order."""
     reductions = named(view, *REDUCTIONS)
-    return (node for node in reductions if gather_behind(node.input(0)) is not None)
+    return (node for node in reductions if source_gather(node.input(0)) is not None)
 
 
 def match_axis_sum(reduction: Node) -> Shaped | NoMatch:
     """Says what a sum, mean or maximum of gathered rows over an axis looks up."""
-    found = _match(reduction)
-    return NoBag.of(found, reduction) if isinstance(found, NoMatch) else found
+    match = _match(reduction)
+    return NoBag.of(match, reduction) if isinstance(match, NoMatch) else match
 
 
 def _match(reduction: Node) -> Shaped | NoMatch:
@@ -166,10 +166,10 @@ def match_bags(reduction: Node, terms: Terms) -> Bags | NoMatch:
 
 
 def _match_terms(added: Value) -> Terms | NoMatch:
-    found = match_added(added)
-    if isinstance(found, NoMatch):
-        return found
-    source, gather = found
+    match = match_added(added)
+    if isinstance(match, NoMatch):
+        return match
+    source, gather = match
     between = added.aliases
     if source == gather.node:
         return Terms(gather, Mask(()), between)

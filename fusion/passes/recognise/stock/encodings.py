@@ -21,7 +21,7 @@ ENCODINGS = frozenset({"DenseBincount", "OneHot", "RaggedBincount", "SparseBinco
 MAX_CLASSES = 64
 """Products of no more columns of encoded ids cost about as little as a bag, and are left alone."""
 
-LONGEST, _DEEPEST = 1 << 10, 6
+LONGEST, _MAX_DEPTH = 1 << 10, 6
 """Inputs of a concat that are looked at, and ops behind each."""
 
 _BETWEEN = frozenset(
@@ -66,15 +66,15 @@ def steps_to(leaf: Value, *, joined: bool = True) -> tuple[Node, ...]:
         joined: whether the first of a concat that is encoded counts.
     """
     source, steps = leaf.producer, list[Node]()
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         op = source.op
         steps.append(source)
         if op in ENCODINGS:
             return tuple(steps)
         if op == "ConcatV2" and joined:
             parts = source.inputs[:-1][:LONGEST]
-            found = (steps_to(part, joined=False) for part in parts)
-            further = next(filter(None, found), ())
+            paths = (steps_to(part, joined=False) for part in parts)
+            further = next(filter(None, paths), ())
             return (*steps, *further) if further else ()
         if op not in _BETWEEN:
             break
@@ -132,12 +132,12 @@ def _has_row_of_each(reshape: Node, encoding: Node) -> bool:
     """Whether a Reshape makes a matrix with a row for each one-hot, whatever shape ids have."""
     if reshape.op != "Reshape" or encoding.op != "OneHot":
         return False
-    given, sizes = reshape.inputs
+    source, sizes = reshape.inputs
     math = ShapeMath()
     hot = math.shape_of(encoding.output())
     if hot is None or len(hot) < 3:
         return False
-    math.known[given.resolved.tensor] = hot
+    math.known[source.resolved.tensor] = hot
     target = math.vector(sizes)
     shape = None if target is None else reshaped(hot, target)
     return shape is not None and len(shape) == 2 and shape[1] == hot[-1]
@@ -166,8 +166,8 @@ def classes_of(leaf: Value) -> int:
         return 0
     encoding = steps[-1]
     place = {"RaggedBincount": 2, "SparseBincount": 3}.get(encoding.op, 1)
-    most = range_of(encoding.input(place)).high
-    return MAX_CLASSES + 1 if most is None else most
+    max_classes = range_of(encoding.input(place)).high
+    return MAX_CLASSES + 1 if max_classes is None else max_classes
 
 
 def _match_ids(encoding: Node, reduction: str, *, is_flat: bool = False) -> EncodedIds | NoMatch:
@@ -212,14 +212,14 @@ def _has_columns(reshape: Node, ids: EncodedIds) -> bool:
     """Whether a Reshape or Squeeze makes as many columns as ids are encoded by, for each row."""
     if reshape.op == "Squeeze":
         return reshape.output().shape in ((None, ids.columns), (1, ids.columns))
-    given, sizes = reshape.inputs
+    source, sizes = reshape.inputs
     math = ShapeMath()
-    target, shape = math.vector(sizes), math.shape_of(given)
+    target, shape = math.vector(sizes), math.shape_of(source)
     if target is None or len(target) != 2:
         return False
     rows, columns = target
     first = () if shape is None else shape[:1]
-    measured = (Dim(given.resolved.tensor, 0), Dim(ids.values, 0), *first)
+    measured = (Dim(source.resolved.tensor, 0), Dim(ids.values, 0), *first)
     is_same = rows in measured and rows != -1
     return (columns == ids.columns and (rows == -1 or is_same)) or (columns == -1 and is_same)
 

@@ -83,7 +83,7 @@ def match_entries(reduction: Reduction, table: Table) -> Entries | NoMatch:
     dtype = _id_dtype(ids)
     if dtype not in ID_TYPES:
         return NoMatch("the ids are neither int32 nor int64", ids.node)
-    widened = _behind_widening(ids)
+    widened = _without_widening(ids)
     if widened is not None:
         ids, dtype = widened[0], types_pb2.DT_INT32
     # Rows without entries are zeros, as many as there are, if their number is given.
@@ -111,7 +111,7 @@ def match_entries(reduction: Reduction, table: Table) -> Entries | NoMatch:
     )
 
 
-def _behind_widening(ids: Value) -> tuple[Value, tuple[str, ...]] | None:
+def _without_widening(ids: Value) -> tuple[Value, tuple[str, ...]] | None:
     """Passes a cast to int64 of the int32 ids of filled rows: these, and the nodes passed.
 
     Feature columns of TF-Ranking, TFX and EasyRec make it.

@@ -39,7 +39,7 @@ from fusion.schema.names import OP_NAMES
 GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 
 _VARIABLES = frozenset({"Const", "Variable", "VariableV2"})
-_HELD = _VARIABLES | {"Placeholder", ARG_OP}
+_SOURCES = _VARIABLES | {"Placeholder", ARG_OP}
 """What a table may come from, other than a variable's handle; a gather of anything else is none.
 
 A vector that is passed in is none, either: it may be anything.
@@ -107,12 +107,12 @@ class NoBag(NoMatch):
     @staticmethod
     def of(failure: NoMatch, reduction: Node) -> NoBag:
         """Returns a refusal of an op that adds up the rows of a gather."""
-        gather = gather_behind(reduction.input(0))
+        gather = source_gather(reduction.input(0))
         assert gather is not None, "an anchor adds up gathered rows"
         return NoBag(failure.reason, failure.node, gather.name)
 
 
-def gather_behind(added: Value) -> Node | None:
+def source_gather(added: Value) -> Node | None:
     """Returns the gather whose rows are added up, with or without a mask or weights."""
     source = added.producer
     places = {"Mul": (0, 1), "Select": (1,), "SelectV2": (1,), "Sub": (0,)}
@@ -122,7 +122,7 @@ def gather_behind(added: Value) -> Node | None:
 
 def match_added(added: Value) -> tuple[Node, Gathered] | NoMatch:
     """Says what is added up: where it comes from, and the gather of its rows."""
-    node = gather_behind(added)
+    node = source_gather(added)
     assert node is not None, "an anchor adds up gathered rows"
     gather = match_gather(node, keeps_shape=True)
     if isinstance(gather, NoMatch):
@@ -156,8 +156,8 @@ def is_table_gather(node: Node) -> bool:
         return False
     if is_resource or table.read_handle is not None:
         return True
-    held = table.origin.producer.op
-    return (held in _HELD and len(shape or ()) == 2) or (is_vector and held in _VARIABLES)
+    source = table.origin.producer.op
+    return (source in _SOURCES and len(shape or ()) == 2) or (is_vector and source in _VARIABLES)
 
 
 def _are_places(ids: Value) -> bool:
@@ -320,8 +320,8 @@ def _unwrapped(ids: Value, table: Table) -> tuple[Value, tuple[str, ...]] | None
     select = ids.producer
     if select.op not in ("Select", "SelectV2") or select.controls:
         return None
-    condition, moved, kept = select.inputs
-    test, total, x = condition.producer, moved.producer, kept.resolved
+    condition, moved, original = select.inputs
+    test, total, x = condition.producer, moved.producer, original.resolved
     if test.op != "Less" or not compares_with(test, 0) or total.op not in ("Add", "AddV2"):
         return None
     summands, compared = total.inputs, test.input(0)
@@ -330,7 +330,7 @@ def _unwrapped(ids: Value, table: Table) -> tuple[Value, tuple[str, ...]] | None
     others = [one for one in summands if one.resolved != x]
     if len(others) != 1 or total.controls or not _is_row_count(others[0], table):
         return None
-    operands = (condition, moved, kept, *summands, compared)
+    operands = (condition, moved, original, *summands, compared)
     passed = (alias for operand in operands for alias in operand.aliases)
     return x, (select.name, test.name, total.name, *passed)
 

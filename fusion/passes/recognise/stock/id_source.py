@@ -139,9 +139,9 @@ def _match_buckets(ids: Value) -> tuple[Value, tuple[int, int], tuple[str, ...]]
         return nothing
     if any(test.input(0).resolved != source for test in tests.values()):
         return nothing
-    least, count = _number(tests["Less"].input(1)), _number(tests["GreaterEqual"].input(1))
+    min_id, count = _number(tests["Less"].input(1)), _number(tests["GreaterEqual"].input(1))
     default, filled = _filled(replacement, source)
-    if count is None or default is None or least != 0:
+    if count is None or default is None or min_id != 0:
         return nothing
     # As op attrs, such a count means "none", and such a default would be pruned or replaced.
     if count <= 0 or not 0 <= default < count:

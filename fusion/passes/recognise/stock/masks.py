@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.analysis.equal_tensors import are_equal, is_among
-from fusion.passes.analysis.rearrangements import behind_last_axis
+from fusion.passes.analysis.rearrangements import without_last_axis
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch
@@ -53,7 +53,7 @@ def match_weights(by: Value, gather: Gathered) -> Mask | NoMatch:
     mask = match_mask(value, gather)
     if not isinstance(mask, NoMatch):
         return Mask((*nodes, *mask.nodes), mask.ignored, mask.lengths, mask.lengths_dtype)
-    column = _behind_column(value, gather)
+    column = _without_column(value, gather)
     ones = () if column is None else ones_like(column, gather.ids.same)
     if ones:
         return Mask((*nodes, value.node, *ones))
@@ -61,15 +61,15 @@ def match_weights(by: Value, gather: Gathered) -> Mask | NoMatch:
     if shape is None or gather.shape is None or len(shape) != len(gather.shape) or shape[-1] != 1:
         return NoMatch("the weights are not known to be one for each id", value.node)
     # Others are spread over what they have one of; the op asks for as many rows, or one for all.
-    given, wanted = shape[-2], gather.shape[-2]
-    if given is None or given != wanted or len(shape) != 3:
+    length, gathered_length = shape[-2], gather.shape[-2]
+    if length is None or length != gathered_length or len(shape) != 3:
         return NoMatch("the weights of a row are not known to be as many as its ids", value.node)
     return Mask(nodes, weights=value)
 
 
-def _behind_column(value: Value, gather: Gathered) -> Value | None:
+def _without_column(value: Value, gather: Gathered) -> Value | None:
     """Returns what has the shape of the ids, and becomes [B, L, 1]; None if nothing does."""
-    column, shape = behind_last_axis(value), value.shape
+    column, shape = without_last_axis(value), value.shape
     if gather.shape is None or (shape is not None and len(shape) != len(gather.shape)):
         return None
     return column
@@ -80,7 +80,7 @@ def match_mask(mask: Value, gather: Gathered) -> Mask | NoMatch:
     nodes, value = mask.aliases, mask.resolved
     expanded = False
     while True:
-        node, inner = value.producer, _behind_column(value, gather)
+        node, inner = value.producer, _without_column(value, gather)
         if node.op == "Transpose" and _is_by_length(node, gather):
             inner = node.input(0)
         if inner is not None and not expanded:
@@ -106,14 +106,14 @@ def match_mask(mask: Value, gather: Gathered) -> Mask | NoMatch:
 
 def match_flat_mask(mask: Value, gather: Gathered) -> Mask | NoMatch:
     """Explains a mask of [B, L] by ids."""
-    test = _behind_casts(mask)
+    test = _before_casts(mask)
     ignored = _ignored(test, gather) if test.op == "NotEqual" else None
     if ignored is None:
         return NoMatch("the mask is none of ids", test.name)
     return Mask((), ignored=ignored)
 
 
-def _behind_casts(value: Value) -> Node:
+def _before_casts(value: Value) -> Node:
     """Returns what computes a tensor before it is cast, in whatever way."""
     node = value.producer
     while node.op == "Cast":
@@ -129,7 +129,7 @@ def _ignored(test: Node, gather: Gathered) -> int | None:
             value = _number(other)
             if value is not None:
                 return value
-        if _are_ids_as_floats(ids, gather) and _behind_casts(other).output().scalar == 0:
+        if _are_ids_as_floats(ids, gather) and _before_casts(other).output().scalar == 0:
             return 0
     return None
 
@@ -175,7 +175,7 @@ def _lengths(test: Node, gather: Gathered) -> tuple[Value, int, tuple[str, ...]]
         inner = cast.input(0)
         nodes += (cast.name, *inner.aliases)
         value = inner.resolved
-    of = behind_last_axis(value)
+    of = without_last_axis(value)
     shape = None if of is None else of.shape
     if of is None or shape is None or any(size != 1 for size in shape[1:]):
         return None

@@ -148,8 +148,8 @@ def _column(ids: Value, dtype: int) -> _Column | NoMatch:
     reshape = vector.producer
     if reshape.op == "Reshape":
         column, target = reshape.inputs
-        matrix, behind = pass_casts(column)
-        shape, front = matrix.shape, (*passed, reshape.name, *behind)
+        matrix, cast_nodes = pass_casts(column)
+        shape, front = matrix.shape, (*passed, reshape.name, *cast_nodes)
         nodes = (Node(ids.view, name) for name in front)
         casts = [node for node in nodes if node.op == "Cast"]
         keeps = all(cast.type_attr("DstT") == types_pb2.DT_INT64 for cast in casts)

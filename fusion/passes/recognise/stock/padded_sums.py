@@ -22,7 +22,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import Match, NoMatch, Stage
 from fusion.passes.recognise.spec import LookupSpec, SparseIds
 from fusion.passes.recognise.stock.axis_sums import Terms, match_bags
-from fusion.passes.recognise.stock.gathers import Gathered, Ids, gather_behind
+from fusion.passes.recognise.stock.gathers import Gathered, Ids, source_gather
 from fusion.passes.recognise.stock.masks import Mask
 from fusion.passes.recognise.stock.reduction import COMBINERS
 from fusion.passes.recognise.stock.rows import Shaped
@@ -70,12 +70,12 @@ class _Matrix:
 
 def padded_sums(view: GraphView) -> Iterator[Node]:
     """Yields the sums of the results of lookups, in file order."""
-    return (node for node in named(view, "Sum") if lookup_behind(node) is not None)
+    return (node for node in named(view, "Sum") if source_lookup(node) is not None)
 
 
-def lookup_behind(total: Node) -> Node | None:
+def source_lookup(total: Node) -> Node | None:
     """Returns the segment reduction whose results are added up; None if other rows are."""
-    if gather_behind(total.input(0)) is not None:
+    if source_gather(total.input(0)) is not None:
         return None
     factors = _factors(total)
     return None if factors is None else factors.results.producer

@@ -118,10 +118,10 @@ def _match_step(levels: dict[str, Levels], depth: int) -> _Step | None:
 
 def _compares(test: Node, levels: Levels, depth: int) -> bool:
     """Whether the comparison is that of the entries behind gather `depth` with 0."""
-    return compares_with(test, 0) and _is_behind(test.input(0), levels, depth)
+    return compares_with(test, 0) and _is_source(test.input(0), levels, depth)
 
 
-def _is_behind(value: Value, levels: Levels, depth: int) -> bool:
+def _is_source(value: Value, levels: Levels, depth: int) -> bool:
     """Whether the tensor is what gather `depth` reads."""
     own = peel(value)
     rest = levels.conditions[depth + 1 :]
@@ -136,4 +136,4 @@ def _match_all_true(fill: Node, levels: dict[str, Levels], depth: int) -> tuple[
         return None
     of = measured.input(0)
     keys = levels.keys() & {"ids", "weights"}
-    return shape.path if any(_is_behind(of, levels[key], depth) for key in keys) else None
+    return shape.path if any(_is_source(of, levels[key], depth) for key in keys) else None

@@ -77,8 +77,8 @@ def match_quotient(reduction: Node, gather: Gathered, mask: Mask, keeps: bool) -
             divisor, other = other, divisor
         epsilon = _epsilon(other)
         # The op has them in the place of weights.
-        is_beside_weights = isinstance(epsilon, Value) and mask.weights is not None
-        if other.shape != () or is_beside_weights:
+        has_weights = isinstance(epsilon, Value) and mask.weights is not None
+        if other.shape != () or has_weights:
             return none
     is_root = divisor.producer.op == "Sqrt"
     if is_root:
@@ -126,25 +126,25 @@ def _is_count(count: Value, gather: Gathered, mask: Mask, keeps: bool, squared: 
     if total.op != "Sum" or total.type_attr("T") in HALF_TYPES - {gather.dtype}:
         return False
     of, axis = total.inputs
-    at, kept = axis.item, total.flag_attr("keep_dims")
+    at, keeps_axis = axis.item, total.flag_attr("keep_dims")
     source = of.resolved
     if squared:
         square = of.producer
         if square.op != "Square":
             return False
         source = square.input(0).resolved
-    over_last = at in (-1, rank - 2) and kept and not keeps and _is_flat(source, rank)
-    over_middle = at in (-2, rank - 2) and kept == keeps and not _is_flat(source, rank)
+    over_last = at in (-1, rank - 2) and keeps_axis and not keeps and _is_flat(source, rank)
+    over_middle = at in (-2, rank - 2) and keeps_axis == keeps and not _is_flat(source, rank)
     if not over_last and not over_middle:
         return False
     if over_middle and _are_equal(source, mask.weights):
         return True
     find = match_flat_mask if over_last else match_weights
-    found = find(source, gather)
-    if isinstance(found, NoMatch):
+    other = find(source, gather)
+    if isinstance(other, NoMatch):
         return False
-    is_same = _are_equal(found.lengths, mask.lengths) and found.ignored == mask.ignored
-    return is_same and _are_equal(found.weights, mask.weights)
+    is_same = _are_equal(other.lengths, mask.lengths) and other.ignored == mask.ignored
+    return is_same and _are_equal(other.weights, mask.weights)
 
 
 def _are_equal(one: Value | None, other: Value | None) -> bool:

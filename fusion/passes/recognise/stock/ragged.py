@@ -36,11 +36,11 @@ def match_row_splits(rows: Value, count: Value) -> RowSplits | None:
     if not is_row_gather(picked):
         return None
     source, positions = picked.inputs[:2]
-    numbers = _match_tiled(_behind_flattening(source))
+    numbers = _match_tiled(_without_flattening(source))
     condition = match_where(positions)
     if numbers is None or condition is None:
         return None
-    lengths = _match_sequence_mask(_behind_flattening(condition[0]), numbers)
+    lengths = _match_sequence_mask(_without_flattening(condition[0]), numbers)
     splits = None if lengths is None else _match_differences(lengths)
     if lengths is None or splits is None or not _counts_rows(numbers.count, splits):
         return None
@@ -97,7 +97,7 @@ def _match_range(numbers: Value) -> Value | None:
     return limit.resolved if (math.scalar(start), math.scalar(delta)) == (0, 1) else None
 
 
-def _behind_flattening(value: Value) -> Value:
+def _without_flattening(value: Value) -> Value:
     """Returns what a Reshape to a vector of all elements flattens."""
     value, _ = pass_flat(value)
     reshape = value.producer
@@ -120,11 +120,11 @@ def _match_sequence_mask(mask: Value, numbers: _Tiled) -> Value | None:
     lengths, axis = column.producer.inputs
     if ShapeMath().scalar(axis) not in (1, -1):
         return None
-    lengths = _behind_broadcast(lengths, numbers)
+    lengths = _without_broadcast(lengths, numbers)
     return lengths if _is_maximum(numbers, lengths) else None
 
 
-def _behind_broadcast(lengths: Value, numbers: _Tiled) -> Value:
+def _without_broadcast(lengths: Value, numbers: _Tiled) -> Value:
     """Passes a BroadcastTo of one length for each row to one length for each row."""
     lengths, _ = pass_casts(lengths)
     broadcast = lengths.producer
@@ -147,7 +147,7 @@ def _is_maximum(numbers: _Tiled, lengths: Value) -> bool:
             continue
         measured, axis = greatest.inputs
         if axis.item is not None and not greatest.flag_attr("keep_dims"):
-            return _behind_broadcast(measured, numbers) == lengths
+            return _without_broadcast(measured, numbers) == lengths
     return False
 
 

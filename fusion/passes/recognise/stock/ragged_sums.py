@@ -25,11 +25,11 @@ from fusion.passes.recognise.spec import RaggedIds, RowIds
 from fusion.passes.recognise.stock.gathers import (
     Gathered,
     NoBag,
-    gather_behind,
     is_table_gather,
     lookup_of,
     match_added,
     ones_like,
+    source_gather,
 )
 from fusion.passes.recognise.stock.quotients import DIVISIONS, division_of
 from fusion.passes.recognise.stock.ragged import RowSplits, match_row_splits
@@ -45,7 +45,7 @@ SEGMENT_REDUCTIONS = frozenset({_MAX, _SUM, "SegmentMean"})
 """All but SegmentSum, which feature columns end with, too: see `is_segment_sum`."""
 
 _MEASURES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
-_DEEPEST, _MOST = 6, 64
+_MAX_DEPTH, _MAX_NODES = 6, 64
 """Ops between rows and what reduces them that are looked at, one after the other and abreast."""
 
 
@@ -105,7 +105,7 @@ def ragged_sums(view: GraphView) -> Iterator[Node]:
     return (
         node
         for node in named(view, *SEGMENT_REDUCTIONS)
-        if gather_behind(node.input(0)) is not None or computed_rows(node, only=True) is not None
+        if source_gather(node.input(0)) is not None or computed_rows(node, only=True) is not None
     )
 
 
@@ -121,12 +121,12 @@ def match_ragged_sum(reduction: Node, *, may_be_measured: bool = False) -> Whole
         reduction: the sum or maximum.
         may_be_measured: whether others may ask for the shape of a sum that is divided.
     """
-    if gather_behind(reduction.input(0)) is None:
+    if source_gather(reduction.input(0)) is None:
         computed = computed_rows(reduction, only=True)
         assert computed is not None, "an anchor reduces rows, or what is computed from them"
         return computed
-    found = _match(reduction, may_be_measured)
-    return NoBag.of(found, reduction) if isinstance(found, NoMatch) else found
+    match = _match(reduction, may_be_measured)
+    return NoBag.of(match, reduction) if isinstance(match, NoMatch) else match
 
 
 def computed_rows(reduction: Node, *, only: bool) -> NoBag | None:
@@ -138,7 +138,7 @@ def computed_rows(reduction: Node, *, only: bool) -> NoBag | None:
     """
     data = reduction.input(0).producer
     level, seen = [data], {data}
-    for depth in range(_DEEPEST):
+    for depth in range(_MAX_DEPTH):
         gather = next(filter(is_table_gather, level), None)
         if gather is not None and depth:
             # An Identity may wait for checks, and computes nothing.
@@ -151,7 +151,7 @@ def computed_rows(reduction: Node, *, only: bool) -> NoBag | None:
         if only:
             read = [one for one in read if _has_one_reader(one)]
         inputs = dict.fromkeys(one.producer for one in read)
-        level = [node for node in inputs if node not in seen][:_MOST]
+        level = [node for node in inputs if node not in seen][:_MAX_NODES]
         seen.update(level)
     return None
 
@@ -242,10 +242,10 @@ def _match_ascending(reduction: Node, terms: _Terms) -> Whole | NoMatch:
 
 
 def _match_terms(added: Value) -> _Terms | NoMatch:
-    found = match_added(added)
-    if isinstance(found, NoMatch):
-        return found
-    source, gather = found
+    match = match_added(added)
+    if isinstance(match, NoMatch):
+        return match
+    source, gather = match
     nodes = added.aliases
     if source == gather.node:
         return _Terms(gather, None, nodes)

@@ -37,12 +37,12 @@ class Rows(Shaped):
 
 def match_rows(gather: Node) -> Rows | NoMatch:
     """Says what a gather of rows of a table looks up."""
-    found = match_gather(gather, keeps_shape=False)
-    if isinstance(found, NoMatch):
-        return found
-    ids = found.ids
+    gathered = match_gather(gather, keeps_shape=False)
+    if isinstance(gathered, NoMatch):
+        return gathered
+    ids = gathered.ids
     each = DenseIds(ids.values.tensor, ids.dtype, None, 0, is_each=True, wraps=ids.wraps)
     column = Column(combiner="sum", fill_empty_row=True)
-    spec = lookup_of(found, gather, each, gather.output(), column)
-    nodes, shape = (gather.name,), found.shape
+    spec = lookup_of(gathered, gather, each, gather.output(), column)
+    nodes, shape = (gather.name,), gathered.shape
     return Rows(stage=Stage.OUTPUT, nodes=nodes, front=ids.nodes, spec=spec, shape=shape)

@@ -169,16 +169,16 @@ def table_spec(table: Table, dtype: int) -> TableSpec:
 def _shard_spec(shard: Shard) -> ShardSpec:
     rows, dim = shard.shape if shard.shape is not None else (None, None)
     gather = "" if shard.gather is None else shard.gather.name
-    beside = shard.tensor.view.nodes.get(gather or shard.tensor.node)
-    has_group = beside is not None and "_class" in beside.attr
-    groups = beside.attr["_class"].list.s if beside is not None and has_group else ()
+    node = shard.tensor.view.nodes.get(gather or shard.tensor.node)
+    has_group = node is not None and "_class" in node.attr
+    groups = node.attr["_class"].list.s if node is not None and has_group else ()
     return ShardSpec(
         kind="resource" if shard.is_resource else "tensor",
         tensor=shard.tensor.tensor,
         rows=rows,
         dim=dim,
         gather=gather,
-        device=beside.device if beside is not None else "",
+        device=node.device if node is not None else "",
         colocation=tuple(group.decode() for group in groups),
         is_vector=shard.is_vector,
     )

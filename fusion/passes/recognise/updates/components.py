@@ -70,8 +70,8 @@ def components(view: GraphView) -> Iterator[Component]:
     yield from _of_other_tables(view)
     for group in groups.all():
         nodes = [node for node, variable in changed.items() if variable in group]
-        failures = {node: found for node in nodes if isinstance(found := matched[node], NoMatch)}
-        explained = (found for node in nodes if not isinstance(found := matched[node], NoMatch))
+        failures = {node: match for node in nodes if isinstance(match := matched[node], NoMatch)}
+        explained = (match for node in nodes if not isinstance(match := matched[node], NoMatch))
         writes = tuple(chain(*explained))
         rows, dim = view.variable_shape(group[0]) or (0, 0)
         sums = (node for node in failures if _sums(node, (rows, dim)))

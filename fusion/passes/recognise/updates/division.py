@@ -98,10 +98,10 @@ def _branches(test: Value) -> Iterator[str]:
             seen.add(name)
             stack += (use.node for use in view.uses(name))
             stack += view.control_uses(name)
-    found = {*(node.name for node in switches), *seen, *ends}
-    has_effect = any(view.signatures.is_stateful(view.op(name)) for name in found)
-    if not has_effect and view.preserved.isdisjoint(found):
-        yield from sorted(found)
+    nodes = {*(node.name for node in switches), *seen, *ends}
+    has_effect = any(view.signatures.is_stateful(view.op(name)) for name in nodes)
+    if not has_effect and view.preserved.isdisjoint(nodes):
+        yield from sorted(nodes)
 
 
 def _users(value: Value) -> Iterator[Node]:
@@ -117,8 +117,8 @@ def _users(value: Value) -> Iterator[Node]:
 
 def merged_ids(ids: Value) -> Value:
     """Returns the ids of such a quotient in the branch that is taken, or the tensor itself."""
-    found = [source for _, source in _merged(ids) if source.producer.op]
-    return found[0] if len(found) == 1 else ids
+    sources = [source for _, source in _merged(ids) if source.producer.op]
+    return sources[0] if len(sources) == 1 else ids
 
 
 def summed_rows(count: Value) -> int | None:

@@ -48,7 +48,7 @@ _SOURCES = frozenset({"input", "take", "outside"})
 #: Ops that may make a matrix of one number, and which inputs that and its sizes are.
 _REPEATS = {"Fill": (1, 0), "Tile": (0, 1), "BroadcastTo": (0, 1)}
 #: So many ops deep these are sought.
-_DEEPEST = 4
+_MAX_DEPTH = 4
 
 
 class Kind(Enum):
@@ -159,7 +159,7 @@ class Expressions:
             return value
         nodes = (source.node,)
         return Expression(
-            Kind.ROWS, "sum", source.tensor, (value,), ids=ids_behind(ids), nodes=nodes
+            Kind.ROWS, "sum", source.tensor, (value,), ids=source_ids(ids), nodes=nodes
         )
 
     def _entries(self, source: Value) -> Expression | NoMatch:
@@ -273,7 +273,7 @@ class Expressions:
         return replace(scalar(one), nodes=(node.name,))
 
 
-def ids_behind(ids: Value) -> Tensor:
+def source_ids(ids: Value) -> Tensor:
     """Where the ids of entries come from, through casts and the branches of a quotient."""
     for _ in range(2):
         source, passed = pass_casts(ids, widening=True)
@@ -298,7 +298,7 @@ def _source(value: Value) -> Value:
 def _taken(source: Value, rows: Expression, ids: Value, nodes: tuple[str, ...] = ()) -> Expression:
     """Rows by ids."""
     return Expression(
-        Kind.ENTRIES, "take", source.tensor, (rows,), ids=ids_behind(ids), nodes=nodes
+        Kind.ENTRIES, "take", source.tensor, (rows,), ids=source_ids(ids), nodes=nodes
     )
 
 
@@ -310,8 +310,8 @@ def _are_alike(view: GraphView, values: Iterable[Expression]) -> bool:
         return True
     sides = [v for value in matrices for v in value.walk() if v.kind is Kind.ENTRIES]
     taken = [{value.ids} for value in sides if value.op == "take"]
-    given = {value.source for value in sides if value.op == "input"}
-    added = [{*_ids_that_add(Value(view, source), _DEEPEST)} for source in given]
+    inputs = {value.source for value in sides if value.op == "input"}
+    added = [{*_ids_that_add(Value(view, source), _MAX_DEPTH)} for source in inputs]
     return bool(set.intersection(*taken, *added))
 
 
@@ -319,7 +319,7 @@ def _ids_that_add(value: Value, depth: int) -> Iterator[Tensor | None]:
     """Yields the ids by which stock ops add what is computed from this matrix alone."""
     for node, position, _ in value.uses:
         if (node.op, position) in _ADDS:
-            yield ids_behind(node.input(1))
+            yield source_ids(node.input(1))
         others = [operand for operand in node.inputs if operand.resolved != value]
         is_alone = all(other.shape == () for other in others)
         is_known = node.op in BINARY or node.op in UNARY or node.op in ALIAS_OPS

@@ -94,17 +94,17 @@ def _is_size(count: Value, vector: Value) -> bool:
 
 def _between(view: GraphView, names: Iterable[str], own: Set[str]) -> list[str] | None:
     """Returns the nodes between these and an update's own; None if one has other consumers."""
-    stack, found = [*names], dict[str, None]()
+    stack, nodes = [*names], dict[str, None]()
     while stack:
         for use in view.uses(stack.pop()):
-            if use.node in own or use.node in found:
+            if use.node in own or use.node in nodes:
                 continue
             is_alias = use.position >= 0 and view.op(use.node) in ALIAS_OPS
             if not is_alias or use.node in view.preserved:
                 return None
-            found[use.node] = None
+            nodes[use.node] = None
             stack.append(use.node)
-    return [*found]
+    return [*nodes]
 
 
 def raw_ids(ids: Value, rows: int) -> RawIds:
@@ -159,8 +159,8 @@ def _is_flat(reshape: Node, rows: int) -> bool:
 
 def _unwrapped(select: Node, rows: int) -> _Step | None:
     """Explains `ids < 0 ? ids + rows : ids`; None if it is not that, or may be fed in between."""
-    condition, sum_, kept = select.inputs
-    test, moved, ids = condition.producer, sum_.producer, kept.resolved
+    condition, sum_, original = select.inputs
+    test, moved, ids = condition.producer, sum_.producer, original.resolved
     if test.op != "Less" or moved.op not in ("Add", "AddV2"):
         return None
     if test.input(0).resolved != ids or not compares_with(test, 0):
@@ -173,4 +173,4 @@ def _unwrapped(select: Node, rows: int) -> _Step | None:
     view = select.view
     if not view.preserved.isdisjoint(nodes) or any(map(view.controls, nodes)):
         return None
-    return _Step(kept, nodes)
+    return _Step(original, nodes)

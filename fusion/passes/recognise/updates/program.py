@@ -143,8 +143,8 @@ class _Waits:
         """Returns the nodes that read what these, first changes of variables, replace."""
         changed = {write.variable for write in writes}
         own = {write.node for history in self.histories.values() for write in history}
-        found = (v for v, version in self.versions.items() if not version and v.variable in changed)
-        return tuple(dict.fromkeys(v.source.node for v in found if v.source.node not in own))
+        reads = (v for v, version in self.versions.items() if not version and v.variable in changed)
+        return tuple(dict.fromkeys(v.source.node for v in reads if v.source.node not in own))
 
     def stages(self, steps: Sequence[Step]) -> dict[Step, int]:
         """Returns how many stock ops each step waits for, one after the other."""

@@ -28,8 +28,8 @@ def column_slice(value: Value, dim: int) -> ColumnSlice:
         value: [n, dim].
         dim: a known number.
     """
-    found = ColumnSlice(value.resolved, -1)
-    source, width = found.whole, dim
+    columns = ColumnSlice(value.resolved, -1)
+    source, width = columns.whole, dim
     while width and _is_free(source.producer):
         offset = _offset(source, width)
         if offset is None:
@@ -39,10 +39,10 @@ def column_slice(value: Value, dim: int) -> ColumnSlice:
         else:
             # The matrix may itself be columns of another.
             whole = source.producer.input(0).resolved
-            found = ColumnSlice(whole, max(0, found.offset) + offset)
+            columns = ColumnSlice(whole, max(0, columns.offset) + offset)
             width = _width(whole) or 0
         source = whole
-    return found
+    return columns
 
 
 def _is_free(node: Node) -> bool:

@@ -12,8 +12,8 @@ from fusion.passes.recognise.updates.expressions import (
     Expression,
     Expressions,
     Kind,
-    ids_behind,
     scalar,
+    source_ids,
 )
 from fusion.schema.update_program import parse
 
@@ -63,7 +63,7 @@ def match_writes(node: Node, expressions: Expressions) -> tuple[Write, ...] | No
         return _applied(node, expressions)
     variable, handle = inputs[0].origin.tensor, inputs[0].resolved.tensor
     if op in SCATTERS:
-        value, ids = expressions.entries(inputs[2]), ids_behind(inputs[1])
+        value, ids = expressions.entries(inputs[2]), source_ids(inputs[1])
         if isinstance(value, NoMatch):
             return value
         return (Write(name, SCATTERS[op], variable, handle, value, ids),)
@@ -93,7 +93,7 @@ def _applied(node: Node, expressions: Expressions) -> tuple[Write, ...] | NoMatc
     handles = inputs[: formula.variables]
     if len({handle.origin for handle in handles}) < len(handles):
         return NoMatch("one variable is changed twice", name)
-    grad, ids = expressions.entries(inputs[-2]), ids_behind(inputs[-1])
+    grad, ids = expressions.entries(inputs[-2]), source_ids(inputs[-1])
     known: dict[str, Expression | NoMatch] = {"x0": grad}
     for index, handle in enumerate(handles):
         # What the op reads is read by the program: no node does so.
@@ -126,8 +126,8 @@ def variables_of(write: Write) -> set[Tensor]:
 
 def ids_of(write: Write) -> set[Tensor]:
     """Returns the ids of all entries that a change is computed from."""
-    found = {value.ids for value in write.value.walk() if value.ids is not None}
-    return found if write.ids is None else {*found, write.ids}
+    ids = {value.ids for value in write.value.walk() if value.ids is not None}
+    return ids if write.ids is None else {*ids, write.ids}
 
 
 def has_entries(write: Write) -> bool:
