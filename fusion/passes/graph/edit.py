@@ -193,7 +193,7 @@ class GraphEdit:
     def _rewired(self, node: node_def_pb2.NodeDef, missing: set[str]) -> node_def_pb2.NodeDef:
         """Returns the node with its inputs and colocation following the rewrite, or itself."""
         inputs = [self._input(text) for text in node.input]
-        if inputs == list(node.input) and not _beside_missing(node, missing):
+        if inputs == list(node.input) and not _missing_groups(node, missing):
             return node
         changed = node_def_pb2.NodeDef()
         changed.CopyFrom(node)
@@ -248,7 +248,7 @@ def _without_repeated_controls(inputs: list[str]) -> list[str]:
     return data + list(dict.fromkeys(text for text in inputs if text[0] == "^"))
 
 
-def _beside_missing(node: node_def_pb2.NodeDef, missing: set[str]) -> list[bytes]:
+def _missing_groups(node: node_def_pb2.NodeDef, missing: set[str]) -> list[bytes]:
     """Returns the node's colocation entries that name a missing node."""
     if "_class" not in node.attr:
         return []
@@ -257,7 +257,7 @@ def _beside_missing(node: node_def_pb2.NodeDef, missing: set[str]) -> list[bytes
 
 
 def _drop_colocation(node: node_def_pb2.NodeDef, missing: set[str]) -> None:
-    for group in _beside_missing(node, missing):
+    for group in _missing_groups(node, missing):
         node.attr["_class"].list.s.remove(group)
     if "_class" in node.attr and not node.attr["_class"].list.s:
         del node.attr["_class"]
