@@ -22,7 +22,7 @@ def expected(ids, rules):
         number = int(ids[row, column]) + column * rules.stride
         if rules.buckets and not 0 <= number < rules.buckets:
             number = rules.bucket_default
-        if number >= rules.least:
+        if number >= rules.min_id:
             kept.append((number, row, column))
     return np.array(kept, np.int64).reshape(-1, 3)
 
