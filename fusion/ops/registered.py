@@ -16,6 +16,7 @@ from fusion.ops.bags.specs import (
 )
 from fusion.ops.base import probe
 from fusion.ops.columns.specs import gathers, keyed, lookup, training
+from fusion.ops.examples import specs as examples
 from fusion.ops.stores import specs as stores
 from fusion.ops.tables import specs as tables
 from fusion.ops.updates import specs as updates
@@ -30,7 +31,7 @@ from fusion.schema.names import OP_NAMES
 _MODULES = (
     *(pre_lookup, post_lookup_v1, prune, prune_dense, unique, partition, post_lookup),
     *(lookup, training, keyed, gathers),
-    *(updates, tables, stores),
+    *(updates, tables, stores, examples),
 )
 _BY_NAME = {
     spec.name: spec

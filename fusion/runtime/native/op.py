@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.errors import (
     DATA_LOSS,
     DEADLINE_EXCEEDED,
@@ -40,6 +41,7 @@ from fusion.runtime.tensorflow.c_api import (
     tf_num_dims,
     tf_num_inputs,
     tf_set_output,
+    tf_set_status,
     tf_tensor_data,
 )
 from fusion.runtime.tensorflow.layout import Frame, State
@@ -66,6 +68,14 @@ def check(frame: Frame) -> None:
     """Takes note of the error that a C API call may have ended with."""
     if tf_get_code(frame.status) != 0:
         frame.has_failed = 1
+
+
+@jit
+def fail_with(frame: Frame, code: int, text: int) -> None:
+    """As `fail`, with a message of any length, a C string."""
+    if frame.has_failed == 0:
+        frame.has_failed = 1
+        tf_set_status(frame.status, np.int32(code), text)
 
 
 @jit
@@ -223,24 +233,21 @@ def new_output(frame: Frame, index: int, rank: int, rows: int, columns: int, ite
 
 
 @jit
-def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int) -> int:
-    """The address of a new tensor of another's shape and one dimension more, as of `new_output`."""
+def shaped_output(frame: Frame, index: int, dims: Words, rank: int, item: int) -> int:
+    """The address of a new tensor of any shape for output `index` among all, as of `new_output`."""
+    count = int64(1)
     if failed(frame):
         return int64(0)
-    rank, count = int64(tf_num_dims(tensor)), width
-    dims = stack_words(rank + 1)
     for axis in range(rank):
-        dims[axis] = tf_dim(tensor, np.int32(axis))
-        if count > 0 and dims[axis] > _MAX_BYTES // (count * item):
-            text = "no memory for an output whose rows are %lld elements: it would be too large"
-            fail(frame, RESOURCE_EXHAUSTED, text, width)
+        if dims[axis] > 0 and count > _MAX_BYTES // (dims[axis] * item):
+            text = "no memory for output %lld, whose dimension %lld is %lld: it would be too large"
+            fail(frame, RESOURCE_EXHAUSTED, text, index, axis, dims[axis])
             return int64(0)
         count *= dims[axis]
-    dims[rank] = width
     number, status = np.int32(index), frame.status
     dtype = tf_expected_output_datatype(frame.context, number)
     made = tf_allocate_output(
-        frame.context, number, dtype, dims, np.int32(rank + 1), count * item, status
+        frame.context, number, dtype, dims, np.int32(rank), count * item, status
     )
     check(frame)
     if made == 0:
@@ -248,6 +255,19 @@ def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int
     address = tf_tensor_data(made)
     tf_delete_tensor(made)
     return address
+
+
+@jit
+def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int) -> int:
+    """The address of a new tensor of another's shape and one dimension more, as of `new_output`."""
+    if failed(frame):
+        return int64(0)
+    rank = int64(tf_num_dims(tensor))
+    dims = stack_words(rank + 1)
+    for axis in range(rank):
+        dims[axis] = tf_dim(tensor, np.int32(axis))
+    dims[rank] = width
+    return shaped_output(frame, index, dims, rank + 1, item)
 
 
 @jit

@@ -158,6 +158,8 @@ def _items(
     if not isinstance(value, list | tuple):
         raise TypeError(f"{spec.python_name}: {arg.name} must be a list, not {value!r}")
     length = attrs[arg.length]
+    if isinstance(length, list | tuple):
+        length = len(length)
     if length is not None and length != len(value):
         raise ValueError(
             f"{spec.python_name}: {arg.length} is {length}, but {arg.name} has {len(value)}"

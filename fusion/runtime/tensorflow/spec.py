@@ -133,9 +133,9 @@ class Arg:
     """An input or output: `dtype` is a dtype or a type attr, `shape` a text as above.
 
     `length` names the int attr that counts a list of tensors, which may be of several dtypes if
-    `dtype` is an attr of kind list(type); `when` names a bool attr without
-    which an input is a dummy whose sizes mean nothing. `on_host`: kernels for a GPU have it, too,
-    in the memory of the host.
+    `dtype` is an attr of kind list(type), which may be named in place of one that counts.
+    `when` names a bool attr without which an input is a dummy whose sizes mean nothing. `on_host`:
+    kernels for a GPU have it, too, in the memory of the host.
     """
 
     name: str

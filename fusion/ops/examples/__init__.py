@@ -1,0 +1,1 @@
+"""Ops that parse serialized tf.Examples."""

@@ -1,0 +1,223 @@
+"""The builder of the states of the op that parses Examples."""
+
+from __future__ import annotations
+
+from fusion.ops.examples.cpu.example_layout import ParseConstants, ParseState
+from fusion.ops.examples.cpu_kernels.layout import (
+    FIXED,
+    MAX_FEATURES,
+    PADDED,
+    RAGGED,
+    SPARSE,
+    Feature,
+)
+from fusion.ops.examples.cpu_kernels.names import add_name, set_name
+from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES
+from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
+from fusion.runtime.layout import Words
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy
+from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.registration.creation import Creation
+from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
+from fusion.runtime.registration.states import (
+    attr_count,
+    attr_item,
+    attr_word,
+    begin_state,
+    constants_of,
+    give_up,
+    pool_of,
+)
+from fusion.runtime.tensorflow.attrs import Text
+from fusion.runtime.tensorflow.dtypes import DTYPES
+
+_FLOAT, _INT64, _INT32 = (DTYPES[name].enum for name in ("float32", "int64", "int32"))
+
+#: No tensor has so many elements in a row.
+_MAX_COUNT = 1 << 40
+
+
+@jit
+def _text_words(creation: Creation, keys: int) -> int:
+    """The words that names take, each with zeros behind."""
+    texts, words = as_record(Text, attr_word(creation, keys)), int64(0)
+    for index in range(attr_count(creation, keys)):
+        words += texts[index].length // 8 + 1
+    return words
+
+
+@jit
+def _slot_count(features: int) -> int:
+    """The slots of a table of names: a power of two, at least four for each."""
+    slots = int64(16)
+    while slots < 4 * features:
+        slots *= 2
+    return slots
+
+
+@jit
+def _are_lists_whole(creation: Creation, constants: ParseConstants) -> bool:
+    """Whether lists have an item for each feature, and dimensions are right."""
+    dense = attr_count(creation, constants.dense_keys)
+    sparse = attr_count(creation, constants.sparse_keys)
+    ragged = attr_count(creation, constants.ragged_keys)
+    is_whole = attr_count(creation, constants.dense_types) == dense
+    is_whole = is_whole and attr_count(creation, constants.dense_ranks) == dense
+    is_whole = is_whole and attr_count(creation, constants.required) == dense
+    is_whole = is_whole and attr_count(creation, constants.sparse_types) == sparse
+    is_whole = is_whole and attr_word(creation, constants.num_sparse) == sparse
+    is_whole = is_whole and attr_count(creation, constants.ragged_types) == ragged
+    is_whole = is_whole and attr_count(creation, constants.split_types) == ragged
+    dims = int64(0)
+    for index in range(dense if is_whole else int64(0)):
+        dims += max(attr_item(creation, constants.dense_ranks, int64(index)), int64(0))
+    if not is_whole or dims != attr_count(creation, constants.dense_dims):
+        text = (
+            "lists of attrs must have an item for each of %lld sparse, %lld dense and %lld ragged "
+            "keys"
+        )
+        refuse(creation, INVALID_ARGUMENT, text, sparse, dense, ragged)
+        return False
+    if dense + sparse + ragged > MAX_FEATURES:
+        text = "there are %lld keys, but at most %lld can be asked for"
+        refuse(creation, INVALID_ARGUMENT, text, dense + sparse + ragged, int64(MAX_FEATURES))
+        return False
+    return True
+
+
+@jit
+def _set_dtype(feature: Feature, dtype: int) -> None:
+    if dtype == _FLOAT:
+        feature.dtype = FLOATS
+        feature.item_bytes = 4
+    elif dtype == _INT64:
+        feature.dtype = INTS
+        feature.item_bytes = 8
+    else:
+        feature.dtype = STRINGS
+        feature.item_bytes = STRING_BYTES
+
+
+@jit
+def _set_names(creation: Creation, keys: int, features: Feature, text: int) -> int:
+    """Copies the names of features; where the next may be."""
+    texts = as_record(Text, attr_word(creation, keys))
+    for index in range(attr_count(creation, keys)):
+        name = texts[index]
+        c_memcpy(text, name.address, name.length)
+        set_name(features[index], text, name.length)
+        text += 8 * (name.length // 8 + 1)
+    return text
+
+
+@jit
+def _set_shape(creation: Creation, feature: Feature, attr: int, first: int, dims: Words) -> bool:
+    """Sets the shape of a dense feature from so many dims on; whether it may have that."""
+    count = int64(1)
+    feature.dims = dims
+    feature.form = FIXED
+    for axis in range(feature.rank):
+        size = attr_item(creation, attr, first + axis)
+        dims[axis] = size
+        if size < 0 and axis == 0:
+            feature.form = PADDED
+        elif size < 0 or (size > 0 and count > _MAX_COUNT // size):
+            return False
+        else:
+            count *= size
+    feature.count = count
+    return feature.form == FIXED or count > 0
+
+
+@jit
+def _set_dense(
+    creation: Creation, constants: ParseConstants, state: ParseState, dims: Words
+) -> bool:
+    """Sets the dense features; whether their shapes may be."""
+    first, places = int64(0), state.place_count
+    for index in range(state.dense_count):
+        feature = state.names.features[index]
+        number = int64(index)
+        _set_dtype(feature, attr_item(creation, constants.dense_types, number))
+        feature.rank = attr_item(creation, constants.dense_ranks, number)
+        if not _set_shape(
+            creation, feature, constants.dense_dims, first, as_words(dims + 8 * first)
+        ):
+            text = "dense_dims of key %lld: only the first may be unknown, and strides have values"
+            refuse(creation, INVALID_ARGUMENT, text, number)
+            return False
+        first += feature.rank
+        feature.output = 3 * state.sparse_count + index
+        is_required = attr_item(creation, constants.required, number) != 0
+        feature.default_input = int64(-1) if is_required else int64(2) + index
+        if feature.form == PADDED:
+            feature.place = places
+            places += 1
+    state.place_count = places
+    return True
+
+
+@jit
+def _set_others(creation: Creation, constants: ParseConstants, state: ParseState) -> None:
+    """Sets sparse and ragged features."""
+    sparse, dense = state.sparse_count, state.dense_count
+    for index in range(sparse + state.ragged_count):
+        feature = state.names.features[dense + index]
+        is_sparse, number = index < sparse, index - sparse
+        feature.place = state.place_count
+        state.place_count = state.place_count + 1
+        feature.default_input = -1
+        feature.count = 1
+        if is_sparse:
+            _set_dtype(feature, attr_item(creation, constants.sparse_types, int64(index)))
+            feature.form = SPARSE
+            feature.output = sparse + index
+        else:
+            _set_dtype(feature, attr_item(creation, constants.ragged_types, number))
+            feature.form = RAGGED
+            feature.output = 3 * sparse + dense + number
+            is_half = attr_item(creation, constants.split_types, number) == _INT32
+            feature.split_bytes = 4 if is_half else 8
+
+
+def build_parse_state(creation: Creation) -> None:
+    """The builder, see `fusion.runtime.registration.creation`."""
+    constants = as_record(ParseConstants, constants_of(creation))
+    pool = pool_of(creation)
+    if constants == 0 or not _are_lists_whole(creation, constants):
+        return
+    sparse = attr_count(creation, constants.sparse_keys)
+    dense = attr_count(creation, constants.dense_keys)
+    ragged = attr_count(creation, constants.ragged_keys)
+    count, dims = sparse + dense + ragged, attr_count(creation, constants.dense_dims)
+    slots, words = _slot_count(count), int64(ParseState.SIZE) + Feature.SIZE * count
+    texts = words + dims + slots
+    total = texts + _text_words(creation, constants.dense_keys)
+    total += _text_words(creation, constants.sparse_keys)
+    total += _text_words(creation, constants.ragged_keys)
+    state = as_record(ParseState, begin_state(creation, total))
+    if state == 0:
+        return
+    state.pool = pool
+    state.sparse_count = sparse
+    state.dense_count = dense
+    state.ragged_count = ragged
+    names = state.names
+    names.features = as_record(Feature, state + 8 * ParseState.SIZE)
+    names.count = count
+    names.mask = slots - 1
+    names.slots = as_words(state + 8 * (words + dims))
+    text = _set_names(creation, constants.dense_keys, names.features, state + 8 * texts)
+    text = _set_names(creation, constants.sparse_keys, names.features[dense], text)
+    _set_names(creation, constants.ragged_keys, names.features[dense + sparse], text)
+    is_right = _set_dense(creation, constants, state, as_words(state + 8 * words))
+    if is_right:
+        _set_others(creation, constants, state)
+    for number in range(count if is_right else int64(0)):
+        if not add_name(names, int64(number)):
+            text = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
+            refuse(creation, INVALID_ARGUMENT, text, int64(number))
+            is_right = False
+    if not is_right:
+        give_up(creation)

@@ -1,0 +1,1 @@
+"""What parses serialized tf.Examples, in memory."""

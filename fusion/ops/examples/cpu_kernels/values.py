@@ -1,0 +1,83 @@
+"""The values of a list, from the wire to tensors."""
+
+from __future__ import annotations
+
+from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES, copy_string, put_string
+from fusion.ops.examples.cpu_kernels.wire import (
+    FLOATS,
+    INTS,
+    STRINGS,
+    any_varint,
+    half_at,
+    put_half,
+    put_word,
+    varint,
+    word_at,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy
+
+#: The bytes of a float in an unpacked list, with its tag.
+_UNPACKED_FLOAT = 5
+
+
+@jit
+def write_values(dtype: int, at: int, count: int, is_packed: bool, out: int, readable: int) -> bool:
+    """Writes so many values of a list, the first at an address.
+
+    Returns whether that was done: a varint may have too many bytes, or strings find no memory.
+
+    Args:
+      dtype: the tag of the list.
+      is_packed: whether no tags are in between; there always are between strings.
+      readable: up to where bytes may be read.
+    """
+    if dtype == INTS:
+        for k in range(count):
+            value, at = varint(at if is_packed else at + 1, readable, readable)
+            if at == 0:
+                return False
+            put_word(out + 8 * k, value)
+    elif dtype == FLOATS:
+        if is_packed and count > 8:
+            c_memcpy(out, at, 4 * count)
+        else:
+            step = int64(4 if is_packed else _UNPACKED_FLOAT)
+            at += step - 4
+            for k in range(count):
+                put_half(out + 4 * k, half_at(at + step * k))
+    else:
+        for k in range(count):
+            size, at = any_varint(at + 1, readable)
+            if not put_string(out + STRING_BYTES * k, at, size, readable):
+                return False
+            at += size
+    return True
+
+
+@jit
+def fill_values(dtype: int, out: int, count: int, source: int) -> bool:
+    """Writes one value of a tensor so many times; False: no memory."""
+    if dtype == STRINGS:
+        for k in range(count):
+            if not copy_string(out + STRING_BYTES * k, source):
+                return False
+    elif dtype == FLOATS:
+        for k in range(count):
+            put_half(out + 4 * k, half_at(source))
+    else:
+        for k in range(count):
+            put_word(out + 8 * k, word_at(source))
+    return True
+
+
+@jit
+def copy_values(dtype: int, out: int, count: int, source: int) -> bool:
+    """Copies so many values of a tensor; False: no memory."""
+    if dtype == STRINGS:
+        for k in range(count):
+            if not copy_string(out + STRING_BYTES * k, source + STRING_BYTES * k):
+                return False
+    else:
+        c_memcpy(out, source, count * (4 if dtype == FLOATS else 8))
+    return True
