@@ -9,6 +9,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
+from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
@@ -22,7 +23,7 @@ from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
 from fusion.schema.names import SINGLE
 
 UNSERVED = "no signature runs it"
@@ -45,16 +46,13 @@ class FuseLookups(LookupPass):
         rewrites = self.rewrites(graph_def)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(graph_def, edits) if edits else graph_def
-        columns, others = served_first(c for rewrite in rewrites for c in rewrite.columns)
-        nodes = count_nodes(graph_def), count_nodes(result)
-        report = FusionReport(columns, *nodes, others=others)
+        report = self.report(rewrites, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=bool(edits))
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
         rewrites, count = self.rewrites(graph_def), count_nodes(graph_def)
-        columns, others = served_first(c for rewrite in rewrites for c in rewrite.columns)
-        return FusionReport(columns, count, count, others=others)
+        return self.report(rewrites, count, count)
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
@@ -86,7 +84,8 @@ class FuseLookups(LookupPass):
         choice = choose_fused(view, lookups, writers, forward, step)
         refused = step.refused | refused | choice.refused
         columns = _columns(view, matches, gaining, refused, choice, writers, step)
-        return self.rewrite(view, columns, choice.edit)
+        parsers, edit = fuse_parsers(view, refusal, self.tasks, choice.edit)
+        return replace(self.rewrite(view, columns, edit), parsers=parsers)
 
 
 def _as_served(view: GraphView, lookup: LookupMatch) -> LookupMatch:

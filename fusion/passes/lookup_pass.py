@@ -23,7 +23,14 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, RewrittenGraph
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    ParserReport,
+    RewrittenGraph,
+    served_first,
+)
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 
@@ -66,11 +73,13 @@ class Rewrite:
         function: its name; "" for the main graph.
         columns: what is said of its lookups.
         edit: None if it stays as it is.
+        parsers: what is said of ops that parse Examples.
     """
 
     function: str
     columns: tuple[ColumnReport, ...]
     edit: GraphEdit | None
+    parsers: tuple[ParserReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +192,12 @@ class LookupPass(ABC):
         named = (named_column(view, column, self.variables) for column in columns)
         served = (replace(column, served=view.is_served(column.anchor)) for column in named)
         return Rewrite(view.function, tuple(served), edit)
+
+    def report(self, rewrites: Sequence[Rewrite], before: int, after: int) -> FusionReport:
+        """Returns the report on a graph of so many nodes before and after."""
+        columns, others = served_first(one for rewrite in rewrites for one in rewrite.columns)
+        parsers = tuple(parser for rewrite in rewrites for parser in rewrite.parsers)
+        return FusionReport(columns, before, after, others=others, parsers=parsers)
 
 
 def by_lookup(plan: Plan) -> dict[str, Group]:

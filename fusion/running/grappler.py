@@ -22,7 +22,7 @@ from functools import partial
 from tensorflow.core.framework import graph_pb2
 
 from fusion.ops.registered import DEVICES
-from fusion.passes import fuse_updates
+from fusion.passes import fuse_parsers, fuse_updates
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
@@ -44,6 +44,8 @@ _logger = logging.getLogger("fusion")
 LOOKUPS: Rule = tuple(form.ops for form in FORMS)
 #: And those that may have updates of tables.
 UPDATES: Rule = fuse_updates.RULE
+#: And those in which Examples may be parsed.
+PARSERS: Rule = fuse_parsers.RULE
 _FUNCTION_OPS = frozenset({"_Arg", "_Retval"})
 
 
@@ -101,7 +103,7 @@ class _State:
     @property
     def rule(self) -> Rule:
         """Which graphs are looked at now."""
-        return (*LOOKUPS, *UPDATES) if self.on or self.observers else ()
+        return (*LOOKUPS, *UPDATES, *PARSERS) if self.on or self.observers else ()
 
     @contextmanager
     def switching(self) -> Iterator[None]:

@@ -164,6 +164,7 @@ NoOp
 NotEqual T incompatible_shape_error=1.15
 OnesLike T
 Pack N T axis
+ParseExampleV2 2.1 Tdense num_sparse sparse_types ragged_value_types ragged_split_types dense_shapes
 PadV2 T Tpaddings
 ParallelDynamicStitch N T
 Pow T T:bfloat16=2.4

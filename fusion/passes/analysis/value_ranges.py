@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Value
+from fusion.schema.names import PARSE_EXAMPLE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -32,7 +33,7 @@ _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
 )
 """Ops whose first output is indices in row-major order."""
-_PARSERS = {"ParseExample": "Nsparse", "ParseExampleV2": "num_sparse"}
+_PARSERS = {"ParseExample": "Nsparse", "ParseExampleV2": "num_sparse", PARSE_EXAMPLE: "num_sparse"}
 
 
 class Range(NamedTuple):

@@ -173,5 +173,7 @@ def set_lists(node: node_def_pb2.NodeDef, **attrs: Sequence[AttrValue]) -> None:
             target.i.extend(values)
         elif kinds == {str}:
             target.s.extend(str(value).encode() for value in values)
+        elif kinds == {bytes}:
+            target.s.extend(values)
         else:
             target.f.extend(values)

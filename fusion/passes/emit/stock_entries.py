@@ -30,13 +30,13 @@ from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import needs_prune
 from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
+from fusion.schema.names import PARSE_EXAMPLE
 
 _BOOL, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT64
-_CHECK_SHAPES = frozenset({"SparseReshape", "ParseExample", "ParseExampleV2"})
+_PARSERS = frozenset({"ParseExample", "ParseExampleV2", PARSE_EXAMPLE})
+_CHECK_SHAPES = _PARSERS | {"SparseReshape"}
 """Ops that make dense shapes without negative sizes."""
-_MEASURE = frozenset(
-    {"ParseExample", "ParseExampleV2", "RaggedTensorToSparse", "Shape", "StringSplitV2"}
-)
+_MEASURE = _PARSERS | {"RaggedTensorToSparse", "Shape", "StringSplitV2"}
 """Ops whose dense shapes have as many rows as there are."""
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
+from fusion.schema.names import PARSE_EXAMPLE
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -73,6 +74,8 @@ def structural_shape(
         return (None,) * ranks[index] if index < len(ranks) else None
     if node.op in VALUE_READS:
         return view.variable_shape(inputs[index])
+    if node.op == PARSE_EXAMPLE:
+        return _parsed(view, shapes, node.name, index)
     rule = _SHAPE_RULES.get(node.op)
     return rule(view, shapes, node.name) if rule is not None else None
 
@@ -97,6 +100,26 @@ def _values(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     """The shape of the values of keys, each of which has that of the default."""
     keys, value = map(shapes.shape, view.inputs(name)[1:3])
     return None if keys is None or value is None else (*keys, *value)
+
+
+def _parsed(view: _View, shapes: _Shapes, name: str, index: int) -> Shape | None:
+    """The shape of an output of the op that parses Examples."""
+    batch = shapes.shape(view.inputs(name)[0])
+    sparse, types = view.int_attr(name, "num_sparse"), view.attr(name, "Tdense")
+    if batch is None or types is None:
+        return None
+    dense = index - 3 * sparse
+    if 0 <= dense < len(types.list.type):
+        ranks, dims = view.attr(name, "dense_ranks"), view.attr(name, "dense_dims")
+        if ranks is None or dims is None:
+            return None
+        first, rank = sum(ranks.list.i[:dense]), ranks.list.i[dense]
+        sizes = dims.list.i[first : first + rank]
+        return (*batch, *(None if size < 0 else size for size in sizes))
+    if dense >= 0:
+        return (None,)
+    form = index // sparse  # indices, values, shapes
+    return ((None, 1 + len(batch)), (None,), (1 + len(batch),))[form]
 
 
 _SHAPE_RULES: dict[str, Callable[[_View, _Shapes, str], Shape | None]] = {

@@ -143,6 +143,38 @@ class UpdateReport:
         return {"fused": self.fused, **self.__dict__}
 
 
+@dataclass(frozen=True)
+class ParserReport:
+    """What became of an op that parses tf.Examples.
+
+    Attributes:
+        name: the op's node.
+        function: the library function the node is in; "" is the main graph.
+        features: how many it is asked for; 0 where that is not known.
+        reason: why it stays as it is; None if it was replaced.
+        node: where that was found out.
+        fused_before: whether it was a fused op before the pass.
+        served: whether the signatures of a model run it; True where there are none to go by.
+    """
+
+    name: str
+    function: str
+    features: int = 0
+    reason: str | None = None
+    node: str | None = None
+    fused_before: bool = False
+    served: bool = True
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a fused op now."""
+        return self.reason is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, numbers and truth values, ready for JSON."""
+        return {"fused": self.fused, **self.__dict__}
+
+
 class Networks(NamedTuple):
     """A model's graph before and after a rewrite, see `FusionReport.to_networkx`."""
 
@@ -176,6 +208,7 @@ class FusionReport:
             written, as far as that is known.
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
+        parsers: the ops that parse tf.Examples.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
     """
@@ -186,6 +219,7 @@ class FusionReport:
     updates: tuple[UpdateReport, ...] = ()
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
+    parsers: tuple[ParserReport, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -208,6 +242,7 @@ class FusionReport:
             "columns": [column.to_dict() for column in self.columns],
             "others": [column.to_dict() for column in self.others],
             "updates": [update.to_dict() for update in self.updates],
+            "parsers": [parser.to_dict() for parser in self.parsers],
             "newer": list(self.newer),
         }
 
@@ -262,6 +297,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
+            _parser_lines(self.parsers),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -278,6 +314,7 @@ class FusionReport:
             updates=tuple(update for part in parts for update in part.updates),
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
+            parsers=tuple(parser for part in parts for parser in part.parsers),
         )
 
 
@@ -333,7 +370,16 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for update in report.updates
     )
-    return replace(report, columns=tuple(columns), updates=tuple(updates))
+    parsers = (
+        replace(
+            parser,
+            name=plain_name(parser.name),
+            reason=parser.reason and plain_name(parser.reason),
+            node=parser.node and plain_name(parser.node),
+        )
+        for parser in report.parsers
+    )
+    return replace(report, columns=tuple(columns), updates=tuple(updates), parsers=tuple(parsers))
 
 
 def already_fused(columns: Collection[ColumnReport]) -> str | None:
@@ -397,6 +443,18 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     for (function, op), count in counts.items():
         prefix = f"{function}: " if function else ""
         yield f"  {count} columns in one op  {prefix}{op}"
+
+
+def _parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
+    """Yields what became of ops that parse Examples."""
+    for parser in parsers:
+        verdict = "already fused" if parser.fused_before else "fused" if parser.fused else "stock"
+        prefix = f"{parser.function}: " if parser.function else ""
+        of = f", {counted(parser.features, 'feature')}" if parser.features else ""
+        yield f"  {verdict}  {prefix}{parser.name} (tf.Examples{of})"
+        if parser.reason is not None:
+            yield f"         {parser.reason}"
+            yield f"         at {parser.node}"
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:

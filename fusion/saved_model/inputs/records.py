@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
+
+from fusion.schema.names import PARSE_EXAMPLE
 
 Texts = Sequence[tuple[bytes, ...]]
 """For each input of a parse op the strings it holds where those are constant, else ()."""
@@ -129,10 +132,23 @@ def _flat(texts: Texts) -> list[bytes]:
     return [text for strings in texts for text in strings]
 
 
+def _dense_shapes(node: node_def_pb2.NodeDef) -> Sequence[tensor_shape_pb2.TensorShapeProto]:
+    """The shapes of dense features of the fused op."""
+    sizes, shapes = iter(node.attr["dense_dims"].list.i), []
+    for rank in node.attr["dense_ranks"].list.i:
+        shapes.append(tensor_shape_pb2.TensorShapeProto())
+        for size in islice(sizes, rank):
+            shapes[-1].dim.add(size=size)
+    return shapes
+
+
 def _example(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bool:
     sparse, dense = _types(node, "sparse_types"), _types(node, "Tdense")
     shapes = node.attr["dense_shapes"].list.shape
-    if node.op == "ParseExampleV2":
+    if node.op == PARSE_EXAMPLE:
+        names = [list(node.attr[f"{kind}_keys"].list.s) for kind in ("sparse", "dense", "ragged")]
+        shapes = _dense_shapes(node)
+    elif node.op == "ParseExampleV2":
         names = [list(strings) for strings in texts[2:5]]
     elif node.op == "ParseSingleExample":
         names = [list(node.attr[name].list.s) for name in ("sparse_keys", "dense_keys")]
@@ -190,6 +206,7 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bo
 _READERS: dict[str, tuple[Format, Callable[[node_def_pb2.NodeDef, Texts, _Outputs], bool]]] = {
     "ParseExample": (Format.EXAMPLE, _example),
     "ParseExampleV2": (Format.EXAMPLE, _example),
+    PARSE_EXAMPLE: (Format.EXAMPLE, _example),
     "ParseSingleExample": (Format.EXAMPLE, _example),
     "ParseSequenceExample": (Format.SEQUENCE, _sequence),
     "ParseSequenceExampleV2": (Format.SEQUENCE, _sequence),
