@@ -20,6 +20,7 @@ _ATTRS = {
     "ragged_keys": "ragged_keys",
     "sparse_types": "sparse_types",
     "dense_types": "Tdense",
+    "default_types": "Tdefaults",
     "ragged_types": "ragged_value_types",
     "split_types": "ragged_split_types",
     "num_sparse": "num_sparse",
@@ -48,7 +49,13 @@ SPEC = OpSpec(
     inputs=(
         Arg("serialized", "string", "[...]", doc="[B], or a scalar"),
         Arg("names", "string", "[...]", doc="[B] of Examples, for messages; or empty"),
-        Arg("dense_defaults", "Tdense", "[...]", length="Tdense", doc="not read if required"),
+        Arg(
+            "dense_defaults",
+            "Tdefaults",
+            "[...]",
+            length="Tdefaults",
+            doc="of the dense features that are not required: [shape], or what fills rows up",
+        ),
     ),
     outputs=(
         Arg("sparse_indices", "int64", "[...]", length="num_sparse", doc="[nnz, 2]"),
@@ -80,6 +87,7 @@ SPEC = OpSpec(
             doc="sizes of all shapes; -1 for the first of one whose rows are filled up",
         ),
         Attr("required", "list(bool)", default=(), doc="whether a dense feature has no default"),
+        _types("Tdefaults", "dtypes of defaults"),
         Attr("ragged_keys", "list(string)", default=(), doc="names of ragged features"),
         _types("ragged_value_types", "dtypes of their values"),
         Attr(

@@ -15,7 +15,7 @@ def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
         sizes = attrs["dense_dims"][first : first + rank]
         shapes.append([None if size < 0 else size for size in sizes])
         first += rank
-    of = zip(defaults, attrs["required"], strict=True)
+    given, dense = iter(defaults), zip(attrs["Tdense"], attrs["required"], strict=True)
     keys = (
         [key.encode(errors="surrogateescape") for key in attrs[name]]
         for name in ("sparse_keys", "dense_keys", "ragged_keys")
@@ -27,7 +27,9 @@ def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
         sparse_keys=tf.constant(sparse_keys, tf.string, [len(sparse_keys)]),
         dense_keys=tf.constant(dense_keys, tf.string, [len(dense_keys)]),
         ragged_keys=tf.constant(ragged_keys, tf.string, [len(ragged_keys)]),
-        dense_defaults=[tf.zeros([0], one.dtype) if is_missing else one for one, is_missing in of],
+        dense_defaults=[
+            tf.zeros([0], dtype) if required else next(given) for dtype, required in dense
+        ],
         num_sparse=attrs["num_sparse"],
         sparse_types=attrs["sparse_types"],
         ragged_value_types=attrs["ragged_value_types"],

@@ -18,13 +18,14 @@ def emit_parser(edit: GraphEdit, name: str, spec: ParseSpec) -> None:
     node = node_def_pb2.NodeDef(name=name, op=PARSE_EXAMPLE, device=stock.device)
     names = _no_names(edit, name) if spec.names is None else edit.text(spec.names.tensor)
     node.input.extend([edit.text(spec.serialized.tensor), names])
-    defaults = edit.view.inputs(name)[len(edit.view.inputs(name)) - len(spec.dense) :]
-    node.input.extend(map(edit.text, defaults))
+    defaults = [feature.default for feature in spec.dense if feature.default is not None]
+    node.input.extend(edit.text(default.tensor) for default in defaults)
     set_attrs(node, num_sparse=len(spec.sparse))
     set_types(
         node,
         sparse_types=[feature.dtype for feature in spec.sparse],
         Tdense=[feature.dtype for feature in spec.dense],
+        Tdefaults=[feature.dtype for feature in spec.dense if feature.default is not None],
         ragged_value_types=[feature.dtype for feature in spec.ragged],
         ragged_split_types=[feature.split_dtype for feature in spec.ragged],
     )

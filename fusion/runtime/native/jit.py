@@ -27,7 +27,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def jit(function: F) -> F:
     """A function for use in kernels, compiled on first use; Python cannot call it."""
-    compiled = njit(**OPTIONS)(function)
+    return _compiled(function, OPTIONS)
+
+
+def inlined(function: F) -> F:
+    """As `jit`: a part of the functions that call it, which LLVM alone would call for its size."""
+    return _compiled(function, OPTIONS | {"forceinline": True})
+
+
+def _compiled(function: F, options: dict[str, Any]) -> F:
+    compiled = njit(**options)(function)
     old = compiled._compiler
     compiled._compiler = InlineCompiler(
         old.py_func, old.targetdescr, old.targetoptions, old.locals, Pipeline

@@ -10,6 +10,9 @@ from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.layout import Pool
 
+#: The input behind Examples and their names.
+FIRST_DEFAULT = 2
+
 
 class ParseState(State):
     """The state of a kernel; features, dimensions, slots and names follow."""
@@ -17,6 +20,7 @@ class ParseState(State):
     pool: Pool
     sparse_count: Int64
     dense_count: Int64
+    default_count: Int64
     ragged_count: Int64
     place_count: Int64
     names: Names = record(Names)
@@ -30,6 +34,7 @@ class ParseConstants(Layout):
     ragged_keys: Int64
     sparse_types: Int64
     dense_types: Int64
+    default_types: Int64
     ragged_types: Int64
     split_types: Int64
     num_sparse: Int64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.ops.examples.cpu.example_layout import ParseConstants, ParseState
+from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ParseConstants, ParseState
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
     MAX_FEATURES,
@@ -69,9 +69,13 @@ def _are_lists_whole(creation: Creation, constants: ParseConstants) -> bool:
     is_whole = is_whole and attr_word(creation, constants.num_sparse) == sparse
     is_whole = is_whole and attr_count(creation, constants.ragged_types) == ragged
     is_whole = is_whole and attr_count(creation, constants.split_types) == ragged
-    dims = int64(0)
+    dims, defaults = int64(0), int64(0)
     for index in range(dense if is_whole else int64(0)):
-        dims += max(attr_item(creation, constants.dense_ranks, int64(index)), int64(0))
+        number = int64(index)
+        dims += max(attr_item(creation, constants.dense_ranks, number), int64(0))
+        if attr_item(creation, constants.required, number) == 0:
+            defaults += 1
+    is_whole = is_whole and attr_count(creation, constants.default_types) == defaults
     if not is_whole or dims != attr_count(creation, constants.dense_dims):
         text = (
             "lists of attrs must have an item for each of %lld sparse, %lld dense and %lld ragged "
@@ -135,7 +139,7 @@ def _set_dense(
     creation: Creation, constants: ParseConstants, state: ParseState, dims: Words
 ) -> bool:
     """Sets the dense features; whether their shapes may be."""
-    first, places = int64(0), state.place_count
+    first, places, defaults = int64(0), state.place_count, int64(0)
     for index in range(state.dense_count):
         feature = state.names.features[index]
         number = int64(index)
@@ -149,12 +153,20 @@ def _set_dense(
             return False
         first += feature.rank
         feature.output = 3 * state.sparse_count + index
-        is_required = attr_item(creation, constants.required, number) != 0
-        feature.default_input = int64(-1) if is_required else int64(2) + index
+        feature.default_input = -1
+        if attr_item(creation, constants.required, number) == 0:
+            dtype = attr_item(creation, constants.default_types, defaults)
+            if dtype != attr_item(creation, constants.dense_types, number):
+                text = "dense_defaults[%lld] and the feature have other dtypes"
+                refuse(creation, INVALID_ARGUMENT, text, defaults)
+                return False
+            feature.default_input = FIRST_DEFAULT + defaults
+            defaults += 1
         if feature.form == PADDED:
             feature.place = places
             places += 1
     state.place_count = places
+    state.default_count = defaults
     return True
 
 

@@ -19,6 +19,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
     ParseJob,
     Reader,
 )
+from fusion.ops.examples.cpu_kernels.tasks import begin_example
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
@@ -191,7 +192,7 @@ def _values_so_far(reader: Reader) -> int:
     place = job.names.features[reader.feature].place
     number = reader.feature
     for example in range(_first_of_task(job, wrong - 1), wrong - 1):
-        reader.example = example + 1
+        begin_example(reader, int64(example))
         parse_exactly(reader)
         count += job.places[example * job.place_count + place].count >> 1
     reader.example = wrong
@@ -291,7 +292,7 @@ def fail_by_example(frame: op.Frame, reader: Reader, last: int, names: int) -> N
     """
     job = reader.job
     for example in range(last):
-        reader.example = example + 1
+        begin_example(reader, int64(example))
         if not parse_exactly(reader):
             break
     if reader.code in (OK, NO_MEMORY):

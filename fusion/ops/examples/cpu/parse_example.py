@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion.ops.examples.cpu.example_layout import ParseState
+from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ParseState
 from fusion.ops.examples.cpu.parse_errors import fail_by_example
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
@@ -39,7 +39,7 @@ from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Pool
 
 #: The inputs; defaults follow.
-_SERIALIZED, _NAMES, _DEFAULTS = range(3)
+_SERIALIZED, _NAMES = range(FIRST_DEFAULT)
 
 #: A task has at least so many bytes, and there are at most so many for each thread.
 _TASK_BYTES, _TASKS_PER_THREAD = 16384, 4
@@ -117,7 +117,7 @@ def _share_out(frame: op.Frame, job: ParseJob, total: int) -> None:
     memory = op.scratch_bytes(frame, 8 * (count + 1 + words * count))
     if op.failed(frame):
         return
-    firsts, task, size = as_words(memory), int64(1), int64(0)
+    firsts, task, size = as_words(memory + 8 * words * count), int64(1), int64(0)
     firsts[0] = 0
     for k in range(job.example_count):
         if task < count and size * count >= total * task:
@@ -128,7 +128,7 @@ def _share_out(frame: op.Frame, job: ParseJob, total: int) -> None:
     job.firsts = firsts
     job.task_count = task
     job.reader_words = words
-    job.readers = memory + 8 * (count + 1)
+    job.readers = memory
 
 
 @jit
@@ -161,7 +161,7 @@ def _take_defaults(frame: op.Frame, job: ParseJob, tensors: Words) -> None:
         default = take(frame, tensors, feature.default_input, feature.default_input)
         if op.failed(frame):
             return
-        _check_default(frame, feature, default, int64(index))
+        _check_default(frame, feature, default, feature.default_input - FIRST_DEFAULT)
         if op.failed(frame):
             return
         job.targets[index].default = tf_tensor_data(default)
@@ -320,7 +320,7 @@ def parse_examples(frame: op.Frame) -> None:
     clear(job)
     job.names = state.names
     job.place_count = state.place_count
-    count = int64(_DEFAULTS) + state.dense_count
+    count = FIRST_DEFAULT + state.default_count
     tensors = as_words(op.scratch_bytes(frame, 8 * count))
     if op.failed(frame):
         return

@@ -207,7 +207,7 @@ def _take_finding(reader: Reader, number: int) -> int:
     at, end = finding.start, finding.end
     dtype, limit = feature.dtype, int64(_HALF)
     if at == end:
-        set_place(reader, feature, at, int64(0), True)
+        set_place(reader, feature.place, at, int64(0), True)
         return OK
     reader.detail = byte(at)
     if byte(at) != dtype:
@@ -231,7 +231,7 @@ def _take_finding(reader: Reader, number: int) -> int:
         return _write_row(reader, number, at, count, is_packed)
     if feature.form == PADDED and count % feature.count != 0:
         return BROKEN_STRIDE
-    set_place(reader, feature, at, count, is_packed)
+    set_place(reader, feature.place, at, count, is_packed)
     return OK
 
 
@@ -281,7 +281,7 @@ def _take_findings(reader: Reader) -> None:
             continue
         feature = names.features[number]
         if feature.form != FIXED:
-            set_place(reader, feature, int64(0), int64(0), True)
+            set_place(reader, feature.place, int64(0), int64(0), True)
             continue
         _clear_row(feature, row_of(reader, reader.job.targets[number]))
         if not fill_absent(reader, number) and reader.code == OK:

@@ -85,10 +85,42 @@ class Total(Layout):
     max_count: Int64  # of an Example
 
 
-class Guess(Name):
-    """A name that has come, and which came behind it."""
+class Slot(Layout):
+    """What a task has to know of a feature, in a cache line."""
 
-    feature: Int64  # -1: nobody asks for it
+    seen: Int64  # the number of the Example in which it came last, from 1 on
+    dtype: Int64  # as of the feature
+    form: Int64
+    count: Int64
+    place: Int64
+    number: Int64  # of the feature
+    values: Address  # as of its target
+    row_bytes: Int64
+
+
+class Filler(Layout):
+    """Where a task goes on writing a feature that is not FIXED, in a cache line."""
+
+    dtype: Int64  # as of the feature
+    form: Int64
+    values: Address  # of the next value
+    others: Address  # of the next indices, or of the next row split
+    item_bytes: Int64
+    split_bytes: Int64  # 0 where there are no row splits
+    total: Int64  # values so far, in all Examples
+    number: Int64  # of the feature
+
+
+class Guess(Layout):
+    """A name that has come, and which came behind it, in a cache line."""
+
+    head: Int64  # as of a `Name`
+    more: Int64
+    size: Int64
+    head_mask: Int64  # of the bytes of the name in a word
+    more_mask: Int64
+    address: Address
+    slot: Slot  # 0: nobody asks for it
     next: Guess
 
 
@@ -127,7 +159,9 @@ class Reader(Layout):
     feature: Int64  # that is wrong
     detail: Int64  # the tag that it has, or how many values
     unsupported: Int64  # the last entry that is asked for and of no known dtype; -1 for none
-    seen: Words  # of each feature the number of the Example in which it came last, from 1 on
+    places: Place  # of the Example
+    slots: Slot  # of each feature
+    fillers: Filler  # of each feature that is not FIXED
     nodes: Words  # of each feature its `Guess`, 0 without
     findings: Finding  # of each feature
     guess_count: Int64

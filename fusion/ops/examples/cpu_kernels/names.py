@@ -51,7 +51,15 @@ def first_words(at: int, size: int, readable: int, start: int) -> tuple[int, int
 
 
 @jit
-def _is_rest_same(one: int, other: int, size: int) -> bool:
+def mask_of(size: int) -> int:
+    """The bytes in a word of a text that has so many bytes from there on."""
+    if size <= 0:
+        return int64(0)
+    return low_bytes(min(size, int64(8)))
+
+
+@jit
+def is_rest_same(one: int, other: int, size: int) -> bool:
     """Whether names of more than 16 bytes are the same behind these."""
     for at in range(16, size - 8, 8):
         if word_at(one + at) != word_at(other + at):
@@ -64,7 +72,7 @@ def is_name(name: Name, head: int, more: int, size: int, at: int) -> bool:
     """Whether a name is that at an address, of these first words."""
     if (name.head ^ head) | (name.more ^ more) | (name.size ^ size) != 0:
         return False
-    return size <= 16 or _is_rest_same(at, name.address, size)
+    return size <= 16 or is_rest_same(at, name.address, size)
 
 
 @jit

@@ -9,66 +9,103 @@ from fusion.ops.examples.cpu_kernels.layout import (
     PADDED,
     SPARSE,
     UNUSUAL,
-    Feature,
+    Filler,
     Finding,
     Guess,
     ParseJob,
+    Place,
     Reader,
+    Slot,
     Total,
 )
 from fusion.ops.examples.cpu_kernels.scan import scan_example
 from fusion.ops.examples.cpu_kernels.values import fill_values, write_values
 from fusion.ops.examples.cpu_kernels.wire import put_half, put_word
-from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
 
 #: So many names that are not asked for are learnt at most.
 OTHER_NAMES = 256
 
+#: The words of a cache line.
+LINE_WORDS = 8
+
+
+@jit
+def _line_words(names: int, places: int) -> int:
+    """The words of what lies in cache lines, in front of a `Reader`."""
+    return Guess.SIZE * (1 + names + OTHER_NAMES) + Slot.SIZE * names + Filler.SIZE * places
+
 
 @jit
 def reader_words(names: int, places: int) -> int:
     """The words of a task's `Reader` and of its memory."""
-    guesses = Guess.SIZE * (1 + names + OTHER_NAMES)
-    return Reader.SIZE + (2 + Finding.SIZE) * names + Total.SIZE * places + guesses
+    words = _line_words(names, places) + Reader.SIZE
+    words += (1 + Finding.SIZE) * names + Total.SIZE * places
+    return (words + LINE_WORDS - 1) // LINE_WORDS * LINE_WORDS
 
 
 @jit
 def reader_of(job: ParseJob, task: int) -> Reader:
-    """The reader of a task."""
-    return as_record(Reader, job.readers + 8 * job.reader_words * task)
+    """The reader of a task; its memory begins with what lies in cache lines."""
+    lines = _line_words(job.names.count, job.place_count)
+    return as_record(Reader, job.readers + 8 * (job.reader_words * task + lines))
+
+
+@jit
+def _open_slot(job: ParseJob, slot: Slot, number: int) -> None:
+    feature, target = job.names.features[number], job.targets[number]
+    slot.seen = 0
+    slot.dtype = feature.dtype
+    slot.form = feature.form
+    slot.count = feature.count
+    slot.place = feature.place
+    slot.number = number
+    slot.values = target.values
+    slot.row_bytes = target.row_bytes
+
+
+@jit
+def begin_example(reader: Reader, number: int) -> None:
+    """Has a reader go on with an Example, by its number from 0 on."""
+    reader.example = number + 1
+    reader.places = reader.job.places[number * reader.job.place_count]
 
 
 @jit
 def open_reader(job: ParseJob, task: int) -> None:
     """Begins a task."""
     reader, names = reader_of(job, task), job.names.count
-    memory = as_words(reader + 8 * Reader.SIZE)
+    # Records of a cache line begin where one does.
+    memory = job.readers + 8 * job.reader_words * task
+    guesses = 1 + names + OTHER_NAMES
     reader.job = job
     reader.code = OK
-    reader.seen = memory
-    reader.nodes = as_words(memory + 8 * names)
-    reader.findings = as_record(Finding, memory + 16 * names)
+    reader.guesses = as_record(Guess, memory)
+    reader.slots = as_record(Slot, memory + 8 * Guess.SIZE * guesses)
+    reader.fillers = as_record(Filler, reader.slots + 8 * Slot.SIZE * names)
+    reader.nodes = as_words(reader + 8 * Reader.SIZE)
+    reader.findings = as_record(Finding, reader.nodes + 8 * names)
     reader.totals = as_record(Total, reader.findings + 8 * Finding.SIZE * names)
-    reader.guesses = as_record(Guess, reader.totals + 8 * Total.SIZE * job.place_count)
-    for k in range(2 * names):
-        memory[k] = 0
+    for number in range(names):
+        _open_slot(job, reader.slots[number], int64(number))
+        reader.nodes[number] = 0
     for place in range(job.place_count):
         reader.totals[place].count = 0
         reader.totals[place].max_count = 0
     first = reader.guesses
     first.size = -1  # of no name
-    first.feature = -1
+    first.slot = as_record(Slot, int64(0))
     first.next = first
     reader.guess_count = 1
-    reader.guess_limit = 1 + names + OTHER_NAMES
+    reader.guess_limit = guesses
 
 
 @jit
 def _add_counts(reader: Reader) -> None:
     """Adds the Example's values to the totals."""
     job = reader.job
-    places, totals = job.places[(reader.example - 1) * job.place_count], reader.totals
+    places, totals = reader.places, reader.totals
     for place in range(job.place_count):
         count = places[place].count >> 1
         totals[place].count = totals[place].count + count
@@ -82,64 +119,95 @@ def _scan(job: ParseJob, task: int) -> None:
     open_reader(job, task)
     reader = reader_of(job, task)
     for example in range(job.firsts[task], job.firsts[task + 1]):
-        reader.example = example + 1
+        begin_example(reader, int64(example))
         if not scan_example(reader) and not parse_exactly(reader):
             return
         _add_counts(reader)
 
 
 @jit
-def _write_indices(feature: Feature, out: int, example: int, count: int, is_single: bool) -> None:
+def _open_fillers(job: ParseJob, reader: Reader, first: int) -> None:
+    """Sets where a task writes, whose totals are the values in front of it."""
+    for number in range(job.names.count):
+        feature, target = job.names.features[number], job.targets[number]
+        if feature.form == FIXED:
+            continue
+        filler, total = reader.fillers[feature.place], reader.totals[feature.place].count
+        filler.dtype = feature.dtype
+        filler.form = feature.form
+        filler.item_bytes = feature.item_bytes
+        filler.split_bytes = 0
+        filler.total = total
+        filler.number = number
+        filler.values = target.values + feature.item_bytes * total
+        if feature.form == PADDED:
+            filler.values = target.values + first * target.row_bytes
+        elif feature.form == SPARSE:
+            filler.others = target.indices + (8 if job.is_single != 0 else 16) * total
+        elif job.is_single == 0:
+            filler.split_bytes = feature.split_bytes
+            filler.others = target.splits + feature.split_bytes * (first + 1)
+
+
+@inlined
+def _write_indices(filler: Filler, example: int, count: int, is_single: bool) -> None:
     """Writes the indices of an Example's values."""
-    for k in range(count):
-        if is_single:
+    out = filler.others
+    if is_single:
+        for k in range(count):
             put_word(out + 8 * k, k)
-        else:
+    else:
+        for k in range(count):
             put_word(out + 16 * k, example)
             put_word(out + 16 * k + 8, k)
+        filler.others = out + 16 * count
 
 
 @jit
-def _fill_feature(job: ParseJob, number: int, example: int, start: int) -> bool:
-    """Writes the values of a feature of an Example, of which so many are before it."""
-    feature, target = job.names.features[number], job.targets[number]
-    place = job.places[example * job.place_count + feature.place]
-    count, is_packed = place.count >> 1, place.count & 1 == 0
-    text, item = job.examples[example], feature.item_bytes
-    is_padded = feature.form == PADDED
-    out = target.values + (example * target.row_bytes if is_padded else item * start)
-    if not write_values(feature.dtype, place.start, count, is_packed, out, text.start + text.size):
+def _pad(job: ParseJob, filler: Filler, count: int) -> bool:
+    """Fills a row up that has so many values; whether there is memory for that."""
+    target, out, item = job.targets[filler.number], filler.values, filler.item_bytes
+    left = target.row_bytes // item - count
+    filler.values = out + target.row_bytes
+    return left == 0 or fill_values(filler.dtype, out + item * count, left, target.default)
+
+
+@inlined
+def _fill_place(job: ParseJob, filler: Filler, place: Place, example: int, readable: int) -> bool:
+    """Writes the values of a feature of an Example; whether that was done, see `write_values`."""
+    count, out = place.count >> 1, filler.values
+    is_packed = place.count & 1 == 0
+    if count > 0 and not write_values(filler.dtype, place.start, count, is_packed, out, readable):
         return False
-    if is_padded:
-        left = target.row_bytes // item - count
-        return left == 0 or fill_values(feature.dtype, out + item * count, left, target.default)
-    is_single = job.is_single != 0
-    if feature.form == SPARSE:
-        at = target.indices + (8 if is_single else 16) * start
-        _write_indices(feature, at, example, count, is_single)
-    elif not is_single and feature.split_bytes == 8:
-        put_word(target.splits + 8 * (example + 1), start + count)
-    elif not is_single:
-        put_half(target.splits + 4 * (example + 1), start + count)
+    if filler.form == PADDED:
+        return _pad(job, filler, count)
+    filler.values = out + filler.item_bytes * count
+    filler.total = filler.total + count
+    if filler.form == SPARSE:
+        _write_indices(filler, example, count, job.is_single != 0)
+    elif filler.split_bytes == 8:
+        put_word(filler.others, filler.total)
+        filler.others = filler.others + 8
+    elif filler.split_bytes == 4:
+        put_half(filler.others, filler.total)
+        filler.others = filler.others + 4
     return True
 
 
 @jit
 def _fill(job: ParseJob, task: int) -> None:
-    """Writes what the Examples of a task have; its totals are the values in front of them."""
-    reader = reader_of(job, task)
-    for example in range(job.firsts[task], job.firsts[task + 1]):
-        for number in range(job.names.count):
-            feature = job.names.features[number]
-            if feature.form == FIXED:
-                continue
-            total = reader.totals[feature.place]
-            if not _fill_feature(job, number, int64(example), total.count):
+    """Writes what the Examples of a task have."""
+    reader, first = reader_of(job, task), job.firsts[task]
+    _open_fillers(job, reader, first)
+    fillers, count = reader.fillers, job.place_count
+    for example in range(first, job.firsts[task + 1]):
+        text, places = job.examples[example], job.places[example * count]
+        readable = text.start + text.size
+        for place in range(count):
+            if not _fill_place(job, fillers[place], places[place], int64(example), readable):
                 reader.code = UNUSUAL
                 reader.example = example + 1
                 return
-            place = job.places[example * job.place_count + feature.place]
-            total.count = total.count + (place.count >> 1)
 
 
 @jit

@@ -9,8 +9,11 @@ from fusion.ops.examples.cpu_kernels.wire import (
     STRINGS,
     any_varint,
     half_at,
+    joined,
+    low_zeros,
     put_half,
     put_word,
+    top_bits_at,
     varint,
     word_at,
 )
@@ -19,6 +22,38 @@ from fusion.runtime.native.memory import c_memcpy
 
 #: The bytes of a float in an unpacked list, with its tag.
 _UNPACKED_FLOAT = 5
+
+#: So many bytes are looked at together.
+_MASKED = 32
+
+
+@jit
+def _write_ints(at: int, count: int, out: int, readable: int) -> bool:
+    """Writes so many packed varints; False if one has too many bytes."""
+    first, end = at, out + 8 * count
+    while out < end and at + _MASKED + 8 <= readable:
+        last = ~top_bits_at(at) & ((1 << _MASKED) - 1)
+        while last != 0 and out < end:
+            behind = at + low_zeros(last) + 1
+            size = behind - first
+            if size > 8:
+                value, first = any_varint(first, behind)
+                if first == 0:
+                    return False
+                put_word(out, value)
+            else:
+                put_word(out, joined(word_at(first), size))
+            first = behind
+            last &= last - 1
+            out += 8
+        at += _MASKED
+    while out < end:
+        value, first = varint(first, readable, readable)
+        if first == 0:
+            return False
+        put_word(out, value)
+        out += 8
+    return True
 
 
 @jit
@@ -32,6 +67,8 @@ def write_values(dtype: int, at: int, count: int, is_packed: bool, out: int, rea
       is_packed: whether no tags are in between; there always are between strings.
       readable: up to where bytes may be read.
     """
+    if dtype == INTS and is_packed and count > 2:
+        return _write_ints(at, count, out, readable)
     if dtype == INTS:
         for k in range(count):
             value, at = varint(at if is_packed else at + 1, readable, readable)

@@ -51,6 +51,16 @@ def half_at(builder: Any, address: Any) -> Any:
     return builder.zext(_at(builder, address, 32), _WORD)
 
 
+@instruction(_i64(_i64))
+def top_bits_at(builder: Any, address: Any) -> Any:
+    """The top bits of the 32 bytes at an address, as those of a number."""
+    vector = ir.VectorType(ir.IntType(8), 32)
+    items = builder.load(builder.inttoptr(address, vector.as_pointer()))
+    items.align = 1
+    negative = builder.icmp_signed("<", items, ir.Constant(vector, None))
+    return builder.zext(builder.bitcast(negative, ir.IntType(32)), _WORD)
+
+
 @instruction(types.void(_i64, _i64))
 def put_word(builder: Any, address: Any, value: Any) -> None:
     """Sets the 8 bytes at an address."""
