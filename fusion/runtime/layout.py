@@ -138,13 +138,13 @@ class Layout(_Address, metaclass=LayoutType):
 
     def __init_subclass__(cls, record: type | None = None) -> None:
         index, own = cls.SIZE, dict[str, Field]()
-        given = {one.name: one.type for one in dataclasses.fields(record)} if record else {}
-        for name, annotation in (given | inspect.get_annotations(cls)).items():
+        types = {field.name: field.type for field in dataclasses.fields(record)} if record else {}
+        for name, annotation in (types | inspect.get_annotations(cls)).items():
             length = cls.__dict__.get(name, 1)
             is_array, text = isinstance(length, _Length), _name(annotation)
             layout = getattr(length, "layout", None)
-            known = is_array or name in given or text in (*_PLAIN, "Words")
-            pointee = None if known else text
+            is_plain = is_array or name in types or text in (*_PLAIN, "Words")
+            pointee = None if is_plain else text
             own[name] = Field(index, text in _FLOATS, is_array, text == "Words", layout, pointee)
             setattr(cls, name, index)
             index += int(length)

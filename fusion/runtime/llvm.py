@@ -45,8 +45,8 @@ def require_executable_memory() -> None:
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     size = mmap.PAGESIZE
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if page == _LIBC_FAILED:
         return  # out of memory, which a later allocation reports
     try:

@@ -34,15 +34,15 @@ def busy_elsewhere() -> Callable[[], float]:
     begun, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
 
     def cores() -> float:
-        gone = max(time.monotonic() - begun, 1e-9)
-        return max(0.0, (_busy_seconds() - busy - (_own_seconds() - own)) / gone)
+        elapsed = max(time.monotonic() - begun, 1e-9)
+        return max(0.0, (_busy_seconds() - busy - (_own_seconds() - own)) / elapsed)
 
     return cores
 
 
 def _busy_seconds() -> float:
     """Of all cores since the machine began: everything but idling and waiting for disks."""
-    fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 

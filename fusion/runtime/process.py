@@ -19,8 +19,8 @@ _NOTES = "_fusion_notes"
 def single(name: str, make: Callable[[], T]) -> T:
     """Returns the process's object of that name; the first call makes it."""
     shared = sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE, __doc__)).__dict__
-    found: T = shared[name] if name in shared else shared.setdefault(name, make())
-    return found
+    instance: T = shared[name] if name in shared else shared.setdefault(name, make())
+    return instance
 
 
 def existing(name: str) -> Any:
@@ -29,9 +29,9 @@ def existing(name: str) -> Any:
     return None if shared is None else shared.__dict__.get(name)
 
 
-def keep_forever(thing: object) -> None:
+def keep_forever(value: object) -> None:
     """Keeps `thing` even after the module that made it is dropped from `sys.modules`."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def notes(graph: Any, name: str) -> list[Any]:
@@ -42,5 +42,5 @@ def notes(graph: Any, name: str) -> list[Any]:
     """
     if not hasattr(graph, _NOTES):
         setattr(graph, _NOTES, {})
-    found: list[Any] = getattr(graph, _NOTES).setdefault(name, [])
-    return found
+    items: list[Any] = getattr(graph, _NOTES).setdefault(name, [])
+    return items

@@ -37,7 +37,7 @@ class LiveMemory:
     """Records in the memory of this process, kept as long as this is."""
 
     def __init__(self) -> None:
-        self._kept: list[Any] = []
+        self._arrays: list[Any] = []
 
     def words(self, numbers: Sequence[Word]) -> int:
         """See `Memory`."""
@@ -52,7 +52,7 @@ class LiveMemory:
         return self.bytes(content.encode())
 
     def _add(self, array: Any) -> int:
-        self._kept.append(array)
+        self._arrays.append(array)
         return ctypes.addressof(array)
 
 

@@ -109,7 +109,7 @@ class KernelCache:
         for path in (*self.folders, *(self._private or ())):
             try:
                 with trusted_files.opened_folder(path) as folder:
-                    found = self._read_in(folder, path, name)
+                    file = self._read_in(folder, path, name)
             except UntrustedError as problem:
                 if self._is_chosen:  # there is no other, so that this says it all
                     self._warn_unkept([str(problem)])
@@ -118,8 +118,8 @@ class KernelCache:
             except OSError:
                 continue
             else:
-                if found is not None:
-                    return found
+                if file is not None:
+                    return file
         return None
 
     def _read_in(self, folder: int, path: str, name: str) -> File | None:
@@ -146,16 +146,16 @@ class KernelCache:
             file = self.read(name)
             return file if file is None or accepts is None or accepts(file) else None
 
-        if found := usable():
-            return found.content
+        if existing := usable():
+            return existing.content
         opened = self._open_to_write(f".{name}.lock")
         if opened is None:
             return make()
         is_ours = False
         try:
-            found, is_ours = _wait(opened.lock, name, usable)
-            if found:
-                return found.content
+            existing, is_ours = _wait(opened.lock, name, usable)
+            if existing:
+                return existing.content
             content = make()
             try:
                 trusted_files.write(opened.folder, name, _wrapped(content))
@@ -167,11 +167,11 @@ class KernelCache:
 
     def kernels(self) -> list[str]:
         """The names of the kernels' files that can be read."""
-        found = list[str]()
+        names = list[str]()
         for path in self.folders:
             with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
-                found += _kernels_in(folder)
-        return found
+                names += _kernels_in(folder)
+        return names
 
     def can_keep(self) -> bool:
         """Whether a folder can be written that later processes find files in."""
@@ -291,11 +291,11 @@ def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File
         if not is_logged:
             is_logged = True
             _logger.info("waiting for another process that compiles %s", name)
-        if found := usable():
-            return found, False
-        now, used = time.monotonic(), _holders_seconds(lock)
-        if used != seconds:
-            worked, seconds = now, used
+        if file := usable():
+            return file, False
+        now, holder_seconds = time.monotonic(), _holders_seconds(lock)
+        if holder_seconds != seconds:
+            worked, seconds = now, holder_seconds
         if now - worked >= IDLE_SECONDS or now - begun >= WAIT_SECONDS:
             _logger.warning("no longer waiting for the process that compiles %s", name)
             return None, False
@@ -304,9 +304,9 @@ def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File
 
 def _holders_seconds(lock: int) -> float:
     """The processor time of the process that has a lock and its children's; 0 if out of sight."""
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, request))
     except OSError:
         return 0.0
     return _ticks(Path(f"/proc/{process}")) / os.sysconf("SC_CLK_TCK")
@@ -356,5 +356,5 @@ def _folders() -> list[str]:
     The XDG Base Directory Specification has relative paths ignored.
     """
     user_caches = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"))
-    found = [os.path.join(path, "fusion/kernels") for path in user_caches if os.path.isabs(path)]
-    return [str(_PACKAGE / "__pycache__" / "kernels"), *found[:1]]
+    paths = [os.path.join(path, "fusion/kernels") for path in user_caches if os.path.isabs(path)]
+    return [str(_PACKAGE / "__pycache__" / "kernels"), *paths[:1]]

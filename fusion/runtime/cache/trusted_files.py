@@ -87,24 +87,24 @@ def _walk(path: str, create: bool) -> int:
     """A descriptor of what a path leads to, whose folders and links on the way are trusted."""
     if not os.path.isabs(path):
         raise UntrustedError(path, "is not an absolute path")
-    here, where, links = os.open("/", _PATH), "/", 0
+    folder, folder_path, links = os.open("/", _PATH), "/", 0
     rest = path.split("/")[::-1]
     try:
-        _check(where, here)
+        _check(folder_path, folder)
         while rest:
             name = rest.pop()
             if name in ("", "."):
                 continue
-            below = os.path.join(where, name)
-            entry = _open_entry(here, name, create)
+            entry_path = os.path.join(folder_path, name)
+            entry = _open_entry(folder, name, create)
             try:
                 mode = os.fstat(entry).st_mode
                 # Before its rights: to change those of a device is no way out.
                 if not stat.S_ISLNK(mode) and not stat.S_ISDIR(mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                _check(below, entry)
+                _check(entry_path, entry)
                 if not stat.S_ISLNK(mode):
-                    here, where, entry = entry, below, here
+                    folder, folder_path, entry = entry, entry_path, folder
                     continue
                 target = os.readlink("", dir_fd=entry)
             finally:
@@ -115,12 +115,12 @@ def _walk(path: str, create: bool) -> int:
             rest += target.split("/")[::-1]
             if os.path.isabs(target):
                 start = os.open("/", _PATH)
-                os.close(here)
-                here, where = start, "/"
+                os.close(folder)
+                folder, folder_path = start, "/"
     except BaseException:
-        os.close(here)
+        os.close(folder)
         raise
-    return here
+    return folder
 
 
 def _open_entry(folder: int, name: str, create: bool) -> int:
@@ -165,9 +165,9 @@ def _is_private(group_id: int) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return False
-    beginners = {other.pw_name for other in pwd.getpwall() if other.pw_gid == group_id}
+    primary_members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == group_id}
     is_own = user.pw_gid == group_id != 0 and group.gr_name == user.pw_name
-    return is_own and beginners | set(group.gr_mem) <= {user.pw_name}
+    return is_own and primary_members | set(group.gr_mem) <= {user.pw_name}
 
 
 def _has_access_list(descriptor: int) -> bool:
