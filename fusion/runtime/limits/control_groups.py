@@ -60,7 +60,7 @@ def min_limit(controller: str, limit_of: Any) -> Any:
                 end -= 1
 
     @jit
-    def least(root: int) -> int:
+    def min_of_groups(root: int) -> int:
         limit, text = int64(NO_LIMIT), stack_words(_TEXT_WORDS)
         path, message = stack_words(PATH_WORDS), stack_record(Message)
         begin(message, path, int64(8 * PATH_WORDS))
@@ -69,9 +69,9 @@ def min_limit(controller: str, limit_of: Any) -> Any:
         read_text(path, text, int64(8 * _TEXT_WORDS))
         line = address_of(text)
         while byte(line) != 0:  # ID:CONTROLLERS:GROUP; those of version 2 have no controllers
-            controllers = behind(line, _COLON)
-            group = behind(controllers, _COLON)
-            line = behind(group, _LINE_FEED)
+            controllers = address_after(line, _COLON)
+            group = address_after(controllers, _COLON)
+            line = address_after(group, _LINE_FEED)
             end = line - int64(byte(line - 1) == _LINE_FEED)
             is_old = byte(controllers) != _COLON
             if is_old and not _is_in(literal(controller), controllers):
@@ -82,7 +82,7 @@ def min_limit(controller: str, limit_of: Any) -> Any:
             limit = min(limit, min_of(message, group, end, is_old))
         return limit
 
-    return least
+    return min_of_groups
 
 
 @jit
@@ -132,7 +132,7 @@ def read_text(path: int, text: int, size: int) -> None:
 
 
 @jit
-def behind(text: int, value: int) -> int:
+def address_after(text: int, value: int) -> int:
     """The address behind the next byte of a value, or of the end of a C string."""
     while byte(text) != value and byte(text) != 0:
         text += 1

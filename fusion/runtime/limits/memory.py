@@ -8,7 +8,7 @@ from __future__ import annotations
 from fusion.runtime.limits.control_groups import (
     NUMBER_WORDS,
     PATH_WORDS,
-    behind,
+    address_after,
     first_number,
     min_limit,
     number_at,
@@ -52,7 +52,7 @@ def resident_bytes(root: int) -> int:
     append_literal(message, root)
     append_literal(message, literal("/proc/self/statm"))
     read_text(path, text, int64(8 * NUMBER_WORDS))
-    return number_at(behind(text, _SPACE)) * page_bytes()  # behind what is mapped
+    return number_at(address_after(text, _SPACE)) * page_bytes()  # behind what is mapped
 
 
 @jit

@@ -10,7 +10,7 @@ from numba import types
 from fusion.runtime.limits.control_groups import (
     NO_LIMIT,
     NUMBER_WORDS,
-    behind,
+    address_after,
     first_number,
     min_limit,
     number_at,
@@ -51,7 +51,7 @@ def _second_number(message: Message, name: int) -> int:
     append_literal(message, name)
     read_text(message.start, text, int64(8 * NUMBER_WORDS))
     message.length = length
-    return number_at(behind(text, _SPACE))
+    return number_at(address_after(text, _SPACE))
 
 
 _limit_of_groups = min_limit("cpu", _limit_of_group)
