@@ -64,8 +64,8 @@ def _control_register(name: str) -> Any:
     @instruction(types.void(_i64))
     def access(builder: Any, address: Any) -> None:
         pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type])
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")
+        fn_type = ir.FunctionType(ir.VoidType(), [pointer.type])
+        function = cgutils.get_or_insert_function(builder.module, fn_type, f"llvm.x86.sse.{name}")
         builder.call(function, [pointer])
 
     return access

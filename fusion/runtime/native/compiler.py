@@ -71,8 +71,8 @@ class Compilation:
         if self.arguments is None:
             return repr(self)
         named = tuple(
-            f"{one.__module__}.{one.__qualname__}" if isinstance(one, FunctionType) else one
-            for one in self.arguments
+            f"{item.__module__}.{item.__qualname__}" if isinstance(item, FunctionType) else item
+            for item in self.arguments
         )
         return repr(replace(self, arguments=named))
 
@@ -150,14 +150,14 @@ _NO_DESTRUCTOR = "define linkonce_odr void @NRT_MemInfo_call_dtor(ptr %p) { ret 
 #: them for numbers below zero, since an instruction does not report the error.
 _SQUARE_ROOTS = {
     name: f"""
-declare {kind} @llvm.sqrt.{suffix}({kind})
+declare {llvm_type} @llvm.sqrt.{suffix}({llvm_type})
 
-define linkonce_odr {kind} @{name}({kind} %x) {{
-  %root = call {kind} @llvm.sqrt.{suffix}({kind} %x)
-  ret {kind} %root
+define linkonce_odr {llvm_type} @{name}({llvm_type} %x) {{
+  %root = call {llvm_type} @llvm.sqrt.{suffix}({llvm_type} %x)
+  ret {llvm_type} %root
 }}
 """
-    for name, kind, suffix in (("sqrt", "double", "f64"), ("sqrtf", "float", "f32"))
+    for name, llvm_type, suffix in (("sqrt", "double", "f64"), ("sqrtf", "float", "f32"))
 }
 
 

@@ -92,10 +92,10 @@ def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -
 
 
 def _element_pointer(builder: Any, address: Any, index: Any, dtype: Any, context: Any) -> Any:
-    kind = context.get_data_type(dtype)
-    size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(kind))
+    element_type = context.get_data_type(dtype)
+    size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(element_type))
     byte = builder.add(address, builder.mul(index, size))
-    return builder.inttoptr(byte, kind.as_pointer())
+    return builder.inttoptr(byte, element_type.as_pointer())
 
 
 @intrinsic
@@ -105,8 +105,8 @@ def call_at(typingctx: Any, address: Any, *arguments: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word] * len(packed))
+        function_type = ir.FunctionType(word, [word] * len(packed))
         values = [builder.extract_value(args[1], k) for k in range(len(packed))]
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        return builder.call(builder.inttoptr(args[0], function_type.as_pointer()), values)
 
     return _i64(_i64, packed), codegen

@@ -26,7 +26,7 @@ from fusion.runtime.llvm import binding, require_executable_memory
 from fusion.runtime.native import sources
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling import packaged
-from fusion.runtime.native.compiling.behind import behind
+from fusion.runtime.native.compiling.background import background_compiler
 from fusion.runtime.native.compiling.notice import notice
 from fusion.runtime.native.compiling.process import PROCESS_COUNT, compile_processes
 from fusion.runtime.tensorflow import library
@@ -51,7 +51,7 @@ class Recipe(NamedTuple):
     modules: tuple[str, ...] = ()
 
     @property
-    def made_from(self) -> frozenset[str]:
+    def source_modules(self) -> frozenset[str]:
         """The modules that the object is made from, and from what these import."""
         own = {self.compile_it.__module__}
         if isinstance(self.compile_it, Compilation):
@@ -61,8 +61,8 @@ class Recipe(NamedTuple):
     @property
     def text(self) -> str:
         """What the object depends on, except its name: sources, and a factory's arguments."""
-        given = self.compile_it if isinstance(self.compile_it, Compilation) else ""
-        return f"{sources.digest(*self.made_from)} {given}"
+        compilation = self.compile_it if isinstance(self.compile_it, Compilation) else ""
+        return f"{sources.digest(*self.source_modules)} {compilation}"
 
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
@@ -77,7 +77,7 @@ _lock = threading.RLock()
 _addresses: dict[str, int] = {}
 #: Of each object, held by who makes it or waits for another process that does.
 _making: dict[str, threading.Lock] = {}
-_asked_for: ContextVar[dict[str, Recipe] | None] = ContextVar("asked_for", default=None)
+_requested: ContextVar[dict[str, Recipe] | None] = ContextVar("requested", default=None)
 
 
 def _after_fork() -> None:
@@ -119,12 +119,12 @@ def get(name: str, compile_it: Compile, *modules: str) -> bytes:
     """The object `name`, from disk or the package, or else compiled and kept; see `Recipe`."""
     files = kernel_cache.default()
     key = file_name(name, Recipe(compile_it, modules))
-    if (kept := files.read(key)) is not None:
-        return kept.content
+    if (file := files.read(key)) is not None:
+        return file.content
     if (code := packaged.read(name, compile_it)) is not None:
         if processor.target() != packaged.PROCESSOR:
             assert isinstance(compile_it, Compilation)
-            behind().add(key, compile_it)
+            background_compiler().add(key, compile_it)
         return code
     with notice().compiling(name):
         return files.get(key, lambda: compiled(name, compile_it))
@@ -164,11 +164,11 @@ def together(do: Callable[[str, Recipe], object], recipes: Iterable[tuple[str, R
     def work() -> None:
         while not errors:
             try:
-                one = waiting.popleft()
+                item = waiting.popleft()
             except IndexError:
                 return
             try:
-                do(*one)
+                do(*item)
             except BaseException as error:
                 errors.append(error)
 
@@ -206,17 +206,17 @@ def compiled(name: str, compile_it: Compile) -> bytes:
         _logger.info("compiling kernels for %s", processor.target().name)
     with _lock:
         _initialized()
-    done = None
+    result = None
     if isinstance(compile_it, Compilation):
-        done = compile_processes().compiled(compile_it)
-    code, seconds = done or _compiled_here(compile_it)
+        result = compile_processes().compiled(compile_it)
+    code, seconds = result or _compiled_in_process(compile_it)
     _seconds.append(seconds)
     figures = name, _seconds[-1], len(_seconds), sum(_seconds)
     _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *figures)
     return code
 
 
-def _compiled_here(compile_it: Compile) -> tuple[bytes, float]:
+def _compiled_in_process(compile_it: Compile) -> tuple[bytes, float]:
     """An object, and the seconds that it took."""
     with _lock:
         begun = time.monotonic()
@@ -228,9 +228,9 @@ def address(name: str, compile_it: Compile, *modules: str) -> int:
 
     It is 0 in a block of `asked_for`. For the arguments see `Recipe`.
     """
-    asked = _asked_for.get()
-    if asked is not None:
-        asked[name] = Recipe(compile_it, modules)
+    requests = _requested.get()
+    if requests is not None:
+        requests[name] = Recipe(compile_it, modules)
         return 0
     if name not in _addresses:
         with _making.setdefault(name, threading.Lock()):
@@ -249,23 +249,23 @@ def recipe_address(name: str, recipe: Recipe) -> int:
 @contextmanager
 def loading() -> Iterator[None]:
     """A block in which objects are loaded, those of this machine, whatever is around it."""
-    before = _asked_for.set(None)
+    before = _requested.set(None)
     try:
         with processor.compiling_for(processor.default_target()):
             yield
     finally:
-        _asked_for.reset(before)
+        _requested.reset(before)
 
 
 @contextmanager
-def asked_for() -> Iterator[dict[str, Recipe]]:
+def requested_recipes() -> Iterator[dict[str, Recipe]]:
     """A block in which this thread loads no objects; gives how those that it asks for are made."""
-    asked: dict[str, Recipe] = {}
-    before = _asked_for.set(asked)
+    requests: dict[str, Recipe] = {}
+    before = _requested.set(requests)
     try:
-        yield asked
+        yield requests
     finally:
-        _asked_for.reset(before)
+        _requested.reset(before)
 
 
 @cache

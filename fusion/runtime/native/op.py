@@ -152,13 +152,13 @@ def matrix(frame: Frame, arg: int, position: int, dtype: type) -> Array:
 def _hold(frame: Frame, tensor: int) -> int:
     """Makes the frame the owner of `tensor` and gives the address of its elements."""
     check(frame)
-    held = frame.tensor_count
-    if held == frame.tensor_capacity:
+    count = frame.tensor_count
+    if count == frame.tensor_capacity:
         tf_delete_tensor(tensor)
         fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
     elif tensor != 0:
-        store(frame, first_tensor(frame) + held, tensor)
-        frame.tensor_count = held + 1
+        store(frame, first_tensor(frame) + count, tensor)
+        frame.tensor_count = count + 1
     if failed(frame) or tensor == 0:
         return int64(0)
     return tf_tensor_data(tensor)
@@ -239,14 +239,14 @@ def extended_output(frame: Frame, index: int, tensor: int, width: int, item: int
     dims[rank] = width
     number, status = np.int32(index), frame.status
     dtype = tf_expected_output_datatype(frame.context, number)
-    made = tf_allocate_output(
+    output = tf_allocate_output(
         frame.context, number, dtype, dims, np.int32(rank + 1), count * item, status
     )
     check(frame)
-    if made == 0:
+    if output == 0:
         return int64(0)
-    address = tf_tensor_data(made)
-    tf_delete_tensor(made)
+    address = tf_tensor_data(output)
+    tf_delete_tensor(output)
     return address
 
 

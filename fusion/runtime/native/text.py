@@ -97,10 +97,10 @@ _SMALL, _LARGE, _OFFSET, _VIEW = range(4)
 @jit
 def string_at(data: Words) -> tuple[int, int]:
     """The address of the bytes of a string, the element of a tensor at an address, and how many."""
-    kind = data[0] & 3
-    if kind == _SMALL:
+    string_type = data[0] & 3
+    if string_type == _SMALL:
         return data + 1, (data[0] & 0xFF) >> 2
-    size = (data[0] & 0xFFFFFFFF) >> 2 if kind == _OFFSET else data[0] >> 2
-    if kind == _OFFSET:
+    size = (data[0] & 0xFFFFFFFF) >> 2 if string_type == _OFFSET else data[0] >> 2
+    if string_type == _OFFSET:
         return data + (data[0] >> 32), size
-    return data[2] if kind == _LARGE else data[1], size
+    return data[2] if string_type == _LARGE else data[1], size

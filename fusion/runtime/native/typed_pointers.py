@@ -51,10 +51,10 @@ class Pointers(NamedTuple):
         return tuple(self._of(function, hints.get(name)) for name in names)
 
     def _of(self, function: Any, hint: Any) -> Any:
-        found = function.__globals__.get(hint) if isinstance(hint, str) else hint
-        if found is Words:
+        annotation = function.__globals__.get(hint) if isinstance(hint, str) else hint
+        if annotation is Words:
             return self.words_type
-        return self.record_type(found) if isinstance(found, LayoutType) else None
+        return self.record_type(annotation) if isinstance(annotation, LayoutType) else None
 
 
 def define(numba: Numba) -> Pointers:
@@ -136,10 +136,10 @@ def _define_fields(numba: Numba, Pointer: Any, words_type: Any) -> None:
     @numba.lower_getattr_generic(Pointer)
     def load(context: Any, builder: Any, pointer: Any, value: Any, name: str) -> Any:
         field = pointer.layout.FIELDS[name]
-        place = word_pointer(builder, value, ir.Constant(_WORD, field.offset))
+        field_pointer = word_pointer(builder, value, ir.Constant(_WORD, field.offset))
         if field.is_array:
-            return builder.ptrtoint(place, _WORD)
-        loaded = builder.load(place)
+            return builder.ptrtoint(field_pointer, _WORD)
+        loaded = builder.load(field_pointer)
         return builder.bitcast(loaded, _DOUBLE) if field.is_float else loaded
 
     @numba.lower_setattr_generic(Pointer)
@@ -158,13 +158,13 @@ def _define_indices(numba: Numba, Pointer: Any, WordsType: Any) -> None:
 
         def generic(self, args: Any, kws: Any) -> Any:
             """A word, or a pointer to a record of an array whose first is pointed to."""
-            place, index = args
+            pointer, index = args
             if not isinstance(index, types.Integer):
                 return None
-            if isinstance(place, Pointer):
-                return templates.signature(place, place, word)
-            is_words = isinstance(place, WordsType)
-            return templates.signature(word, place, word) if is_words else None
+            if isinstance(pointer, Pointer):
+                return templates.signature(pointer, pointer, word)
+            is_words = isinstance(pointer, WordsType)
+            return templates.signature(word, pointer, word) if is_words else None
 
     @numba.register_global(operator.setitem)
     class SetAt(templates.AbstractTemplate):  # type: ignore[name-defined]
@@ -195,16 +195,16 @@ def _define_casts(numba: Numba, Pointer: Any, WordsType: Any) -> None:
 
     @numba.lower_cast(Pointer, Pointer)
     @numba.lower_cast(Pointer, WordsType)
-    def same(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
+    def same(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
         return value
 
     @numba.lower_cast(types.Integer, Pointer)
     @numba.lower_cast(types.Integer, WordsType)
-    def set_address(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
+    def set_address(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
         """Of a field that is set; that it is the address of such a record is mypy's to check."""
-        return context.cast(builder, value, given, word)
+        return context.cast(builder, value, from_type, word)
 
     @numba.lower_cast(Pointer, types.Integer)
     @numba.lower_cast(WordsType, types.Integer)
-    def address(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
-        return context.cast(builder, value, word, to)
+    def address(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
+        return context.cast(builder, value, word, to_type)

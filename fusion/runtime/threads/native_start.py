@@ -59,7 +59,7 @@ def thread_count(chosen: int) -> int:
     return min(chosen, limit) if chosen > 0 else limit
 
 
-def tell_thread_count(chosen: int, count: int) -> None:
+def write_thread_count(chosen: int, count: int) -> None:
     """Sets the word at `count` to `thread_count(chosen)`."""
     store(count, 0, thread_count(chosen))
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
-from fusion.runtime.native.compiling.behind import behind
+from fusion.runtime.native.compiling.background import background_compiler
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.instances import instances
@@ -77,7 +77,7 @@ def start_pool() -> None:
     """Lets the pool have all its threads; none where one thread is all there is."""
     helpers = thread_count() - 1
     if helpers + 1 >= len(os.sched_getaffinity(0)):  # else there is less to be had than it seems
-        behind().begin()
+        background_compiler().begin()
     address = serve_address() if helpers > 0 else 0
     with _pool.lock:
         if not _pool.words[Pool.is_ready]:
@@ -130,7 +130,7 @@ def counter_address() -> int:
 
 def thread_count_recipe() -> tuple[str, Recipe]:
     """The name of the function that computes the number of threads, and how it is made."""
-    module, name = "fusion.runtime.threads.native_start", "tell_thread_count"
+    module, name = "fusion.runtime.threads.native_start", "write_thread_count"
     return "thread_count", Recipe(Compilation(module, name, 2, "thread_count"))
 
 

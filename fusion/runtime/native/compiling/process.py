@@ -86,7 +86,7 @@ class CompileProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._works = True
-        self._used = 0.0
+        self._last_use = 0.0
 
     def _forget(self) -> None:
         """In a child of a fork, which has no other process yet."""
@@ -122,17 +122,17 @@ class CompileProcess:
                 # An interrupt: an answer that came later would be taken for another.
                 self._end()
                 raise
-        kind, result, more = answer
-        if kind == "error":
-            raise result from RemoteError(more)
-        return None if kind == "foreign" else (result, more)
+        outcome, result, detail = answer
+        if outcome == "error":
+            raise result from RemoteError(detail)
+        return None if outcome == "foreign" else (result, detail)
 
     def _ask(self, request: bytes) -> tuple[str, Any, Any]:
         connection = self._connection or self._start()
         with _no_sigpipe():
             connection.send_bytes(request)
         answer: tuple[str, Any, Any] = pickle.loads(connection.recv_bytes())
-        self._used = time.monotonic()
+        self._last_use = time.monotonic()
         return answer
 
     def _start(self) -> Connection:
@@ -157,11 +157,11 @@ class CompileProcess:
         if self._is_idle_work:
             with suppress(OSError):
                 os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
-        setting = worker.Setting(
+        config = worker.WorkerConfig(
             sys.path, str(_PACKAGE), sys.pycache_prefix, sys.dont_write_bytecode
         )
         with _no_sigpipe():
-            ours.send_bytes(pickle.dumps(tuple(setting)))
+            ours.send_bytes(pickle.dumps(tuple(config)))
         if not ours.poll(_START_SECONDS):
             raise _Unusable("the other process does not begin")
         ours.recv_bytes()
@@ -178,7 +178,7 @@ class CompileProcess:
             with self._lock:
                 if self._connection is not connection:
                     return
-                if time.monotonic() - self._used >= IDLE_SECONDS:
+                if time.monotonic() - self._last_use >= IDLE_SECONDS:
                     self._end()
                     return
 
@@ -211,11 +211,11 @@ class CompileProcesses:
     def compiled(self, compilation: Compilation) -> tuple[bytes, float] | None:
         """As `CompileProcess.compiled`."""
         with self._free:
-            one = self._idle.pop() if self._idle else CompileProcess()
+            process = self._idle.pop() if self._idle else CompileProcess()
             try:
-                return one.compiled(compilation)
+                return process.compiled(compilation)
             finally:
-                self._idle.append(one)
+                self._idle.append(process)
 
 
 @cache

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 _MAX_IDLE_SECONDS = 60.0
 
 
-class Setting(NamedTuple):
+class WorkerConfig(NamedTuple):
     """Initial configuration that is sent to the worker.
 
     Attributes:
@@ -98,7 +98,7 @@ def bare_package(folder: str) -> None:
     sys.modules["fusion"] = package
 
 
-def _end_with_other(connection: Connection) -> None:
+def _end_with_parent(connection: Connection) -> None:
     """Ends this process with the other one, whatever it is doing."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)
@@ -110,11 +110,11 @@ def main(descriptor: int) -> None:
     """Answers requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the other process decides
     connection = Connection(descriptor)
-    setting = Setting(*pickle.loads(connection.recv_bytes()))
-    sys.path[:] = setting.path
-    sys.pycache_prefix, sys.dont_write_bytecode = setting[2:]
-    bare_package(setting.package)
-    threading.Thread(target=_end_with_other, args=(connection,), daemon=True).start()
+    config = WorkerConfig(*pickle.loads(connection.recv_bytes()))
+    sys.path[:] = config.path
+    sys.pycache_prefix, sys.dont_write_bytecode = config[2:]
+    bare_package(config.package)
+    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     connection.send_bytes(b"ready")
     with suppress(EOFError, OSError):  # the other process is gone, or wants no more
         while connection.poll(_MAX_IDLE_SECONDS):

@@ -38,7 +38,7 @@ class _UnableError(Exception):
     """Nothing can be compiled behind in this process."""
 
 
-class Behind:
+class BackgroundCompiler:
     """What is to be compiled, and the thread that has it compiled one by one."""
 
     def __init__(self, wait: Callable[[float], None] = time.sleep) -> None:
@@ -81,11 +81,11 @@ class Behind:
 
             def make(work: _Work = work) -> bytes:
                 with processor.compiling_for(work.target):
-                    made = compiler.compiled(work.compilation)
-                if made is None:
+                    result = compiler.compiled(work.compilation)
+                if result is None:
                     raise _UnableError
-                _logger.info("compiled %s in %.1f s, for later processes", work[0], made[1])
-                return made[0]
+                _logger.info("compiled %s in %.1f s, for later processes", work[0], result[1])
+                return result[0]
 
             try:
                 files.get(work.file_name, make)
@@ -96,6 +96,6 @@ class Behind:
 
 
 @cache
-def behind() -> Behind:
+def background_compiler() -> BackgroundCompiler:
     """That of this process."""
-    return Behind()
+    return BackgroundCompiler()
