@@ -34,7 +34,7 @@ _NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
 #: Tags of those of a node.
 _NAME, _OP = 0x0A, 0x12
 #: The bits of a tag that hold its wire type, and their value for a one-byte tag before a length.
-_KIND, _WITH_LENGTH = 0x87, 2
+_WIRE_TYPE, _WITH_LENGTH = 0x87, 2
 _NO_TAG = 0
 #: Bytes of a length at most.
 _LENGTH_BYTES = 5
@@ -71,7 +71,7 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
 
     Of the graph and the functions in its library it goes from node to node and reads the ops alone.
     """
-    at, end, found = data, data + length, int64(0)
+    at, end, present = data, data + length, int64(0)
     # How deep in the graph, and where the messages around end.
     depth, ends = 0, stack_words(2)
     while at < end or depth > 0:
@@ -85,9 +85,9 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
         if tag == _NO_TAG:
             return True
         if field in (_NODE, _FUNCTION_NODE):
-            sets = _sets(rule, start, stop, found)
-            found |= sets
-            if sets != 0 and _holds(rule, found):
+            sets = _sets(rule, start, stop, present)
+            present |= sets
+            if sets != 0 and _holds(rule, present):
                 return True
         elif field in (_LIBRARY, _FUNCTION):
             ends[depth] = end
@@ -97,17 +97,17 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
 
 
 @jit
-def _holds(rule: RuleRecord, found: int) -> bool:
+def _holds(rule: RuleRecord, present: int) -> bool:
     """Whether a clause of a rule holds if a graph has ops of the sets `found`."""
     for k in range(rule.clause_count):
-        missing = rule.clauses[k] & ~found
+        missing = rule.clauses[k] & ~present
         if missing == 0:
             return True
     return False
 
 
 @jit
-def _sets(rule: RuleRecord, at: int, end: int, found: int) -> int:
+def _sets(rule: RuleRecord, at: int, end: int, present: int) -> int:
     """The sets that the op of a node is in, as bits, unless all are among those that are `found`.
 
     Of a node that is not as TensorFlow writes it: all.
@@ -118,10 +118,10 @@ def _sets(rule: RuleRecord, at: int, end: int, found: int) -> int:
     if tag != _OP or start == stop:
         return int64(-1)
     length = stop - start
-    place = _slot(length, _byte(start), _byte(stop - 1))
-    op = rule.ops + 8 * OpRecord.SIZE * place
+    index = _slot(length, _byte(start), _byte(stop - 1))
+    op = rule.ops + 8 * OpRecord.SIZE * index
     while as_record(OpRecord, op).text != 0:
-        is_new = as_record(OpRecord, op).sets & ~found != 0
+        is_new = as_record(OpRecord, op).sets & ~present != 0
         if (
             is_new
             and length == as_record(OpRecord, op).length
@@ -155,7 +155,7 @@ def _field(at: int, end: int) -> tuple[int, int, int]:
             return none
         byte = _byte(at)
         at, size, shift = at + 1, size | (byte & 127) << shift, shift + 7
-    if tag & _KIND != _WITH_LENGTH or size > end - at:
+    if tag & _WIRE_TYPE != _WITH_LENGTH or size > end - at:
         return none
     return tag, at, at + size
 

@@ -172,7 +172,7 @@ class _Plugin:
         self.optimize: Optimize | None = None
         self.words = (ctypes.c_int64 * OptimizerRecord.SIZE)()
         keep_forever(self.words)
-        self._told = False
+        self._has_warned = False
         self.renew_lock()
         # A child of a fork may inherit the lock while a thread that it lacks holds it.
         os.register_at_fork(after_in_child=self.renew_lock)
@@ -189,8 +189,8 @@ class _Plugin:
 
     def too_late(self) -> None:
         """Says once that graphs were left as they were."""
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _logger.warning(
                 "fusion left a graph as it was: Python's lock (the GIL) was not to be had in time, "
                 "since another thread kept it, perhaps while waiting for this very graph; more of "
@@ -338,10 +338,10 @@ def _filled(device_type: str, address: int) -> object:
     keep_forever(name)
 
     def fill(params: ctypes._Pointer[_Params], status: int) -> None:
-        asked = params.contents
-        asked.struct_size = ctypes.sizeof(_Params)
-        asked.device_type = name
-        configs, optimizer = asked.configs.contents, asked.optimizer.contents
+        contents = params.contents
+        contents.struct_size = ctypes.sizeof(_Params)
+        contents.device_type = name
+        configs, optimizer = contents.configs.contents, contents.optimizer.contents
         configs.struct_size = _Configs.choices.offset + _Configs.choices.size
         optimizer.struct_size = ctypes.sizeof(_Optimizer)
         optimizer.optimize = address

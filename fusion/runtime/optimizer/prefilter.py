@@ -44,7 +44,7 @@ def table(rule: Rule) -> int:
         while records[at][OpRecord.text]:
             at += 1
         text = ctypes.create_string_buffer(name, len(name))
-        records[at][OpRecord.text] = _kept(text)
+        records[at][OpRecord.text] = _pinned_address(text)
         records[at][OpRecord.length] = len(name)
         records[at][OpRecord.sets] = sum(bits[one_of] for one_of in sets if op in one_of)
     words = [0] * RuleRecord.SIZE
@@ -56,10 +56,10 @@ def table(rule: Rule) -> int:
 
 
 def _words(words: Sequence[int]) -> int:
-    return _kept((ctypes.c_int64 * len(words))(*words))
+    return _pinned_address((ctypes.c_int64 * len(words))(*words))
 
 
-def _kept(array: ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_char]) -> int:
+def _pinned_address(array: ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_char]) -> int:
     """The address of an array that stays."""
     keep_forever(array)
     return ctypes.addressof(array)
@@ -82,5 +82,5 @@ def meets_at(rule: Rule, address: int, length: int) -> bool:
 def _meets() -> Callable[..., object]:
     module = "fusion.runtime.optimizer.native"
     compile_it = Compilation(module, "write_whether_met", 4, "meets_rule")
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
-    return kind(objects.address("meets_rule", compile_it))
+    function_type = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+    return function_type(objects.address("meets_rule", compile_it))
