@@ -130,19 +130,19 @@ def _read_list(
     memory = _put_memory(creation, value, count, count)
     if memory == 0 or count == 0 or tf_get_code(status) != 0:
         return
-    most = _i32(count)
+    capacity = _i32(count)
     if kind == INT:
-        tf_get_attr_int64s(construction, name, memory, most, status)
+        tf_get_attr_int64s(construction, name, memory, capacity, status)
     elif kind == FLOAT:
-        tf_get_attr_floats(construction, name, memory, most, status)
+        tf_get_attr_floats(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             store_as(memory, k, np.float64(load_as(memory, k, np.float32)), np.float64)
     elif kind == BOOL:
-        tf_get_attr_bools(construction, name, memory, most, status)
+        tf_get_attr_bools(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             memory[k] = int64(load_as(memory, k, np.uint8))
     else:
-        tf_get_attr_types(construction, name, memory, most, status)
+        tf_get_attr_types(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             memory[k] = int64(load_as(memory, k, np.int32))
 
@@ -165,8 +165,8 @@ def _read_strings(
     addresses = as_words(memory + 8 * Text.SIZE * count)
     lengths, content = as_words(addresses + 8 * count), addresses + 16 * count
     if is_list:
-        size, most = total[0], _i32(count)
-        tf_get_attr_strings(construction, name, addresses, lengths, most, content, size, status)
+        size, capacity = total[0], _i32(count)
+        tf_get_attr_strings(construction, name, addresses, lengths, capacity, content, size, status)
     else:
         addresses[0] = content
         lengths[0] = total[0]

@@ -38,7 +38,7 @@ class KernelsRecord(Layout):
     args: ArgEntry  # [input_count + output_count]
     input_count: Int64  # a list counts once
     output_count: Int64
-    is_kept: Flag  # whether TensorFlow keeps kernels of the op by names, see `calling`
+    is_cached: Flag  # whether TensorFlow keeps kernels of the op by names, see `calling`
     types: TypeEntry  # [type_count] of the attrs that bodies depend on
     type_count: Int64
     names: Int64  # the index of the attr that names columns, -1 for none

@@ -24,10 +24,10 @@ def kernel_recipe(
 ) -> tuple[str, Recipe]:
     """The name of the kernel of `spec` for these dtypes, and how it is made."""
     factory, name = spec.kernels[device], kernel_name(spec, device, types, label)
-    made_with = (factory, _declaration(spec), dict(types))
-    compile_it = Compilation(__name__, "kernel_entry", 2, name, made_with)
-    making = {each.__module__ for each in type(factory).__mro__} - {"builtins"}
-    return name, Recipe(compile_it, (factory.__module__, *sorted(making)))
+    arguments = (factory, _declaration(spec), dict(types))
+    compile_it = Compilation(__name__, "kernel_entry", 2, name, arguments)
+    modules = {each.__module__ for each in type(factory).__mro__} - {"builtins"}
+    return name, Recipe(compile_it, (factory.__module__, *sorted(modules)))
 
 
 def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
@@ -54,9 +54,9 @@ def kernel_entry(factory: KernelFactory, spec: OpSpec | None, types: Mapping[str
     """The compute function of a kernel, as `_declaration` describes its op."""
     from fusion.runtime.native.entry import make_entry, make_shared_entry, make_short_entry
 
-    made: Any = factory(spec, types)  # type: ignore[arg-type]
+    result: Any = factory(spec, types)  # type: ignore[arg-type]
     enter = make_short_entry if spec is None else make_entry
-    if not isinstance(made, tuple):
-        return enter(made)
-    body, work, job = made
+    if not isinstance(result, tuple):
+        return enter(result)
+    body, work, job = result
     return make_shared_entry(enter(body), work, job)

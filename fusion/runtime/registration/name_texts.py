@@ -19,7 +19,7 @@ from fusion.runtime.registration.creation import Creation
 from fusion.runtime.tensorflow.attrs import Text
 
 #: More bytes than this of a name would push the rest out of a message.
-_LONGEST = 240
+_MAX_NAME_BYTES = 240
 
 #: The most bytes that a byte is escaped as.
 _MAX_ESCAPED = 10
@@ -35,7 +35,7 @@ def name_bytes(creation: Creation, attr: int) -> int:
     size = 8 * count
     for k in range(count):
         length = as_record(Text, _name(creation, attr, k)).length
-        size += min(_MAX_ESCAPED * length, int64(_LONGEST + _DOTS)) + _AROUND
+        size += min(_MAX_ESCAPED * length, int64(_MAX_NAME_BYTES + _DOTS)) + _AROUND
     return (size + 7) // 8 * 8
 
 
@@ -81,12 +81,12 @@ def _write(name: Text, out: int) -> int:
     _put(out, int64(0), 32)
     _put(out, int64(1), 40)
     end = int64(2)
-    if size <= _LONGEST:
+    if size <= _MAX_NAME_BYTES:
         c_memcpy(out + end, scratch, size)
         end += size
     else:
         # Names differ at their ends, if not at their beginnings.
-        half = int64(_LONGEST // 2)
+        half = int64(_MAX_NAME_BYTES // 2)
         head, tail = half, size - half
         while _is_continued(scratch, head):
             head -= 1
@@ -152,10 +152,10 @@ def _mnemonic(letter: int) -> int:
 
 
 @jit
-def _put_escape(out: int, end: int, kind: int, number: int, digits: int) -> int:
+def _put_escape(out: int, end: int, letter: int, number: int, digits: int) -> int:
     """Writes a backslash, a letter and a hexadecimal number; returns the end of what there is."""
     _put(out, end, 92)
-    _put(out, end + 1, kind)
+    _put(out, end + 1, letter)
     for k in range(digits):
         digit = number >> 4 * (digits - 1 - k) & 15
         _put(out, end + 2 + k, digit + (48 if digit < 10 else 87))
@@ -180,8 +180,8 @@ def _decode(address: int, index: int, length: int, size: Words) -> int:
         if not _is_continued(address, index + 1 + k):
             return int64(-1)
         letter = letter << 6 | byte(address + index + 1 + k) & 0x3F
-    least = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
-    if letter < least or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
+    min_letter = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
+    if letter < min_letter or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
         return int64(-1)
     size[0] = more + 1
     return letter

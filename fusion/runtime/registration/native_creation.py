@@ -33,7 +33,7 @@ _MAX_ROUNDS = 1000
 _i32 = types.int32
 
 
-def create(record: KernelsRecord, construction: int, made: int) -> None:
+def create(record: KernelsRecord, construction: int, result: int) -> None:
     """Sets the word at `made` to the address of a node's state; to 0 where it fails.
 
     Args:
@@ -59,7 +59,7 @@ def create(record: KernelsRecord, construction: int, made: int) -> None:
     free_attrs(creation)
     if tf_get_code(status) != _OK:
         tf_fail_construction(construction, status)
-    store(made, 0, creation.state)
+    store(result, 0, creation.state)
     tf_delete_status(status)
 
 

@@ -65,7 +65,7 @@ def record_words(
     words[KernelsRecord.args] = attrs.arg_entries(spec, memory)
     words[KernelsRecord.input_count] = len(spec.inputs)
     words[KernelsRecord.output_count] = len(spec.outputs)
-    words[KernelsRecord.is_kept] = int(spec.is_stateful)
+    words[KernelsRecord.is_cached] = int(spec.is_stateful)
     words[KernelsRecord.types] = memory.words(types)
     words[KernelsRecord.type_count] = len(body_types(spec))
     words[KernelsRecord.names] = -1 if spec.names is None else names.index(spec.names)
@@ -190,7 +190,7 @@ class Kernels:
             for what in lacking:
                 self.bring(what)
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
-            code = next((c for kind, c in _CODES.items() if isinstance(error, kind)), _INTERNAL)
+            code = next((c for cls, c in _CODES.items() if isinstance(error, cls)), _INTERNAL)
             request.answer((str(error) or type(error).__name__).encode() + b"\0", code)
         else:
             request.answer(b"\0")
@@ -219,9 +219,9 @@ class Kernels:
         else:
             is_row_kernel = what >= FIRST_ROW_KERNEL
             field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
-            place = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
+            slot = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
             address = objects.recipe_address(*self.recipe(what))
-            ctypes.c_int64.from_address(place).value = address
+            ctypes.c_int64.from_address(slot).value = address
 
     def recipes(self, lacking: Iterable[int]) -> Iterator[tuple[str, Recipe]]:
         """The objects among what is lacking, and those that are known to be needed with them."""
@@ -258,7 +258,7 @@ class Kernels:
         words = (ctypes.c_int64 * Creation.SIZE)()
         words[Creation.record] = memory.words(record)
         words[Creation.values] = attrs.values(self.spec.attrs, node, memory)
-        build, found = _builder_function(self), list[int]()
+        build, result = _builder_function(self), list[int]()
         while True:
             words[Creation.missing_count] = words[Creation.state] = 0
             build(ctypes.addressof(words))
@@ -267,13 +267,13 @@ class Kernels:
                 raise _error(words)
             missing = words[Creation.missing : Creation.missing + words[Creation.missing_count]]
             if not missing:
-                return found
+                return result
             for what in missing:
                 is_row_kernel = what >= FIRST_ROW_KERNEL
                 field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
-                place = record[field] + 8 * (what % FIRST_ROW_KERNEL)
-                ctypes.c_int64.from_address(place).value = 1
-            found += missing
+                slot = record[field] + 8 * (what % FIRST_ROW_KERNEL)
+                ctypes.c_int64.from_address(slot).value = 1
+            result += missing
 
 
 #: The codes that errors in Python are in TensorFlow.
@@ -288,7 +288,7 @@ def _error(words: ctypes.Array[ctypes.c_int64]) -> Exception:
     """The error that a creation ended with."""
     start = ctypes.addressof(words) + 8 * Creation.message
     text = ctypes.string_at(start).decode(errors="backslashreplace")
-    codes = {code: kind for kind, code in _CODES.items()}
+    codes = {code: cls for cls, code in _CODES.items()}
     return codes.get(words[Creation.code], RuntimeError)(text)  # type: ignore[return-value]
 
 
@@ -301,8 +301,8 @@ def _builder_function(kernels_of: Kernels) -> Callable[[int], None]:
 
 
 def _row_kernel_count(spec: OpSpec) -> int:
-    kernels_of_rows = None if spec.builder is None else spec.builder.row_kernels
-    return 0 if kernels_of_rows is None else kernels_of_rows.count
+    row_kernels = None if spec.builder is None else spec.builder.row_kernels
+    return 0 if row_kernels is None else row_kernels.count
 
 
 def _row_kernel_addresses(spec: OpSpec) -> int:
@@ -338,7 +338,7 @@ def add(kernels_of: Kernels) -> None:
 
 def op_tables() -> list[tuple[str, int]]:
     """The name and the address of the `OpTable` of each op that has kernels."""
-    return sorted({(one.spec.name, one.table) for one in _kernels.values()})
+    return sorted({(kernels.spec.name, kernels.table) for kernels in _kernels.values()})
 
 
 def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
@@ -351,7 +351,7 @@ def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
 
     Kernels of other packages are ignored, and so are errors: they are raised when the node runs.
     """
-    ours = [(found, node) for node in nodes if (found := _kernels_for(node)) is not None]
+    ours = [(kernels, node) for node in nodes if (kernels := _kernels_for(node)) is not None]
     _bring((kernels_of, what) for kernels_of, _ in ours for what in kernels_of.lacks())
     needed: list[tuple[Kernels, int]] = []
     for kernels_of, node in ours:
@@ -360,12 +360,12 @@ def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
     _bring(needed)
 
 
-def _bring(places: Iterable[tuple[Kernels, int]]) -> None:
+def _bring(needs: Iterable[tuple[Kernels, int]]) -> None:
     """Lets native code have what it lacks, as far as that is to be had."""
-    wanted = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in places}
+    pairs = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in needs}
     with suppress(Exception):
-        objects.load_all(one for found, what in wanted.values() for one in found.recipes([what]))
-    for kernels_of, what in wanted.values():
+        objects.load_all(one for kernels, what in pairs.values() for one in kernels.recipes([what]))
+    for kernels_of, what in pairs.values():
         with suppress(Exception):
             kernels_of.bring(what)
 

@@ -17,7 +17,7 @@ _MAX_INPUTS = 1 << 20
 def dtype_words(creation: Creation) -> int:
     """The words that the dtypes of the inputs take: none where no kernel is kept."""
     record = creation.record
-    if record.is_kept == 0:
+    if record.is_cached == 0:
         return int64(0)
     count = _total(creation, int64(0), record.input_count)
     if count > _MAX_INPUTS:  # TensorFlow counts them before, but not who asks for a kernel
@@ -32,7 +32,7 @@ def write_signature(creation: Creation, state: State, start: int) -> None:
     inputs, outputs = record.input_count, record.output_count
     state.input_count = _total(creation, int64(0), inputs)
     state.output_count = _total(creation, inputs, outputs)
-    if record.is_kept == 0:
+    if record.is_cached == 0:
         return
     state.dtypes_offset = start
     for arg in range(inputs):

@@ -104,11 +104,11 @@ def _check_maxima(creation: Creation) -> None:
         entry = record.attrs[attr]
         if entry.kind != INT or entry.is_list != 0:
             continue
-        most, number = entry.maximum, attr_word(creation, attr)
-        if number > most:
+        maximum, number = entry.maximum, attr_word(creation, attr)
+        if number > maximum:
             name = entry.name
             text = "%s must be at most %lld, not %lld"
-            refuse(creation, INVALID_ARGUMENT, text, name, most, number)
+            refuse(creation, INVALID_ARGUMENT, text, name, maximum, number)
 
 
 @jit
@@ -118,14 +118,14 @@ def _body(creation: Creation) -> int:
     for k in range(record.type_count):
         entry = record.types[k]
         count, numbers = entry.count, entry.numbers
-        number, found = attr_word(creation, entry.attr), int64(-1)
-        for place in range(count):
-            if numbers[place] == number:
-                found = place
-        if found < 0:
+        number, match = attr_word(creation, entry.attr), int64(-1)
+        for position in range(count):
+            if numbers[position] == number:
+                match = position
+        if match < 0:
             refuse(creation, INVALID_ARGUMENT, "there is no kernel for dtype %lld", number)
             return int64(0)
-        index = index * count + found
+        index = index * count + match
     address = record.bodies[index]
     if address == 0:
         lack(creation, index)
@@ -158,8 +158,8 @@ def row_kernel(creation: Creation, index: int) -> int:
 def may_have_row_kernel(creation: Creation, index: int) -> bool:
     """Whether a row kernel of the op is there, or can be made; without Python none can."""
     record = creation.record
-    is_there = record.row_kernels[index] != 0
-    return is_there or record.server != 0
+    is_compiled = record.row_kernels[index] != 0
+    return is_compiled or record.server != 0
 
 
 @jit

@@ -31,11 +31,11 @@ define void @{symbol}(i64 %ctx, i64 %status) {{
 
 _CREATE = """
 define i64 @{symbol}(i64 %construction) {{
-  %made = alloca i64
-  %address = ptrtoint ptr %made to i64
+  %result = alloca i64
+  %address = ptrtoint ptr %result to i64
   %create = inttoptr i64 {create} to ptr
   call void %create(i64 {record}, i64 %construction, i64 %address)
-  %state = load i64, ptr %made
+  %state = load i64, ptr %result
   ret i64 %state
 }}
 """

@@ -73,8 +73,8 @@ def _check_entry(creation: Creation, entry: int) -> None:
         return
     record = creation.record
     for k in range(record.attr_count):
-        known = record.attrs[k].name
-        if _is_text(known, name, length):
+        attr_name = record.attrs[k].name
+        if _is_text(attr_name, name, length):
             return
     message, text = stack_record(Message), stack_words(_NAME_BYTES // 8)
     begin(message, text, int64(_NAME_BYTES))
@@ -88,9 +88,9 @@ def _check_entry(creation: Creation, entry: int) -> None:
 
 
 @jit
-def _is_text(known: int, name: int, length: int) -> bool:
+def _is_text(expected: int, name: int, length: int) -> bool:
     """Whether a C string is a text of so many bytes."""
     for k in range(length):
-        if byte(known + k) == 0:
+        if byte(expected + k) == 0:
             return False
-    return c_memcmp(known, name, length) == 0 and byte(known + length) == 0
+    return c_memcmp(expected, name, length) == 0 and byte(expected + length) == 0

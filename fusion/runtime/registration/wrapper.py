@@ -61,9 +61,9 @@ def _checked(
     return wrapper
 
 
-def _joined(first: Any, others: list[Any]) -> Any:
+def _joined(first: Any, rest: list[Any]) -> Any:
     """What an op returns that has an output and an optional list of others."""
-    return [first, *others] if others else first
+    return [first, *rest] if rest else first
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
@@ -140,9 +140,9 @@ def _check_integer(spec: OpSpec, attr: Attr, value: Any, minimum: int | None) ->
     except TypeError:
         text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
         raise TypeError(text) from None
-    least = _INT64[0] if minimum is None else minimum
-    most = _INT64[1] if attr.maximum is None else attr.maximum
-    if not least <= number <= most:
+    lower = _INT64[0] if minimum is None else minimum
+    upper = _INT64[1] if attr.maximum is None else attr.maximum
+    if not lower <= number <= upper:
         raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 
@@ -184,8 +184,8 @@ def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> A
     try:
         return ops.convert_to_tensor(item, None if dtype is None else _as_dtype(dtype))
     except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{spec.python_name}: {arg.name}: {error}") from None
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"{spec.python_name}: {arg.name}: {error}") from None
 
 
 def _check_dtype(

@@ -54,38 +54,38 @@ def find_accesses(entries: AccessEntry, count: int) -> None:
 
 @jit
 def _find(entry: AccessEntry, offset: int) -> None:
-    found, count = stack_words(OBJECT_WORDS), entry.name_count
+    addresses, count = stack_words(OBJECT_WORDS), entry.name_count
     for k in range(count):
         address = _find_versioned(entry, entry.names[k])
         if address == 0:
             return
-        found[k] = address
+        addresses[k] = address
     record = as_record(VariableAccess, entry.record)
     record.dtype_offset = offset
     for k in range(VariableAccess.SIZE - VariableAccess.dtype):
         store(record, VariableAccess.dtype + k, entry.dtype[k])
     for k in range(count - 1, -1, -1):
-        behind = VariableAccess.SIZE + k - VariableAccess.dtype_offset
-        place = k if k < VariableAccess.dtype_offset else behind
-        store(record, place, found[k])
+        derived = VariableAccess.SIZE + k - VariableAccess.dtype_offset
+        field = k if k < VariableAccess.dtype_offset else derived
+        store(record, field, addresses[k])
 
 
 @jit
 def _find_versioned(entry: AccessEntry, name: int) -> int:
     """The address of a function whose name may have one of several versions of absl in it."""
-    text, length, place = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
+    text, length, version_start = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
     while length < _NAME_BYTES - 1 and byte(name + length) != 0:
         store_as(text, length, np.uint8(byte(name + length)), np.uint8)
         if length >= 3 and _is_marker(name, length - 3):
-            place = length + 1
+            version_start = length + 1
         length += 1
     store_as(text, length, np.uint8(0), np.uint8)
     address = find_function(text)
-    for k in range(entry.version_count if place >= 0 else 0):
+    for k in range(entry.version_count if version_start >= 0 else 0):
         if address == 0:
             version = entry.versions[k]
             for digit in range(_DIGITS):
-                store_as(text, place + digit, np.uint8(byte(version + digit)), np.uint8)
+                store_as(text, version_start + digit, np.uint8(byte(version + digit)), np.uint8)
             address = find_function(text)
     return address
 
@@ -102,15 +102,15 @@ def _is_marker(name: int, start: int) -> bool:
 @jit
 def _dtype_offset(describe: int) -> int:
     """The number of the byte in a variable that is the number of its dtype; -1 if none is."""
-    found, count = int64(-1), int64(0)
+    offset, count = int64(-1), int64(0)
     if describe == 0:
-        return found
+        return offset
     for k in range(8 * OBJECT_WORDS):
         if _describes(describe, int64(k), int64(_FLOAT), literal("float/")):
-            found, count = int64(k), count + 1
-    if count != 1 or not _describes(describe, found, int64(_BFLOAT16), literal("bfloat16/")):
+            offset, count = int64(k), count + 1
+    if count != 1 or not _describes(describe, offset, int64(_BFLOAT16), literal("bfloat16/")):
         return int64(-1)
-    return found
+    return offset
 
 
 @jit

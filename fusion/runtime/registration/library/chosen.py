@@ -18,14 +18,14 @@ from fusion.version import __version__
 #: one.
 LIBRARY_VARIABLE = "FUSION_OPS_LIBRARY"
 
-_BESIDE = Path(__file__).parents[3] / "libfusion_ops.so"
+_DEFAULT_PATH = Path(__file__).parents[3] / "libfusion_ops.so"
 
 
 def chosen_library() -> Path | None:
     """Returns the library that is to be loaded; None where kernels are compiled."""
     chosen = os.environ.get(LIBRARY_VARIABLE)
     if chosen is None:
-        return _BESIDE if _BESIDE.exists() else None
+        return _DEFAULT_PATH if _DEFAULT_PATH.exists() else None
     return Path(chosen) if chosen else None
 
 

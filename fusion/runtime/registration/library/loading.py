@@ -105,7 +105,7 @@ def _take_level(library: LibraryRecord, level: int) -> bool:
         if record.level <= level:
             for index in range(record.fixup_count):
                 fixup = record.fixups[index]
-                fixup.place[0] = fixup.word
+                fixup.target[0] = fixup.word
             return True
     return False
 
@@ -117,23 +117,23 @@ def _state_of_registry(registry: Registry) -> int:
     if get_list == 0:  # a program that can run no graph, or one that will have the library first
         return int64(_ABSENT)
     buffer = as_record(Buffer, call_at(get_list))
-    found, count = int64(0), registry.op_count
+    registered_count, count = int64(0), registry.op_count
     is_different = False
     for k in range(count):
         op = registry.ops[k]
         state = _state_of_op(op, buffer.data, buffer.length)
-        found += int64(state != _ABSENT)
+        registered_count += int64(state != _ABSENT)
         is_different = is_different or state == _DIFFERENT
     tf_delete_buffer(buffer)
-    if found == 0:
+    if registered_count == 0:
         return int64(_ABSENT)
-    return int64(_DIFFERENT if is_different or found < count else _SAME)
+    return int64(_DIFFERENT if is_different or registered_count < count else _SAME)
 
 
 @jit
 def _state_of_op(op: OpRecord, ops: int, length: int) -> int:
     """What a serialized `OpList` has of the name of an op."""
-    at, wanted = stack_words(1), op.name
+    at, name = stack_words(1), op.name
     at[0] = 0
     while at[0] < length:
         if byte(ops + at[0]) != _FIRST_FIELD:
@@ -142,7 +142,7 @@ def _state_of_op(op: OpRecord, ops: int, length: int) -> int:
         size = varint(ops, at)
         start = at[0]
         at[0] = start + size
-        if _is_named(ops + start, size, wanted):
+        if _is_named(ops + start, size, name):
             expected = op.content_bytes
             is_same = size == expected and (c_memcmp(ops + start, op.content, size) == 0)
             return int64(_SAME if is_same else _DIFFERENT)

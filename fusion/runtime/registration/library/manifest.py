@@ -46,8 +46,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     with open(path, "rb") as file:
         content = file.read()
     try:
-        found = json.loads(_section(content).decode())
-        return Manifest(found["fusion"], found["ops"], found["cpus"])
+        fields = json.loads(_section(content).decode())
+        return Manifest(fields["fusion"], fields["ops"], fields["cpus"])
     except (struct.error, KeyError, TypeError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(
             f"{os.fspath(path)}: no library of fusion ops, or a damaged one"

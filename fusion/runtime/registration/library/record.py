@@ -47,5 +47,5 @@ class LevelRecord(Layout):
 class Fixup(Layout):
     """A word that depends on the processor."""
 
-    place: Words
+    target: Words
     word: Int64
