@@ -23,7 +23,7 @@ INT, FLOAT, BOOL, STRING, TYPE = range(5)
 
 _KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "string": STRING, "type": TYPE}
 
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 class AttrEntry(Layout):
@@ -86,7 +86,7 @@ def entries(attrs: Sequence[Attr], memory: Memory) -> Word:
             len(allowed),
             int(attr.default is not None),
             default,
-            _MOST if attr.maximum is None else attr.maximum,
+            _MAX_INT64 if attr.maximum is None else attr.maximum,
         ]
     return memory.words(words)
 
@@ -113,9 +113,9 @@ def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: LiveMemory
       ValueError: the node does not have an attr, or its value is none that the attr may have; or it
         has an attr that is none of these.
     """
-    known = {attr.name for attr in attrs}
+    names = {attr.name for attr in attrs}
     for name in sorted(node.attr):
-        if name not in known and not name.startswith("_"):  # those are TensorFlow's
+        if name not in names and not name.startswith("_"):  # those are TensorFlow's
             raise ValueError(
                 f"{node.op}: attr {name} is not known: a later version of fusion has written this "
                 "node"

@@ -21,11 +21,11 @@ def local_tasks() -> frozenset[str]:
     They are known from TensorFlow's context, and from the servers that the process has started
     since this module was imported.
     """
-    known = {("localhost", 0), *_of_context(), *_of_servers()}
-    return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in known)
+    tasks = {("localhost", 0), *_of_context(), *_of_servers()}
+    return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in tasks)
 
 
-def is_beside_ops(device: str) -> bool:
+def is_in_process_of_ops(device: str) -> bool:
     """Whether a device is of the process where an op that is built now will run.
 
     That is the one of the current device scope, or else this one. A device whose name has no job is
@@ -100,8 +100,8 @@ def _knows_ops(task: str) -> bool:
         with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
             ids = tf.ones([1], tf.int64)
             attrs = ("Tid", ids.dtype.as_datatype_enum)
-            found = execute.execute(b"UniqueWithCountsV3", 3, [ids], attrs, context.context())
-            found[0].numpy()
+            outputs = execute.execute(b"UniqueWithCountsV3", 3, [ids], attrs, context.context())
+            outputs[0].numpy()
     except tf.errors.NotFoundError as error:
         message = (
             f"{task} does not know fusion's ops: its process has to `import fusion` as well, "

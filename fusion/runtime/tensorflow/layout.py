@@ -110,12 +110,12 @@ class OpTable(Layout):
 class Counters(Layout):
     """What the calls of an op's kernels add up to, on all devices."""
 
-    apart: Fields = fields(8)  # nothing else is in their cache lines, which all threads write
+    padding: Fields = fields(8)  # nothing else is in their cache lines, which all threads write
     calls: Int64
     rows: Int64  # ids that were looked up, padding included, or rows that were combined or updated
     helpers: Int64  # of each call the most threads that helped at the same time
     nanoseconds: Int64  # from the first instruction of a kernel to its last
-    behind: Fields = fields(8)
+    end_padding: Fields = fields(8)
 
 
 class OutputEntry(Layout):
@@ -139,8 +139,8 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
     table += [inputs[0], outputs[0]]
     for counts in (inputs, outputs):
         table += [counts[length] for length in range(1, MAX_LENGTHS + 1)]
-    is_told = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
-    table.append(int(not is_told or len(lengths) > MAX_LENGTHS + 1))
+    is_solvable = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
+    table.append(int(not is_solvable or len(lengths) > MAX_LENGTHS + 1))
     table += [0, 0]
     if spec.resized is not None:
         default = DTYPES[str(spec.types[spec.resized].default)].enum

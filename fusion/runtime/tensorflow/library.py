@@ -111,7 +111,7 @@ def whole_path() -> Path:
     return Path(path()).with_name("libtensorflow_cc.so.2")
 
 
-def exported_name(path: Path, part: bytes) -> str | None:
+def exported_name(path: Path, text: bytes) -> str | None:
     """Returns the first exported name with `part` in it, or None.
 
     For names that are not known exactly, because they are mangled C++.
@@ -122,8 +122,8 @@ def exported_name(path: Path, part: bytes) -> str | None:
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         for start, end in _name_tables(elf):
-            if (found := elf.find(part, start, end)) >= 0:
-                first, last = elf.rfind(b"\0", start, found) + 1, elf.find(b"\0", found)
+            if (position := elf.find(text, start, end)) >= 0:
+                first, last = elf.rfind(b"\0", start, position) + 1, elf.find(b"\0", position)
                 return elf[first:last].decode()
     return None
 
@@ -136,8 +136,8 @@ def _name_tables(elf: mmap.mmap) -> Iterator[tuple[int, int]]:
     headers = struct.unpack_from("<Q", elf, 0x28)[0]
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     for index in range(headers, headers + size * count, size):
-        kind, names = struct.unpack_from("<4xI32xI", elf, index)
-        if kind == _DYNAMIC_SYMBOLS:
+        section_type, names = struct.unpack_from("<4xI32xI", elf, index)
+        if section_type == _DYNAMIC_SYMBOLS:
             start, length = struct.unpack_from("<24xQQ", elf, headers + size * names)
             yield start, start + length
 

@@ -152,10 +152,10 @@ def update_names(dtype: str) -> list[str]:
     Raises:
       NotImplementedError: this TensorFlow lacks one.
     """
-    found = names(dtype, "CPU")
+    result = names(dtype, "CPU")
     if dtype == "float64":
-        found[VariableAccess.read] = _double_reader()
-    return [*found, _TENSOR_DATA, _TENSOR_BYTES]
+        result[VariableAccess.read] = _double_reader()
+    return [*result, _TENSOR_DATA, _TENSOR_BYTES]
 
 
 def dtype_words(dtype: str) -> tuple[int, int, int]:
@@ -194,11 +194,11 @@ def live_record(request: AccessRequest) -> int:
         )
     except NotImplementedError:
         return 0
-    return _kept().words(words)
+    return _permanent_memory().words(words)
 
 
 @cache
-def _kept() -> LiveMemory:
+def _permanent_memory() -> LiveMemory:
     memory = LiveMemory()
     keep_forever(memory)
     return memory
@@ -215,10 +215,10 @@ def _double_reader() -> str:
 @cache
 def _versioned() -> tuple[str, str, str]:
     """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
-    whole = library.whole_path()
+    cc_path = library.whole_path()
     names = [
         library.exported_name(path, prefix.encode()) if path.exists() else None
-        for path, prefix in ((whole, _FIND), (whole, _READ), (Path(library.path()), _FAIL))
+        for path, prefix in ((cc_path, _FIND), (cc_path, _READ), (Path(library.path()), _FAIL))
     ]
     if None in names:
         raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
@@ -249,9 +249,9 @@ def _named_dtype(offset: int, number: int) -> bytes:
 
     It follows no pointers there, and has up to 15 characters, which are inside a `std::string`.
     """
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
     variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
     variable[offset] = number
     text = (ctypes.c_int64 * OBJECT_WORDS)()
-    kind(_address(DESCRIBE_VARIABLE))(text, variable)
+    function_type(_address(DESCRIBE_VARIABLE))(text, variable)
     return ctypes.string_at(text[0]).partition(b"/")[0]
