@@ -46,22 +46,22 @@ def next_task(job: Job, helps: int) -> int:
     """
     if atomic_load(job, Job.next_task) >= job.task_count:
         return int64(-1)
-    if helps != 0 and _left_processors(job.pool) < 0:
+    if helps != 0 and _free_processors(job.pool) < 0:
         return int64(-1)
     task = atomic_add(job, Job.next_task, int64(1))
     return task if task < job.task_count else int64(-1)
 
 
 @jit
-def _left_processors(pool: Pool) -> int:
+def _free_processors(pool: Pool) -> int:
     """How many processors are without a thread at work; negative if there are too few."""
     return pool.thread_count + 1 - atomic_load(pool, Pool.active_count)
 
 
 @jit
-def _wake(pool: int, most: int) -> None:
+def _wake(pool: int, count: int) -> None:
     """Wakes so many threads that sleep, or all."""
-    for _ in range(most):
+    for _ in range(count):
         if not _takes_sleeper(pool):
             return
         _sem_post(pool)
@@ -80,25 +80,25 @@ def _takes_sleeper(pool: int) -> bool:
 
 @jit
 def _is_any_offered(pool: int) -> bool:
-    found = int64(0)
+    jobs = int64(0)
     for slot in range(SLOT_COUNT):
-        found |= atomic_load(pool, Pool.slots + Slot.SIZE * slot)
-    return found != 0
+        jobs |= atomic_load(pool, Pool.slots + Slot.SIZE * slot)
+    return jobs != 0
 
 
 @jit
 def offer(pool: Pool, job: Job) -> int:
     """Offers a job to the pool's threads; returns its slot for `withdraw`, or -1: no help."""
-    wanted = min(pool.thread_count, job.task_count - 1)
-    if wanted <= 0:
+    limit = min(pool.thread_count, job.task_count - 1)
+    if limit <= 0:
         return int64(-1)
     job.pool = pool
     job.helper_count = 0
-    job.helper_limit = wanted
+    job.helper_limit = limit
     read_float_modes(job + 8 * Job.float_modes)
     for slot in range(SLOT_COUNT):
         if atomic_swap_if(pool, Pool.slots + Slot.SIZE * slot, int64(0), job):
-            _wake(pool, min(wanted, _left_processors(pool)))
+            _wake(pool, min(limit, _free_processors(pool)))
             return int64(slot)
     return int64(-1)
 
@@ -123,7 +123,7 @@ def open_job(pool: Pool, job: Job) -> int:
     if pool == 0:
         return int64(-1)
     atomic_add(pool, Pool.active_count, int64(1))
-    if _left_processors(pool) < 0 and atomic_load(pool, Pool.helper_count) > 0:
+    if _free_processors(pool) < 0 and atomic_load(pool, Pool.helper_count) > 0:
         # One who helps on this processor would finish its task, for which others wait, after us.
         sched_yield()
     return offer(pool, job)
@@ -136,19 +136,19 @@ def close_job(pool: Pool, slot: int) -> None:
         return
     withdraw(pool, slot)
     atomic_add(pool, Pool.active_count, int64(-1))
-    if _left_processors(pool) > 0 and _is_any_offered(pool):
+    if _free_processors(pool) > 0 and _is_any_offered(pool):
         _wake(pool, int64(1))
 
 
 @jit
 def count_helpers(frame: Frame, job: Job) -> None:
     """Notes for `Counters` how many threads have helped with a job of a call that is done."""
-    most = max(frame.helper_count, job.max_helpers)
-    frame.helper_count = most
+    helper_count = max(frame.helper_count, job.max_helpers)
+    frame.helper_count = helper_count
 
 
 @jit
-def _is_wanted(job: Job) -> bool:
+def _takes_helper(job: Job) -> bool:
     """Whether a job takes one more helper, which is counted then."""
     if atomic_load(job, Job.next_task) >= job.task_count:
         return False
@@ -174,7 +174,7 @@ def _help(pool: Pool, slot: int) -> None:
     atomic_add(pool, looking, int64(1))
     # Only now: from here on the job stays, because its owner waits while a thread looks.
     job = as_record(Job, atomic_load(pool, Pool.slots + Slot.SIZE * slot))
-    if job != 0 and _is_wanted(job):
+    if job != 0 and _takes_helper(job):
         if _begins_to_help(pool):
             atomic_add(pool, Pool.helper_count, int64(1))
             atomic_max(job, Job.max_helpers, atomic_load(job, Job.helper_count))
@@ -189,19 +189,19 @@ def _help(pool: Pool, slot: int) -> None:
 @jit
 def _help_all(pool: Pool) -> bool:
     """Works on the jobs in all slots; returns whether there was one."""
-    found = False
+    has_job = False
     for slot in range(SLOT_COUNT):
         if atomic_load(pool, Pool.slots + Slot.SIZE * slot) != 0:
             _help(pool, int64(slot))
-            found = True
-    return found
+            has_job = True
+    return has_job
 
 
 @jit
 def _sleep(pool: Pool) -> None:
     """Sleeps until it is woken, unless a job has come meanwhile that it can help with."""
     atomic_add(pool, Pool.sleeper_count, int64(1))
-    is_needed = _left_processors(pool) > 0 and _is_any_offered(pool)
+    is_needed = _free_processors(pool) > 0 and _is_any_offered(pool)
     if not (is_needed and _takes_sleeper(pool)):
         _sem_wait(pool)
 
@@ -215,6 +215,6 @@ def serve(pool: Pool) -> None:
     while True:
         _sleep(pool)
         idle = 0
-        while idle < _LOOKS and _left_processors(pool) > 0:
+        while idle < _LOOKS and _free_processors(pool) > 0:
             idle = 0 if _help_all(pool) else idle + 1
             sched_yield()

@@ -101,7 +101,7 @@ def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
     slice_spec = stack_words(2)
     slice_spec[0] = int64(0)
     slice_spec[1] = int64(_SLICE_NS)
-    probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+    probed, waited = atomic_load(record, UpcallsRecord.probe_count), int64(0)
     last, last_cpu, preempted = now(), processor_time(), preemptions()
     while atomic_load(request, RequestRecord.state) == WAITING:
         _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
@@ -109,13 +109,13 @@ def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
         # A process that was stopped for an hour has not been without the lock for an hour.
         passed = min(time - last, 2 * _SLICE_NS)
         is_idle = (cpu - last_cpu) * _IDLE < passed and preemptions() == preempted
-        without += passed if is_idle else passed // _BUSY
+        waited += passed if is_idle else passed // _BUSY
         last, last_cpu = time, cpu
         if atomic_load(record, UpcallsRecord.probe_count) != probed:
-            probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+            probed, waited = atomic_load(record, UpcallsRecord.probe_count), int64(0)
             preempted = preemptions()
-        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
-        if without > most or not _is_initialized(record):
+        limit = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
+        if waited > limit or not _is_initialized(record):
             return atomic_swap(request, RequestRecord.state, int64(ABANDONED)) == DONE
         if atomic_load(request, RequestRecord.state) == WAITING:
             _probe(record)
