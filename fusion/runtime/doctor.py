@@ -1,4 +1,4 @@
-"""What of this installation works, for people who wonder why something does not."""
+"""Checks of this installation, for `fusion doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusion.runtime.tensorflow import library, variable_access
 from fusion.runtime.tensorflow.private import kernels
 from fusion.runtime.tensorflow.spec import OpSpec
 
-#: (what, its value, whether it is as it should be)
+#: (name, value, whether the value is as it should be)
 Fact = tuple[str, str, bool]
 
 
@@ -51,7 +51,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
 
 
 def _compiler() -> list[Fact]:
-    """What kernels are compiled with, unless a library has them."""
+    """The compiler of kernels, or the library of ops that is used instead."""
     library_of_ops = chosen_library()
     if library_of_ops is not None:  # it was loaded, or fusion could not be imported
         return [("ops library", str(library_of_ops), True)]
@@ -88,7 +88,7 @@ def _grappler_symbol() -> tuple[str, bool]:
 
 
 def _shared_variables() -> tuple[str, bool]:
-    # Without the functions that it takes, lookups in variables keep their gathers.
+    # Without the functions that this needs, lookups in variables keep their gathers.
     shared = variable_access.is_shared("float32", "CPU")
     return ("read in place" if shared else "gathered from: TensorFlow cannot share them"), True
 
@@ -108,7 +108,7 @@ def _cache() -> list[Fact]:
     folder_facts = [("kernel cache", _folder_text(state, state is first), True) for state in states]
     if first is not None:
         return folder_facts
-    # That of this process ends with it.
+    # The temporary folder is removed with the process.
     files = (file for state in states if state.path in cache.folders for file in state.kernels)
     target = processor.target().name
     if count := sum(objects.processor_of(file) == target for file in files):

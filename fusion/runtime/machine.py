@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine that a measurement ran on, and how busy other processes keep it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("keras", "numba", "numpy", "protobuf")
 
 
 def machine() -> dict[str, str | int]:
-    """The processor and the versions of what was measured."""
+    """The processor, the system and the versions of packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -27,9 +27,9 @@ def machine() -> dict[str, str | int]:
 
 
 def busy_elsewhere() -> Callable[[], float]:
-    """What says how many cores others kept busy, on average since this call.
+    """A function that returns how many cores other processes used, on average since this call.
 
-    Others are processes that are not this one, nor children of it that have ended.
+    Children of this process count as its own once they have ended.
     """
     begun, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
 
@@ -41,7 +41,7 @@ def busy_elsewhere() -> Callable[[], float]:
 
 
 def _busy_seconds() -> float:
-    """Of all cores since the machine began: everything but idling and waiting for disks."""
+    """The busy time of all cores since boot: all but idle and I/O wait."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""What host code needs to launch kernels on GPUs, once in a process; see `layout`.
+"""The launcher of kernels on GPUs, one in a process; see `layout`.
 
 Host code calls the CUDA driver by the addresses of its functions, on the stream of TensorFlow that
 the op's context has (`stream`). Kernels are loaded when they are first launched on a GPU: then host
@@ -50,7 +50,7 @@ _KERNEL_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int
 
 
 class Gpus(Protocol):
-    """The GPUs of a machine, or what stands for them."""
+    """The GPUs of a machine, or a simulation of them."""
 
     @property
     def functions(self) -> Mapping[int, int]:
@@ -98,7 +98,7 @@ class Gpus(Protocol):
 
 
 class Launcher:
-    """The words, and the Python functions that they lead to."""
+    """The words of the `LauncherRecord`, and the Python functions that they point to."""
 
     def __init__(self, gpus: Gpus) -> None:
         self.gpus, self.words = gpus, (ctypes.c_int64 * LauncherRecord.SIZE)()
@@ -148,7 +148,7 @@ class Launcher:
         return ctypes.addressof(words)
 
     def _open_node(self, state: int) -> int:
-        """Gives a node its error slots, for good: nothing says when it goes."""
+        """Gives a node its error slots, which are never freed: nothing reports its end."""
 
         def open_node() -> int:
             with self._lock:

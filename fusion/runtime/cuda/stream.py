@@ -2,7 +2,7 @@
 
 A `TF_OpKernelContext` is an `OpKernelContext` of C++. TensorFlow exports its function
 `eigen_device<GpuDevice>()`; the first member of a GpuDevice (Eigen, `GpuStreamDevice`) is a pointer
-to a StreamInterface, whose first virtual function behind the two destructors gives the address of
+to a StreamInterface, whose first virtual function after the two destructors returns the address of
 the stream. All of that is checked once, before anything is called or read, and so is the stream.
 Where it does not hold, a small file is compiled against TensorFlow's headers, by g++.
 """
@@ -21,7 +21,7 @@ from fusion.runtime.native import objects
 from fusion.runtime.tensorflow import library
 
 _DEVICE_OF = "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"
-#: The place of `stream()` among the virtual functions of a StreamInterface.
+#: The index of `stream()` among the virtual functions of a StreamInterface.
 _STREAM_INDEX = 2
 
 _FUNCTION = """
@@ -130,7 +130,7 @@ class _Memory:
             self.ranges.append((first, end, rights))
 
     def holds(self, address: int, right: str) -> bool:
-        """Whether the word at an address can be used so: r or x."""
+        """Whether the word at an address can be read (r) or executed (x)."""
         return any(
             first <= address and address + 8 <= end and right in rights
             for first, end, rights in self.ranges

@@ -1,6 +1,6 @@
-"""Native objects in memory: how compiled kernels are found, loaded and called.
+"""Object files of compiled kernels: looked up, compiled and loaded.
 
-An object is looked up by everything that its code depends on: the sources that it is made from
+An object is looked up by everything that its code depends on: the sources that it is compiled from
 (`sources`), the versions of the package, Python, Numba and LLVM, and the processor it is for.
 Loading one needs LLVM's linker only, not Numba.
 """
@@ -43,8 +43,8 @@ class Recipe(NamedTuple):
 
     Attributes:
       compile_it: makes it. The module of that function counts as a source, with all it imports,
-        as that of the function that a `Compilation` names.
-      modules: other modules that it takes functions from, which it finds by other means.
+        and so does that of the function that a `Compilation` names.
+      modules: other modules whose functions it uses without importing them.
     """
 
     compile_it: Compile
@@ -52,7 +52,7 @@ class Recipe(NamedTuple):
 
     @property
     def source_modules(self) -> frozenset[str]:
-        """The modules that the object is made from, and from what these import."""
+        """The modules that the object is compiled from; their imports count, too."""
         own = {self.compile_it.__module__}
         if isinstance(self.compile_it, Compilation):
             own.add(self.compile_it.module)
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the object depends on, except its name: sources, and a factory's arguments."""
+        """All that the object depends on except its name: sources, and a factory's arguments."""
         compilation = self.compile_it if isinstance(self.compile_it, Compilation) else ""
         return f"{sources.digest(*self.source_modules)} {compilation}"
 
@@ -68,14 +68,14 @@ class Recipe(NamedTuple):
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
 _engines: list[Any] = []
 
-#: What each object took that this process compiled.
+#: The seconds that each object took that this process compiled.
 _seconds: list[float] = []
 
-#: Held by who compiles or loads, so that no process is forked meanwhile: in the child Numba's and
-#: LLVM's own locks would stay held for ever.
+#: Held while an object is compiled or loaded, so that no process is forked meanwhile: in the child
+#: the locks of Numba and LLVM would never be released.
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
-#: Of each object, held by who makes it or waits for another process that does.
+#: A lock for each object, held while this process makes it or waits for another one that does.
 _making: dict[str, threading.Lock] = {}
 _requested: ContextVar[dict[str, Recipe] | None] = ContextVar("requested", default=None)
 
@@ -90,7 +90,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 @cache
 def _versions() -> str:
-    """What all compiled code depends on, except sources: versions; of Python major and minor."""
+    """The versions that all compiled code depends on; of Python the major and the minor one."""
     python = ".".join(platform.python_version_tuple()[:2])
     tools = (f"{package} {version(package)}" for package in ("numba", "llvmlite"))
     return " ".join((f"fusion {__version__} python {python}", *tools))
@@ -109,14 +109,14 @@ def processor_of(file: str) -> str:
 
 
 def fingerprint() -> str:
-    """A digest of all that any object depends on, except its name."""
+    """A digest of all that any object depends on except its name."""
     target = processor.target()
     text = f"{_versions()} {target.name} {target.features} {sources.digest_of_all()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def get(name: str, compile_it: Compile, *modules: str) -> bytes:
-    """The object `name`, from disk or the package, or else compiled and kept; see `Recipe`."""
+    """The object `name`, from the cache or the package, or else compiled; see `Recipe`."""
     files = kernel_cache.default()
     key = file_name(name, Recipe(compile_it, modules))
     if (file := files.read(key)) is not None:
@@ -131,7 +131,7 @@ def get(name: str, compile_it: Compile, *modules: str) -> bytes:
 
 
 def expect(recipes: Iterable[tuple[str, Recipe]]) -> dict[str, Recipe]:
-    """Takes note of objects that will be needed, so that what is said of compiling counts them.
+    """Announces objects that will be needed, so that the notice of compiling counts them.
 
     Args:
       recipes: their names, and how they are made.
@@ -145,10 +145,10 @@ def expect(recipes: Iterable[tuple[str, Recipe]]) -> dict[str, Recipe]:
 
 
 def load_all(recipes: Iterable[tuple[str, Recipe]]) -> None:
-    """Loads those objects that have to be compiled, side by side.
+    """Loads those objects that have to be compiled, in parallel.
 
-    It waits for threads that import modules of this package, so that none may be waiting for this
-    one: it is not for what runs while the package is imported.
+    It waits for threads that import modules of this package, which must not wait for this thread:
+    it is not for code that runs while the package is imported.
     """
     together(recipe_address, expect(recipes).items())
 
@@ -157,7 +157,7 @@ def together(do: Callable[[str, Recipe], object], recipes: Iterable[tuple[str, R
     """Calls a function that compiles with each name and recipe, as many at a time as is useful.
 
     Raises:
-      BaseException: what a call raises; those that have not begun are left out then.
+      BaseException: what a call raises; calls that have not begun are skipped then.
     """
     waiting, errors = deque(recipes), list[BaseException]()
 
@@ -198,9 +198,9 @@ def _is_missing(name: str, recipe: Recipe) -> bool:
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, compiled now, which is logged.
+    """Compiles the object `name` and logs that.
 
-    That is done in another process, if it can be.
+    A worker process compiles it, if there can be one.
     """
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
@@ -217,7 +217,7 @@ def compiled(name: str, compile_it: Compile) -> bytes:
 
 
 def _compiled_in_process(compile_it: Compile) -> tuple[bytes, float]:
-    """An object, and the seconds that it took."""
+    """An object that this process compiles, and the seconds that it took."""
     with _lock:
         begun = time.monotonic()
         return compile_it(), time.monotonic() - begun
@@ -226,7 +226,7 @@ def _compiled_in_process(compile_it: Compile) -> tuple[bytes, float]:
 def address(name: str, compile_it: Compile, *modules: str) -> int:
     """The address of the function `name` of an object of that name, loaded or compiled.
 
-    It is 0 in a block of `asked_for`. For the arguments see `Recipe`.
+    It is 0 in a block of `requested_recipes`. For the arguments see `Recipe`.
     """
     requests = _requested.get()
     if requests is not None:
@@ -248,7 +248,7 @@ def recipe_address(name: str, recipe: Recipe) -> int:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A block in which objects are loaded, those of this machine, whatever is around it."""
+    """A block in which objects of this machine are loaded, whatever blocks are around it."""
     before = _requested.set(None)
     try:
         with processor.compiling_for(processor.default_target()):
@@ -259,7 +259,7 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def requested_recipes() -> Iterator[dict[str, Recipe]]:
-    """A block in which this thread loads no objects; gives how those that it asks for are made."""
+    """A block in which this thread loads no objects; yields the recipes of those it requests."""
     requests: dict[str, Recipe] = {}
     before = _requested.set(requests)
     try:

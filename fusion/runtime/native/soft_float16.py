@@ -1,9 +1,9 @@
 """Conversions of float16 for processors without the instructions for them (F16C).
 
-LLVM calls functions of these names then, which are in libraries of compilers that compiled code
-does not have. They do as the instructions do: results are rounded to the nearest, ties to even;
-NaNs become quiet and keep the upper bits of their payload. Numbers that are subnormal in float16
-go through normal ones of float32, for TensorFlow has threads take subnormal ones for zero.
+There LLVM calls functions of these names from the compiler's library, which compiled code is not
+linked with. They do as the instructions do: results are rounded to the nearest, ties to even; NaNs
+become quiet and keep the upper bits of their payload. Numbers that are subnormal in float16 are
+converted by way of normal ones of float32, since threads of TensorFlow treat subnormals as zero.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The sources that an object is made from, and a digest of what in them changes its code.
+"""The sources that an object is compiled from, and a digest of what in them changes its code.
 
-An object is made from the modules of the functions that make it and, transitively, from all that
-these import, anywhere in them, and from the packages that those are in. Of a module its syntax tree
-counts, without docstrings: comments and layout change nothing.
+An object is compiled from the modules of the functions that make it, from all modules that these
+import, directly or not, and from the packages of those. Of a module its syntax tree counts, without
+docstrings: comments and formatting change nothing.
 
-To parse all sources takes longer than to load a kernel. So what parsing finds comes with the
-package or lies in the kernel cache, in a file that is named after the bytes of all sources.
+To parse all sources takes longer than to load a kernel. So the results of parsing come with the
+package or are in the kernel cache, in a file that is named after the bytes of all sources.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from fusion.runtime.cache import kernel_cache
 from fusion.runtime.cache.kernel_cache import KernelCache
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-#: Where the sources of objects are; modules of no folder count, too.
+#: The folders with sources of objects; modules in no folder count, too.
 _FOLDERS = ("runtime", "schema", "cpu_ops", "gpu_ops", "ops")
-#: A source in another language belongs to the module beside it that has its name.
+#: A source in C++ belongs to the module of the same name in its folder.
 _CC_SUFFIX = ".cc"
-#: The bytes of a `.pyc` before its code: they describe its source, which is not there.
+#: The bytes of a `.pyc` before its code: they describe its source, which is missing.
 _PYC_HEAD_BYTES = 16
 
-#: Packages that register ops and have the public functions. Their modules do not depend on what
-#: else they import.
+#: Packages that register ops and have the public functions. Modules in them do not depend on
+#: what else they import.
 _REGISTERING = frozenset({"fusion", "fusion.ops"})
-#: Imports of these bring no code: public functions of ops, for gradients; factories of kernels,
-#: which name the modules that they take kernels from as their own; what finds objects.
+#: Imports of these add no code: public functions of ops, for gradients; factories of kernels, which
+#: name the modules that they take kernels from as their own; the module that loads objects.
 _APART = frozenset(
     {
         *("fusion.ops", "fusion.ops.base.bodies", "fusion.ops.base.gpu_bodies"),
@@ -54,7 +54,7 @@ _NAMING = frozenset(
 
 
 class Source(NamedTuple):
-    """What parsing finds in a module: a digest of its code, and the modules that it imports."""
+    """The result of parsing a module: a digest of its code, and the modules that it imports."""
 
     digest: str
     imports: tuple[str, ...]
@@ -76,14 +76,14 @@ def digest_of_all() -> str:
 
 
 def keep_in(files: KernelCache) -> None:
-    """Keeps what parsing finds in a folder, if it can be written, for processes that use that."""
+    """Writes the results of parsing to a cache, if possible, for processes that use it."""
     sources = _sources()
     if sources.graph is not None:
         files.offer(sources.file_name, _packed(sources.graph))
 
 
 def keep_for_any_python(files: KernelCache) -> None:
-    """Keeps what this version of Python finds, for all those that the package is installed with.
+    """Writes the results of parsing for all versions of Python that the package is installed with.
 
     Where the bytes of all sources are equal, any version's digest of their syntax trees identifies
     them.
@@ -111,7 +111,7 @@ def _digest(modules: frozenset[str]) -> str:
 
 
 def closure(graph: Mapping[str, Source], modules: Iterable[str]) -> set[str]:
-    """Modules and all that they depend on."""
+    """The modules and all that they depend on."""
     result, waiting = set[str](), [*modules]
     while waiting:
         name = waiting.pop()
@@ -122,11 +122,11 @@ def closure(graph: Mapping[str, Source], modules: Iterable[str]) -> set[str]:
 
 
 class _Sources(NamedTuple):
-    """What is known of all sources.
+    """All sources of this package.
 
     Attributes:
-      digest: one of their bytes.
-      graph: what parsing finds, by the names of modules; None for a build without sources.
+      digest: a digest of their bytes.
+      graph: the results of parsing, by the names of modules; None for a build without sources.
     """
 
     digest: str
@@ -134,19 +134,19 @@ class _Sources(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Of the file of what parsing finds; syntax trees are those of a version of Python."""
+        """The name of the file with the graph of this version of Python."""
         python = "".join(platform.python_version_tuple()[:2])
         return f"sources-{python}-{self.digest[:24]}.json"
 
     @property
     def packaged_name(self) -> str:
-        """Of the file in the package, which one version of Python has made for all."""
+        """The name of the file in the package, made by one version of Python for all."""
         return f"sources-{self.digest[:24]}.json"
 
 
 @cache
 def _sources() -> _Sources:
-    """What is known of all sources, from the package or the cache, or else parsed and kept."""
+    """All sources, with the graph from the package or the cache, or else parsed and cached."""
     files, are_compiled = read(_PACKAGE)
     sha256 = hashlib.sha256()
     for path, content in files.items():
@@ -168,7 +168,7 @@ def _sources() -> _Sources:
 def read(package: Path) -> tuple[dict[str, bytes], bool]:
     """The files that objects may be made from, by the path in the package.
 
-    A build may have `.pyc` files in the place of sources; the second is whether it has.
+    A build may have `.pyc` files instead of sources; the second value says whether it has.
     """
     root = f"{package}/"
     paths = os.listdir(root)
@@ -199,7 +199,7 @@ def _packed(graph: Mapping[str, Source]) -> bytes:
 
 
 def parse(files: Mapping[str, bytes]) -> dict[str, Source]:
-    """What parsing finds in sources, by the names of modules.
+    """Parses sources; returns the results by the names of modules.
 
     Args:
       files: the bytes of each source, by the path in the package.
@@ -254,7 +254,7 @@ def _is_import(function: ast.AST) -> bool:
 
 
 def _computed(call: ast.Call, modules: set[str]) -> set[str]:
-    """The modules that a call may import: all whose names begin as the text that is computed."""
+    """The modules that a call may import: all whose names begin as the computed name does."""
     text = call.args[0] if call.args else None
     first = text.values[0] if isinstance(text, ast.JoinedStr) and text.values else text
     start = str(first.value) if isinstance(first, ast.Constant) else ""

@@ -1,4 +1,4 @@
-"""How typed pointers are defined, once for Numba and once for Numba-CUDA; see `pointers`."""
+"""Defines typed pointers, for Numba and for Numba-CUDA; see `pointers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
 
 class Numba(NamedTuple):
-    """What of a Numba they are defined with; all are Numba's own but for `word_pointer`.
+    """The parts of Numba or Numba-CUDA that they need; all but `word_pointer` are its own.
 
     Attributes:
       word_pointer: (builder, address, index) -> LLVM's pointer to a word.
@@ -37,7 +37,7 @@ class Numba(NamedTuple):
 
 
 class Pointers(NamedTuple):
-    """What kernels use: types, and functions in compiled code."""
+    """The types of pointers, and functions that make them in compiled code."""
 
     record_type: Any  # (layout) -> the type
     words_type: Any
@@ -93,7 +93,7 @@ def _types(numba: Numba) -> tuple[Any, Any]:
             super().__init__(f"Pointer[{layout.__module__}.{layout.__qualname__}]")
 
         def can_convert_to(self, typingctx: Any, other: Any) -> Any:
-            """To an address, and to a pointer to records with the first fields alone."""
+            """To an address, and to a pointer to records of a base layout."""
             if isinstance(other, Pointer):
                 is_base = issubclass(self.layout, other.layout)
                 return numba.Conversion.safe if is_base else None
@@ -157,7 +157,7 @@ def _define_indices(numba: Numba, Pointer: Any, WordsType: Any) -> None:
         key = operator.getitem
 
         def generic(self, args: Any, kws: Any) -> Any:
-            """A word, or a pointer to a record of an array whose first is pointed to."""
+            """A word, or a pointer to the record at an index of an array."""
             pointer, index = args
             if not isinstance(index, types.Integer):
                 return None
@@ -201,7 +201,7 @@ def _define_casts(numba: Numba, Pointer: Any, WordsType: Any) -> None:
     @numba.lower_cast(types.Integer, Pointer)
     @numba.lower_cast(types.Integer, WordsType)
     def set_address(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
-        """Of a field that is set; that it is the address of such a record is mypy's to check."""
+        """For a field that is set; mypy checks that the address is that of such a record."""
         return context.cast(builder, value, from_type, word)
 
     @numba.lower_cast(Pointer, types.Integer)

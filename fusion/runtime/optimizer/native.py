@@ -1,7 +1,7 @@
 """What TensorFlow calls with every graph that it optimizes, in native code.
 
-Most graphs have nothing in them for us, and most processes have this off: those need nothing of
-Python. For the rest Python is asked, by an upcall.
+Most graphs have no op of interest, and most processes have this off: those need no Python. For the
+other graphs Python is called, by an upcall.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _i32, _i64 = types.int32, types.int64
 
 #: Fields of serialized messages: 256 times the depth of the message in the graph, and the tag.
 _NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
-#: Tags of those of a node.
+#: The tags of the fields of a node.
 _NAME, _OP = 0x0A, 0x12
 #: The bits of a tag that hold its wire type, and their value for a one-byte tag before a length.
 _WIRE_TYPE, _WITH_LENGTH = 0x87, 2
 _NO_TAG = 0
-#: Bytes of a length at most.
+#: The maximum number of bytes of a length.
 _LENGTH_BYTES = 5
 
 _slot = jit(slot)
@@ -46,8 +46,8 @@ def optimize(
     record: OptimizerRecord, graph: Buffer, item: int, result: Buffer, status: int
 ) -> None:
     """Optimizes a graph; `record` is an `OptimizerRecord`, the rest is TensorFlow's."""
-    # First of all: whatever happens, the graph is left alone. An empty result that goes with
-    # another status would be an empty graph.
+    # First: unless all succeeds, the graph is left alone. An empty result with another status
+    # would be an empty graph.
     tf_set_status(status, _i32(_ABORTED), record.empty)
     rule = as_record(RuleRecord, atomic_load(record, OptimizerRecord.rule))
     if rule == 0:
@@ -69,10 +69,10 @@ def write_whether_met(rule: RuleRecord, data: int, length: int, met: int) -> Non
 def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
     """Whether a serialized graph meets a rule, see `prefilter`.
 
-    Of the graph and the functions in its library it goes from node to node and reads the ops alone.
+    It goes through the nodes of the graph and of the functions in its library, and reads only ops.
     """
     at, end, present = data, data + length, int64(0)
-    # How deep in the graph, and where the messages around end.
+    # The depth in the graph, and the ends of the enclosing messages.
     depth, ends = 0, stack_words(2)
     while at < end or depth > 0:
         if at == end:
@@ -98,7 +98,7 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
 
 @jit
 def _holds(rule: RuleRecord, present: int) -> bool:
-    """Whether a clause of a rule holds if a graph has ops of the sets `found`."""
+    """Whether a clause of a rule holds if a graph has ops of the sets `present`."""
     for k in range(rule.clause_count):
         missing = rule.clauses[k] & ~present
         if missing == 0:
@@ -108,9 +108,9 @@ def _holds(rule: RuleRecord, present: int) -> bool:
 
 @jit
 def _sets(rule: RuleRecord, at: int, end: int, present: int) -> int:
-    """The sets that the op of a node is in, as bits, unless all are among those that are `found`.
+    """The sets that the op of a node is in, as bits; 0 if all of them are in `present` already.
 
-    Of a node that is not as TensorFlow writes it: all.
+    For a node that is not as TensorFlow writes it: all sets.
     """
     tag, start, stop = _field(at, end)
     if tag == _NAME:
@@ -142,8 +142,8 @@ def _is_text(op: OpRecord, text: int) -> bool:
 def _field(at: int, end: int) -> tuple[int, int, int]:
     """The tag of the field at `at`, and where its content begins and ends.
 
-    There is no tag if the field is not all there, or not as messages and strings are: a tag of one
-    byte and a length of seven bits a byte, the last below 128.
+    There is no tag if the field is truncated, or not encoded as messages and strings are: a tag of
+    one byte and a length as a varint.
     """
     none = int64(_NO_TAG), at, at
     if end - at < 2:

@@ -1,4 +1,4 @@
-"""The objects of the ops' kernels: how a kernel is named, found and compiled."""
+"""The objects of the ops' kernels: their names and recipes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def kernel_recipe(
 
 
 def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
-    """The object code of one kernel, from disk or else compiled and kept."""
+    """The object code of one kernel, from the cache or else compiled."""
     name, recipe = kernel_recipe(spec, device, types)
     return objects.get(name, recipe.compile_it, *recipe.modules)
 
 
 def _declaration(spec: OpSpec) -> OpSpec | None:
-    """What a factory may read of an op, which may be declared in another module.
+    """The declaration of an op that a factory may read; the op may be in another module.
 
-    Factories of kernels for all dtypes make the same one for several ops, and read nothing.
+    Factories of kernels for all dtypes make one kernel for several ops, and read nothing.
     """
     if not spec.is_per_dtype:
         return None

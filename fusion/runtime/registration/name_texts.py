@@ -1,7 +1,7 @@
 r"""The names of columns in a kernel's state, for its messages, written in native code.
 
 For each column a word says where in the state its text is, in bytes; then the texts follow, C
-strings: "" or " (name)", as they stand behind a column's number. A model may be untrusted:
+strings: "" or " (name)", to follow a column's number. A model may be untrusted:
 bytes that are no UTF-8, control and format characters, separators and characters for private use
 are escaped as in Python's literals, e.g. "\n", "\x1b" or "\u202e", and long names shortened.
 """
@@ -18,19 +18,19 @@ from fusion.runtime.native.text import byte
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.tensorflow.attrs import Text
 
-#: More bytes than this of a name would push the rest out of a message.
+#: The maximum length of a name in a message; more would push out the rest of the message.
 _MAX_NAME_BYTES = 240
 
-#: The most bytes that a byte is escaped as.
+#: The maximum number of bytes that a byte is escaped as.
 _MAX_ESCAPED = 10
 
-#: What is around a name, its end included, and between the halves of a long one.
+#: The bytes around a name, its end included, and between the halves of a long one.
 _AROUND, _DOTS = 4, 3
 
 
 @jit
 def name_bytes(creation: Creation, attr: int) -> int:
-    """The most bytes that the names of an attr take; 0 if there are none."""
+    """The maximum number of bytes that the names of an attr take; 0 if there are none."""
     count = _name_count(creation, attr)
     size = 8 * count
     for k in range(count):
@@ -51,7 +51,7 @@ def write_names(creation: Creation, attr: int, state: Words, start: int) -> None
 
 @jit
 def _name_count(creation: Creation, attr: int) -> int:
-    """The number of names; none if there is one alone that is empty."""
+    """The number of names; 0 if there is only one and it is empty."""
     values = creation.values[attr]
     entries = creation.record.attrs
     count = values.count
@@ -70,7 +70,7 @@ def _name(creation: Creation, attr: int, index: int) -> int:
 
 @jit
 def _write(name: Text, out: int) -> int:
-    """Writes a name as it stands in messages; returns its bytes, the end included."""
+    """Writes a name as messages have it; returns its bytes, the end included."""
     address, length = name.address, name.length
     scratch = c_malloc(_MAX_ESCAPED * length + 1)
     if length == 0 or scratch == 0:
@@ -117,7 +117,7 @@ def _is_continued(address: int, index: int) -> bool:
 
 @jit
 def _escape(address: int, length: int, out: int) -> int:
-    """Writes a text with all that is not printed escaped; returns the bytes."""
+    """Writes a text with unprintable characters escaped; returns the bytes."""
     index, end, size = int64(0), int64(0), stack_words(1)
     while index < length:
         letter = _decode(address, index, length, size)
@@ -143,7 +143,7 @@ def _escape(address: int, length: int, out: int) -> int:
 
 @jit
 def _mnemonic(letter: int) -> int:
-    """The letter behind a backslash that stands for a control character, 0 if none does."""
+    """The letter that follows the backslash in the escape of a control character, 0 for none."""
     if letter == 9:
         return int64(116)
     if letter == 10:
@@ -153,7 +153,7 @@ def _mnemonic(letter: int) -> int:
 
 @jit
 def _put_escape(out: int, end: int, letter: int, number: int, digits: int) -> int:
-    """Writes a backslash, a letter and a hexadecimal number; returns the end of what there is."""
+    """Writes a backslash, a letter and a hexadecimal number; returns the new end."""
     _put(out, end, 92)
     _put(out, end + 1, letter)
     for k in range(digits):

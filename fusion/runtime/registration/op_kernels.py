@@ -1,4 +1,4 @@
-"""The kernels of an op: what native code knows of them, and how Python brings what is lacking."""
+"""The kernels of an op: their records, and how Python provides what these are missing."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def constants_of(
     device: str,
     access: Callable[[AccessRequest], Word] = variable_access.live_record,
 ) -> list[Word]:
-    """What the builder of an op needs to know; one word, if that is nothing.
+    """The data that the builder of an op needs; one word if it needs none.
 
     Args:
-      access: gives the address of the functions by which variables are shared.
+      access: returns the address of the functions by which variables are shared.
     """
     return spec.builder.constants(spec, device, access) if spec.builder else [0]
 
@@ -138,14 +138,14 @@ class Kernels:
 
     @cached_property
     def memory(self) -> LiveMemory:
-        """Keeps what native code reads of them."""
+        """The memory of the records that native code reads."""
         memory = LiveMemory()
         keep_forever(memory)
         return memory
 
     @cached_property
     def words(self) -> ctypes.Array[ctypes.c_int64]:
-        """What native code knows of them, see `creation`."""
+        """The words of the `KernelsRecord`, see `creation`."""
         words = (ctypes.c_int64 * KernelsRecord.SIZE)()
         keep_forever(words)
         words[:] = record_words(
@@ -168,7 +168,7 @@ class Kernels:
         return bodies_of(self.spec)
 
     def lacks(self) -> list[int]:
-        """What no state can do without and is not there yet."""
+        """What every state needs and is missing so far."""
         lacking = {
             creation.BUILDER: not self.words[KernelsRecord.builder],
             creation.CONSTANTS: not self.words[KernelsRecord.constants],
@@ -183,7 +183,7 @@ class Kernels:
         return ctypes.addressof(self.words)
 
     def serve(self, request: Request) -> None:
-        """Brings what a state needs: a node of the op is first run."""
+        """Provides what a state is missing, when a node of the op is created."""
         lacking = [what for (what,) in struct.iter_unpack("=q", request.input())]
         try:
             objects.load_all(self.recipes(lacking))
@@ -199,7 +199,7 @@ class Kernels:
         """The node has failed already."""
 
     def bring(self, what: int) -> None:
-        """Lets native code have what it lacks, see `creation`.
+        """Provides something that is missing, see `creation`.
 
         Raises:
           ValueError: a setting that makes no sense.
@@ -224,7 +224,7 @@ class Kernels:
             ctypes.c_int64.from_address(slot).value = address
 
     def recipes(self, lacking: Iterable[int]) -> Iterator[tuple[str, Recipe]]:
-        """The objects among what is lacking, and those that are known to be needed with them."""
+        """The recipes of what is missing, and of objects that are known to be needed with it."""
         for what in lacking:
             if what == creation.BUILDER and len(self.bodies) == 1:
                 yield self.recipe(0)
@@ -242,7 +242,7 @@ class Kernels:
         return row_kernel_recipe(self.spec, what - FIRST_ROW_KERNEL)
 
     def needs(self, node: node_def_pb2.NodeDef) -> list[int]:
-        """What the state of a node's kernel leads to, as `recipe` takes it.
+        """What the state of a node's kernel needs, as `recipe` takes it.
 
         Raises:
           ValueError: attrs that do not go together.
@@ -306,7 +306,7 @@ def _row_kernel_count(spec: OpSpec) -> int:
 
 
 def _row_kernel_addresses(spec: OpSpec) -> int:
-    """The address of those of an op's row kernels, which ops with the same ones share."""
+    """The address of the table of an op's row kernels, shared by ops with the same ones."""
     if spec.builder is None or spec.builder.row_kernels is None:
         return 0
 
@@ -320,7 +320,7 @@ def _row_kernel_addresses(spec: OpSpec) -> int:
 
 @cache
 def _too_late() -> int:
-    """What a node fails with that waited for Python in vain, a C string."""
+    """The message of a node that waited for Python in vain, a C string."""
     text = (
         "no kernel, because to make one takes Python's lock (the GIL), which was not to be had "
         "in time: another thread kept it, perhaps while waiting for this very node. Run the "
@@ -347,7 +347,7 @@ def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
 
 
 def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
-    """Has all ready that kernels of placed nodes lead to, so that Python is not needed for them.
+    """Provides all that the kernels of placed nodes need, so that they can do without Python.
 
     Kernels of other packages are ignored, and so are errors: they are raised when the node runs.
     """
@@ -361,7 +361,7 @@ def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
 
 
 def _bring(needs: Iterable[tuple[Kernels, int]]) -> None:
-    """Lets native code have what it lacks, as far as that is to be had."""
+    """Provides what kernels are missing, as far as possible."""
     pairs = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in needs}
     with suppress(Exception):
         objects.load_all(one for kernels, what in pairs.values() for one in kernels.recipes([what]))
@@ -371,6 +371,6 @@ def _bring(needs: Iterable[tuple[Kernels, int]]) -> None:
 
 
 def _kernels_for(node: node_def_pb2.NodeDef) -> Kernels | None:
-    """Those of fusion's own for a placed node, unless it asks for some by a label."""
+    """The kernels of a placed node; None for ops of others, and if it asks for a label."""
     device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
     return None if "_kernel" in node.attr else _kernels.get((node.op, str(device)))

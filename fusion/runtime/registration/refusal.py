@@ -1,4 +1,4 @@
-"""Why a node has no kernel: the error that the creation of its state ends with."""
+"""Errors of the creation of a node's state, which leave the node without a kernel."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from fusion.runtime.threads import pool
 
 
 def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
-    """Registers ops, kernels and gradients, those that are not there yet.
+    """Registers ops, kernels and gradients, unless they are registered already.
 
     Args:
       gpus: finds the GPUs when the first kernel for one is made; None: there are no such kernels.
@@ -47,7 +47,7 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
         pool.warn_of_setting()
     new = [spec for spec in specs if not _is_registered(spec)]
     registered = {spec.name for spec in specs} - {spec.name for spec in new}
-    # TensorFlow looks through all of its kernels for those of an op; one that is new has none.
+    # TensorFlow searches all of its kernels for those of an op; a new op has none.
     unkerneled = [spec for spec in specs if spec.name not in registered or not _has_kernels(spec)]
     if unkerneled:
         op_functions.expect()
@@ -63,7 +63,7 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
 
 
 def _load(path: Path, specs: tuple[OpSpec, ...]) -> None:
-    """Has a library register the ops, unless they are there."""
+    """Has a library register the ops, unless they are registered already."""
     if not all(map(_is_registered, specs)):
         load_library(path)
     missing = [spec.name for spec in specs if not _is_registered(spec)]
@@ -74,7 +74,7 @@ def _load(path: Path, specs: tuple[OpSpec, ...]) -> None:
 def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> None:
     """Registers kernels for GPUs for nodes on a CPU that ask for them by a label.
 
-    That is how they are tested where there is no GPU.
+    Tests use it where there is no GPU.
     """
     memory = _permanent_memory()
     new_kernels = [

@@ -1,7 +1,7 @@
 """The functions that TensorFlow calls, in LLVM's textual IR: each is a few instructions.
 
-They call the common ones: the compute function of all kernels as it is, the shape function of an op
-with the op's table, and the create function of kernels with their record.
+Each calls a common function: the compute function of all kernels, the shape function with the table
+of an op, and the create function with the record of kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Python functions for ops: TensorFlow's own generated wrapper behind checks of what is static."""
+"""Python functions of ops: static checks, then the wrapper that TensorFlow generates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorflow.core.framework import op_def_pb2
 from fusion.runtime.tensorflow.private import _pywrap_python_op_gen, context, dtypes, errors, ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
-#: The least and the most of an int attr.
+#: The minimum and the maximum of an int attr.
 _INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -62,15 +62,15 @@ def _checked(
 
 
 def _joined(first: Any, rest: list[Any]) -> Any:
-    """What an op returns that has an output and an optional list of others."""
+    """The result of an op with one output and an optional list of further ones."""
     return [first, *rest] if rest else first
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
-    """Checks dtypes, ranks, sizes and attrs as far as they are known without running anything.
+    """Checks dtypes, ranks, sizes and attrs as far as they are known statically.
 
     Returns:
-      The inputs, those that were no tensors yet as tensors.
+      The inputs as tensors.
     """
     _check_attrs(spec, attrs)
     lengths: dict[str, tuple[int, str]] = {}
@@ -176,7 +176,7 @@ def _items(
 
 
 def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> Any:
-    """`item`, or if it has no dtype (a list, a number) a tensor of the dtype that is asked for."""
+    """`item`, or if it has no dtype (a list, a number) a tensor of the requested dtype."""
     if hasattr(item, "dtype"):
         return item
     dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype

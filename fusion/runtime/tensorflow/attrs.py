@@ -1,7 +1,7 @@
-"""The attrs of a node as records in memory, and what an op says of each.
+"""The attrs of a node and their declarations in an op, as records in memory.
 
 A kernel's state is made from them in native code (`fusion.runtime.registration`), which reads them
-from TensorFlow; Python writes the same records of a NodeDef, to learn what its kernel will need.
+from TensorFlow; Python writes the same records of a NodeDef, to find out what its kernel will need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_INT64 = 2**63 - 1
 
 
 class AttrEntry(Layout):
-    """What an op says of an attr."""
+    """The declaration of an attr of an op."""
 
     name: Address  # a C string
     kind: Int64

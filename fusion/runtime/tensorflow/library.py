@@ -107,18 +107,18 @@ def path() -> str:
 
 
 def whole_path() -> Path:
-    """The file name of the library that has what `path` lacks, C functions for graphs among it."""
+    """The file name of the library with all symbols that `path` lacks, such as those for graphs."""
     return Path(path()).with_name("libtensorflow_cc.so.2")
 
 
 def exported_name(path: Path, text: bytes) -> str | None:
-    """Returns the first exported name with `part` in it, or None.
+    """Returns the first exported name that contains `text`, or None.
 
     For names that are not known exactly, because they are mangled C++.
 
     Args:
         path: a 64-bit ELF file.
-        part: any part of the name.
+        text: a substring of the name.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         for start, end in _name_tables(elf):
@@ -129,7 +129,7 @@ def exported_name(path: Path, text: bytes) -> str | None:
 
 
 def _name_tables(elf: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yields where the names of dynamic symbols are, each between zero bytes.
+    """Yields the ranges with the names of dynamic symbols, each name between zero bytes.
 
     TensorFlow's library is a gigabyte, of which these are a few percent.
     """

@@ -1,6 +1,6 @@
-"""A line that says that kernels are compiled, how many, and about how long that takes.
+"""Logs that kernels are being compiled, how many, and about how long that takes.
 
-It comes when they have been compiled for two seconds, and once for all that were known by then.
+The line comes after two seconds of compiling, once for all kernels that are known by then.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Protocol
 
-#: After so many seconds of silence it is said that kernels are compiled.
+#: The seconds of compiling after which a line is logged.
 SECONDS = 2.0
 
-#: After so many seconds without a kernel what was compiled does not count any more. Until then
-#: more of them are worth another line if they take so many seconds.
+#: Kernels that were compiled more than so many seconds ago do not count. Until then, more kernels
+#: are worth another line if they take so many seconds.
 _WAVE_SECONDS, _MORE_SECONDS = 10.0, 5.0
 
-#: What kernels take, by the first text that their names begin with, in seconds (AMD EPYC). On other
+#: The seconds that kernels take, by the first matching prefix of their names (AMD EPYC). On other
 #: machines they take more or less in the same proportion.
 _TYPICAL = {
     "lookup_kernel": 12.0,
@@ -54,14 +54,14 @@ class _Timer(Protocol):
 
 
 class Notice:
-    """What is compiled in a process, and what of it has been said."""
+    """The kernels that a process compiles, and those that have been logged."""
 
     def __init__(
         self,
         now: Callable[[], float] = time.monotonic,
         timer: Callable[[float, Callable[[], None]], _Timer] = threading.Timer,
     ) -> None:
-        """Begins with nothing.
+        """Makes a notice without kernels.
 
         Args:
           now: a clock, in seconds.
@@ -80,13 +80,13 @@ class Notice:
         self._end, self._has_warned = 0.0, False
 
     def expect(self, names: Iterable[str]) -> None:
-        """Takes note of kernels that will be compiled."""
+        """Adds kernels that will be compiled."""
         with self._lock:
             self._expected |= {*names}
 
     @contextmanager
     def compiling(self, name: str) -> Iterator[None]:
-        """A block in which a kernel is compiled, or another process that does is waited for."""
+        """A block in which this process compiles a kernel, or waits for another one that does."""
         with self._lock:
             is_logged, now = name in self._logged, self._now()
             if not self._starts and now - self._end > _WAVE_SECONDS:
@@ -111,14 +111,14 @@ class Notice:
                     self._times[name] = self._end - start
 
     def _passed(self) -> float:
-        """The seconds for which was compiled what has not been said."""
+        """The seconds spent on kernels that have not been logged."""
         now = self._now()
         running = (now - start for name, start in self._starts.items() if name not in self._logged)
         return sum(running) + sum(self._times.values())
 
     def _warn(self) -> None:
         with self._lock:
-            if self._passed() < SECONDS:  # it was said meanwhile
+            if self._passed() < SECONDS:  # logged meanwhile
                 return
             running = self._starts.keys() - self._logged
             names = self._times.keys() | running | self._expected - self._logged
@@ -136,7 +136,7 @@ class Notice:
             )
 
     def _estimate(self, running: set[str], names: set[str]) -> float:
-        """The seconds that kernels take in all, by what those have that are compiled."""
+        """The seconds that kernels take in total, estimated from those that are compiled."""
         times = self._times
         speed = sum(times.values()) / sum(map(_typical, times)) if times else 1.0
         now = self._now()
@@ -151,5 +151,5 @@ def _typical(name: str) -> float:
 
 @cache
 def notice() -> Notice:
-    """That of this process."""
+    """The notice of this process."""
     return Notice()

@@ -1,4 +1,4 @@
-"""How a library of ops finds out how variables are shared; see `variable_access` for Python."""
+"""How a library of ops finds the functions that share variables; see `variable_access`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _c_dlsym = types.ExternalFunction("dlsym", _i64(_i64, _i64))
 #: RTLD_LAZY | RTLD_NOLOAD of dlopen(3).
 _LOADED = 1 | 4
 
-#: The longest name, and the digits of a version.
+#: The maximum length of a name, and the digits of a version.
 _NAME_BYTES, _DIGITS = 512, 8
 
 _FLOAT, _BFLOAT16 = 1, 14
@@ -43,7 +43,7 @@ def find_function(name: int) -> int:
 
 @jit
 def find_accesses(entries: AccessEntry, count: int) -> None:
-    """Fills the records of `AccessEntry`; those that lack a function stay as they are."""
+    """Fills the records of `AccessEntry`, except those for which a function is missing."""
     for k in range(count):
         entry = entries[k]
         offset = _dtype_offset(find_function(entry.describe_variable))
@@ -72,7 +72,7 @@ def _find(entry: AccessEntry, offset: int) -> None:
 
 @jit
 def _find_versioned(entry: AccessEntry, name: int) -> int:
-    """The address of a function whose name may have one of several versions of absl in it."""
+    """The address of a function whose name may contain one of several versions of absl."""
     text, length, version_start = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
     while length < _NAME_BYTES - 1 and byte(name + length) != 0:
         store_as(text, length, np.uint8(byte(name + length)), np.uint8)
@@ -92,7 +92,7 @@ def _find_versioned(entry: AccessEntry, name: int) -> int:
 
 @jit
 def _is_marker(name: int, start: int) -> bool:
-    """Whether a C string goes on with "lts_", behind which a version has its digits."""
+    """Whether "lts_", which the digits of a version follow, is at an index of a C string."""
     same, marker = int64(0), literal("lts_")
     for k in range(4):
         same += int64(byte(name + start + k) == byte(marker + k))
@@ -101,7 +101,7 @@ def _is_marker(name: int, start: int) -> bool:
 
 @jit
 def _dtype_offset(describe: int) -> int:
-    """The number of the byte in a variable that is the number of its dtype; -1 if none is."""
+    """The offset of the byte in a variable that is its dtype; -1 if there is none."""
     offset, count = int64(-1), int64(0)
     if describe == 0:
         return offset
@@ -115,7 +115,7 @@ def _dtype_offset(describe: int) -> int:
 
 @jit
 def _describes(describe: int, offset: int, number: int, expected: int) -> bool:
-    """Whether the text of a variable of zeros but for one byte begins as is expected."""
+    """Whether the text of a variable, all zeros but for one byte, begins with `expected`."""
     variable, text = stack_words(2 * OBJECT_WORDS), stack_words(OBJECT_WORDS)
     for k in range(2 * OBJECT_WORDS):
         variable[k] = 0

@@ -1,4 +1,4 @@
-"""The library of ops that a process takes its kernels from, where it compiles none."""
+"""The library of ops that a process uses instead of compiling kernels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fusion.runtime.registration.library.record import EXPORTED, LibraryRecord
 from fusion.runtime.registration.registry import OpRecord, Registry
 from fusion.version import __version__
 
-#: Names the library, or none if it is empty; unset, it is the one beside the package, if there is
-#: one.
+#: The path of the library, empty for none; by default, that in the folder of the package, if it
+#: exists.
 LIBRARY_VARIABLE = "FUSION_OPS_LIBRARY"
 
 _DEFAULT_PATH = Path(__file__).parents[3] / "libfusion_ops.so"
