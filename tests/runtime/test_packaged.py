@@ -25,7 +25,7 @@ NEW, OLD = processor.named("x86-64-v4"), processor.named("x86-64-v2")
 
 
 class Waiting:
-    """What is to be compiled behind."""
+    """The queue of the background compiler."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
