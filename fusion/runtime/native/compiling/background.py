@@ -92,7 +92,7 @@ class BackgroundCompiler:
             except _UnableError:
                 return
             except Exception as error:  # the object of the package stays in use
-                _logger.info("not compiled behind: %s: %s", work.file_name, error)
+                _logger.info("not compiled in the background: %s: %s", work.file_name, error)
 
 
 @cache
