@@ -10,7 +10,7 @@ from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.parsing import PARSERS, ParseSpec, match_parsers
+from fusion.passes.recognise.parsing import PARSERS, match_parsers
 from fusion.passes.report.report import ParserReport
 from fusion.schema.names import PARSE_EXAMPLE
 
@@ -41,13 +41,10 @@ def fuse_parsers(
         else:
             edit = GraphEdit(view) if edit is None else edit
             emit_parser(edit, node.name, spec)
-            report = ParserReport(node.name, view.function, _count(spec), served=served)
+            count = len(spec.features)
+            report = ParserReport(node.name, view.function, count, served=served)
         reports.append(report)
     return tuple(reports), edit
-
-
-def _count(spec: ParseSpec) -> int:
-    return len([*spec.keys])
 
 
 def _refuse(

@@ -228,8 +228,8 @@ def build_parse_state(creation: Creation) -> None:
         _set_others(creation, constants, state)
     for number in range(count if is_right else int64(0)):
         if not add_name(names, int64(number)):
-            text = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
-            refuse(creation, INVALID_ARGUMENT, text, int64(number))
+            twice = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
+            refuse(creation, INVALID_ARGUMENT, twice, int64(number))
             is_right = False
     if not is_right:
         give_up(creation)
