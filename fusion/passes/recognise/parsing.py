@@ -11,12 +11,10 @@ from fusion.passes.graph.tensor import Shape, dims
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
+from fusion.schema.attributes import MAX_FEATURES
 
 #: The dtypes of values, and of row splits.
 _DTYPES = frozenset({types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING})
-
-#: As many features the fused op may be asked for.
-MAX_FEATURES = (1 << 16) - 1
 
 _V1, _V2, _SINGLE = "ParseExample", "ParseExampleV2", "ParseSingleExample"
 PARSERS = frozenset({_V1, _V2, _SINGLE})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ParseConstants, ParseState
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
-    MAX_FEATURES,
     PADDED,
     RAGGED,
     SPARSE,
@@ -31,6 +30,7 @@ from fusion.runtime.registration.states import (
 )
 from fusion.runtime.tensorflow.attrs import Text
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.attributes import MAX_FEATURES
 
 _FLOAT, _INT64, _INT32 = (DTYPES[name].enum for name in ("float32", "int64", "int32"))
 
