@@ -17,6 +17,7 @@ from fusion.ops.bags.specs import (
 from fusion.ops.base import probe
 from fusion.ops.columns.specs import gathers, keyed, lookup, training
 from fusion.ops.examples import specs as examples
+from fusion.ops.ids import specs as ids
 from fusion.ops.stores import specs as stores
 from fusion.ops.tables import specs as tables
 from fusion.ops.updates import specs as updates
@@ -31,7 +32,7 @@ from fusion.schema.names import OP_NAMES
 _MODULES = (
     *(pre_lookup, post_lookup_v1, prune, prune_dense, unique, partition, post_lookup),
     *(lookup, training, keyed, gathers),
-    *(updates, tables, stores, examples),
+    *(updates, tables, stores, examples, ids),
 )
 _BY_NAME = {
     spec.name: spec

@@ -78,3 +78,6 @@ MAX_ENTRIES = 2**31 - 1
 
 #: The most features of Examples that are asked for: a slot of the table of names has 16 bits.
 MAX_FEATURES = (1 << 16) - 1
+
+#: The hashes of StringToHashBucketFast, StringToHashBucket and StringToHashBucketStrong.
+HASHES = ("fast", "legacy", "strong")

@@ -202,8 +202,8 @@ def _write_output(
     known: _Shapes, entry: OutputEntry, index: int, position: int, is_resized: bool
 ) -> None:
     """Sets one output, of rank 1 or 2 or of the rank of an input and one more."""
-    if entry.rank == EXTENDED:
-        _extend_input(known, index, position)
+    if entry.rank < 0:
+        _follow_input(known, index, position, entry.rank == EXTENDED)
         return
     ctx, status = known.ctx, known.status
     rows, width = entry.dims[0], entry.dims[1]
@@ -220,8 +220,8 @@ def _write_output(
 
 
 @jit
-def _extend_input(known: _Shapes, index: int, position: int) -> None:
-    """Sets an output to the shape of an input, and one dimension more that is not known."""
+def _follow_input(known: _Shapes, index: int, position: int, is_extended: bool) -> None:
+    """Sets an output to the shape of an input, or to that and one dimension that is not known."""
     table, ctx, status = known.table, known.ctx, known.status
     number, arg = position, int64(0)
     while table.entries[arg].rank >= 0:
@@ -229,7 +229,7 @@ def _extend_input(known: _Shapes, index: int, position: int) -> None:
         arg += 1
     shape, last = _new_shape(), _vector(ctx, int64(UNKNOWN))
     _get_input(ctx, np.int32(number), shape, status)
-    if tf_get_code(status) == 0:
+    if tf_get_code(status) == 0 and is_extended:
         _concatenate(ctx, shape, last, shape, status)
     if tf_get_code(status) == 0:
         _set_output(ctx, np.int32(index), shape, status)

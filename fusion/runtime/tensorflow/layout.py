@@ -68,8 +68,8 @@ FIRST_SYMBOL = -2
 FIRST_PEER = -1000
 FIRST_SUM = -2000
 
-#: The rank of an output, see `OpTable`.
-EXTENDED = -2
+#: Ranks of outputs, see `OpTable`.
+EXTENDED, SAME = -2, -3
 
 
 class InputEntry(Layout):
@@ -85,11 +85,12 @@ class InputEntry(Layout):
 class OpTable(Layout):
     """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
 
-    The rank is -1 for any shape, and EXTENDED for that of the first input with any shape, at the
-    same position, and one dimension more. A dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for
-    symbol k, FIRST_PEER - k for dimension k % MAX_RANK of the tensor at the same position of list
-    input k // MAX_RANK, or FIRST_SUM - k for the sum of that over the positions that an output has:
-    all if there is one output, its own if there are as many; else that is not known.
+    The rank is -1 for any shape. That of an output is SAME for the shape of the first input
+    with any shape, at the same position, and EXTENDED for that and one dimension more. A
+    dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k, FIRST_PEER - k for
+    dimension k % MAX_RANK of the tensor at the same position of list input k // MAX_RANK, or
+    FIRST_SUM - k for the sum of that over the positions that an output has: all if there is one
+    output, its own if there are as many; else that is not known.
     """
 
     input_count: Int64  # a list counts once
@@ -152,7 +153,7 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
         table += [lengths.index(arg.length), _rank(arg), when, memory.text(arg.name)]
         table += _dimensions(spec, arg)
     for arg in spec.outputs:
-        rank = EXTENDED if arg.extends_input else len(arg.dims)
+        rank = EXTENDED if arg.extends_input else SAME if arg.has_any_shape else len(arg.dims)
         table += [lengths.index(arg.length), rank, *_dimensions(spec, arg)]
     return table
 

@@ -3,9 +3,10 @@
 An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, `?` is any size, and
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
 per position in the lists, with `sum(D_p)` their sum (of several outputs, over the positions of each
-one); `[...]` is any shape, and `[..., ?]` of an output that of the first input of any shape (of a
-list, at the same position) and one dimension more. From these texts come the shape function, the
-checks before a kernel touches memory, the checks of the Python wrapper and the documentation.
+one); `[...]` is any shape, of an output that of the first input of any shape (of a list, at the
+same position), and `[..., ?]` of an output is that and one dimension more. From these texts come
+the shape function, the checks before a kernel touches memory, the checks of the Python wrapper and
+the documentation.
 """
 
 from __future__ import annotations
@@ -302,7 +303,11 @@ class OpSpec:
     @cached_property
     def inferred_attrs(self) -> tuple[str, ...]:
         """The attrs that TensorFlow infers from the inputs."""
-        names = {arg.dtype for arg in self.inputs} | {arg.length for arg in self.inputs}
+        types = self.types
+        counted = (
+            arg for arg in self.inputs if arg.dtype not in types or not types[arg.dtype].is_list
+        )
+        names = {arg.dtype for arg in self.inputs} | {arg.length for arg in counted}
         return tuple(attr.name for attr in self.attrs if attr.name in names)
 
     @cached_property

@@ -27,13 +27,13 @@ from fusion.ops.examples.cpu_kernels.layout import (
 )
 from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES
 from fusion.ops.examples.cpu_kernels.tasks import do_task, open_reader, reader_of, reader_words
-from fusion.ops.examples.cpu_kernels.wire import put_half
 from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
 from fusion.runtime.native.text import string_at
+from fusion.runtime.native.unaligned import put_half
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs

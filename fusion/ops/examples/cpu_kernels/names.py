@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fusion.ops.examples.cpu_kernels.layout import Feature, Name, Names
-from fusion.ops.examples.cpu_kernels.wire import folded_product, low_bytes, shifted_right, word_at
+from fusion.ops.examples.cpu_kernels.wire import low_bytes
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.text import byte
+from fusion.runtime.native.unaligned import folded_product, shifted_right, word_at
 
 #: Odd numbers without a pattern.
 _SALTS = 0x2D358DCCAA6C78A5, 0x1F3D5B79E5C6D7A3

@@ -26,18 +26,15 @@ from fusion.ops.examples.cpu_kernels.wire import (
     SECOND,
     STRINGS,
     ends,
-    half_at,
     joined,
     low_bytes,
     packed_varints,
-    put_half,
-    put_word,
     short_length,
-    word_at,
 )
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.native.text import byte
+from fusion.runtime.native.unaligned import half_at, put_half, put_word, word_at
 
 #: The head of an entry's Feature that is one list of one packed run or of one string, all of less
 #: than 128 bytes: tags, and between them lengths that follow from the first.

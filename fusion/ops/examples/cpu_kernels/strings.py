@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fusion.ops.examples.cpu_kernels.wire import put_byte, put_word, shifted_right, word_at
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy
 from fusion.runtime.native.pointers import as_words
 from fusion.runtime.native.text import string_at
+from fusion.runtime.native.unaligned import put_byte, put_word, shifted_right, word_at
 
 #: The bytes of an element of a tensor of strings.
 STRING_BYTES = 24

@@ -20,9 +20,9 @@ from fusion.ops.examples.cpu_kernels.layout import (
 )
 from fusion.ops.examples.cpu_kernels.scan import scan_example
 from fusion.ops.examples.cpu_kernels.values import fill_values, write_values
-from fusion.ops.examples.cpu_kernels.wire import put_half, put_word
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.native.unaligned import put_half, put_word
 
 #: So many names that are not asked for are learnt at most.
 OTHER_NAMES = 256

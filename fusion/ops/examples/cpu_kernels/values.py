@@ -9,17 +9,19 @@ from fusion.ops.examples.cpu_kernels.wire import (
     LOW_HALF,
     STRINGS,
     any_varint,
-    half_at,
     joined,
+    varint,
+)
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy
+from fusion.runtime.native.unaligned import (
+    half_at,
     low_zeros,
     put_half,
     put_word,
     top_bits_at,
-    varint,
     word_at,
 )
-from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import c_memcpy
 
 #: The bytes of a float in an unpacked list, with its tag.
 _UNPACKED_FLOAT = 5

@@ -1,0 +1,1 @@
+"""Ops that make ids of strings and numbers."""

@@ -1,0 +1,1 @@
+"""Bodies for CPUs."""

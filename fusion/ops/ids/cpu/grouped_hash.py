@@ -1,0 +1,97 @@
+"""GroupedHashBucket on a CPU: values of all columns in one job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion.ops.ids.cpu.hash_layout import HashState
+from fusion.ops.ids.cpu_kernels.hashing import do_task
+from fusion.ops.ids.cpu_kernels.layout import TASK_VALUES, HashCall, HashJob
+from fusion.ops.tables.cpu.inputs import element_count, release, take
+from fusion.runtime.layout import Words
+from fusion.runtime.native import op
+from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
+from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
+from fusion.runtime.tensorflow.spec import OpSpec
+from fusion.runtime.threads import jobs
+from fusion.runtime.threads.layout import Pool
+
+#: Fewer values are not worth another thread.
+_PARALLEL_VALUES = 2048
+
+
+@jit
+def work(job: HashJob, helps: int) -> None:
+    """Does tasks until all have been begun; `helps` as in `next_task`."""
+    while True:
+        task = jobs.next_task(job, helps)
+        if task < 0:
+            return
+        do_task(job, task)
+
+
+@jit
+def _open_columns(frame: op.Frame, job: HashJob, tensors: Words) -> int:
+    """Sets the tensors of columns; returns how many values there are."""
+    total, tasks = int64(0), int64(0)
+    for index in range(job.column_count):
+        values = take(frame, tensors, int64(index), int64(index))
+        if op.failed(frame):
+            return total
+        call, rank = job.calls[index], int64(tf_num_dims(values))
+        dims = stack_words(rank + 1)
+        for axis in range(rank):
+            dims[axis] = tf_dim(values, np.int32(axis))
+        call.values = tf_tensor_data(values)
+        call.count = element_count(values)
+        call.ids = as_words(op.shaped_output(frame, int64(index), dims, rank, int64(8)))
+        total += call.count
+        job.firsts[index] = tasks
+        tasks += (call.count + TASK_VALUES - 1) // TASK_VALUES
+    job.firsts[job.column_count] = tasks
+    job.task_count = tasks
+    op.count_rows(frame, total)
+    return total
+
+
+@jit
+def _hash(frame: op.Frame, job: HashJob, tensors: Words) -> None:
+    state = as_record(HashState, frame.state)
+    total = _open_columns(frame, job, tensors)
+    if op.failed(frame):
+        return
+    pool = as_record(Pool, state.pool if total >= _PARALLEL_VALUES else int64(0))
+    job.kernel = state.kernel
+    job.next_task = 0
+    slot = jobs.open_job(pool, job)
+    work(job, int64(0))
+    jobs.close_job(pool, slot)
+    jobs.count_helpers(frame, job)
+
+
+def hash_values(frame: op.Frame) -> None:
+    """The kernel body."""
+    state, job = as_record(HashState, frame.state), stack_record(HashJob)
+    count = state.column_count
+    clear(job)
+    memory = op.scratch_bytes(frame, 8 * (count + HashCall.SIZE * count + count + 1))
+    if op.failed(frame):
+        return
+    tensors = as_words(memory)
+    for k in range(count):
+        tensors[k] = 0
+    job.columns = state.columns
+    job.column_count = count
+    job.calls = as_record(HashCall, memory + 8 * count)
+    job.firsts = as_words(job.calls + 8 * HashCall.SIZE * count)
+    _hash(frame, job, tensors)
+    release(tensors, count)
+
+
+def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    """The kernel body, and the function of helper threads."""
+    return hash_values, work, HashJob

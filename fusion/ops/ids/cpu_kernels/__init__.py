@@ -1,0 +1,1 @@
+"""Hashes of texts, in memory."""
