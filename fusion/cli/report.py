@@ -81,13 +81,13 @@ def totals(report: FusionReport, verb: str) -> str:
 
 
 def show_totals(out: Console, report: FusionReport, verb: str) -> None:
-    """Prints `totals`, how many lookups no signature runs, and what parses Examples."""
-    from fusion.passes.report.report import others_line, parser_lines
+    """Prints `totals`, how many lookups no signature runs, and what is in front of lookups."""
+    from fusion.passes.report.report import front_lines, others_line
 
     out.print(cell(totals(report, verb)))
     if (line := others_line(report, verb)) is not None:
         out.print(cell(line))
-    for line in parser_lines(report.parsers):
+    for line in front_lines(report):
         out.print(cell(line))
 
 

@@ -9,9 +9,10 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
-from fusion.passes.fuse_parsers import fuse_parsers, has_parsers
+from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
+from fusion.passes.group_hashes import group_hashes
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
@@ -21,16 +22,17 @@ from fusion.passes.recognise.forward_only import match_forward
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import (
     ColumnReport,
     FusionReport,
     FusionResult,
-    ParserReport,
     served_first,
 )
-from fusion.schema.names import SINGLE
+from fusion.schema.attributes import STOCK_HASHES
+from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, SINGLE
 
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
@@ -52,29 +54,30 @@ class FuseLookups(LookupPass):
         rewrites = self.rewrites(graph_def)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(graph_def, edits) if edits else graph_def
-        result, parsers = self._fuse_parsers(result)
-        report = _report(rewrites, parsers, count_nodes(graph_def), count_nodes(result))
+        result, front = self._fuse_front(result)
+        report = _report(rewrites, front, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
-        rewrites, count = self.rewrites(graph_def), count_nodes(graph_def)
-        _, parsers = self._fuse_parsers(graph_def)
-        return _report(rewrites, parsers, count, count)
+        return replace(self.apply(graph_def).report, nodes_after=count_nodes(graph_def))
 
-    def _fuse_parsers(
-        self, graph_def: graph_pb2.GraphDef
-    ) -> tuple[graph_pb2.GraphDef, tuple[ParserReport, ...]]:
-        """Replaces ops that parse Examples, behind which lookups have been recognised already."""
-        if not has_parsers(graph_def):
-            return graph_def, ()
-        edits, reports = dict[str, GraphEdit](), list[ParserReport]()
-        for view, refusal in self.bodies(graph_def):
+    def _fuse_front(self, graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, FusionReport]:
+        """Replaces what is in front of lookups, which have been recognised with it: see `_FRONT`.
+
+        Returns:
+            The graph, and a report on that alone.
+        """
+        edits, reports = dict[str, GraphEdit](), list[FusionReport]()
+        for view, refusal in self.bodies(graph_def) if _has_front(graph_def) else ():
             edit = GraphEdit(view)
-            reports += fuse_parsers(edit, refusal, self.tasks)
+            parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
+            hashes = tuple(group_hashes(edit, refusal, self.tasks))
+            reports.append(FusionReport(parsers=parsers, hashes=hashes))
             if edit.added:
                 edits[view.function] = edit
-        return apply_edits(graph_def, edits) if edits else graph_def, tuple(reports)
+        result = apply_edits(graph_def, edits) if edits else graph_def
+        return result, FusionReport.merge(reports)
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
@@ -109,12 +112,22 @@ class FuseLookups(LookupPass):
         return self.rewrite(view, columns, choice.edit)
 
 
+#: What is in front of lookups, and what becomes of it.
+_FRONT = PARSERS | STOCK_HASHES.keys() | {PARSE_EXAMPLE, GROUPED_HASH}
+
+
+def _has_front(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether a graph or its library has ops in front of lookups."""
+    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    return any(node.op in _FRONT for body in bodies for node in body)
+
+
 def _report(
-    rewrites: Sequence[Rewrite], parsers: tuple[ParserReport, ...], before: int, after: int
+    rewrites: Sequence[Rewrite], front: FusionReport, before: int, after: int
 ) -> FusionReport:
     """Returns the report on a graph of so many nodes before and after."""
     columns, others = served_first(one for rewrite in rewrites for one in rewrite.columns)
-    return FusionReport(columns, before, after, others=others, parsers=parsers)
+    return replace(front, columns=columns, others=others, nodes_before=before, nodes_after=after)
 
 
 def _as_served(view: GraphView, lookup: LookupMatch) -> LookupMatch:

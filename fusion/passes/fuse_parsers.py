@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorflow.core.framework import graph_pb2
-
 from fusion.passes.emit.parsing import emit_parser
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
@@ -20,12 +18,6 @@ from fusion.schema.names import PARSE_EXAMPLE
 RULE = ((PARSERS,),)
 
 _DEVICES = frozenset({"CPU"})
-
-
-def has_parsers(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether a graph or its library has ops that parse Examples."""
-    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    return any(node.op in PARSERS or node.op == PARSE_EXAMPLE for body in bodies for node in body)
 
 
 def fuse_parsers(

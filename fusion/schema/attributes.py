@@ -79,5 +79,10 @@ MAX_ENTRIES = 2**31 - 1
 #: The most features of Examples that are asked for: a slot of the table of names has 16 bits.
 MAX_FEATURES = (1 << 16) - 1
 
-#: The hashes of StringToHashBucketFast, StringToHashBucket and StringToHashBucketStrong.
-HASHES = ("fast", "legacy", "strong")
+#: Stock ops that hash strings into buckets, and what the fused op calls their hashes.
+STOCK_HASHES = {
+    "StringToHashBucketFast": "fast",
+    "StringToHashBucket": "legacy",
+    "StringToHashBucketStrong": "strong",
+}
+HASHES = tuple(STOCK_HASHES.values())

@@ -8,8 +8,9 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.idioms import is_integer_cast
-from fusion.passes.graph.values import Value
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.passes.graph.values import Node, Value
+from fusion.schema.attributes import STOCK_HASHES
+from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -28,7 +29,7 @@ _SAME_ELEMENTS = frozenset(
     ]
 )
 """Ops whose result has elements of their first input, and no others."""
-_HASHES = frozenset({"StringToHashBucket", "StringToHashBucketFast", "StringToHashBucketStrong"})
+_HASHES = STOCK_HASHES.keys() | {GROUPED_HASH}
 _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
 )
@@ -50,6 +51,14 @@ class Range(NamedTuple):
         return Range(low, high)
 
 
+def _buckets(hashes: Node, index: int) -> int:
+    """Returns how many buckets an output of an op that hashes has."""
+    if hashes.op != GROUPED_HASH:
+        return hashes.int_attr("num_buckets")
+    attr = hashes.attr("num_buckets")
+    return 1 << 62 if attr is None else attr.list.i[index]
+
+
 def range_of(value: Value, depth: int = _DEPTH) -> Range:
     """Returns the bounds of the elements of an integer tensor, looking at so many ops behind it."""
     value = value.resolved
@@ -60,7 +69,7 @@ def range_of(value: Value, depth: int = _DEPTH) -> Range:
         return Range()
     op = node.op
     if op in _HASHES:
-        return Range(0, node.int_attr("num_buckets") - 1)
+        return Range(0, _buckets(node, value.index) - 1)
     if op == "Bucketize":
         attr = node.attr("boundaries")
         return Range(0, 0 if attr is None else len(attr.list.f))

@@ -175,6 +175,27 @@ class ParserReport:
         return {"fused": self.fused, **self.__dict__}
 
 
+@dataclass(frozen=True)
+class HashReport:
+    """Hashes of ids that one op does.
+
+    Attributes:
+        name: the op's node.
+        function: the library function the node is in; "" is the main graph.
+        columns: how many it hashes.
+        fused_before: whether it was there before the pass.
+    """
+
+    name: str
+    function: str
+    columns: int
+    fused_before: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, numbers and truth values, ready for JSON."""
+        return {**self.__dict__}
+
+
 class Networks(NamedTuple):
     """A model's graph before and after a rewrite, see `FusionReport.to_networkx`."""
 
@@ -209,6 +230,7 @@ class FusionReport:
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
         parsers: the ops that parse tf.Examples.
+        hashes: the ops that hash ids of several columns.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
     """
@@ -220,6 +242,7 @@ class FusionReport:
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
     parsers: tuple[ParserReport, ...] = ()
+    hashes: tuple[HashReport, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -243,6 +266,7 @@ class FusionReport:
             "others": [column.to_dict() for column in self.others],
             "updates": [update.to_dict() for update in self.updates],
             "parsers": [parser.to_dict() for parser in self.parsers],
+            "hashes": [hashes.to_dict() for hashes in self.hashes],
             "newer": list(self.newer),
         }
 
@@ -297,7 +321,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in parser_lines(self.parsers)),
+            (f"  {line}" for line in front_lines(self)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -315,6 +339,7 @@ class FusionReport:
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
             parsers=tuple(parser for part in parts for parser in part.parsers),
+            hashes=tuple(hashes for part in parts for hashes in part.hashes),
         )
 
 
@@ -379,7 +404,14 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for parser in report.parsers
     )
-    return replace(report, columns=tuple(columns), updates=tuple(updates), parsers=tuple(parsers))
+    hashes = tuple(replace(one, name=plain_name(one.name)) for one in report.hashes)
+    return replace(
+        report,
+        columns=tuple(columns),
+        updates=tuple(updates),
+        parsers=tuple(parsers),
+        hashes=hashes,
+    )
 
 
 def already_fused(columns: Collection[ColumnReport]) -> str | None:
@@ -445,9 +477,9 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
         yield f"  {count} columns in one op  {prefix}{op}"
 
 
-def parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
-    """Yields what became of ops that parse Examples."""
-    for parser in parsers:
+def front_lines(report: FusionReport) -> Iterator[str]:
+    """Yields what became of ops that parse Examples, and of hashes."""
+    for parser in report.parsers:
         verdict = "already fused" if parser.fused_before else "fused" if parser.fused else "stock"
         prefix = f"{parser.function}: " if parser.function else ""
         of = f", {counted(parser.features, 'feature')}" if parser.features else ""
@@ -455,6 +487,10 @@ def parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
         if parser.reason is not None:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
+    for hashes in report.hashes:
+        verdict = "already fused" if hashes.fused_before else "fused"
+        prefix = f"{hashes.function}: " if hashes.function else ""
+        yield f"{verdict}  {prefix}{hashes.name} (hashes of {counted(hashes.columns, 'column')})"
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:
