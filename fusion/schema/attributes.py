@@ -79,10 +79,12 @@ MAX_ENTRIES = 2**31 - 1
 #: The most features of Examples that are asked for: a slot of the table of names has 16 bits.
 MAX_FEATURES = (1 << 16) - 1
 
-#: Stock ops that hash strings into buckets, and what the fused op calls their hashes.
+#: Stock ops that hash into buckets, and what the fused op calls their hashes. The second is what
+#: TensorFlow makes of AsString and the first.
 STOCK_HASHES = {
     "StringToHashBucketFast": "fast",
+    "_TensorToHashBucketFast": "fast",
     "StringToHashBucket": "legacy",
     "StringToHashBucketStrong": "strong",
 }
-HASHES = tuple(STOCK_HASHES.values())
+HASHES = tuple(dict.fromkeys(STOCK_HASHES.values()))

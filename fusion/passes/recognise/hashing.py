@@ -10,6 +10,7 @@ from fusion.passes.graph.values import Node, Value
 from fusion.schema.attributes import STOCK_HASHES
 
 _INTEGERS = frozenset({types_pb2.DT_INT32, types_pb2.DT_INT64})
+_HASHED = _INTEGERS | {types_pb2.DT_STRING}
 #: The attrs of AsString by which it writes an integer as it is.
 _PLAIN = {"width": -1, "precision": -1}
 
@@ -51,6 +52,8 @@ def match_hash(node: Node) -> HashSpec | None:
     writer = values.producer
     if writer.op == "AsString" and _is_plain(writer):
         values = writer.input(0)
+    if values.dtype not in _HASHED:
+        return None
     return HashSpec(node, values, kind, node.int_attr("num_buckets"), key)
 
 

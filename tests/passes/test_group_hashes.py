@@ -1,0 +1,211 @@
+"""Which hashes of ids become one op, and which stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fusion
+from fusion.passes.fuse_lookups import FuseLookups
+from fusion.passes.lower_lookups import LowerLookups
+from fusion.schema.names import GROUPED_HASH
+from tests.passes.rewritten_graphs import plainly_named
+
+v1 = tf.compat.v1
+raw = tf.raw_ops
+BUCKETS, DIM = 50, 4
+TEXTS = np.array([b"a", b"bb", b"", b"a"], object)
+NUMBERS = np.array([5, -7, 123456789012, 5])
+
+
+def table(index):
+    values = np.random.default_rng(index).normal(size=[BUCKETS, DIM])
+    return tf.constant(values.astype(np.float32))
+
+
+def looked_up(columns):
+    """A concat of gathers of the ids, named "out"."""
+    rows = [tf.gather(table(k), ids) for k, ids in enumerate(columns)]
+    return tf.identity(tf.concat(rows, 1, name="joined"), name="out")
+
+
+def bags_of(ids):
+    """Means of bags of two, named "out"."""
+    places = tf.constant([[0, 0], [0, 1], [1, 0], [1, 1]], tf.int64)
+    sparse = tf.SparseTensor(places, ids, [2, 2])
+    rows = tf.nn.safe_embedding_lookup_sparse(table(0), sparse, combiner="mean")
+    return tf.identity(rows, name="out")
+
+
+class Graph:
+    """A graph of lookups of hashed ids.
+
+    Attributes:
+        texts, numbers: its inputs.
+    """
+
+    def __init__(self):
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.texts = v1.placeholder(tf.string, [None], name="texts")
+            self.numbers = v1.placeholder(tf.int64, [None], name="numbers")
+
+    def result(self, preserve=("out",), **options):
+        return FuseLookups(frozenset(preserve), **options).apply(self.graph.as_graph_def())
+
+    def run(self, graph_def, fetches=("out:0",)):
+        feeds = {"texts:0": TEXTS, "numbers:0": NUMBERS}
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(graph_def, name="")
+            present = {key: value for key, value in feeds.items() if key[:-2] in names(graph_def)}
+            with v1.Session(graph=graph) as session:
+                return session.run(list(fetches), present)
+
+    def check(self, preserve=("out",), fetches=("out:0",)):
+        """Rewrites; results are equal. Returns the hashes of the report, and the graph."""
+        before = self.graph.as_graph_def()
+        result = self.result(preserve)
+        for one, other in zip(
+            self.run(before, fetches), self.run(result.graph_def, fetches), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+        return result.report.hashes, result.graph_def
+
+
+def names(graph_def):
+    return {node.name for node in graph_def.node}
+
+
+def ops_of(graph_def):
+    return sorted(node.op for node in graph_def.node)
+
+
+def fast(values, name=None):
+    return tf.strings.to_hash_bucket_fast(values, BUCKETS, name)
+
+
+def text(values, **attrs):
+    return raw.AsString(input=values, **attrs)
+
+
+@pytest.fixture
+def graph():
+    made = Graph()
+    with made.graph.as_default():
+        yield made
+
+
+def test_texts_and_numbers_of_one_lookup_are_one_op(graph):
+    legacy = raw.StringToHashBucket(string_tensor=graph.texts, num_buckets=BUCKETS)
+    strong = tf.strings.to_hash_bucket_strong(graph.texts, BUCKETS, [1, 2])
+    looked_up([fast(graph.texts), fast(text(graph.numbers)), legacy, strong])
+    hashes, graph_def = graph.check()
+    assert [(one.columns, one.fused_before) for one in hashes] == [(4, False)]
+    ops = ops_of(graph_def)
+    assert ops.count(GROUPED_HASH) == 1
+    assert not {"AsString", "StringToHashBucketFast", "StringToHashBucket"} & {*ops}
+    (node,) = (node for node in graph_def.node if node.op == GROUPED_HASH)
+    assert node.attr["keys"].list.i[-2:] == [1, 2]
+    assert "joined/hashes (hashes of 4 columns)" in str(graph.result().report)
+
+
+def test_one_number_alone_gains_and_one_text_does_not(graph):
+    bags_of(fast(text(graph.numbers)))
+    hashes, graph_def = graph.check()
+    assert [one.columns for one in hashes] == [1]
+    assert "AsString" not in ops_of(graph_def)
+    other = Graph()
+    with other.graph.as_default():
+        bags_of(fast(other.texts))
+    hashes, graph_def = other.check()
+    assert not hashes
+    assert "StringToHashBucketFast" in ops_of(graph_def)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"width": 5}, {"width": 5, "fill": "0"}, {"precision": 3}, {"scientific": True}]
+)
+def test_other_texts_of_numbers_are_written_by_stock(graph, attrs):
+    values = graph.numbers
+    if attrs.keys() & {"precision", "scientific"}:
+        values = tf.cast(values, tf.float32)  # stock has them of floats alone
+    looked_up([fast(text(values, **attrs)), fast(graph.texts)])
+    hashes, graph_def = graph.check()
+    assert [one.columns for one in hashes] == [2]
+    assert "AsString" in ops_of(graph_def)
+
+
+def test_a_hash_that_is_fetched_or_waited_for_stays(graph):
+    first, second = fast(graph.texts, "first"), fast(text(graph.numbers))
+    with tf.control_dependencies([second]):
+        tf.identity(graph.texts, name="after")
+    looked_up([first, second, fast(graph.texts), fast(text(graph.numbers))])
+    hashes, graph_def = graph.check(("out", "first", "after"), ("out:0", "first:0"))
+    assert [one.columns for one in hashes] == [2]
+    assert ops_of(graph_def).count("StringToHashBucketFast") == 2
+
+
+def test_other_consumers_read_the_new_op(graph):
+    ids = fast(text(graph.numbers))
+    tf.add(ids, 1, name="more")
+    looked_up([ids, fast(graph.texts)])
+    hashes, _ = graph.check(("out", "more"), ("out:0", "more:0"))
+    assert [one.columns for one in hashes] == [2]
+
+
+def test_hashes_that_others_are_made_of_stay_apart(graph):
+    first = fast(text(graph.numbers))
+    second = fast(tf.strings.join([text(first), graph.texts]))
+    looked_up([first, second, fast(graph.texts)])
+    hashes, graph_def = graph.check()
+    assert [one.columns for one in hashes] == [2]
+    assert "StringToHashBucketFast" in ops_of(graph_def)
+
+
+def test_a_hash_without_a_lookup_stays(graph):
+    tf.identity(fast(text(graph.numbers)), name="out")
+    hashes, graph_def = graph.check()
+    assert not hashes
+    assert GROUPED_HASH not in ops_of(graph_def)
+
+
+def test_devices_and_tasks_are_kept(graph):
+    with tf.device("/device:GPU:0"):
+        other = fast(graph.texts)
+    looked_up([other, fast(graph.texts), fast(text(graph.numbers))])
+    result = graph.result()
+    assert [one.columns for one in result.report.hashes] == [2]
+
+
+def test_twice_is_once_and_back_are_stock_ops(graph):
+    looked_up([fast(graph.texts), fast(text(graph.numbers))])
+    before = graph.graph.as_graph_def()
+    once = graph.result().graph_def
+    again = FuseLookups(frozenset({"out"})).apply(once)
+    assert not again.modified
+    assert [one.fused_before for one in again.report.hashes] == [True]
+    stock = LowerLookups(frozenset({"out"})).apply(once).graph_def
+    assert not {op for op in ops_of(stock) if op.startswith(("Grouped", "Fused"))}
+    np.testing.assert_array_equal(graph.run(before), graph.run(stock))
+
+
+def test_functions_and_enable():
+    def model(texts, numbers):
+        return looked_up([fast(texts), fast(text(numbers))])
+
+    arguments = tf.constant(TEXTS), tf.constant(NUMBERS)
+    expected = tf.function(model)(*arguments)
+    with fusion.fused():
+        np.testing.assert_array_equal(tf.function(model)(*arguments), expected)
+    report = fusion.stats().last_report
+    assert report is not None
+    assert [one.columns for one in report.hashes] == [2]
+    assert report.to_dict()["hashes"][0]["columns"] == 2
+
+
+def test_names_have_no_digests(graph):
+    looked_up([fast(graph.texts), fast(text(graph.numbers))])
+    result = graph.result()
+    assert plainly_named(result.graph_def) is not None
+    assert [one.name for one in result.report.hashes] == ["joined/hashes"]
