@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion.runtime.layout import Address, Int64, Layout, Words
+from fusion.runtime.layout import Address, Int64, Layout
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load_as, store_as
 
@@ -87,20 +87,3 @@ def append_text(message: Message, start: int, length: int) -> None:
         append_byte(message, byte(at))
     if length > SHOWN_BYTES:
         append_literal(message, literal("..."))
-
-
-#: The kinds of a TF_TString (tensorflow's tsl/platform/ctstring_internal.h), in the lowest two bits
-#: of its first byte, which the bits of a size follow.
-_SMALL, _LARGE, _OFFSET, _VIEW = range(4)
-
-
-@jit
-def string_at(data: Words) -> tuple[int, int]:
-    """The address and the number of the bytes of a string, an element of a tensor."""
-    string_type = data[0] & 3
-    if string_type == _SMALL:
-        return data + 1, (data[0] & 0xFF) >> 2
-    size = (data[0] & 0xFFFFFFFF) >> 2 if string_type == _OFFSET else data[0] >> 2
-    if string_type == _OFFSET:
-        return data + (data[0] >> 32), size
-    return data[2] if string_type == _LARGE else data[1], size

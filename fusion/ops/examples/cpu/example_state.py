@@ -11,12 +11,12 @@ from fusion.ops.examples.cpu_kernels.layout import (
     Feature,
 )
 from fusion.ops.examples.cpu_kernels.names import add_name, set_name
-from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy
 from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.native.strings import STRING_BYTES
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 from fusion.runtime.registration.states import (

@@ -23,7 +23,8 @@ from fusion.ops.examples.cpu_kernels.tasks import begin_example
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.pointers import as_words, stack_record
+from fusion.runtime.native.pointers import stack_record
+from fusion.runtime.native.strings import string_of
 from fusion.runtime.native.text import (
     Message,
     append_byte,
@@ -31,7 +32,6 @@ from fusion.runtime.native.text import (
     begin,
     byte,
     literal,
-    string_at,
 )
 
 #: The bytes of a message beside what it quotes.
@@ -121,7 +121,7 @@ def _append_name(message: Message, reader: Reader, names: int) -> None:
     if names == 0:
         append_literal(message, literal("<unknown>"))
     else:
-        start, size = string_at(as_words(names + 24 * (reader.example - 1)))
+        start, size = string_of(names, reader.example - 1)
         _append_bytes(message, start, size)
     append_literal(message, literal(", "))
 
@@ -301,7 +301,7 @@ def fail_by_example(frame: op.Frame, reader: Reader, last: int, names: int) -> N
     example, feature = job.examples[reader.example - 1], job.names.features[reader.feature]
     size = _MESSAGE_BYTES + 4 * example.size + feature.size + _DIM_BYTES * feature.rank
     if names != 0:
-        _, length = string_at(as_words(names + 24 * (reader.example - 1)))
+        _, length = string_of(names, reader.example - 1)
         size += length
     text = op.scratch_bytes(frame, size)
     if op.failed(frame):

@@ -25,14 +25,13 @@ from fusion.ops.examples.cpu_kernels.layout import (
     Target,
     Total,
 )
-from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES
 from fusion.ops.examples.cpu_kernels.tasks import do_task, open_reader, reader_of, reader_words
 from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
-from fusion.runtime.native.text import string_at
+from fusion.runtime.native.strings import string_of
 from fusion.runtime.native.unaligned import put_half
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
@@ -100,7 +99,7 @@ def _take_examples(frame: op.Frame, job: ParseJob, serialized: int) -> int:
     strings = tf_tensor_data(serialized)
     for k in range(count):
         example = job.examples[k]
-        start, size = string_at(as_words(strings + STRING_BYTES * k))
+        start, size = string_of(strings, k)
         example.start = start
         example.size = size
         total += size

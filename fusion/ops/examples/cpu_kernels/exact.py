@@ -24,7 +24,6 @@ from fusion.ops.examples.cpu_kernels.layout import (
 )
 from fusion.ops.examples.cpu_kernels.names import find_name, first_words
 from fusion.ops.examples.cpu_kernels.scan import fill_absent, row_of, set_place
-from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES, clear_string
 from fusion.ops.examples.cpu_kernels.values import write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
@@ -39,6 +38,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
     part_end,
 )
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.strings import STRING_BYTES, clear_string
 from fusion.runtime.native.text import byte
 
 #: Wire types.

@@ -17,7 +17,6 @@ from fusion.ops.examples.cpu_kernels.layout import (
     Target,
 )
 from fusion.ops.examples.cpu_kernels.names import find_name, first_words, is_rest_same, mask_of
-from fusion.ops.examples.cpu_kernels.strings import put_string
 from fusion.ops.examples.cpu_kernels.values import copy_values, write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
@@ -33,6 +32,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
 )
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, stack_record
+from fusion.runtime.native.strings import put_string
 from fusion.runtime.native.text import byte
 from fusion.runtime.native.unaligned import half_at, put_half, put_word, word_at
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES, copy_string, put_string
 from fusion.ops.examples.cpu_kernels.wire import (
     FLOATS,
     INTS,
@@ -14,6 +13,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy
+from fusion.runtime.native.strings import STRING_BYTES, copy_string, put_string
 from fusion.runtime.native.unaligned import (
     half_at,
     low_zeros,

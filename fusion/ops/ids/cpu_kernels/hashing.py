@@ -27,11 +27,8 @@ from fusion.ops.ids.cpu_kernels.other_hashes import keyed_hash, legacy_hash
 from fusion.ops.ids.cpu_kernels.words import remainder, signed, unsigned
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import load, load_as
-from fusion.runtime.native.pointers import as_words, stack_words
-from fusion.runtime.native.text import string_at
-
-#: The bytes of an element of a tensor of strings.
-_STRING_BYTES = 24
+from fusion.runtime.native.pointers import stack_words
+from fusion.runtime.native.strings import string_of
 
 
 @jit
@@ -50,11 +47,11 @@ def _hash_texts(column: HashColumn, call: HashCall, first: int, last: int) -> No
     values, ids = call.values, call.ids
     if column.hash == FAST:
         for k in range(first, last):
-            at, size = string_at(as_words(values + _STRING_BYTES * k))
+            at, size = string_of(values, k)
             ids[k] = signed(remainder(fingerprint(at, size), buckets, reciprocal))
     else:
         for k in range(first, last):
-            at, size = string_at(as_words(values + _STRING_BYTES * k))
+            at, size = string_of(values, k)
             ids[k] = signed(remainder(_hash(column, at, size), buckets, reciprocal))
 
 

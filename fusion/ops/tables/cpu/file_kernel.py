@@ -11,7 +11,7 @@ from fusion.runtime.limits.memory import fits_into_memory
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy, store_as
-from fusion.runtime.native.pointers import as_words
+from fusion.runtime.native.strings import string_of
 from fusion.runtime.native.system import (
     close_file,
     error_number,
@@ -22,7 +22,6 @@ from fusion.runtime.native.system import (
     read_file,
     read_no_further,
 )
-from fusion.runtime.native.text import string_at
 from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -99,7 +98,7 @@ def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> Callable[[op.Frame], 
             too_large = "a table of %lld rows of %lld elements is too large"
             op.fail(frame, op.INVALID_ARGUMENT, too_large, rows, width)
             return
-        text, size = string_at(as_words(op.data(frame, int64(0), int64(0))))
+        text, size = string_of(op.data(frame, int64(0), int64(0)), int64(0))
         path = c_malloc(size + 1)
         if path == 0:
             op.fail(frame, op.RESOURCE_EXHAUSTED, "no memory for a path of %lld bytes", size)

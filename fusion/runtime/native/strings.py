@@ -1,11 +1,14 @@
-"""Strings in tensors, as TensorFlow has them (tsl/platform/ctstring_internal.h), written."""
+"""Strings in tensors, as TensorFlow has them (tsl/platform/ctstring_internal.h), in compiled code.
+
+This module is imported only when something is compiled.
+"""
 
 from __future__ import annotations
 
+from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_free, c_malloc, c_memcpy
 from fusion.runtime.native.pointers import as_words
-from fusion.runtime.native.text import string_at
 from fusion.runtime.native.unaligned import put_byte, put_word, shifted_right, word_at
 
 #: The bytes of an element of a tensor of strings.
@@ -13,8 +16,28 @@ STRING_BYTES = 24
 
 #: So many bytes of a string are in the element itself.
 _MAX_SMALL = 22
-#: The lowest two bits of an element that leads to memory of its own.
-_LARGE = 1
+
+#: The kinds of a TF_TString (tensorflow's tsl/platform/ctstring_internal.h), in the lowest two bits
+#: of its first byte, which the bits of a size follow.
+_SMALL, _LARGE, _OFFSET, _VIEW = range(4)
+
+
+@jit
+def string_at(data: Words) -> tuple[int, int]:
+    """The address and the number of the bytes of a string, an element of a tensor."""
+    string_type = data[0] & 3
+    if string_type == _SMALL:
+        return data + 1, (data[0] & 0xFF) >> 2
+    size = (data[0] & 0xFFFFFFFF) >> 2 if string_type == _OFFSET else data[0] >> 2
+    if string_type == _OFFSET:
+        return data + (data[0] >> 32), size
+    return data[2] if string_type == _LARGE else data[1], size
+
+
+@jit
+def string_of(strings: int, index: int) -> tuple[int, int]:
+    """The address of the bytes of an element of a tensor at an address, and how many."""
+    return string_at(as_words(strings + STRING_BYTES * index))
 
 
 @jit
