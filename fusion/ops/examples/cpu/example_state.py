@@ -165,6 +165,10 @@ def _set_dense(
         if feature.form == PADDED:
             feature.place = places
             places += 1
+            if feature.default_input < 0:
+                text = "dense_dims of key %lld: rows are filled up, which needs a default"
+                refuse(creation, INVALID_ARGUMENT, text, number)
+                return False
     state.place_count = places
     state.default_count = defaults
     return True
