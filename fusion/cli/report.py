@@ -63,7 +63,8 @@ def totals(report: FusionReport, verb: str) -> str:
 
     columns = distinct_columns(report)
     if not columns:
-        return "no embedding column found: nothing to fuse"
+        what = "" if report.parsers else ": nothing to fuse"
+        return f"no embedding column found{what}"
     others = [column for column in columns if not column.is_fused_already]
     already = already_fused([column.copies[0] for column in columns if column.is_fused_already])
     parts = [] if already is None else [already]
@@ -80,11 +81,13 @@ def totals(report: FusionReport, verb: str) -> str:
 
 
 def show_totals(out: Console, report: FusionReport, verb: str) -> None:
-    """Prints `totals`, and how many lookups no signature runs."""
-    from fusion.passes.report.report import others_line
+    """Prints `totals`, how many lookups no signature runs, and what parses Examples."""
+    from fusion.passes.report.report import others_line, parser_lines
 
     out.print(cell(totals(report, verb)))
     if (line := others_line(report, verb)) is not None:
+        out.print(cell(line))
+    for line in parser_lines(report.parsers):
         out.print(cell(line))
 
 

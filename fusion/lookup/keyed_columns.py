@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusion.ops.registered import DEVICES
-from fusion.runtime.tensorflow.cluster import is_beside_ops
+from fusion.runtime.tensorflow.cluster import is_in_process_of_ops
 from fusion.tables import EmbeddingVariable
 from fusion.tables.embedding_variable import KeyedInputs
 
@@ -18,7 +18,7 @@ def is_here(table: Any) -> bool:
     """Whether a table is where ops are that read it as a whole."""
     device = table.device or ""
     is_of_kind = tf.DeviceSpec.from_string(device).device_type in (None, DEVICES.home)
-    return is_of_kind and is_beside_ops(device)
+    return is_of_kind and is_in_process_of_ops(device)
 
 
 def is_keyed(column: Any) -> bool:

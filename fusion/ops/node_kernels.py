@@ -163,14 +163,14 @@ def places_of_any_dimension() -> Iterator[Place]:
 
 def _common() -> dict[str, Recipe]:
     """Recipes of the objects that every process loads."""
-    with objects.asked_for() as wanted:
+    with objects.requested_recipes() as recipes:
         op_functions.native_functions()
         op_functions.registrar()
         op_functions.provider()
         plugin.native_optimizer()
         pool.counter_address()
         pool.serve_address()
-    return wanted
+    return recipes
 
 
 def _node_of_columns(spec: OpSpec, weighted: bool) -> node_def_pb2.NodeDef:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
-from fusion.passes.fuse_parsers import fuse_parsers
-from fusion.passes.graph.edit import apply_edits
+from fusion.passes.fuse_parsers import fuse_parsers, has_parsers
+from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
@@ -23,7 +23,13 @@ from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.gathers import NoBag
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    ParserReport,
+    served_first,
+)
 from fusion.schema.names import SINGLE
 
 UNSERVED = "no signature runs it"
@@ -46,13 +52,29 @@ class FuseLookups(LookupPass):
         rewrites = self.rewrites(graph_def)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(graph_def, edits) if edits else graph_def
-        report = self.report(rewrites, count_nodes(graph_def), count_nodes(result))
-        return FusionResult(result, report, modified=bool(edits))
+        result, parsers = self._fuse_parsers(result)
+        report = _report(rewrites, parsers, count_nodes(graph_def), count_nodes(result))
+        return FusionResult(result, report, modified=result is not graph_def)
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
         rewrites, count = self.rewrites(graph_def), count_nodes(graph_def)
-        return self.report(rewrites, count, count)
+        _, parsers = self._fuse_parsers(graph_def)
+        return _report(rewrites, parsers, count, count)
+
+    def _fuse_parsers(
+        self, graph_def: graph_pb2.GraphDef
+    ) -> tuple[graph_pb2.GraphDef, tuple[ParserReport, ...]]:
+        """Replaces ops that parse Examples, behind which lookups have been recognised already."""
+        if not has_parsers(graph_def):
+            return graph_def, ()
+        edits, reports = dict[str, GraphEdit](), list[ParserReport]()
+        for view, refusal in self.bodies(graph_def):
+            edit = GraphEdit(view)
+            reports += fuse_parsers(edit, refusal, self.tasks)
+            if edit.added:
+                edits[view.function] = edit
+        return apply_edits(graph_def, edits) if edits else graph_def, tuple(reports)
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
@@ -84,8 +106,15 @@ class FuseLookups(LookupPass):
         choice = choose_fused(view, lookups, writers, forward, step)
         refused = step.refused | refused | choice.refused
         columns = _columns(view, matches, gaining, refused, choice, writers, step)
-        parsers, edit = fuse_parsers(view, refusal, self.tasks, choice.edit)
-        return replace(self.rewrite(view, columns, edit), parsers=parsers)
+        return self.rewrite(view, columns, choice.edit)
+
+
+def _report(
+    rewrites: Sequence[Rewrite], parsers: tuple[ParserReport, ...], before: int, after: int
+) -> FusionReport:
+    """Returns the report on a graph of so many nodes before and after."""
+    columns, others = served_first(one for rewrite in rewrites for one in rewrite.columns)
+    return FusionReport(columns, before, after, others=others, parsers=parsers)
 
 
 def _as_served(view: GraphView, lookup: LookupMatch) -> LookupMatch:

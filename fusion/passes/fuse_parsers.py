@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tensorflow.core.framework import graph_pb2
+
 from fusion.passes.emit.parsing import emit_parser
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.parsing import PARSERS, ParseSpec, match_parsers
+from fusion.passes.recognise.parsing import PARSERS, match_parsers
 from fusion.passes.report.report import ParserReport
 from fusion.schema.names import PARSE_EXAMPLE
 
@@ -20,34 +22,32 @@ RULE = ((PARSERS,),)
 _DEVICES = frozenset({"CPU"})
 
 
+def has_parsers(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether a graph or its library has ops that parse Examples."""
+    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    return any(node.op in PARSERS or node.op == PARSE_EXAMPLE for body in bodies for node in body)
+
+
 def fuse_parsers(
-    view: GraphView, refusal: str, tasks: frozenset[str] | None, edit: GraphEdit | None
-) -> tuple[tuple[ParserReport, ...], GraphEdit | None]:
-    """Replaces ops that parse Examples; returns what is said of them, and the edit.
+    edit: GraphEdit, refusal: str, tasks: frozenset[str] | None
+) -> Iterator[ParserReport]:
+    """Replaces ops that parse Examples; yields what is said of each.
 
     Args:
-        view: the graph.
+        edit: of the graph.
         refusal: why all of it has to stay as it is; "" if it need not.
         tasks: the processes that know the fused op; None: all.
-        edit: of other changes to the graph; None if there are none.
     """
-    reports = [*_reports_before(view)]
+    view = edit.view
+    yield from _reports_before(view)
     for node, spec in match_parsers(view):
+        function, served = view.function, view.is_served(node.name)
         why = spec if isinstance(spec, NoMatch) else _refuse(view, node.name, refusal, tasks)
-        served = view.is_served(node.name)
-        if isinstance(spec, NoMatch) or why is not None:
-            assert why is not None
-            report = ParserReport(node.name, view.function, 0, why.reason, why.node, served=served)
-        else:
-            edit = GraphEdit(view) if edit is None else edit
+        if isinstance(why, NoMatch):
+            yield ParserReport(node.name, function, 0, why.reason, why.node, served=served)
+        elif not isinstance(spec, NoMatch):
             emit_parser(edit, node.name, spec)
-            report = ParserReport(node.name, view.function, _count(spec), served=served)
-        reports.append(report)
-    return tuple(reports), edit
-
-
-def _count(spec: ParseSpec) -> int:
-    return len([*spec.keys])
+            yield ParserReport(node.name, function, len(spec.features), served=served)
 
 
 def _refuse(

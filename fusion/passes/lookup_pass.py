@@ -23,14 +23,7 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import (
-    ColumnReport,
-    FusionReport,
-    FusionResult,
-    ParserReport,
-    RewrittenGraph,
-    served_first,
-)
+from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, RewrittenGraph
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 
@@ -73,13 +66,11 @@ class Rewrite:
         function: its name; "" for the main graph.
         columns: what is said of its lookups.
         edit: None if it stays as it is.
-        parsers: what is said of ops that parse Examples.
     """
 
     function: str
     columns: tuple[ColumnReport, ...]
     edit: GraphEdit | None
-    parsers: tuple[ParserReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +127,7 @@ class LookupPass(ABC):
 
     def rewrites(self, graph_def: graph_pb2.GraphDef) -> list[Rewrite]:
         """Returns what becomes of the main graph and of each function."""
-        bodies = list(self._bodies(graph_def))
+        bodies = list(self.bodies(graph_def))
         writers = SparseWriters((view for view, _ in bodies), self.variables)
         return [self.rewrite_body(view, refusal, writers) for view, refusal in bodies]
 
@@ -147,9 +138,9 @@ class LookupPass(ABC):
 
     def views(self, graph_def: graph_pb2.GraphDef) -> dict[str, GraphView]:
         """Returns the main graph, "", and each function as the pass sees them, by name."""
-        return {view.function: view for view, _ in self._bodies(graph_def)}
+        return {view.function: view for view, _ in self.bodies(graph_def)}
 
-    def _bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
+    def bodies(self, graph_def: graph_pb2.GraphDef) -> Iterator[tuple[GraphView, str]]:
         """Yields the main graph and each function, with the reason to leave all of it alone."""
         signatures, home = OpSignatures(graph_def.library.function), self.devices.home
         main = GraphView(
@@ -192,12 +183,6 @@ class LookupPass(ABC):
         named = (named_column(view, column, self.variables) for column in columns)
         served = (replace(column, served=view.is_served(column.anchor)) for column in named)
         return Rewrite(view.function, tuple(served), edit)
-
-    def report(self, rewrites: Sequence[Rewrite], before: int, after: int) -> FusionReport:
-        """Returns the report on a graph of so many nodes before and after."""
-        columns, others = served_first(one for rewrite in rewrites for one in rewrite.columns)
-        parsers = tuple(parser for rewrite in rewrites for parser in rewrite.parsers)
-        return FusionReport(columns, before, after, others=others, parsers=parsers)
 
 
 def by_lookup(plan: Plan) -> dict[str, Group]:

@@ -1,4 +1,4 @@
-"""What of this installation works, for people who wonder why something does not."""
+"""Checks of this installation, for `fusion doctor`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fusion.runtime.tensorflow import library, variable_access
 from fusion.runtime.tensorflow.private import kernels
 from fusion.runtime.tensorflow.spec import OpSpec
 
-#: (what, its value, whether it is as it should be)
+#: (name, value, whether the value is as it should be)
 Fact = tuple[str, str, bool]
 
 
 def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
     """Versions, symbols, ops, devices and the kernel cache, in the order to print them."""
     missing = library.missing_symbols()
-    found = f"{len(library.SYMBOLS) - len(missing)} of {len(library.SYMBOLS)}"
+    symbol_count = f"{len(library.SYMBOLS) - len(missing)} of {len(library.SYMBOLS)}"
     return [
         (
             "platform",
@@ -39,7 +39,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
         *_compiler(),
         (
             "C API symbols",
-            f"{found} {'missing: ' + ', '.join(missing) if missing else ''}".strip(),
+            f"{symbol_count} {'missing: ' + ', '.join(missing) if missing else ''}".strip(),
             not missing,
         ),
         *(_op(spec) for spec in specs),
@@ -51,7 +51,7 @@ def facts(specs: tuple[OpSpec, ...]) -> list[Fact]:
 
 
 def _compiler() -> list[Fact]:
-    """What kernels are compiled with, unless a library has them."""
+    """The compiler of kernels, or the library of ops that is used instead."""
     library_of_ops = chosen_library()
     if library_of_ops is not None:  # it was loaded, or fusion could not be imported
         return [("ops library", str(library_of_ops), True)]
@@ -81,14 +81,14 @@ def _grappler_symbol() -> tuple[str, bool]:
     # Without it models can still be rewritten in files, or as they are loaded.
     if plugin.symbol() is None:
         return "absent: graphs cannot be rewritten while they run", True
-    if others := plugin.other_plugins():
-        taken = f"taken by {', '.join(others)}: graphs cannot be rewritten while they run"
-        return f"present, {taken}", True
+    if plugins := plugin.other_plugins():
+        text = f"taken by {', '.join(plugins)}: graphs cannot be rewritten while they run"
+        return f"present, {text}", True
     return "present", True
 
 
 def _shared_variables() -> tuple[str, bool]:
-    # Without the functions that it takes, lookups in variables keep their gathers.
+    # Without the functions that this needs, lookups in variables keep their gathers.
     shared = variable_access.is_shared("float32", "CPU")
     return ("read in place" if shared else "gathered from: TensorFlow cannot share them"), True
 
@@ -105,16 +105,16 @@ def _cache() -> list[Fact]:
     cache = kernel_cache.default()
     states = cache.states()
     first = next((state for state in states if not state.problem), None)
-    found = [("kernel cache", _folder_text(state, state is first), True) for state in states]
+    folder_facts = [("kernel cache", _folder_text(state, state is first), True) for state in states]
     if first is not None:
-        return found
-    # That of this process ends with it.
-    kept = (file for state in states if state.path in cache.folders for file in state.kernels)
+        return folder_facts
+    # The temporary folder is removed with the process.
+    files = (file for state in states if state.path in cache.folders for file in state.kernels)
     target = processor.target().name
-    if count := sum(objects.processor_of(file) == target for file in kept):
+    if count := sum(objects.processor_of(file) == target for file in files):
         text = f"the {count} kernels for {target} are used; others cannot be kept"
-        return [*found, ("kernel cache", text, True)]
-    return [*found, ("kernel cache", "none can be written: see docs/cache.md", False)]
+        return [*folder_facts, ("kernel cache", text, True)]
+    return [*folder_facts, ("kernel cache", "none can be written: see docs/cache.md", False)]
 
 
 def _folder_text(state: FolderState, is_first: bool) -> str:
@@ -123,9 +123,9 @@ def _folder_text(state: FolderState, is_first: bool) -> str:
         return f"{state.path} is not used: {state.problem}{fix}"
     count = len(state.kernels)
     notes = [f"{count} kernel{'' if count == 1 else 's'}"]
-    others = Counter(map(objects.processor_of, state.kernels))
-    del others[processor.target().name]
-    notes += [f"{n} of them for {name or 'older versions'}" for name, n in others.items()]
+    by_processor = Counter(map(objects.processor_of, state.kernels))
+    del by_processor[processor.target().name]
+    notes += [f"{n} of them for {name or 'older versions'}" for name, n in by_processor.items()]
     notes += ["new ones go here"] if is_first else []
     notes += [f"only read: {state.problem}"] if state.problem else []
     return f"{state.path} ({', '.join(notes)})"

@@ -7,7 +7,7 @@
         pool: Pool  # a pointer to a record
         task_count: Int64
         slots: Fields = fields(16)
-        settings: Settings = record(Settings)  # that lies there
+        settings: Settings = record(Settings)  # an embedded record
 
 `Job.task_count` is the index of a field: `load(job, Job.task_count)` in code for CPUs and GPUs,
 `words[Job.task_count]` in Python. `Job.SIZE` is the number of fields, those of an array included.
@@ -55,24 +55,24 @@ def fields(length: int) -> Words:
 
 
 def record(layout: type[L], count: int = 1) -> L:
-    """Declares a record within a record, or so many; 0 if that varies from record to record."""
+    """Declares `count` embedded records; 0 if their number varies from record to record."""
     length = _Length(count * layout.SIZE)
     length.layout = layout
     return cast(L, length)
 
 
 class Field(NamedTuple):
-    """A field of a layout, so many words behind the start of a record."""
+    """A field of a layout; `offset` counts words from the start of the record."""
 
     offset: int
     is_float: bool
     is_array: bool
     is_words: bool
-    layout: LayoutType | None  # of a record in its place
+    layout: LayoutType | None  # of an embedded record
     pointee: str | None  # the name of the layout of the record to which it points
 
     def target(self, owner: LayoutType) -> LayoutType | None:
-        """The layout of the record that the field is or points to; None for another value."""
+        """The layout of the record that is embedded or pointed to; None for other fields."""
         if self.pointee is None:
             return self.layout
         for base in owner.__mro__:
@@ -98,7 +98,7 @@ class LayoutType(type):
     FIELDS: Mapping[str, Field]
 
 
-#: What a record is in compiled code: its address, of a type that has its fields.
+#: In compiled code a record is its address, with a type that has the fields.
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -108,9 +108,9 @@ else:
 
 
 class Words(_Address):
-    """Words one after the other, int64: `words[k]`. A field of this type points to them.
+    """An array of 64-bit words: `words[k]` is an int64. A field of this type points to the array.
 
-    One that is declared with `fields` has them in its place.
+    A field that is declared with `fields` is the array itself.
     """
 
     if TYPE_CHECKING:
@@ -131,20 +131,20 @@ class Layout(_Address, metaclass=LayoutType):
     if TYPE_CHECKING:
 
         def __getitem__(self, index: int) -> Self:
-            """Of an array, whose first record this is, another."""
+            """The record at an index of an array; this is its first record."""
 
     SIZE: ClassVar[int] = 0
     FIELDS: ClassVar[Mapping[str, Field]] = {}
 
     def __init_subclass__(cls, record: type | None = None) -> None:
         index, own = cls.SIZE, dict[str, Field]()
-        given = {one.name: one.type for one in dataclasses.fields(record)} if record else {}
-        for name, annotation in (given | inspect.get_annotations(cls)).items():
+        types = {field.name: field.type for field in dataclasses.fields(record)} if record else {}
+        for name, annotation in (types | inspect.get_annotations(cls)).items():
             length = cls.__dict__.get(name, 1)
             is_array, text = isinstance(length, _Length), _name(annotation)
             layout = getattr(length, "layout", None)
-            known = is_array or name in given or text in (*_PLAIN, "Words")
-            pointee = None if known else text
+            is_plain = is_array or name in types or text in (*_PLAIN, "Words")
+            pointee = None if is_plain else text
             own[name] = Field(index, text in _FLOATS, is_array, text == "Words", layout, pointee)
             setattr(cls, name, index)
             index += int(length)
@@ -152,7 +152,7 @@ class Layout(_Address, metaclass=LayoutType):
 
 
 class _DerivedType(LayoutType):
-    """The type of layouts whose fields are those of a dataclass, too."""
+    """The type of layouts that also have the fields of a dataclass."""
 
     if TYPE_CHECKING:
 
@@ -160,7 +160,7 @@ class _DerivedType(LayoutType):
 
 
 class LayoutOf(Layout, metaclass=_DerivedType):
-    """The base of layouts with a field for each of a dataclass, in front of their own.
+    """The base of layouts whose first fields are those of a dataclass.
 
     class Column(LayoutOf, record=Attrs): ...
     """

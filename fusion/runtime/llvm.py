@@ -1,4 +1,4 @@
-"""LLVM, by the package llvmlite: imported when something is compiled or loaded, and not before.
+"""LLVM, from the package llvmlite: imported only when something is compiled or loaded.
 
 A process whose kernels are those of a library of ops needs neither llvmlite nor Numba.
 """
@@ -32,9 +32,9 @@ def binding() -> Any:
 
 
 def require_executable_memory() -> None:
-    """Makes a page of memory executable, as LLVM does it: mapped to be written, then to be run.
+    """Checks that a written page of memory can become executable, as LLVM needs it.
 
-    LLVM itself does not look at the answer, and the first kernel would end the process.
+    LLVM itself ignores a failure, and the first kernel would crash the process.
 
     Raises:
       ImportError: the system forbids it; the message says what may do so.
@@ -45,8 +45,8 @@ def require_executable_memory() -> None:
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     size = mmap.PAGESIZE
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if page == _LIBC_FAILED:
         return  # out of memory, which a later allocation reports
     try:

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine that a measurement ran on, and how busy other processes keep it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("keras", "numba", "numpy", "protobuf")
 
 
 def machine() -> dict[str, str | int]:
-    """The processor and the versions of what was measured."""
+    """The processor, the system and the versions of packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -27,22 +27,22 @@ def machine() -> dict[str, str | int]:
 
 
 def busy_elsewhere() -> Callable[[], float]:
-    """What says how many cores others kept busy, on average since this call.
+    """A function that returns how many cores other processes used, on average since this call.
 
-    Others are processes that are not this one, nor children of it that have ended.
+    Children of this process count as its own once they have ended.
     """
     begun, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
 
     def cores() -> float:
-        gone = max(time.monotonic() - begun, 1e-9)
-        return max(0.0, (_busy_seconds() - busy - (_own_seconds() - own)) / gone)
+        elapsed = max(time.monotonic() - begun, 1e-9)
+        return max(0.0, (_busy_seconds() - busy - (_own_seconds() - own)) / elapsed)
 
     return cores
 
 
 def _busy_seconds() -> float:
-    """Of all cores since the machine began: everything but idling and waiting for disks."""
-    fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    """The busy time of all cores since boot: all but idle and I/O wait."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,4 +1,4 @@
-"""What there is once per process or graph, whatever copies or reloads of this package there are."""
+"""Objects that exist once per process or graph, even if this package is copied or reloaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: TensorFlow's registries live as long as the process; so does what lies in `sys.modules`.
+#: TensorFlow's registries live as long as the process; so do objects in `sys.modules`.
 _MODULE = "_tf_embedding_fusion_process"
 
 _NOTES = "_fusion_notes"
@@ -19,8 +19,8 @@ _NOTES = "_fusion_notes"
 def single(name: str, make: Callable[[], T]) -> T:
     """Returns the process's object of that name; the first call makes it."""
     shared = sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE, __doc__)).__dict__
-    found: T = shared[name] if name in shared else shared.setdefault(name, make())
-    return found
+    instance: T = shared[name] if name in shared else shared.setdefault(name, make())
+    return instance
 
 
 def existing(name: str) -> Any:
@@ -29,18 +29,18 @@ def existing(name: str) -> Any:
     return None if shared is None else shared.__dict__.get(name)
 
 
-def keep_forever(thing: object) -> None:
-    """Keeps `thing` even after the module that made it is dropped from `sys.modules`."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+def keep_forever(value: object) -> None:
+    """Keeps an object alive even after its module is dropped from `sys.modules`."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def notes(graph: Any, name: str) -> list[Any]:
-    """The list of a name that belongs to a graph of TensorFlow; what is added to it stays.
+    """A named list that belongs to a graph of TensorFlow and lives as long as the graph.
 
     Collections would do, but TensorFlow writes them into MetaGraphDefs, or complains that it
     cannot.
     """
     if not hasattr(graph, _NOTES):
         setattr(graph, _NOTES, {})
-    found: list[Any] = getattr(graph, _NOTES).setdefault(name, [])
-    return found
+    items: list[Any] = getattr(graph, _NOTES).setdefault(name, [])
+    return items

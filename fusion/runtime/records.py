@@ -1,6 +1,6 @@
-"""Records that native code reads, with all that they lead to: who writes them need not know where.
+"""Memory for records that native code reads, and for what they point to.
 
-They are in the memory of this process, or in the data of a library that is built.
+It is that of this process, or the data section of a library that is being built.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ Word = Any
 
 
 class Reference(NamedTuple):
-    """The address of what has a name in a library that is built, and so many bytes further."""
+    """The address of a symbol in a library that is being built, plus `offset` bytes."""
 
     name: str
     offset: int = 0
 
 
 class Memory(Protocol):
-    """Where records are."""
+    """Memory to write records to."""
 
     def words(self, numbers: Sequence[Word]) -> Word:
-        """The address of 64-bit words, at least one."""
+        """Writes 64-bit words, at least one; returns their address."""
 
     def bytes(self, content: bytes) -> Word:
-        """The address of bytes, with a zero behind."""
+        """Writes bytes and a zero; returns their address."""
 
     def text(self, content: str) -> Word:
-        """The address of a C string."""
+        """Writes a C string; returns its address."""
 
 
 class LiveMemory:
-    """Records in the memory of this process, kept as long as this is."""
+    """Memory of this process; it is freed with this object."""
 
     def __init__(self) -> None:
-        self._kept: list[Any] = []
+        self._arrays: list[Any] = []
 
     def words(self, numbers: Sequence[Word]) -> int:
         """See `Memory`."""
@@ -52,7 +52,7 @@ class LiveMemory:
         return self.bytes(content.encode())
 
     def _add(self, array: Any) -> int:
-        self._kept.append(array)
+        self._arrays.append(array)
         return ctypes.addressof(array)
 
 

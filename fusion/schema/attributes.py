@@ -75,3 +75,6 @@ LAST_ROW = 1
 
 #: Positions of entries are int32.
 MAX_ENTRIES = 2**31 - 1
+
+#: The most features of Examples that are asked for: a slot of the table of names has 16 bits.
+MAX_FEATURES = (1 << 16) - 1

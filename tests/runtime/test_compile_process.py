@@ -286,7 +286,7 @@ def test_kernels_need_no_tensorflow_to_be_compiled() -> None:
         types = {name: dtypes[0] for name, dtypes in spec.kernel_types.items()}
         for device in spec.kernels:
             recipes.update([kernel_objects.kernel_recipe(spec, device, types)])
-    modules = {module for recipe in recipes.values() for module in recipe.made_from}
+    modules = {module for recipe in recipes.values() for module in recipe.source_modules}
     with run_bare(_IMPORTS, *sorted(modules)) as program:
         assert program.communicate()[0].split() == []
         assert program.returncode == 0

@@ -165,7 +165,7 @@ def test_the_processor_alone_tells_objects_apart(monkeypatch):
 
 
 def test_what_is_asked_for_is_not_compiled(folder):
-    with objects.asked_for() as wanted:
+    with objects.requested_recipes() as wanted:
         assert objects.address("asked_for_only", lambda: b"code") == 0
     assert [name for name, recipe in wanted.items() if recipe.compile_it() == b"code"] == [
         "asked_for_only"
@@ -183,7 +183,7 @@ def test_what_python_calls_is_loaded_whatever_is_around(folder, monkeypatch):
         targets.append(processor.target())
         return compile_add_up()
 
-    with processor.compiling_for(other), objects.asked_for() as wanted:
+    with processor.compiling_for(other), objects.requested_recipes() as wanted:
         with objects.loading():
             address = objects.address("add_up", compile_it)
         assert processor.target() == other
@@ -209,7 +209,7 @@ def test_other_threads_do_not_ask(folder):
         with pytest.raises(RuntimeError, match="no object"):
             objects.address("of_another_thread", compile_it)
 
-    with objects.asked_for() as wanted, processor.compiling_for(other):
+    with objects.requested_recipes() as wanted, processor.compiling_for(other):
         thread = threading.Thread(target=use)
         thread.start()
         thread.join()

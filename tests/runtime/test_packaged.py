@@ -14,19 +14,18 @@ from fusion.runtime.cache.kernel_cache import KernelCache
 from fusion.runtime.cache.processor import Processor
 from fusion.runtime.native import objects, sources
 from fusion.runtime.native.compiler import Compilation
-from fusion.runtime.native.compiling import behind as behind_module
-from fusion.runtime.native.compiling import packaged
-from fusion.runtime.native.compiling.behind import Behind
+from fusion.runtime.native.compiling import background, packaged
+from fusion.runtime.native.compiling.background import BackgroundCompiler
 
 SMALL = Compilation("fusion.runtime.threads.native_start", "forget_threads", 1, "forget_threads")
-OTHER = Compilation("fusion.runtime.threads.native_start", "tell_thread_count", 2, "thread_count")
+OTHER = Compilation("fusion.runtime.threads.native_start", "write_thread_count", 2, "thread_count")
 
 #: What runs the package's objects, and what does not.
 NEW, OLD = processor.named("x86-64-v4"), processor.named("x86-64-v2")
 
 
 class Waiting:
-    """What is to be compiled behind."""
+    """The queue of the background compiler."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -48,9 +47,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    found = Waiting()
-    monkeypatch.setattr(objects, "behind", lambda: found)
-    return found
+    queue = Waiting()
+    monkeypatch.setattr(objects, "background_compiler", lambda: queue)
+    return queue
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ class Compiler:
         return b"behind " + processor.target().name.encode(), 1.0
 
 
-def run(work: Behind) -> None:
+def run(work: BackgroundCompiler) -> None:
     work.begin()
     assert work._thread is not None
     work._thread.join(60)
@@ -163,14 +162,14 @@ def run(work: Behind) -> None:
 
 
 def test_behind_kernels_are_compiled_for_later_processes(folder, monkeypatch):
-    monkeypatch.setattr(behind_module, "CompileProcess", Compiler)
+    monkeypatch.setattr(background, "CompileProcess", Compiler)
     waits: list[float] = []
-    work = Behind(waits.append)
+    work = BackgroundCompiler(waits.append)
     with processor.compiling_for(NEW):
         for name, compilation in (("a.o", OTHER), ("b.o", SMALL), ("c.o", SMALL), ("d.o", SMALL)):
             work.add(name, compilation)
     run(work)  # until the compiler is gone
-    assert waits == [behind_module.DELAY_SECONDS]
+    assert waits == [background.DELAY_SECONDS]
     kept = kernel_cache.default()
     found = {name: kept.read(name) for name in ("a.o", "b.o", "c.o", "d.o")}
     assert {name for name, file in found.items() if file} == {"b.o"}
@@ -179,9 +178,9 @@ def test_behind_kernels_are_compiled_for_later_processes(folder, monkeypatch):
 
 
 def test_behind_nothing_is_compiled_that_cannot_be_kept(folder, monkeypatch, caplog):
-    monkeypatch.setattr(behind_module, "CompileProcess", Compiler)
+    monkeypatch.setattr(background, "CompileProcess", Compiler)
     monkeypatch.setattr(kernel_cache, "default", lambda: KernelCache("/proc/none"))
-    work = Behind(lambda seconds: None)
+    work = BackgroundCompiler(lambda seconds: None)
     work.add("a.o", SMALL)
     run(work)
     assert Compiler.made == []

@@ -65,7 +65,7 @@ SOME = (UNIQUE, PRUNE, COMBINE, UNIQUE_ON_GPU, LOOKUP, GATHER, SCATTER, SHAPES, 
 def made_from(name: str, graph: dict[str, sources.Source] | None = None) -> dict[str, str]:
     """The digests of the modules that an object is made from."""
     recipe, graph = RECIPES[name], graph or parsed()
-    found = sources.closure(graph, recipe.made_from)
+    found = sources.closure(graph, recipe.source_modules)
     return {module: graph[module].digest for module in found}
 
 
@@ -275,7 +275,7 @@ def check_sources(chosen: list[str]) -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of sources, as in a new process."""
-    for name in ("_digest", "_known"):
+    for name in ("_digest", "_sources"):
         monkeypatch.setattr(sources, name, getattr(sources, name).__wrapped__)
 
 

@@ -11,46 +11,49 @@ from fusion.passes.graph.tensor import Shape, dims
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
+from fusion.schema.attributes import MAX_FEATURES
 
 #: The dtypes of values, and of row splits.
 _DTYPES = frozenset({types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING})
-
-#: As many features the fused op may be asked for.
-MAX_FEATURES = (1 << 16) - 1
 
 _V1, _V2, _SINGLE = "ParseExample", "ParseExampleV2", "ParseSingleExample"
 PARSERS = frozenset({_V1, _V2, _SINGLE})
 
 
 @dataclass(frozen=True)
-class DenseFeature:
-    """A feature whose rows are of one length, or filled up to one.
+class Feature:
+    """A feature that is asked for.
 
     Attributes:
         key: its name in Examples.
         dtype: a DataType.
-        shape: without the batch; the first size is None where rows are filled up.
-        default: what stands for an Example without it, or fills rows; None where it is required.
     """
 
     key: bytes
     dtype: int
+
+
+@dataclass(frozen=True)
+class DenseFeature(Feature):
+    """A feature whose rows are of one length, or filled up to one.
+
+    Attributes:
+        shape: without the batch; the first size is None where rows are filled up.
+        default: what stands for an Example without it, or fills rows; None where it is required.
+    """
+
     shape: Shape
     default: Value | None
 
 
 @dataclass(frozen=True)
-class ListFeature:
+class ListFeature(Feature):
     """A feature of any number of values.
 
     Attributes:
-        key: its name in Examples.
-        dtype: a DataType.
         split_dtype: that of its row splits; 0 where it has indices.
     """
 
-    key: bytes
-    dtype: int
     split_dtype: int = 0
 
 
@@ -71,9 +74,9 @@ class ParseSpec:
     ragged: tuple[ListFeature, ...]
 
     @property
-    def keys(self) -> Iterator[bytes]:
-        """The names of all features."""
-        return (feature.key for feature in (*self.sparse, *self.dense, *self.ragged))
+    def features(self) -> tuple[Feature, ...]:
+        """All features."""
+        return *self.sparse, *self.dense, *self.ragged
 
 
 class _Refused(Exception):
@@ -92,12 +95,11 @@ def match_parsers(view: GraphView) -> Iterator[tuple[Node, ParseSpec | NoMatch]]
 def _spec(node: Node) -> ParseSpec:
     """Raises _Refused."""
     spec = _FORMS[node.op](node)
-    keys = [*spec.keys]
-    if len(set(keys)) < len(keys):
+    features = spec.features
+    if len({feature.key for feature in features}) < len(features):
         raise _Refused("two features have one key")
-    if len(keys) > MAX_FEATURES:
+    if len(features) > MAX_FEATURES:
         raise _Refused(f"more than {MAX_FEATURES} features are asked for")
-    features = (*spec.sparse, *spec.dense, *spec.ragged)
     if any(feature.dtype not in _DTYPES for feature in features):
         raise _Refused("values of Examples have another dtype")
     return spec

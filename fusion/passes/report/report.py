@@ -297,7 +297,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            _parser_lines(self.parsers),
+            (f"  {line}" for line in parser_lines(self.parsers)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -445,16 +445,16 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
         yield f"  {count} columns in one op  {prefix}{op}"
 
 
-def _parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
+def parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
     """Yields what became of ops that parse Examples."""
     for parser in parsers:
         verdict = "already fused" if parser.fused_before else "fused" if parser.fused else "stock"
         prefix = f"{parser.function}: " if parser.function else ""
         of = f", {counted(parser.features, 'feature')}" if parser.features else ""
-        yield f"  {verdict}  {prefix}{parser.name} (tf.Examples{of})"
+        yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
         if parser.reason is not None:
-            yield f"         {parser.reason}"
-            yield f"         at {parser.node}"
+            yield f"       {parser.reason}"
+            yield f"       at {parser.node}"
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:

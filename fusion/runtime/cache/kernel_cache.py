@@ -1,8 +1,8 @@
-"""Where compiled code is kept between processes: a few folders, and who may use them.
+"""The cache of compiled code on disk, shared by processes: its folders, files and locks.
 
-Code from a file runs in this process, so that only files are believed that root or this user wrote
-(`trusted_files`). Of processes that need the same file at the same time one makes it, and the
-others wait for a while; a lock that the system releases when its holder dies says who.
+Code from a file runs in this process, so only files that root or this user wrote are trusted
+(`trusted_files`). If several processes need the same file at the same time, one makes it while the
+others wait for a while. A lock, which the system releases when its holder dies, decides which one.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _logger = logging.getLogger("fusion")
 
 
 class FolderState(NamedTuple):
-    """What can be done with a folder.
+    """Whether a folder of the cache can be read and written.
 
     Attributes:
       path: of the folder.
       kernels: the names of the kernels' files in it, if they can be used.
-      problem: why nothing can be kept in it; "" if it can.
-      is_used: whether kernels are looked for in it.
+      problem: why nothing can be written to it; "" if it can.
+      is_used: whether kernels are read from it.
       fix_command: a command that solves the problem; "" if none is known.
     """
 
@@ -73,10 +73,10 @@ class _Opened(NamedTuple):
     lock_name: str
 
     def close(self, is_ours: bool) -> None:
-        """Ends the use of both; the lock's file goes if it is ours.
+        """Closes both, and deletes the lock file if the lock is ours.
 
-        A process that still waits for a lock file that is gone, or makes a new one, looks first
-        whether what it wants to make is there.
+        A process that waits for a deleted lock file, or makes a new one, first checks whether the
+        file that it is about to make exists.
         """
         if is_ours:
             with suppress(OSError):
@@ -86,10 +86,10 @@ class _Opened(NamedTuple):
 
 
 class KernelCache:
-    """Files of compiled code in folders, looked for in all, written to the first that lets us.
+    """Files of compiled code: read from all folders, written to the first that is writable.
 
-    Where none does they go to a folder of this process and of those forked from it, which is
-    removed at its end, and a warning says why.
+    If none is, files go to a temporary folder of this process and its forks, which is removed when
+    the process ends, and a warning says why.
     """
 
     def __init__(self, *folders: str, is_chosen: bool = False) -> None:
@@ -105,11 +105,11 @@ class KernelCache:
         self._warned: set[str] = set()
 
     def read(self, name: str) -> File | None:
-        """A file; None if there is none that is whole and can be trusted."""
+        """A file; None if no folder has an undamaged and trusted one."""
         for path in (*self.folders, *(self._private or ())):
             try:
                 with trusted_files.opened_folder(path) as folder:
-                    found = self._read_in(folder, path, name)
+                    file = self._read_in(folder, path, name)
             except UntrustedError as problem:
                 if self._is_chosen:  # there is no other, so that this says it all
                     self._warn_unkept([str(problem)])
@@ -118,8 +118,8 @@ class KernelCache:
             except OSError:
                 continue
             else:
-                if found is not None:
-                    return found
+                if file is not None:
+                    return file
         return None
 
     def _read_in(self, folder: int, path: str, name: str) -> File | None:
@@ -134,7 +134,7 @@ class KernelCache:
     def get(
         self, name: str, make: Callable[[], bytes], accepts: Callable[[File], bool] | None = None
     ) -> bytes:
-        """The content of a file, which is made and kept if need be.
+        """The content of a file, which is made and written if it is missing.
 
         Args:
           name: of the file.
@@ -146,16 +146,16 @@ class KernelCache:
             file = self.read(name)
             return file if file is None or accepts is None or accepts(file) else None
 
-        if found := usable():
-            return found.content
+        if existing := usable():
+            return existing.content
         opened = self._open_to_write(f".{name}.lock")
         if opened is None:
             return make()
         is_ours = False
         try:
-            found, is_ours = _wait(opened.lock, name, usable)
-            if found:
-                return found.content
+            existing, is_ours = _wait(opened.lock, name, usable)
+            if existing:
+                return existing.content
             content = make()
             try:
                 trusted_files.write(opened.folder, name, _wrapped(content))
@@ -167,18 +167,18 @@ class KernelCache:
 
     def kernels(self) -> list[str]:
         """The names of the kernels' files that can be read."""
-        found = list[str]()
+        names = list[str]()
         for path in self.folders:
             with suppress(OSError, UntrustedError), trusted_files.opened_folder(path) as folder:
-                found += _kernels_in(folder)
-        return found
+                names += _kernels_in(folder)
+        return names
 
     def can_keep(self) -> bool:
-        """Whether a folder can be written that later processes find files in."""
+        """Whether a folder that later processes read can be written."""
         return any(not state.problem for state in self.states())
 
     def offer(self, name: str, content: bytes) -> None:
-        """Keeps a file that can be made again: a failure to write it is not reported."""
+        """Writes a file that can be made again: a failure is not reported."""
         for path in self.folders:
             with suppress(OSError, UntrustedError):
                 folder = trusted_files.open_folder(path, create=True)
@@ -189,7 +189,7 @@ class KernelCache:
                 return
 
     def states(self) -> list[FolderState]:
-        """What can be done with each folder, made if need be; that of this process is the last."""
+        """The state of each folder, created if missing; the temporary folder comes last."""
         return [self._state(path) for path in (*self.folders, *(self._private or ()))]
 
     def _state(self, path: str) -> FolderState:
@@ -227,9 +227,9 @@ class KernelCache:
         return None
 
     def _private_folder(self) -> tuple[str, ...]:
-        """The folder of this process, made now if need be; none where no disk can be written.
+        """The temporary folder, created if missing; none where no disk can be written.
 
-        That of a process that forked this one is gone with it.
+        That of a parent process is removed when the parent ends.
         """
         if self._private is None or not all(map(os.path.isdir, self._private)):
             self._private = ()
@@ -255,7 +255,7 @@ def _kernels_in(folder: int) -> list[str]:
 
 
 def _open(path: str, lock_name: str, create: bool = True) -> _Opened:
-    """A folder, made if need be and wanted, and a lock in it.
+    """A folder, with `create` made if it is missing, and a lock in it.
 
     Raises:
       UntrustedError, OSError: see `trusted_files`.
@@ -273,7 +273,7 @@ def _text(error: Exception) -> str:
 
 
 def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File | None, bool]:
-    """A file that another process makes, or else whether this one has the lock to make it.
+    """A file that another process has made, or else whether this one holds the lock to make it.
 
     The lock is one of POSIX, that a forked child does not inherit. Where there are no such locks,
     as on some network disks, no process waits.
@@ -291,11 +291,11 @@ def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File
         if not is_logged:
             is_logged = True
             _logger.info("waiting for another process that compiles %s", name)
-        if found := usable():
-            return found, False
-        now, used = time.monotonic(), _holders_seconds(lock)
-        if used != seconds:
-            worked, seconds = now, used
+        if file := usable():
+            return file, False
+        now, holder_seconds = time.monotonic(), _holders_seconds(lock)
+        if holder_seconds != seconds:
+            worked, seconds = now, holder_seconds
         if now - worked >= IDLE_SECONDS or now - begun >= WAIT_SECONDS:
             _logger.warning("no longer waiting for the process that compiles %s", name)
             return None, False
@@ -303,10 +303,10 @@ def _wait(lock: int, name: str, usable: Callable[[], File | None]) -> tuple[File
 
 
 def _holders_seconds(lock: int) -> float:
-    """The processor time of the process that has a lock and its children's; 0 if out of sight."""
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    """The processor time of the holder of a lock and of its children; 0 if it is unknown."""
+    request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+        *_, process = struct.unpack(_FLOCK, fcntl.fcntl(lock, fcntl.F_GETLK, request))
     except OSError:
         return 0.0
     return _ticks(Path(f"/proc/{process}")) / os.sysconf("SC_CLK_TCK")
@@ -332,7 +332,7 @@ def _wrapped(content: bytes) -> bytes:
 
 
 def _unwrapped(file: File) -> File | None:
-    """What was wrapped; None if the file is damaged."""
+    """The file without its header; None if it is damaged."""
     content = file.content[_HEAD_BYTES:]
     return file._replace(content=content) if file.content == _wrapped(content) else None
 
@@ -346,7 +346,7 @@ def default() -> KernelCache:
 
 @cache
 def packaged() -> KernelCache:
-    """The files that come with the package, and are only read."""
+    """The files that are shipped with the package; they are only read."""
     return KernelCache(str(_PACKAGE / PACKAGED_FOLDER))
 
 
@@ -356,5 +356,5 @@ def _folders() -> list[str]:
     The XDG Base Directory Specification has relative paths ignored.
     """
     user_caches = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"))
-    found = [os.path.join(path, "fusion/kernels") for path in user_caches if os.path.isabs(path)]
-    return [str(_PACKAGE / "__pycache__" / "kernels"), *found[:1]]
+    paths = [os.path.join(path, "fusion/kernels") for path in user_caches if os.path.isabs(path)]
+    return [str(_PACKAGE / "__pycache__" / "kernels"), *paths[:1]]

@@ -61,7 +61,7 @@ def open_folder(path: str, create: bool = False) -> int:
       create: make it, and those above it, if they are missing.
 
     Raises:
-      UntrustedError: others may write in the folder or put another in its place.
+      UntrustedError: other users may write to the folder or replace it.
       OSError: it does not exist or cannot be reached.
     """
     folder = _walk(path, create)
@@ -84,27 +84,27 @@ def opened_folder(path: str) -> Iterator[int]:
 
 
 def _walk(path: str, create: bool) -> int:
-    """A descriptor of what a path leads to, whose folders and links on the way are trusted."""
+    """A descriptor of the file at a path; each folder and link of the path is checked."""
     if not os.path.isabs(path):
         raise UntrustedError(path, "is not an absolute path")
-    here, where, links = os.open("/", _PATH), "/", 0
+    folder, folder_path, links = os.open("/", _PATH), "/", 0
     rest = path.split("/")[::-1]
     try:
-        _check(where, here)
+        _check(folder_path, folder)
         while rest:
             name = rest.pop()
             if name in ("", "."):
                 continue
-            below = os.path.join(where, name)
-            entry = _open_entry(here, name, create)
+            entry_path = os.path.join(folder_path, name)
+            entry = _open_entry(folder, name, create)
             try:
                 mode = os.fstat(entry).st_mode
                 # Before its rights: to change those of a device is no way out.
                 if not stat.S_ISLNK(mode) and not stat.S_ISDIR(mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                _check(below, entry)
+                _check(entry_path, entry)
                 if not stat.S_ISLNK(mode):
-                    here, where, entry = entry, below, here
+                    folder, folder_path, entry = entry, entry_path, folder
                     continue
                 target = os.readlink("", dir_fd=entry)
             finally:
@@ -115,12 +115,12 @@ def _walk(path: str, create: bool) -> int:
             rest += target.split("/")[::-1]
             if os.path.isabs(target):
                 start = os.open("/", _PATH)
-                os.close(here)
-                here, where = start, "/"
+                os.close(folder)
+                folder, folder_path = start, "/"
     except BaseException:
-        os.close(here)
+        os.close(folder)
         raise
-    return here
+    return folder
 
 
 def _open_entry(folder: int, name: str, create: bool) -> int:
@@ -135,13 +135,13 @@ def _open_entry(folder: int, name: str, create: bool) -> int:
 
 
 def _check(path: str, descriptor: int, is_passed: bool = True) -> None:
-    """Checks who can change a folder, a link or a file that is open.
+    """Checks that no other user can change an open folder, link or file.
 
     Args:
       is_passed: it is a folder or link on the way to something else.
 
     Raises:
-      UntrustedError: a user other than root and this one can.
+      UntrustedError: a user other than root and this one can change it.
     """
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
@@ -165,13 +165,13 @@ def _is_private(group_id: int) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
         return False
-    beginners = {other.pw_name for other in pwd.getpwall() if other.pw_gid == group_id}
+    primary_members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == group_id}
     is_own = user.pw_gid == group_id != 0 and group.gr_name == user.pw_name
-    return is_own and beginners | set(group.gr_mem) <= {user.pw_name}
+    return is_own and primary_members | set(group.gr_mem) <= {user.pw_name}
 
 
 def _has_access_list(descriptor: int) -> bool:
-    """Whether an access control list gives rights; the mode's group has those of all in it then."""
+    """Whether there is an access control list; the group bits of the mode then stand for it."""
     try:
         os.getxattr(f"/proc/self/fd/{descriptor}", "system.posix_acl_access")
     except OSError as problem:
@@ -201,7 +201,7 @@ def read(folder: int, name: str) -> File:
 
 
 def write(folder: int, name: str, content: bytes) -> None:
-    """Puts a file into a folder of `open_folder`, whole or not at all.
+    """Writes a file into a folder of `open_folder`, atomically.
 
     Raises:
       OSError: it cannot be written.
@@ -230,7 +230,7 @@ def open_lock(folder: int, name: str) -> int:
 
 
 def names(folder: int) -> list[str]:
-    """The names of what lies in a folder of `open_folder`.
+    """The names of the files in a folder of `open_folder`.
 
     Raises:
       OSError: it cannot be listed.

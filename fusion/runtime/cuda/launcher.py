@@ -1,4 +1,4 @@
-"""What host code needs to launch kernels on GPUs, once in a process; see `layout`.
+"""The launcher of kernels on GPUs, one in a process; see `layout`.
 
 Host code calls the CUDA driver by the addresses of its functions, on the stream of TensorFlow that
 the op's context has (`stream`). Kernels are loaded when they are first launched on a GPU: then host
@@ -45,12 +45,12 @@ _REASON_BYTES = 400
 #: More than an op reads at once.
 _ZERO_BYTES = 1 << 20
 
-_ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-_ASKED_FOR_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_KERNEL_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class Gpus(Protocol):
-    """The GPUs of a machine, or what stands for them."""
+    """The GPUs of a machine, or a simulation of them."""
 
     @property
     def functions(self) -> Mapping[int, int]:
@@ -98,7 +98,7 @@ class Gpus(Protocol):
 
 
 class Launcher:
-    """The words, and the Python functions that they lead to."""
+    """The words of the `LauncherRecord`, and the Python functions that they point to."""
 
     def __init__(self, gpus: Gpus) -> None:
         self.gpus, self.words = gpus, (ctypes.c_int64 * LauncherRecord.SIZE)()
@@ -106,13 +106,13 @@ class Launcher:
         self._of_gpu = (ctypes.c_int64 * gpus.number)()
         self._reason = ctypes.create_string_buffer(_REASON_BYTES)
         zeros = (ctypes.c_int64 * (_ZERO_BYTES // 8))()
-        asked = {
-            LauncherRecord.find_stream: _ASKED(self._find_stream),
-            LauncherRecord.load: _ASKED_FOR_KERNEL(self._load),
-            LauncherRecord.open_gpu: _ASKED(self._open_gpu),
-            LauncherRecord.open_node: _ASKED(self._open_node),
+        callbacks = {
+            LauncherRecord.find_stream: _CALLBACK(self._find_stream),
+            LauncherRecord.load: _KERNEL_CALLBACK(self._load),
+            LauncherRecord.open_gpu: _CALLBACK(self._open_gpu),
+            LauncherRecord.open_node: _CALLBACK(self._open_node),
         }
-        for field, function in asked.items():
+        for field, function in callbacks.items():
             self.words[field] = ctypes.cast(function, ctypes.c_void_p).value or 0
         for field, address in gpus.functions.items():
             self.words[field] = address
@@ -120,7 +120,7 @@ class Launcher:
         self.words[LauncherRecord.zeros] = ctypes.addressof(zeros)
         self.words[LauncherRecord.waits] = int(gpus.waits)
         self.words[LauncherRecord.gpus] = ctypes.addressof(self._of_gpu)
-        for thing in (self.words, self._of_gpu, self._reason, zeros, *asked.values()):
+        for thing in (self.words, self._of_gpu, self._reason, zeros, *callbacks.values()):
             keep_forever(thing)
 
     @property
@@ -148,7 +148,7 @@ class Launcher:
         return ctypes.addressof(words)
 
     def _open_node(self, state: int) -> int:
-        """Gives a node its error slots, for good: nothing says when it goes."""
+        """Gives a node its error slots, which are never freed: nothing reports its end."""
 
         def open_node() -> int:
             with self._lock:

@@ -2,7 +2,7 @@
 
 A `TF_OpKernelContext` is an `OpKernelContext` of C++. TensorFlow exports its function
 `eigen_device<GpuDevice>()`; the first member of a GpuDevice (Eigen, `GpuStreamDevice`) is a pointer
-to a StreamInterface, whose first virtual function behind the two destructors gives the address of
+to a StreamInterface, whose first virtual function after the two destructors returns the address of
 the stream. All of that is checked once, before anything is called or read, and so is the stream.
 Where it does not hold, a small file is compiled against TensorFlow's headers, by g++.
 """
@@ -21,8 +21,8 @@ from fusion.runtime.native import objects
 from fusion.runtime.tensorflow import library
 
 _DEVICE_OF = "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"
-#: The place of `stream()` among the virtual functions of a StreamInterface.
-_PLACE = 2
+#: The index of `stream()` among the virtual functions of a StreamInterface.
+_STREAM_INDEX = 2
 
 _FUNCTION = """
 define i64 @stream_of(i64 %context) {{
@@ -30,8 +30,8 @@ define i64 @stream_of(i64 %context) {{
   %device = tail call ptr %device_of(i64 %context)
   %interface = load ptr, ptr %device
   %functions = load ptr, ptr %interface
-  %place = getelementptr ptr, ptr %functions, i64 {place}
-  %function = load ptr, ptr %place
+  %entry = getelementptr ptr, ptr %functions, i64 {index}
+  %function = load ptr, ptr %entry
   %stream_at = tail call ptr %function(ptr %interface)
   %stream = load i64, ptr %stream_at
   ret i64 %stream
@@ -85,11 +85,11 @@ def by_device(device_of: int, context: int) -> tuple[int, int]:
     device = _Call(device_of)(context)
     interface = memory.word(device, "the device")
     functions = memory.word(interface, "its stream's interface")
-    function = memory.word(functions + 8 * _PLACE, "the functions of that")
+    function = memory.word(functions + 8 * _STREAM_INDEX, "the functions of that")
     if not memory.holds(function, "x"):
         raise RuntimeError(f"{function:#x} is no function")
     stream = memory.word(_Call(function)(interface), "the stream")
-    text = _FUNCTION.format(device_of=device_of, place=_PLACE)
+    text = _FUNCTION.format(device_of=device_of, index=_STREAM_INDEX)
     return stream, objects.load_ir(text, ["stream_of"])[0]
 
 
@@ -126,11 +126,11 @@ class _Memory:
         self.ranges: list[tuple[int, int, str]] = []
         for line in Path("/proc/self/maps").read_text().splitlines():
             span, rights = line.split()[:2]
-            first, end = (int(part, 16) for part in span.split("-"))
+            first, end = (int(bound, 16) for bound in span.split("-"))
             self.ranges.append((first, end, rights))
 
     def holds(self, address: int, right: str) -> bool:
-        """Whether the word at an address can be used so: r or x."""
+        """Whether the word at an address can be read (r) or executed (x)."""
         return any(
             first <= address and address + 8 <= end and right in rights
             for first, end, rights in self.ranges

@@ -18,7 +18,7 @@ from fusion.runtime.native.pointers import address_of, stack_record, stack_words
 from fusion.runtime.native.system import close_file, open_file, read_at
 from fusion.runtime.native.text import Message, append_byte, append_literal, begin, byte, literal
 
-#: Of a path, and of a file that is read.
+#: The sizes of buffers for a path, and for a file with a number.
 PATH_WORDS, NUMBER_WORDS = 1 << 9, 1 << 3
 _TEXT_WORDS = 1 << 11
 
@@ -28,24 +28,24 @@ _LINE_FEED, _COLON, _COMMA, _SLASH, _DIGIT_0, _DIGIT_9 = map(ord, "\n:,/09")
 
 
 def min_limit(controller: str, limit_of: Any) -> Any:
-    """A jitted function (root) that gives the least limit of the process's groups.
+    """A jitted function (root) that returns the minimum limit of the process's groups.
 
-    The root is the path below which /proc and /sys are, a C string.
+    `root` is the path of the folder that has /proc and /sys, a C string.
 
     Args:
-      controller: what it is that is limited, as version 1 calls it and the folder of its groups.
-      limit_of: a jitted function (the path of the folder of a group, a `Message`; whether that is
-        of version 1) that gives its limit, NO_LIMIT for none.
+      controller: the name of the controller in version 1, and of the folder of its groups.
+      limit_of: a jitted function (path of the group's folder, a `Message`; whether the group is of
+        version 1) that returns its limit, NO_LIMIT for none.
     """
     folder = f"/sys/fs/cgroup/{controller}"
 
     @jit
     def min_of(message: Message, group: int, end: int, is_old: bool) -> int:
-        """The least limit of a group and those above it.
+        """The minimum limit of a group and its ancestors.
 
         Args:
           message: the path of the folder of all groups, a `Message`.
-          group, end: where the path of the group below it begins and ends.
+          group, end: the start and the end of the group's path below that folder.
         """
         limit, mount_bytes = int64(NO_LIMIT), message.length
         while True:
@@ -60,7 +60,7 @@ def min_limit(controller: str, limit_of: Any) -> Any:
                 end -= 1
 
     @jit
-    def least(root: int) -> int:
+    def min_of_groups(root: int) -> int:
         limit, text = int64(NO_LIMIT), stack_words(_TEXT_WORDS)
         path, message = stack_words(PATH_WORDS), stack_record(Message)
         begin(message, path, int64(8 * PATH_WORDS))
@@ -69,9 +69,9 @@ def min_limit(controller: str, limit_of: Any) -> Any:
         read_text(path, text, int64(8 * _TEXT_WORDS))
         line = address_of(text)
         while byte(line) != 0:  # ID:CONTROLLERS:GROUP; those of version 2 have no controllers
-            controllers = behind(line, _COLON)
-            group = behind(controllers, _COLON)
-            line = behind(group, _LINE_FEED)
+            controllers = address_after(line, _COLON)
+            group = address_after(controllers, _COLON)
+            line = address_after(group, _LINE_FEED)
             end = line - int64(byte(line - 1) == _LINE_FEED)
             is_old = byte(controllers) != _COLON
             if is_old and not _is_in(literal(controller), controllers):
@@ -82,12 +82,12 @@ def min_limit(controller: str, limit_of: Any) -> Any:
             limit = min(limit, min_of(message, group, end, is_old))
         return limit
 
-    return least
+    return min_of_groups
 
 
 @jit
 def _is_in(name: int, controllers: int) -> bool:
-    """Whether a C string is one of those that stand before a colon, with commas between them."""
+    """Whether a C string is in a list that is separated by commas and ends with a colon."""
     while True:
         at = name
         while byte(at) != 0 and byte(at) == byte(controllers):
@@ -104,11 +104,11 @@ def _is_in(name: int, controllers: int) -> bool:
 
 @jit
 def first_number(message: Message, name: int) -> int:
-    """The number that the file of a name in a folder begins with; NO_LIMIT if there is none.
+    """The number at the start of a file in a folder; NO_LIMIT if there is none.
 
     Args:
       message: the path of the folder, a `Message`.
-      name: of the file, with a slash before, a C string.
+      name: the name of the file after a slash, a C string.
     """
     text, length = stack_words(NUMBER_WORDS), message.length
     append_literal(message, name)
@@ -119,7 +119,7 @@ def first_number(message: Message, name: int) -> int:
 
 @jit
 def read_text(path: int, text: int, size: int) -> None:
-    """Reads a file, what is in memory of so many bytes, as a C string; it is "" if it cannot."""
+    """Reads the first `size` - 1 bytes of a file as a C string; "" if it cannot be read."""
     file, length = open_file(path), int64(0)
     if file >= 0:
         # The system gives a page of such a file at a time.
@@ -132,8 +132,8 @@ def read_text(path: int, text: int, size: int) -> None:
 
 
 @jit
-def behind(text: int, value: int) -> int:
-    """The address behind the next byte of a value, or of the end of a C string."""
+def address_after(text: int, value: int) -> int:
+    """The address after the next byte of a value, or of the end of a C string."""
     while byte(text) != value and byte(text) != 0:
         text += 1
     return text + int64(byte(text) != 0)
@@ -141,7 +141,7 @@ def behind(text: int, value: int) -> int:
 
 @jit
 def number_at(text: int) -> int:
-    """The number that a text begins with."""
+    """The number at the start of a text."""
     number = int64(0)
     while _DIGIT_0 <= byte(text) <= _DIGIT_9:
         number = 10 * number + byte(text) - _DIGIT_0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fusion.runtime.limits.control_groups import (
     NUMBER_WORDS,
     PATH_WORDS,
-    behind,
+    address_after,
     first_number,
     min_limit,
     number_at,
@@ -34,17 +34,17 @@ _limit_of_groups = min_limit("memory", _limit_of_group)
 
 @jit
 def fits_into_memory(size: int) -> bool:
-    """Whether there may be room for so many bytes beside what the process has in memory."""
+    """Whether the process may allocate `size` bytes more within its memory limit."""
     root = literal("")
     return size <= memory_limit(root) - resident_bytes(root)
 
 
 @jit
 def resident_bytes(root: int) -> int:
-    """What the process has in memory.
+    """The resident memory of the process, in bytes.
 
     Args:
-      root: the path below which /proc is, a C string.
+      root: the path of the folder that has /proc, a C string.
     """
     path, text = stack_words(PATH_WORDS), stack_words(NUMBER_WORDS)
     message = stack_record(Message)
@@ -52,7 +52,7 @@ def resident_bytes(root: int) -> int:
     append_literal(message, root)
     append_literal(message, literal("/proc/self/statm"))
     read_text(path, text, int64(8 * NUMBER_WORDS))
-    return number_at(behind(text, _SPACE)) * page_bytes()  # behind what is mapped
+    return number_at(address_after(text, _SPACE)) * page_bytes()  # after the mapped pages
 
 
 @jit
@@ -60,6 +60,6 @@ def memory_limit(root: int) -> int:
     """The bytes of memory that the process may use: the machine's, or what its cgroups allow.
 
     Args:
-      root: the path below which /proc and /sys are, a C string.
+      root: the path of the folder that has /proc and /sys, a C string.
     """
     return min(machine_bytes(), _limit_of_groups(root))

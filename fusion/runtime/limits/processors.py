@@ -10,7 +10,7 @@ from numba import types
 from fusion.runtime.limits.control_groups import (
     NO_LIMIT,
     NUMBER_WORDS,
-    behind,
+    address_after,
     first_number,
     min_limit,
     number_at,
@@ -23,7 +23,7 @@ from fusion.runtime.native.text import Message, append_literal, literal
 _i32, _i64 = types.int32, types.int64
 _c_sched_getaffinity = types.ExternalFunction("sched_getaffinity", _i32(_i32, _i64, _i64))
 
-#: Words of a set of processors, for 8,192 of them.
+#: Words of a `cpu_set_t` for 8,192 processors.
 _SET_WORDS = 128
 
 _SPACE = ord(" ")
@@ -31,7 +31,7 @@ _SPACE = ord(" ")
 
 @jit
 def _limit_of_group(message: Message, is_old: bool) -> int:
-    """The processors that a group may keep busy, see `min_limit`; a part of one counts whole."""
+    """The processors that a group may keep busy, rounded up; see `min_limit`."""
     quota, period = int64(NO_LIMIT), int64(0)
     if is_old:
         quota = first_number(message, literal("/cpu.cfs_quota_us"))
@@ -51,7 +51,7 @@ def _second_number(message: Message, name: int) -> int:
     append_literal(message, name)
     read_text(message.start, text, int64(8 * NUMBER_WORDS))
     message.length = length
-    return number_at(behind(text, _SPACE))
+    return number_at(address_after(text, _SPACE))
 
 
 _limit_of_groups = min_limit("cpu", _limit_of_group)
@@ -62,7 +62,7 @@ def processor_limit(root: int) -> int:
     """How many processors the process may keep busy: those that it may run on, or its quota.
 
     Args:
-      root: the path below which /proc and /sys are, a C string.
+      root: the path of the folder that has /proc and /sys, a C string.
     """
     return min(_processor_count(), _limit_of_groups(root))
 

@@ -17,44 +17,44 @@ _ORDER = "seq_cst"
 
 @instruction(_i64(_i64, _i64))
 def atomic_load(builder: Any, address: Any, index: Any) -> Any:
-    """The word `index` words behind `address`."""
+    """The word at `index` of the array at `address`."""
     return builder.load_atomic(word_pointer(builder, address, index), _ORDER, 8)
 
 
 @instruction(types.void(_i64, _i64, _i64))
 def atomic_store(builder: Any, address: Any, index: Any, value: Any) -> None:
-    """Sets the word `index` words behind `address`."""
+    """Sets the word at `index` of the array at `address`."""
     builder.store_atomic(value, word_pointer(builder, address, index), _ORDER, 8)
 
 
 @instruction(_i64(_i64, _i64, _i64))
 def atomic_add(builder: Any, address: Any, index: Any, value: Any) -> Any:
-    """Adds to a word; the result is what it was before."""
+    """Adds to a word; returns its old value."""
     return builder.atomic_rmw("add", word_pointer(builder, address, index), value, _ORDER)
 
 
 @instruction(_i64(_i64, _i64, _i64))
 def atomic_max(builder: Any, address: Any, index: Any, value: Any) -> Any:
-    """Sets a word to `value` if that is more; the result is what it was before."""
+    """Sets a word to the maximum of itself and `value`; returns its old value."""
     return builder.atomic_rmw("max", word_pointer(builder, address, index), value, _ORDER)
 
 
 @instruction(_i64(_i64, _i64, _i64))
 def atomic_swap(builder: Any, address: Any, index: Any, value: Any) -> Any:
-    """Sets a word; the result is what it was before."""
+    """Sets a word; returns its old value."""
     return builder.atomic_rmw("xchg", word_pointer(builder, address, index), value, _ORDER)
 
 
 @instruction(types.boolean(_i64, _i64, _i64, _i64))
 def atomic_swap_if(builder: Any, address: Any, index: Any, old: Any, new: Any) -> Any:
-    """Sets a word to `new` if it is `old`; the result says whether it was."""
+    """Sets a word to `new` if it is `old`; returns whether it was."""
     pointer = word_pointer(builder, address, index)
     return builder.extract_value(builder.cmpxchg(pointer, old, new, _ORDER, _ORDER), 1)
 
 
 @instruction(types.void())
 def keep_order(builder: Any) -> None:
-    """() -> None; the compiler moves no access across it. The processor keeps that of loads."""
+    """A fence for the compiler alone; the processor keeps the order of loads."""
     builder.fence(_ORDER, targetscope="singlethread")
 
 
@@ -64,8 +64,8 @@ def _control_register(name: str) -> Any:
     @instruction(types.void(_i64))
     def access(builder: Any, address: Any) -> None:
         pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type])
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.sse.{name}")
+        fn_type = ir.FunctionType(ir.VoidType(), [pointer.type])
+        function = cgutils.get_or_insert_function(builder.module, fn_type, f"llvm.x86.sse.{name}")
         builder.call(function, [pointer])
 
     return access

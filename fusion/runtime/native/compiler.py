@@ -18,9 +18,9 @@ from fusion.runtime.cache import processor
 from fusion.runtime.native.soft_float16 import CONVERSIONS
 from fusion.runtime.tensorflow.library import SYMBOLS
 
-#: What compiled code may refer to, beyond TensorFlow's C API. What works on the pages of a process,
-#: as madvise does, holds a lock for which every thread waits that touches new memory: it is for
-#: variables that are made, and not for calls.
+#: The functions that compiled code may call, in addition to TensorFlow's C API. Those that change
+#: pages of the process, such as madvise, take a lock for which each thread waits that touches new
+#: memory: they are for the creation of variables, not for calls of ops.
 LIBC = frozenset(
     {"snprintf", "memcpy", "memset", "memmove", ""}
     | {"sem_wait", "sem_post", "sched_yield", "malloc", "free"}
@@ -54,10 +54,10 @@ class Compilation:
 
     Attributes:
       module: the name of the module with the function.
-      name: the function's there, or that of a factory of it.
-      n_args: how many int64 it takes.
+      name: the name of the function in it, or of a factory of the function.
+      n_args: how many int64 the function takes.
       symbol: the name of the C function.
-      arguments: the factory's; None if the function itself is named.
+      arguments: the arguments of the factory; None if `name` is the function.
     """
 
     module: str
@@ -71,8 +71,8 @@ class Compilation:
         if self.arguments is None:
             return repr(self)
         named = tuple(
-            f"{one.__module__}.{one.__qualname__}" if isinstance(one, FunctionType) else one
-            for one in self.arguments
+            f"{item.__module__}.{item.__qualname__}" if isinstance(item, FunctionType) else item
+            for item in self.arguments
         )
         return repr(replace(self, arguments=named))
 
@@ -146,18 +146,18 @@ def _entry_module(context: Any, fndesc: Any, symbol: str) -> Any:
 _NO_DESTRUCTOR = "define linkonce_odr void @NRT_MemInfo_call_dtor(ptr %p) { ret void }"
 
 
-#: What the C library's functions of that name do, but for their errors. Some versions of LLVM call
-#: them for numbers below zero, since an instruction does not report the error.
+#: The C library's functions of these names, without their errors. Some versions of LLVM call them
+#: for negative numbers, since an instruction does not report the error.
 _SQUARE_ROOTS = {
     name: f"""
-declare {kind} @llvm.sqrt.{suffix}({kind})
+declare {llvm_type} @llvm.sqrt.{suffix}({llvm_type})
 
-define linkonce_odr {kind} @{name}({kind} %x) {{
-  %root = call {kind} @llvm.sqrt.{suffix}({kind} %x)
-  ret {kind} %root
+define linkonce_odr {llvm_type} @{name}({llvm_type} %x) {{
+  %root = call {llvm_type} @llvm.sqrt.{suffix}({llvm_type} %x)
+  ret {llvm_type} %root
 }}
 """
-    for name, kind, suffix in (("sqrt", "double", "f64"), ("sqrtf", "float", "f32"))
+    for name, llvm_type, suffix in (("sqrt", "double", "f64"), ("sqrtf", "float", "f32"))
 }
 
 

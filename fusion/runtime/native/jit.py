@@ -57,17 +57,17 @@ def callable_from_python(function: Any) -> Any:
     from fusion.runtime.native import pointers
 
     source = function.py_func
-    kinds = pointers.entry_types(source)
-    if all(kind is int64_type for kind in kinds):
+    arg_types = pointers.entry_types(source)
+    if all(arg_type is int64_type for arg_type in arg_types):
         return njit(**OPTIONS)(source)
     scope = {"function": function, "words": pointers.as_words, "record": pointers.as_record}
     arguments = []
-    for k, kind in enumerate(kinds):
-        scope[f"layout{k}"] = getattr(kind, "layout", None)
-        is_record, is_words = hasattr(kind, "layout"), kind is pointers.POINTERS.words_type
+    for k, arg_type in enumerate(arg_types):
+        scope[f"layout{k}"] = getattr(arg_type, "layout", None)
+        is_record, is_words = hasattr(arg_type, "layout"), arg_type is pointers.POINTERS.words_type
         arguments.append(
             f"record(layout{k}, a{k})" if is_record else f"words(a{k})" if is_words else f"a{k}"
         )
-    names = ", ".join(f"a{k}" for k in range(len(kinds)))
+    names = ", ".join(f"a{k}" for k in range(len(arg_types)))
     exec(f"def call({names}): return function({', '.join(arguments)})", scope)
     return njit(**OPTIONS)(scope["call"])

@@ -23,7 +23,7 @@ def _typeof_layout(layout: LayoutType, context: Any) -> Any:
     return types.Module(layout)
 
 
-#: Memory of the process, of so many bytes; 0 if there is none. To be freed.
+#: (bytes) -> the address of memory of the process, to be freed; 0 if there is none.
 c_malloc = types.ExternalFunction("malloc", _i64(_i64))
 c_free = types.ExternalFunction("free", types.void(_i64))
 
@@ -34,18 +34,18 @@ c_memset = types.ExternalFunction("memset", _i64(_i64, types.int32, _i64))
 
 @instruction(_i64(_i64, _i64))
 def load(builder: Any, address: Any, index: Any) -> Any:
-    """The word `index` words behind `address`."""
+    """The word at `index` of the array at `address`."""
     return builder.load(word_pointer(builder, address, index))
 
 
 @instruction(types.void(_i64, _i64, _i64))
 def store(builder: Any, address: Any, index: Any, value: Any) -> None:
-    """Sets the word `index` words behind `address`."""
+    """Sets the word at `index` of the array at `address`."""
     builder.store(value, word_pointer(builder, address, index))
 
 
 def word_pointer(builder: Any, address: Any, index: Any) -> Any:
-    """In code generation: a pointer to the word `index` words behind `address`."""
+    """In code generation: a pointer to the word at `index` of the array at `address`."""
     word = ir.IntType(64)
     if isinstance(index, int):
         index = ir.Constant(word, index)
@@ -92,21 +92,21 @@ def store_as(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -
 
 
 def _element_pointer(builder: Any, address: Any, index: Any, dtype: Any, context: Any) -> Any:
-    kind = context.get_data_type(dtype)
-    size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(kind))
+    element_type = context.get_data_type(dtype)
+    size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(element_type))
     byte = builder.add(address, builder.mul(index, size))
-    return builder.inttoptr(byte, kind.as_pointer())
+    return builder.inttoptr(byte, element_type.as_pointer())
 
 
 @intrinsic
 def call_at(typingctx: Any, address: Any, *arguments: Any) -> Any:
-    """Calls the C function `int64 f(int64...)` at an address; of a void one the result is noise."""
+    """Calls the C function `int64 f(int64...)` at an address; ignore the result of a void one."""
     packed = types.StarArgTuple([_i64] * len(arguments))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word] * len(packed))
+        function_type = ir.FunctionType(word, [word] * len(packed))
         values = [builder.extract_value(args[1], k) for k in range(len(packed))]
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        return builder.call(builder.inttoptr(args[0], function_type.as_pointer()), values)
 
     return _i64(_i64, packed), codegen

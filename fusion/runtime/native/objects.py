@@ -1,6 +1,6 @@
-"""Native objects in memory: how compiled kernels are found, loaded and called.
+"""Object files of compiled kernels: looked up, compiled and loaded.
 
-An object is looked up by everything that its code depends on: the sources that it is made from
+An object is looked up by everything that its code depends on: the sources that it is compiled from
 (`sources`), the versions of the package, Python, Numba and LLVM, and the processor it is for.
 Loading one needs LLVM's linker only, not Numba.
 """
@@ -26,7 +26,7 @@ from fusion.runtime.llvm import binding, require_executable_memory
 from fusion.runtime.native import sources
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling import packaged
-from fusion.runtime.native.compiling.behind import behind
+from fusion.runtime.native.compiling.background import background_compiler
 from fusion.runtime.native.compiling.notice import notice
 from fusion.runtime.native.compiling.process import PROCESS_COUNT, compile_processes
 from fusion.runtime.tensorflow import library
@@ -43,16 +43,16 @@ class Recipe(NamedTuple):
 
     Attributes:
       compile_it: makes it. The module of that function counts as a source, with all it imports,
-        as that of the function that a `Compilation` names.
-      modules: other modules that it takes functions from, which it finds by other means.
+        and so does that of the function that a `Compilation` names.
+      modules: other modules whose functions it uses without importing them.
     """
 
     compile_it: Compile
     modules: tuple[str, ...] = ()
 
     @property
-    def made_from(self) -> frozenset[str]:
-        """The modules that the object is made from, and from what these import."""
+    def source_modules(self) -> frozenset[str]:
+        """The modules that the object is compiled from; their imports count, too."""
         own = {self.compile_it.__module__}
         if isinstance(self.compile_it, Compilation):
             own.add(self.compile_it.module)
@@ -60,24 +60,24 @@ class Recipe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the object depends on, except its name: sources, and a factory's arguments."""
-        given = self.compile_it if isinstance(self.compile_it, Compilation) else ""
-        return f"{sources.digest(*self.made_from)} {given}"
+        """All that the object depends on except its name: sources, and a factory's arguments."""
+        compilation = self.compile_it if isinstance(self.compile_it, Compilation) else ""
+        return f"{sources.digest(*self.source_modules)} {compilation}"
 
 
 # Whatever is loaded stays loaded: TensorFlow keeps the addresses for the life of the process.
 _engines: list[Any] = []
 
-#: What each object took that this process compiled.
+#: The seconds that each object took that this process compiled.
 _seconds: list[float] = []
 
-#: Held by who compiles or loads, so that no process is forked meanwhile: in the child Numba's and
-#: LLVM's own locks would stay held for ever.
+#: Held while an object is compiled or loaded, so that no process is forked meanwhile: in the child
+#: the locks of Numba and LLVM would never be released.
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
-#: Of each object, held by who makes it or waits for another process that does.
+#: A lock for each object, held while this process makes it or waits for another one that does.
 _making: dict[str, threading.Lock] = {}
-_asked_for: ContextVar[dict[str, Recipe] | None] = ContextVar("asked_for", default=None)
+_requested: ContextVar[dict[str, Recipe] | None] = ContextVar("requested", default=None)
 
 
 def _after_fork() -> None:
@@ -90,7 +90,7 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 
 @cache
 def _versions() -> str:
-    """What all compiled code depends on, except sources: versions; of Python major and minor."""
+    """The versions that all compiled code depends on; of Python the major and the minor one."""
     python = ".".join(platform.python_version_tuple()[:2])
     tools = (f"{package} {version(package)}" for package in ("numba", "llvmlite"))
     return " ".join((f"fusion {__version__} python {python}", *tools))
@@ -109,29 +109,29 @@ def processor_of(file: str) -> str:
 
 
 def fingerprint() -> str:
-    """A digest of all that any object depends on, except its name."""
+    """A digest of all that any object depends on except its name."""
     target = processor.target()
     text = f"{_versions()} {target.name} {target.features} {sources.digest_of_all()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def get(name: str, compile_it: Compile, *modules: str) -> bytes:
-    """The object `name`, from disk or the package, or else compiled and kept; see `Recipe`."""
+    """The object `name`, from the cache or the package, or else compiled; see `Recipe`."""
     files = kernel_cache.default()
     key = file_name(name, Recipe(compile_it, modules))
-    if (kept := files.read(key)) is not None:
-        return kept.content
+    if (file := files.read(key)) is not None:
+        return file.content
     if (code := packaged.read(name, compile_it)) is not None:
         if processor.target() != packaged.PROCESSOR:
             assert isinstance(compile_it, Compilation)
-            behind().add(key, compile_it)
+            background_compiler().add(key, compile_it)
         return code
     with notice().compiling(name):
         return files.get(key, lambda: compiled(name, compile_it))
 
 
 def expect(recipes: Iterable[tuple[str, Recipe]]) -> dict[str, Recipe]:
-    """Takes note of objects that will be needed, so that what is said of compiling counts them.
+    """Announces objects that will be needed, so that the notice of compiling counts them.
 
     Args:
       recipes: their names, and how they are made.
@@ -145,10 +145,10 @@ def expect(recipes: Iterable[tuple[str, Recipe]]) -> dict[str, Recipe]:
 
 
 def load_all(recipes: Iterable[tuple[str, Recipe]]) -> None:
-    """Loads those objects that have to be compiled, side by side.
+    """Loads those objects that have to be compiled, in parallel.
 
-    It waits for threads that import modules of this package, so that none may be waiting for this
-    one: it is not for what runs while the package is imported.
+    It waits for threads that import modules of this package, which must not wait for this thread:
+    it is not for code that runs while the package is imported.
     """
     together(recipe_address, expect(recipes).items())
 
@@ -157,18 +157,18 @@ def together(do: Callable[[str, Recipe], object], recipes: Iterable[tuple[str, R
     """Calls a function that compiles with each name and recipe, as many at a time as is useful.
 
     Raises:
-      BaseException: what a call raises; those that have not begun are left out then.
+      BaseException: what a call raises; calls that have not begun are skipped then.
     """
     waiting, errors = deque(recipes), list[BaseException]()
 
     def work() -> None:
         while not errors:
             try:
-                one = waiting.popleft()
+                item = waiting.popleft()
             except IndexError:
                 return
             try:
-                do(*one)
+                do(*item)
             except BaseException as error:
                 errors.append(error)
 
@@ -198,26 +198,26 @@ def _is_missing(name: str, recipe: Recipe) -> bool:
 
 
 def compiled(name: str, compile_it: Compile) -> bytes:
-    """The object `name`, compiled now, which is logged.
+    """Compiles the object `name` and logs that.
 
-    That is done in another process, if it can be.
+    A worker process compiles it, if there can be one.
     """
     if not _seconds:
         _logger.info("compiling kernels for %s", processor.target().name)
     with _lock:
         _initialized()
-    done = None
+    result = None
     if isinstance(compile_it, Compilation):
-        done = compile_processes().compiled(compile_it)
-    code, seconds = done or _compiled_here(compile_it)
+        result = compile_processes().compiled(compile_it)
+    code, seconds = result or _compiled_in_process(compile_it)
     _seconds.append(seconds)
     figures = name, _seconds[-1], len(_seconds), sum(_seconds)
     _logger.info("compiled %s in %.1f s (%d kernels in %.1f s)", *figures)
     return code
 
 
-def _compiled_here(compile_it: Compile) -> tuple[bytes, float]:
-    """An object, and the seconds that it took."""
+def _compiled_in_process(compile_it: Compile) -> tuple[bytes, float]:
+    """An object that this process compiles, and the seconds that it took."""
     with _lock:
         begun = time.monotonic()
         return compile_it(), time.monotonic() - begun
@@ -226,11 +226,11 @@ def _compiled_here(compile_it: Compile) -> tuple[bytes, float]:
 def address(name: str, compile_it: Compile, *modules: str) -> int:
     """The address of the function `name` of an object of that name, loaded or compiled.
 
-    It is 0 in a block of `asked_for`. For the arguments see `Recipe`.
+    It is 0 in a block of `requested_recipes`. For the arguments see `Recipe`.
     """
-    asked = _asked_for.get()
-    if asked is not None:
-        asked[name] = Recipe(compile_it, modules)
+    requests = _requested.get()
+    if requests is not None:
+        requests[name] = Recipe(compile_it, modules)
         return 0
     if name not in _addresses:
         with _making.setdefault(name, threading.Lock()):
@@ -248,24 +248,24 @@ def recipe_address(name: str, recipe: Recipe) -> int:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A block in which objects are loaded, those of this machine, whatever is around it."""
-    before = _asked_for.set(None)
+    """A block in which objects of this machine are loaded, whatever blocks are around it."""
+    before = _requested.set(None)
     try:
         with processor.compiling_for(processor.default_target()):
             yield
     finally:
-        _asked_for.reset(before)
+        _requested.reset(before)
 
 
 @contextmanager
-def asked_for() -> Iterator[dict[str, Recipe]]:
-    """A block in which this thread loads no objects; gives how those that it asks for are made."""
-    asked: dict[str, Recipe] = {}
-    before = _asked_for.set(asked)
+def requested_recipes() -> Iterator[dict[str, Recipe]]:
+    """A block in which this thread loads no objects; yields the recipes of those it requests."""
+    requests: dict[str, Recipe] = {}
+    before = _requested.set(requests)
     try:
-        yield asked
+        yield requests
     finally:
-        _asked_for.reset(before)
+        _requested.reset(before)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What bodies of ops' kernels are written in: a call's frame, its tensors, and errors.
+"""The functions that kernel bodies use: a call's frame, its tensors, and errors.
 
 Bodies name it with a prefix: `op.vector(frame, ...)`, `op.fail(frame, op.INTERNAL, ...)`. It is
 imported only when something is compiled. Nothing here allocates through Numba's runtime or raises:
@@ -65,7 +65,7 @@ def failed(frame: Frame) -> bool:
 
 @jit
 def check(frame: Frame) -> None:
-    """Takes note of the error that a C API call may have ended with."""
+    """Marks the call as failed if a C API call has ended with an error."""
     if tf_get_code(frame.status) != 0:
         frame.has_failed = 1
 
@@ -160,15 +160,15 @@ def matrix(frame: Frame, arg: int, position: int, dtype: type) -> Array:
 
 @jit
 def _hold(frame: Frame, tensor: int) -> int:
-    """Makes the frame the owner of `tensor` and gives the address of its elements."""
+    """Makes the frame the owner of `tensor`; returns the address of its elements."""
     check(frame)
-    held = frame.tensor_count
-    if held == frame.tensor_capacity:
+    count = frame.tensor_count
+    if count == frame.tensor_capacity:
         tf_delete_tensor(tensor)
         fail(frame, INTERNAL, "the kernel allocates more than its frame holds")
     elif tensor != 0:
-        store(frame, first_tensor(frame) + held, tensor)
-        frame.tensor_count = held + 1
+        store(frame, first_tensor(frame) + count, tensor)
+        frame.tensor_count = count + 1
     if failed(frame) or tensor == 0:
         return int64(0)
     return tf_tensor_data(tensor)
@@ -182,7 +182,7 @@ def _output_start(frame: Frame, arg: int) -> int:
 
 @jit
 def _allocate(frame: Frame, index: int, rank: int, rows: int, columns: int, item: int) -> int:
-    """A new tensor for an output; 0 if it cannot be had."""
+    """A new tensor for an output; 0 if it cannot be allocated."""
     if failed(frame):
         return int64(0)
     dims = stack_words(2)
@@ -219,7 +219,7 @@ def _output(frame: Frame, index: int, rank: int, rows: int, columns: int, item: 
 def new_output(frame: Frame, index: int, rank: int, rows: int, columns: int, item: int) -> int:
     """The address of a new tensor [rows] or [rows, columns] for output `index` among all.
 
-    Nothing of it stays in the frame, so that there may be any number of them.
+    The frame does not own it, so there may be any number of them.
 
     Args:
       item: bytes of an element.
@@ -246,14 +246,14 @@ def shaped_output(frame: Frame, index: int, dims: Words, rank: int, item: int) -
         count *= dims[axis]
     number, status = np.int32(index), frame.status
     dtype = tf_expected_output_datatype(frame.context, number)
-    made = tf_allocate_output(
+    output = tf_allocate_output(
         frame.context, number, dtype, dims, np.int32(rank), count * item, status
     )
     check(frame)
-    if made == 0:
+    if output == 0:
         return int64(0)
-    address = tf_tensor_data(made)
-    tf_delete_tensor(made)
+    address = tf_tensor_data(output)
+    tf_delete_tensor(output)
     return address
 
 
@@ -297,7 +297,7 @@ def reused_output(frame: Frame, index: int, candidate: int, rows: int, columns: 
 
 @jit
 def output_vector(frame: Frame, arg: int, position: int, count: int, dtype: type) -> Array:
-    """A new tensor [count] for output `arg`; empty if it cannot be had (see `failed`)."""
+    """A new tensor [count] for output `arg`; empty if it cannot be allocated (see `failed`)."""
     index = _output_start(frame, arg) + position
     address = _output(frame, index, 1, count, 1, item_bytes(dtype))
     return carray(pointer(address, dtype), (count if address != 0 else 0,))
@@ -307,7 +307,7 @@ def output_vector(frame: Frame, arg: int, position: int, count: int, dtype: type
 def output_matrix(
     frame: Frame, arg: int, position: int, rows: int, columns: int, dtype: type
 ) -> Array:
-    """A new tensor [rows, columns] for output `arg`; no rows if it cannot be had."""
+    """A new tensor [rows, columns] for output `arg`; no rows if it cannot be allocated."""
     # A matrix without columns has rows, though no address.
     index = _output_start(frame, arg) + position
     address = _output(frame, index, 2, rows, columns, item_bytes(dtype))
@@ -332,7 +332,7 @@ def _scratch(frame: Frame, count: int, dtype: type) -> int:
 
 @jit
 def _temporary(frame: Frame, count: int, datatype: int, item: int, attributes: int) -> int:
-    """The address of a temporary tensor [count]; 0 if it cannot be had.
+    """The address of a temporary tensor [count]; 0 if it cannot be allocated.
 
     Args:
       attributes: the address of a TF_AllocatorAttributes, or 0.

@@ -61,7 +61,7 @@ as_words: Callable[[int], Words] = POINTERS.as_words
 
 def entry_types(function: Callable[..., Any]) -> tuple[Any, ...]:
     """The types of the arguments of a function that is called by addresses, by its annotations."""
-    return tuple(kind or types.int64 for kind in POINTERS.of_arguments(function))
+    return tuple(arg_type or types.int64 for arg_type in POINTERS.of_arguments(function))
 
 
 @intrinsic

@@ -1,9 +1,9 @@
 """Conversions of float16 for processors without the instructions for them (F16C).
 
-LLVM calls functions of these names then, which are in libraries of compilers that compiled code
-does not have. They do as the instructions do: results are rounded to the nearest, ties to even;
-NaNs become quiet and keep the upper bits of their payload. Numbers that are subnormal in float16
-go through normal ones of float32, for TensorFlow has threads take subnormal ones for zero.
+There LLVM calls functions of these names from the compiler's library, which compiled code is not
+linked with. They do as the instructions do: results are rounded to the nearest, ties to even; NaNs
+become quiet and keep the upper bits of their payload. Numbers that are subnormal in float16 are
+converted by way of normal ones of float32, since threads of TensorFlow treat subnormals as zero.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ define float @__extendhfsf2(half %half) noinline {
   %is.infinite = icmp uge i32 %rest, 31744
   %is.nan = icmp ugt i32 %rest, 31744
   %finite = select i1 %is.tiny, i32 %tiny.bits, i32 %normal
-  %other = select i1 %is.nan, i32 %quiet, i32 %infinite
-  %found = select i1 %is.infinite, i32 %other, i32 %finite
-  %signed = or i32 %found, %sign
+  %special = select i1 %is.nan, i32 %quiet, i32 %infinite
+  %magnitude = select i1 %is.infinite, i32 %special, i32 %finite
+  %signed = or i32 %magnitude, %sign
   %result = bitcast i32 %signed to float
   ret float %result
 }
@@ -40,8 +40,8 @@ define half @__truncsfhf2(float %number) noinline {
   %sign.high = lshr i32 %bits, 16
   %sign = and i32 %sign.high, 32768
   %rest = and i32 %bits, 2147483647
-  %kept = lshr i32 %rest, 13
-  %odd = and i32 %kept, 1
+  %truncated = lshr i32 %rest, 13
+  %odd = and i32 %truncated, 1
   %rebased = sub i32 %rest, 939520001
   %rounded = add i32 %rebased, %odd
   %normal = lshr i32 %rounded, 13
@@ -49,15 +49,15 @@ define half @__truncsfhf2(float %number) noinline {
   %aligned = fadd float %positive, 5.000000e-01
   %aligned.bits = bitcast float %aligned to i32
   %tiny = sub i32 %aligned.bits, 1056964608
-  %payload = and i32 %kept, 1023
+  %payload = and i32 %truncated, 1023
   %nan = or i32 %payload, 32256
   %is.tiny = icmp ult i32 %rest, 947912704
   %is.large = icmp uge i32 %rest, 1199566848
   %is.nan = icmp ugt i32 %rest, 2139095040
   %finite = select i1 %is.tiny, i32 %tiny, i32 %normal
-  %other = select i1 %is.nan, i32 %nan, i32 31744
-  %found = select i1 %is.large, i32 %other, i32 %finite
-  %signed = or i32 %found, %sign
+  %special = select i1 %is.nan, i32 %nan, i32 31744
+  %magnitude = select i1 %is.large, i32 %special, i32 %finite
+  %signed = or i32 %magnitude, %sign
   %short = trunc i32 %signed to i16
   %result = bitcast i16 %short to half
   ret half %result

@@ -1,4 +1,4 @@
-"""Text in compiled code: literals, and messages that are put together from them.
+"""Text in compiled code: literals, and messages that are composed of them.
 
 This module is imported only when something is compiled.
 """
@@ -19,12 +19,12 @@ from fusion.runtime.native.memory import load_as, store_as
 
 _i64 = types.int64
 
-#: Of a text from elsewhere so many bytes at most are in a message; dots follow where it is longer.
+#: The maximum number of bytes of a foreign text in a message; dots follow if it is longer.
 SHOWN_BYTES = 200
 
 
 class Message(Layout):
-    """A C string that is put together in memory, and cut off where that ends."""
+    """A C string that is composed in a buffer, and cut off at the end of it."""
 
     start: Address
     size: Int64  # bytes of the memory, with the 0 at the end; at least 1
@@ -54,7 +54,7 @@ def byte(address: int) -> int:
 
 @jit
 def begin(message: Message, start: int, size: int) -> None:
-    """Makes an empty `Message` in memory of so many bytes."""
+    """Makes an empty `Message` in a buffer of `size` bytes."""
     message.start = start
     message.size = size
     message.length = 0
@@ -63,7 +63,7 @@ def begin(message: Message, start: int, size: int) -> None:
 
 @jit
 def append_byte(message: Message, value: int) -> None:
-    """Appends a byte to a message; where its memory ends nothing happens."""
+    """Appends a byte to a message, unless its buffer is full."""
     length = message.length
     if length + 1 < message.size:
         at = message.start + length
@@ -90,17 +90,17 @@ def append_text(message: Message, start: int, length: int) -> None:
 
 
 #: The kinds of a TF_TString (tensorflow's tsl/platform/ctstring_internal.h), in the lowest two bits
-#: of its first byte, and the bits of a size behind them.
+#: of its first byte, which the bits of a size follow.
 _SMALL, _LARGE, _OFFSET, _VIEW = range(4)
 
 
 @jit
 def string_at(data: Words) -> tuple[int, int]:
-    """The address of the bytes of a string, the element of a tensor at an address, and how many."""
-    kind = data[0] & 3
-    if kind == _SMALL:
+    """The address and the number of the bytes of a string, an element of a tensor."""
+    string_type = data[0] & 3
+    if string_type == _SMALL:
         return data + 1, (data[0] & 0xFF) >> 2
-    size = (data[0] & 0xFFFFFFFF) >> 2 if kind == _OFFSET else data[0] >> 2
-    if kind == _OFFSET:
+    size = (data[0] & 0xFFFFFFFF) >> 2 if string_type == _OFFSET else data[0] >> 2
+    if string_type == _OFFSET:
         return data + (data[0] >> 32), size
-    return data[2] if kind == _LARGE else data[1], size
+    return data[2] if string_type == _LARGE else data[1], size

@@ -1,4 +1,4 @@
-"""How typed pointers are defined, once for Numba and once for Numba-CUDA; see `pointers`."""
+"""Defines typed pointers, for Numba and for Numba-CUDA; see `pointers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
 
 class Numba(NamedTuple):
-    """What of a Numba they are defined with; all are Numba's own but for `word_pointer`.
+    """The parts of Numba or Numba-CUDA that they need; all but `word_pointer` are its own.
 
     Attributes:
       word_pointer: (builder, address, index) -> LLVM's pointer to a word.
@@ -37,7 +37,7 @@ class Numba(NamedTuple):
 
 
 class Pointers(NamedTuple):
-    """What kernels use: types, and functions in compiled code."""
+    """The types of pointers, and functions that make them in compiled code."""
 
     record_type: Any  # (layout) -> the type
     words_type: Any
@@ -51,10 +51,10 @@ class Pointers(NamedTuple):
         return tuple(self._of(function, hints.get(name)) for name in names)
 
     def _of(self, function: Any, hint: Any) -> Any:
-        found = function.__globals__.get(hint) if isinstance(hint, str) else hint
-        if found is Words:
+        annotation = function.__globals__.get(hint) if isinstance(hint, str) else hint
+        if annotation is Words:
             return self.words_type
-        return self.record_type(found) if isinstance(found, LayoutType) else None
+        return self.record_type(annotation) if isinstance(annotation, LayoutType) else None
 
 
 def define(numba: Numba) -> Pointers:
@@ -93,7 +93,7 @@ def _types(numba: Numba) -> tuple[Any, Any]:
             super().__init__(f"Pointer[{layout.__module__}.{layout.__qualname__}]")
 
         def can_convert_to(self, typingctx: Any, other: Any) -> Any:
-            """To an address, and to a pointer to records with the first fields alone."""
+            """To an address, and to a pointer to records of a base layout."""
             if isinstance(other, Pointer):
                 is_base = issubclass(self.layout, other.layout)
                 return numba.Conversion.safe if is_base else None
@@ -136,10 +136,10 @@ def _define_fields(numba: Numba, Pointer: Any, words_type: Any) -> None:
     @numba.lower_getattr_generic(Pointer)
     def load(context: Any, builder: Any, pointer: Any, value: Any, name: str) -> Any:
         field = pointer.layout.FIELDS[name]
-        place = word_pointer(builder, value, ir.Constant(_WORD, field.offset))
+        field_pointer = word_pointer(builder, value, ir.Constant(_WORD, field.offset))
         if field.is_array:
-            return builder.ptrtoint(place, _WORD)
-        loaded = builder.load(place)
+            return builder.ptrtoint(field_pointer, _WORD)
+        loaded = builder.load(field_pointer)
         return builder.bitcast(loaded, _DOUBLE) if field.is_float else loaded
 
     @numba.lower_setattr_generic(Pointer)
@@ -157,14 +157,14 @@ def _define_indices(numba: Numba, Pointer: Any, WordsType: Any) -> None:
         key = operator.getitem
 
         def generic(self, args: Any, kws: Any) -> Any:
-            """A word, or a pointer to a record of an array whose first is pointed to."""
-            place, index = args
+            """A word, or a pointer to the record at an index of an array."""
+            pointer, index = args
             if not isinstance(index, types.Integer):
                 return None
-            if isinstance(place, Pointer):
-                return templates.signature(place, place, word)
-            is_words = isinstance(place, WordsType)
-            return templates.signature(word, place, word) if is_words else None
+            if isinstance(pointer, Pointer):
+                return templates.signature(pointer, pointer, word)
+            is_words = isinstance(pointer, WordsType)
+            return templates.signature(word, pointer, word) if is_words else None
 
     @numba.register_global(operator.setitem)
     class SetAt(templates.AbstractTemplate):  # type: ignore[name-defined]
@@ -195,16 +195,16 @@ def _define_casts(numba: Numba, Pointer: Any, WordsType: Any) -> None:
 
     @numba.lower_cast(Pointer, Pointer)
     @numba.lower_cast(Pointer, WordsType)
-    def same(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
+    def same(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
         return value
 
     @numba.lower_cast(types.Integer, Pointer)
     @numba.lower_cast(types.Integer, WordsType)
-    def set_address(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
-        """Of a field that is set; that it is the address of such a record is mypy's to check."""
-        return context.cast(builder, value, given, word)
+    def set_address(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
+        """For a field that is set; mypy checks that the address is that of such a record."""
+        return context.cast(builder, value, from_type, word)
 
     @numba.lower_cast(Pointer, types.Integer)
     @numba.lower_cast(WordsType, types.Integer)
-    def address(context: Any, builder: Any, given: Any, to: Any, value: Any) -> Any:
-        return context.cast(builder, value, word, to)
+    def address(context: Any, builder: Any, from_type: Any, to_type: Any, value: Any) -> Any:
+        return context.cast(builder, value, word, to_type)

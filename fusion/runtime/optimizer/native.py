@@ -1,7 +1,7 @@
 """What TensorFlow calls with every graph that it optimizes, in native code.
 
-Most graphs have nothing in them for us, and most processes have this off: those need nothing of
-Python. For the rest Python is asked, by an upcall.
+Most graphs have no op of interest, and most processes have this off: those need no Python. For the
+other graphs Python is called, by an upcall.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _i32, _i64 = types.int32, types.int64
 
 #: Fields of serialized messages: 256 times the depth of the message in the graph, and the tag.
 _NODE, _LIBRARY, _FUNCTION, _FUNCTION_NODE = 0x00A, 0x012, 0x10A, 0x21A
-#: Tags of those of a node.
+#: The tags of the fields of a node.
 _NAME, _OP = 0x0A, 0x12
 #: The bits of a tag that hold its wire type, and their value for a one-byte tag before a length.
-_KIND, _WITH_LENGTH = 0x87, 2
+_WIRE_TYPE, _WITH_LENGTH = 0x87, 2
 _NO_TAG = 0
-#: Bytes of a length at most.
+#: The maximum number of bytes of a length.
 _LENGTH_BYTES = 5
 
 _slot = jit(slot)
@@ -46,8 +46,8 @@ def optimize(
     record: OptimizerRecord, graph: Buffer, item: int, result: Buffer, status: int
 ) -> None:
     """Optimizes a graph; `record` is an `OptimizerRecord`, the rest is TensorFlow's."""
-    # First of all: whatever happens, the graph is left alone. An empty result that goes with
-    # another status would be an empty graph.
+    # First: unless all succeeds, the graph is left alone. An empty result with another status
+    # would be an empty graph.
     tf_set_status(status, _i32(_ABORTED), record.empty)
     rule = as_record(RuleRecord, atomic_load(record, OptimizerRecord.rule))
     if rule == 0:
@@ -69,10 +69,10 @@ def write_whether_met(rule: RuleRecord, data: int, length: int, met: int) -> Non
 def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
     """Whether a serialized graph meets a rule, see `prefilter`.
 
-    Of the graph and the functions in its library it goes from node to node and reads the ops alone.
+    It goes through the nodes of the graph and of the functions in its library, and reads only ops.
     """
-    at, end, found = data, data + length, int64(0)
-    # How deep in the graph, and where the messages around end.
+    at, end, present = data, data + length, int64(0)
+    # The depth in the graph, and the ends of the enclosing messages.
     depth, ends = 0, stack_words(2)
     while at < end or depth > 0:
         if at == end:
@@ -85,9 +85,9 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
         if tag == _NO_TAG:
             return True
         if field in (_NODE, _FUNCTION_NODE):
-            sets = _sets(rule, start, stop, found)
-            found |= sets
-            if sets != 0 and _holds(rule, found):
+            sets = _sets(rule, start, stop, present)
+            present |= sets
+            if sets != 0 and _holds(rule, present):
                 return True
         elif field in (_LIBRARY, _FUNCTION):
             ends[depth] = end
@@ -97,20 +97,20 @@ def _is_met(rule: RuleRecord, data: int, length: int) -> bool:
 
 
 @jit
-def _holds(rule: RuleRecord, found: int) -> bool:
-    """Whether a clause of a rule holds if a graph has ops of the sets `found`."""
+def _holds(rule: RuleRecord, present: int) -> bool:
+    """Whether a clause of a rule holds if a graph has ops of the sets `present`."""
     for k in range(rule.clause_count):
-        missing = rule.clauses[k] & ~found
+        missing = rule.clauses[k] & ~present
         if missing == 0:
             return True
     return False
 
 
 @jit
-def _sets(rule: RuleRecord, at: int, end: int, found: int) -> int:
-    """The sets that the op of a node is in, as bits, unless all are among those that are `found`.
+def _sets(rule: RuleRecord, at: int, end: int, present: int) -> int:
+    """The sets that the op of a node is in, as bits; 0 if all of them are in `present` already.
 
-    Of a node that is not as TensorFlow writes it: all.
+    For a node that is not as TensorFlow writes it: all sets.
     """
     tag, start, stop = _field(at, end)
     if tag == _NAME:
@@ -118,10 +118,10 @@ def _sets(rule: RuleRecord, at: int, end: int, found: int) -> int:
     if tag != _OP or start == stop:
         return int64(-1)
     length = stop - start
-    place = _slot(length, _byte(start), _byte(stop - 1))
-    op = rule.ops + 8 * OpRecord.SIZE * place
+    index = _slot(length, _byte(start), _byte(stop - 1))
+    op = rule.ops + 8 * OpRecord.SIZE * index
     while as_record(OpRecord, op).text != 0:
-        is_new = as_record(OpRecord, op).sets & ~found != 0
+        is_new = as_record(OpRecord, op).sets & ~present != 0
         if (
             is_new
             and length == as_record(OpRecord, op).length
@@ -142,8 +142,8 @@ def _is_text(op: OpRecord, text: int) -> bool:
 def _field(at: int, end: int) -> tuple[int, int, int]:
     """The tag of the field at `at`, and where its content begins and ends.
 
-    There is no tag if the field is not all there, or not as messages and strings are: a tag of one
-    byte and a length of seven bits a byte, the last below 128.
+    There is no tag if the field is truncated, or not encoded as messages and strings are: a tag of
+    one byte and a length as a varint.
     """
     none = int64(_NO_TAG), at, at
     if end - at < 2:
@@ -155,7 +155,7 @@ def _field(at: int, end: int) -> tuple[int, int, int]:
             return none
         byte = _byte(at)
         at, size, shift = at + 1, size | (byte & 127) << shift, shift + 7
-    if tag & _KIND != _WITH_LENGTH or size > end - at:
+    if tag & _WIRE_TYPE != _WITH_LENGTH or size > end - at:
         return none
     return tag, at, at + size
 

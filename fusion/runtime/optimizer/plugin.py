@@ -1,8 +1,8 @@
-"""TensorFlow's entry point for graph optimizers from outside, and what such an optimizer sees.
+"""TensorFlow's entry point for external graph optimizers, and what such an optimizer sees.
 
 TensorFlow keeps one optimizer per device type, aborts the process when a second one is registered,
-and never lets go of one. So there is one per process, whatever the number of copies or reloads of
-this package; what it calls can be exchanged.
+and never releases one. So there is one per process, whatever the number of copies or reloads of
+this package; the function that it calls can be exchanged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ITEM_SYMBOLS = (
     "TF_GetFetchNodesListSize",
     "TF_GetFetchNodesList",
 )
-#: What fuses lookups without an optimizer in the process.
+#: How to fuse lookups without an optimizer in the process.
 _OTHER_WAYS = """Lookups can be fused in other ways all the same:
   fusion.saved_model_load(path) loads a SavedModel with fused lookups
   fusion.fuse_saved_model(src, dst), or the command `fusion rewrite`, writes one
@@ -150,12 +150,12 @@ Optimize = Callable[[Item], "bytes | None"]
 
 @dataclass(frozen=True)
 class Counts:
-    """What has come by while there was a rule.
+    """Counts of the graphs that were seen while there was a rule.
 
     Attributes:
         graphs: how often TensorFlow showed a graph.
         seconds: the time that took, summed over threads.
-        timeouts: how often a graph was left because Python's lock did not come.
+        timeouts: how often a graph was left alone because Python's lock was not free in time.
     """
 
     graphs: int = 0
@@ -164,7 +164,7 @@ class Counts:
 
 
 class _Plugin:
-    """What all copies of this package in the process share; the first one reads its words."""
+    """The state that all copies of this package in the process share."""
 
     def __init__(self) -> None:
         self.attempted = False
@@ -172,7 +172,7 @@ class _Plugin:
         self.optimize: Optimize | None = None
         self.words = (ctypes.c_int64 * OptimizerRecord.SIZE)()
         keep_forever(self.words)
-        self._told = False
+        self._has_warned = False
         self.renew_lock()
         # A child of a fork may inherit the lock while a thread that it lacks holds it.
         os.register_at_fork(after_in_child=self.renew_lock)
@@ -188,9 +188,9 @@ class _Plugin:
             request.answer(optimized)
 
     def too_late(self) -> None:
-        """Says once that graphs were left as they were."""
-        if not self._told:
-            self._told = True
+        """Logs once that graphs were left as they were."""
+        if not self._has_warned:
+            self._has_warned = True
             _logger.warning(
                 "fusion left a graph as it was: Python's lock (the GIL) was not to be had in time, "
                 "since another thread kept it, perhaps while waiting for this very graph; more of "
@@ -203,7 +203,7 @@ class _Plugin:
         self.words[OptimizerRecord.rule] = prefilter.table(rule)
 
     def counts(self) -> Counts:
-        """What has come by."""
+        """The counts of this process."""
         return Counts(
             self.words[OptimizerRecord.seen_count],
             self.words[OptimizerRecord.nanoseconds] / 1e9,
@@ -211,7 +211,7 @@ class _Plugin:
         )
 
     def close(self) -> None:
-        """Lets the process end: graphs are left alone, and those under way are waited for."""
+        """Prepares the end of the process: leaves graphs alone, and waits for running calls."""
         self.look_for(())
         service.upcalls().wait_for_all()
 
@@ -219,8 +219,8 @@ class _Plugin:
 def install(optimize: Optimize) -> None:
     """Lets TensorFlow call `optimize` for the graphs that it is about to run, see `look_for`.
 
-    It is called on a thread of its own while that which needs the graph waits, unless Python's lock
-    is not to be had (`upcalls`). There is one in a process: the last installed.
+    It is called on a thread of its own while the thread that needs the graph waits, unless Python's
+    lock is not free in time (`upcalls`). A process has one such function: the last installed.
 
     Raises:
       tf.errors.UnimplementedError: this TensorFlow takes no optimizers from outside.
@@ -245,22 +245,21 @@ def install(optimize: Optimize) -> None:
 
 
 def look_for(rule: Rule, *, is_counted: bool = True) -> None:
-    """Has the graphs optimized that meet a rule, from now on; without clauses, none.
+    """From now on, optimizes the graphs that meet a rule; without clauses, none.
 
-    The others are passed by in native code: they need nothing of Python. What comes by is counted
-    if `is_counted`.
+    Native code skips the others without Python. With `is_counted`, graphs are counted.
     """
     process.single(_NAME, _Plugin).look_for(rule, is_counted)
 
 
 def counts() -> Counts:
-    """What has come by in this process."""
+    """The counts of this process."""
     plugin = process.existing(_NAME)
     return Counts() if plugin is None else plugin.counts()
 
 
 def symbol() -> str | None:
-    """The mangled name of TensorFlow's entry point for optimizers, if there is all it takes."""
+    """The mangled name of TensorFlow's entry point for optimizers; None if a symbol is missing."""
     path = library.whole_path()
     name = library.exported_name(path, _INIT_SYMBOL) if path.exists() else None
     exported = name is not None and all(hasattr(_library(), one) for one in _ITEM_SYMBOLS)
@@ -298,7 +297,7 @@ def _register(init_graph_plugin: Callable[..., object], address: int) -> bool:
     return True
 
 
-#: What TensorFlow calls passes the words on.
+#: The function that TensorFlow calls; it passes the words on.
 _ENTRY = """
 define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, i64 %status) {{
   %optimize = inttoptr i64 {optimize} to ptr
@@ -309,13 +308,13 @@ define void @optimize_graph(i64 %optimizer, i64 %graph, i64 %item, i64 %result, 
 
 
 def native_optimizer() -> int:
-    """The address of the function behind what TensorFlow calls, of its words and the graph."""
+    """The address of the function that `_ENTRY` calls with the words and the graph."""
     compile_it = Compilation("fusion.runtime.optimizer.native", "optimize", 5, "optimize")
     return objects.address("optimize", compile_it)
 
 
 def _native_entry(plugin: _Plugin) -> int:
-    """The address of what TensorFlow calls with a graph."""
+    """The address of the function that TensorFlow calls with a graph."""
     tensorflow, libc, words = _library(), ctypes.CDLL(None), plugin.words
     empty = ctypes.create_string_buffer(1)
     keep_forever(empty)
@@ -338,10 +337,10 @@ def _filled(device_type: str, address: int) -> object:
     keep_forever(name)
 
     def fill(params: ctypes._Pointer[_Params], status: int) -> None:
-        asked = params.contents
-        asked.struct_size = ctypes.sizeof(_Params)
-        asked.device_type = name
-        configs, optimizer = asked.configs.contents, asked.optimizer.contents
+        contents = params.contents
+        contents.struct_size = ctypes.sizeof(_Params)
+        contents.device_type = name
+        configs, optimizer = contents.configs.contents, contents.optimizer.contents
         configs.struct_size = _Configs.choices.offset + _Configs.choices.size
         optimizer.struct_size = ctypes.sizeof(_Optimizer)
         optimizer.optimize = address

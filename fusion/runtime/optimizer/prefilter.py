@@ -1,8 +1,8 @@
 """Which graphs an optimizer looks at: a rule about the ops in a graph, which native code reads.
 
 A rule is a tuple of *clauses*, one of which must hold. A clause is a tuple of sets of ops; it holds
-if the graph or a function of its library has at least one op of each set. No clause: nothing is
-looked at.
+if the graph or a function of its library has at least one op of each set. Without clauses no
+graph is looked at.
 
 A graph that is not serialized as TensorFlow does it meets all rules.
 """
@@ -24,19 +24,19 @@ _SLOTS = 256
 
 
 def slot(length: int, first: int, last: int) -> int:
-    """Where an op is sought, by its length in bytes and two of them: few names collide."""
+    """The hash slot of an op, from its length and its first and last byte: few names collide."""
     return (7 * length + 11 * first + 3 * last) & (_SLOTS - 1)
 
 
 @cache
 def table(rule: Rule) -> int:
-    """The address of a rule as a `RuleRecord`, which stays; 0 for a rule that nothing meets."""
+    """The address of a permanent `RuleRecord` of a rule; 0 for a rule that nothing meets."""
     if not rule:
         return 0
     sets = dict.fromkeys(one_of for clause in rule for one_of in clause)
     bits = {one_of: 1 << k for k, one_of in enumerate(sets)}
     ops = sorted(frozenset().union(*sets))
-    # One gap is always left at the end.
+    # The last record is always empty.
     records = [[0] * OpRecord.SIZE for _ in range(_SLOTS + len(ops) + 1)]
     for op in ops:
         name = op.encode()
@@ -44,7 +44,7 @@ def table(rule: Rule) -> int:
         while records[at][OpRecord.text]:
             at += 1
         text = ctypes.create_string_buffer(name, len(name))
-        records[at][OpRecord.text] = _kept(text)
+        records[at][OpRecord.text] = _pinned_address(text)
         records[at][OpRecord.length] = len(name)
         records[at][OpRecord.sets] = sum(bits[one_of] for one_of in sets if op in one_of)
     words = [0] * RuleRecord.SIZE
@@ -56,11 +56,11 @@ def table(rule: Rule) -> int:
 
 
 def _words(words: Sequence[int]) -> int:
-    return _kept((ctypes.c_int64 * len(words))(*words))
+    return _pinned_address((ctypes.c_int64 * len(words))(*words))
 
 
-def _kept(array: ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_char]) -> int:
-    """The address of an array that stays."""
+def _pinned_address(array: ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_char]) -> int:
+    """The address of an array, which is never freed."""
     keep_forever(array)
     return ctypes.addressof(array)
 
@@ -72,7 +72,7 @@ def meets(rule: Rule, graph: bytes) -> bool:
 
 
 def meets_at(rule: Rule, address: int, length: int) -> bool:
-    """Whether a graph of so many bytes at an address meets a rule that has clauses."""
+    """Whether a graph of `length` bytes at an address meets a rule that has clauses."""
     met = ctypes.c_int64()
     _meets()(table(rule), address, length, ctypes.addressof(met))
     return bool(met.value)
@@ -82,5 +82,5 @@ def meets_at(rule: Rule, address: int, length: int) -> bool:
 def _meets() -> Callable[..., object]:
     module = "fusion.runtime.optimizer.native"
     compile_it = Compilation(module, "write_whether_met", 4, "meets_rule")
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
-    return kind(objects.address("meets_rule", compile_it))
+    function_type = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+    return function_type(objects.address("meets_rule", compile_it))

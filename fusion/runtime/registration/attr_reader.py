@@ -1,4 +1,4 @@
-"""The attrs of a node as TensorFlow has them, read into `AttrValue` records in native code."""
+"""Reads the attrs of a node from TensorFlow into `AttrValue` records, in native code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _i32 = types.int32
 
 @jit
 def read_attrs(creation: Creation, construction: int, status: int) -> None:
-    """Reads all attrs; where that fails the status or the creation says why."""
+    """Reads all attrs; on failure the status or the creation has the error."""
     record = creation.record
     values, count = creation.values, record.attr_count
     for k in range(AttrValue.SIZE * count):
@@ -48,7 +48,7 @@ def read_attrs(creation: Creation, construction: int, status: int) -> None:
 
 @jit
 def free_attrs(creation: Creation) -> None:
-    """Releases what values lead to."""
+    """Releases the memory of the values."""
     record, values = creation.record, creation.values
     for k in range(record.attr_count):
         c_free(values[k].memory)
@@ -107,7 +107,7 @@ def _length(creation: int, name: int, construction: int, status: int, total: Wor
 
 @jit
 def _put_memory(creation: int, value: AttrValue, words: int, count: int) -> Words:
-    """Lets a value have a list of so many elements, and memory of so many words; 0 without."""
+    """Gives a value `count` elements and memory of `words` words; returns it, 0 on failure."""
     memory = as_words(c_malloc(8 * max(words, int64(1))))
     if memory == 0:
         refuse(creation, INTERNAL, "there is no memory for attrs")
@@ -124,25 +124,25 @@ def _put_memory(creation: int, value: AttrValue, words: int, count: int) -> Word
 def _read_list(
     creation: int, entry: AttrEntry, construction: int, status: int, value: AttrValue
 ) -> None:
-    """Reads a list of numbers; those of less than a word are widened, the last first."""
+    """Reads a list of numbers; small ones are widened to words, from last to first."""
     name, kind, total = entry.name, entry.kind, stack_words(1)
     count = _length(creation, name, construction, status, total)
     memory = _put_memory(creation, value, count, count)
     if memory == 0 or count == 0 or tf_get_code(status) != 0:
         return
-    most = _i32(count)
+    capacity = _i32(count)
     if kind == INT:
-        tf_get_attr_int64s(construction, name, memory, most, status)
+        tf_get_attr_int64s(construction, name, memory, capacity, status)
     elif kind == FLOAT:
-        tf_get_attr_floats(construction, name, memory, most, status)
+        tf_get_attr_floats(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             store_as(memory, k, np.float64(load_as(memory, k, np.float32)), np.float64)
     elif kind == BOOL:
-        tf_get_attr_bools(construction, name, memory, most, status)
+        tf_get_attr_bools(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             memory[k] = int64(load_as(memory, k, np.uint8))
     else:
-        tf_get_attr_types(construction, name, memory, most, status)
+        tf_get_attr_types(construction, name, memory, capacity, status)
         for k in range(count - 1, -1, -1):
             memory[k] = int64(load_as(memory, k, np.int32))
 
@@ -165,8 +165,8 @@ def _read_strings(
     addresses = as_words(memory + 8 * Text.SIZE * count)
     lengths, content = as_words(addresses + 8 * count), addresses + 16 * count
     if is_list:
-        size, most = total[0], _i32(count)
-        tf_get_attr_strings(construction, name, addresses, lengths, most, content, size, status)
+        size, capacity = total[0], _i32(count)
+        tf_get_attr_strings(construction, name, addresses, lengths, capacity, content, size, status)
     else:
         addresses[0] = content
         lengths[0] = total[0]
@@ -184,7 +184,7 @@ def _read_strings(
 def _replace_by_indices(
     creation: int, entry: AttrEntry, value: AttrValue, count: int, is_list: bool
 ) -> None:
-    """Lets a value be, in place of strings, their indices among those that are allowed."""
+    """Replaces the strings of a value by their indices among the allowed ones."""
     memory = as_record(Text, value.memory)
     for k in range(count):
         text = memory[k]
@@ -199,7 +199,7 @@ def _replace_by_indices(
 
 @jit
 def _index_of(entry: AttrEntry, address: int, length: int) -> int:
-    """The index of a text among those that an attr may be, -1 if it is none."""
+    """The index of a text among the allowed values of an attr, -1 if it is none of them."""
     for k in range(entry.allowed_count):
         text = entry.allowed[k]
         if text.length == length and (c_memcmp(text.address, address, length) == 0):

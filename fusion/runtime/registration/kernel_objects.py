@@ -1,4 +1,4 @@
-"""The objects of the ops' kernels: how a kernel is named, found and compiled."""
+"""The objects of the ops' kernels: their names and recipes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def kernel_recipe(
 ) -> tuple[str, Recipe]:
     """The name of the kernel of `spec` for these dtypes, and how it is made."""
     factory, name = spec.kernels[device], kernel_name(spec, device, types, label)
-    made_with = (factory, _declaration(spec), dict(types))
-    compile_it = Compilation(__name__, "kernel_entry", 2, name, made_with)
-    making = {each.__module__ for each in type(factory).__mro__} - {"builtins"}
-    return name, Recipe(compile_it, (factory.__module__, *sorted(making)))
+    arguments = (factory, _declaration(spec), dict(types))
+    compile_it = Compilation(__name__, "kernel_entry", 2, name, arguments)
+    modules = {each.__module__ for each in type(factory).__mro__} - {"builtins"}
+    return name, Recipe(compile_it, (factory.__module__, *sorted(modules)))
 
 
 def kernel_object(spec: OpSpec, device: str, types: Mapping[str, str]) -> bytes:
-    """The object code of one kernel, from disk or else compiled and kept."""
+    """The object code of one kernel, from the cache or else compiled."""
     name, recipe = kernel_recipe(spec, device, types)
     return objects.get(name, recipe.compile_it, *recipe.modules)
 
 
 def _declaration(spec: OpSpec) -> OpSpec | None:
-    """What a factory may read of an op, which may be declared in another module.
+    """The declaration of an op that a factory may read; the op may be in another module.
 
-    Factories of kernels for all dtypes make the same one for several ops, and read nothing.
+    Factories of kernels for all dtypes make one kernel for several ops, and read nothing.
     """
     if not spec.is_per_dtype:
         return None
@@ -54,9 +54,9 @@ def kernel_entry(factory: KernelFactory, spec: OpSpec | None, types: Mapping[str
     """The compute function of a kernel, as `_declaration` describes its op."""
     from fusion.runtime.native.entry import make_entry, make_shared_entry, make_short_entry
 
-    made: Any = factory(spec, types)  # type: ignore[arg-type]
+    result: Any = factory(spec, types)  # type: ignore[arg-type]
     enter = make_short_entry if spec is None else make_entry
-    if not isinstance(made, tuple):
-        return enter(made)
-    body, work, job = made
+    if not isinstance(result, tuple):
+        return enter(result)
+    body, work, job = result
     return make_shared_entry(enter(body), work, job)

@@ -1,7 +1,7 @@
 r"""The names of columns in a kernel's state, for its messages, written in native code.
 
 For each column a word says where in the state its text is, in bytes; then the texts follow, C
-strings: "" or " (name)", as they stand behind a column's number. A model may be untrusted:
+strings: "" or " (name)", to follow a column's number. A model may be untrusted:
 bytes that are no UTF-8, control and format characters, separators and characters for private use
 are escaped as in Python's literals, e.g. "\n", "\x1b" or "\u202e", and long names shortened.
 """
@@ -18,24 +18,24 @@ from fusion.runtime.native.text import byte
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.tensorflow.attrs import Text
 
-#: More bytes than this of a name would push the rest out of a message.
-_LONGEST = 240
+#: The maximum length of a name in a message; more would push out the rest of the message.
+_MAX_NAME_BYTES = 240
 
-#: The most bytes that a byte is escaped as.
+#: The maximum number of bytes that a byte is escaped as.
 _MAX_ESCAPED = 10
 
-#: What is around a name, its end included, and between the halves of a long one.
+#: The bytes around a name, its end included, and between the halves of a long one.
 _AROUND, _DOTS = 4, 3
 
 
 @jit
 def name_bytes(creation: Creation, attr: int) -> int:
-    """The most bytes that the names of an attr take; 0 if there are none."""
+    """The maximum number of bytes that the names of an attr take; 0 if there are none."""
     count = _name_count(creation, attr)
     size = 8 * count
     for k in range(count):
         length = as_record(Text, _name(creation, attr, k)).length
-        size += min(_MAX_ESCAPED * length, int64(_LONGEST + _DOTS)) + _AROUND
+        size += min(_MAX_ESCAPED * length, int64(_MAX_NAME_BYTES + _DOTS)) + _AROUND
     return (size + 7) // 8 * 8
 
 
@@ -51,7 +51,7 @@ def write_names(creation: Creation, attr: int, state: Words, start: int) -> None
 
 @jit
 def _name_count(creation: Creation, attr: int) -> int:
-    """The number of names; none if there is one alone that is empty."""
+    """The number of names; 0 if there is only one and it is empty."""
     values = creation.values[attr]
     entries = creation.record.attrs
     count = values.count
@@ -70,7 +70,7 @@ def _name(creation: Creation, attr: int, index: int) -> int:
 
 @jit
 def _write(name: Text, out: int) -> int:
-    """Writes a name as it stands in messages; returns its bytes, the end included."""
+    """Writes a name as messages have it; returns its bytes, the end included."""
     address, length = name.address, name.length
     scratch = c_malloc(_MAX_ESCAPED * length + 1)
     if length == 0 or scratch == 0:
@@ -81,12 +81,12 @@ def _write(name: Text, out: int) -> int:
     _put(out, int64(0), 32)
     _put(out, int64(1), 40)
     end = int64(2)
-    if size <= _LONGEST:
+    if size <= _MAX_NAME_BYTES:
         c_memcpy(out + end, scratch, size)
         end += size
     else:
         # Names differ at their ends, if not at their beginnings.
-        half = int64(_LONGEST // 2)
+        half = int64(_MAX_NAME_BYTES // 2)
         head, tail = half, size - half
         while _is_continued(scratch, head):
             head -= 1
@@ -117,7 +117,7 @@ def _is_continued(address: int, index: int) -> bool:
 
 @jit
 def _escape(address: int, length: int, out: int) -> int:
-    """Writes a text with all that is not printed escaped; returns the bytes."""
+    """Writes a text with unprintable characters escaped; returns the bytes."""
     index, end, size = int64(0), int64(0), stack_words(1)
     while index < length:
         letter = _decode(address, index, length, size)
@@ -143,7 +143,7 @@ def _escape(address: int, length: int, out: int) -> int:
 
 @jit
 def _mnemonic(letter: int) -> int:
-    """The letter behind a backslash that stands for a control character, 0 if none does."""
+    """The letter that follows the backslash in the escape of a control character, 0 for none."""
     if letter == 9:
         return int64(116)
     if letter == 10:
@@ -152,10 +152,10 @@ def _mnemonic(letter: int) -> int:
 
 
 @jit
-def _put_escape(out: int, end: int, kind: int, number: int, digits: int) -> int:
-    """Writes a backslash, a letter and a hexadecimal number; returns the end of what there is."""
+def _put_escape(out: int, end: int, letter: int, number: int, digits: int) -> int:
+    """Writes a backslash, a letter and a hexadecimal number; returns the new end."""
     _put(out, end, 92)
-    _put(out, end + 1, kind)
+    _put(out, end + 1, letter)
     for k in range(digits):
         digit = number >> 4 * (digits - 1 - k) & 15
         _put(out, end + 2 + k, digit + (48 if digit < 10 else 87))
@@ -180,8 +180,8 @@ def _decode(address: int, index: int, length: int, size: Words) -> int:
         if not _is_continued(address, index + 1 + k):
             return int64(-1)
         letter = letter << 6 | byte(address + index + 1 + k) & 0x3F
-    least = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
-    if letter < least or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
+    min_letter = int64(0x80) if more == 1 else (int64(0x800) if more == 2 else int64(0x10000))
+    if letter < min_letter or letter > 0x10FFFF or 0xD800 <= letter < 0xE000:
         return int64(-1)
     size[0] = more + 1
     return letter

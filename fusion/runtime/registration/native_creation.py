@@ -1,6 +1,6 @@
-"""What TensorFlow calls to make the kernel of a node, in native code; see `creation`.
+"""The function that TensorFlow calls to make the kernel of a node; see `creation`.
 
-What the state of the kernel lacks is asked of Python.
+Python provides what the state of the kernel is missing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fusion.runtime.upcalls.service import RequestRecord
 
 _OK, _DEADLINE_EXCEEDED = 0, 4
 
-#: A builder that begins so often lacks what is said to be there.
+#: The maximum number of times that a builder starts again.
 _MAX_ROUNDS = 1000
 
 _i32 = types.int32
 
 
-def create(record: KernelsRecord, construction: int, made: int) -> None:
-    """Sets the word at `made` to the address of a node's state; to 0 where it fails.
+def create(record: KernelsRecord, construction: int, result: int) -> None:
+    """Sets the word at `result` to the address of a node's state, or to 0 on failure.
 
     Args:
       record: the address of the `KernelsRecord` of its op.
@@ -59,13 +59,13 @@ def create(record: KernelsRecord, construction: int, made: int) -> None:
     free_attrs(creation)
     if tf_get_code(status) != _OK:
         tf_fail_construction(construction, status)
-    store(made, 0, creation.state)
+    store(result, 0, creation.state)
     tf_delete_status(status)
 
 
 @jit
 def _build(creation: Creation) -> None:
-    """Has the state built, and what is lacking provided until nothing is."""
+    """Runs the builder and provides what is missing, until nothing is."""
     record = creation.record
     for _ in range(_MAX_ROUNDS):
         creation.missing_count = 0
@@ -86,7 +86,7 @@ def _build(creation: Creation) -> None:
 
 
 def ask_python(creation: Creation) -> None:
-    """Asks Python for all that is lacking; refuses if it cannot bring it."""
+    """Has Python provide all that is missing; refuses the node if it cannot."""
     server = creation.record.server
     count = min(creation.missing_count, int64(MAX_MISSING))
     number = server.number

@@ -1,4 +1,4 @@
-"""The kernels of an op: what native code knows of them, and how Python brings what is lacking."""
+"""The kernels of an op: their records, and how Python provides what these are missing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def record_words(
     words[KernelsRecord.args] = attrs.arg_entries(spec, memory)
     words[KernelsRecord.input_count] = len(spec.inputs)
     words[KernelsRecord.output_count] = len(spec.outputs)
-    words[KernelsRecord.is_kept] = int(spec.is_stateful)
+    words[KernelsRecord.is_cached] = int(spec.is_stateful)
     words[KernelsRecord.types] = memory.words(types)
     words[KernelsRecord.type_count] = len(body_types(spec))
     words[KernelsRecord.names] = -1 if spec.names is None else names.index(spec.names)
@@ -107,10 +107,10 @@ def constants_of(
     device: str,
     access: Callable[[AccessRequest], Word] = variable_access.live_record,
 ) -> list[Word]:
-    """What the builder of an op needs to know; one word, if that is nothing.
+    """The data that the builder of an op needs; one word if it needs none.
 
     Args:
-      access: gives the address of the functions by which variables are shared.
+      access: returns the address of the functions by which variables are shared.
     """
     return spec.builder.constants(spec, device, access) if spec.builder else [0]
 
@@ -138,14 +138,14 @@ class Kernels:
 
     @cached_property
     def memory(self) -> LiveMemory:
-        """Keeps what native code reads of them."""
+        """The memory of the records that native code reads."""
         memory = LiveMemory()
         keep_forever(memory)
         return memory
 
     @cached_property
     def words(self) -> ctypes.Array[ctypes.c_int64]:
-        """What native code knows of them, see `creation`."""
+        """The words of the `KernelsRecord`, see `creation`."""
         words = (ctypes.c_int64 * KernelsRecord.SIZE)()
         keep_forever(words)
         words[:] = record_words(
@@ -168,7 +168,7 @@ class Kernels:
         return bodies_of(self.spec)
 
     def lacks(self) -> list[int]:
-        """What no state can do without and is not there yet."""
+        """What every state needs and is missing so far."""
         lacking = {
             creation.BUILDER: not self.words[KernelsRecord.builder],
             creation.CONSTANTS: not self.words[KernelsRecord.constants],
@@ -183,14 +183,14 @@ class Kernels:
         return ctypes.addressof(self.words)
 
     def serve(self, request: Request) -> None:
-        """Brings what a state needs: a node of the op is first run."""
+        """Provides what a state is missing, when a node of the op is created."""
         lacking = [what for (what,) in struct.iter_unpack("=q", request.input())]
         try:
             objects.load_all(self.recipes(lacking))
             for what in lacking:
                 self.bring(what)
         except BaseException as error:  # a KeyboardInterrupt, too: nothing may be raised into C
-            code = next((c for kind, c in _CODES.items() if isinstance(error, kind)), _INTERNAL)
+            code = next((c for cls, c in _CODES.items() if isinstance(error, cls)), _INTERNAL)
             request.answer((str(error) or type(error).__name__).encode() + b"\0", code)
         else:
             request.answer(b"\0")
@@ -199,7 +199,7 @@ class Kernels:
         """The node has failed already."""
 
     def bring(self, what: int) -> None:
-        """Lets native code have what it lacks, see `creation`.
+        """Provides something that is missing, see `creation`.
 
         Raises:
           ValueError: a setting that makes no sense.
@@ -219,12 +219,12 @@ class Kernels:
         else:
             is_row_kernel = what >= FIRST_ROW_KERNEL
             field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
-            place = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
+            slot = self.words[field] + 8 * (what % FIRST_ROW_KERNEL)
             address = objects.recipe_address(*self.recipe(what))
-            ctypes.c_int64.from_address(place).value = address
+            ctypes.c_int64.from_address(slot).value = address
 
     def recipes(self, lacking: Iterable[int]) -> Iterator[tuple[str, Recipe]]:
-        """The objects among what is lacking, and those that are known to be needed with them."""
+        """The recipes of what is missing, and of objects that are known to be needed with it."""
         for what in lacking:
             if what == creation.BUILDER and len(self.bodies) == 1:
                 yield self.recipe(0)
@@ -242,7 +242,7 @@ class Kernels:
         return row_kernel_recipe(self.spec, what - FIRST_ROW_KERNEL)
 
     def needs(self, node: node_def_pb2.NodeDef) -> list[int]:
-        """What the state of a node's kernel leads to, as `recipe` takes it.
+        """What the state of a node's kernel needs, as `recipe` takes it.
 
         Raises:
           ValueError: attrs that do not go together.
@@ -258,7 +258,7 @@ class Kernels:
         words = (ctypes.c_int64 * Creation.SIZE)()
         words[Creation.record] = memory.words(record)
         words[Creation.values] = attrs.values(self.spec.attrs, node, memory)
-        build, found = _builder_function(self), list[int]()
+        build, result = _builder_function(self), list[int]()
         while True:
             words[Creation.missing_count] = words[Creation.state] = 0
             build(ctypes.addressof(words))
@@ -267,13 +267,13 @@ class Kernels:
                 raise _error(words)
             missing = words[Creation.missing : Creation.missing + words[Creation.missing_count]]
             if not missing:
-                return found
+                return result
             for what in missing:
                 is_row_kernel = what >= FIRST_ROW_KERNEL
                 field = KernelsRecord.row_kernels if is_row_kernel else KernelsRecord.bodies
-                place = record[field] + 8 * (what % FIRST_ROW_KERNEL)
-                ctypes.c_int64.from_address(place).value = 1
-            found += missing
+                slot = record[field] + 8 * (what % FIRST_ROW_KERNEL)
+                ctypes.c_int64.from_address(slot).value = 1
+            result += missing
 
 
 #: The codes that errors in Python are in TensorFlow.
@@ -288,7 +288,7 @@ def _error(words: ctypes.Array[ctypes.c_int64]) -> Exception:
     """The error that a creation ended with."""
     start = ctypes.addressof(words) + 8 * Creation.message
     text = ctypes.string_at(start).decode(errors="backslashreplace")
-    codes = {code: kind for kind, code in _CODES.items()}
+    codes = {code: cls for cls, code in _CODES.items()}
     return codes.get(words[Creation.code], RuntimeError)(text)  # type: ignore[return-value]
 
 
@@ -301,12 +301,12 @@ def _builder_function(kernels_of: Kernels) -> Callable[[int], None]:
 
 
 def _row_kernel_count(spec: OpSpec) -> int:
-    kernels_of_rows = None if spec.builder is None else spec.builder.row_kernels
-    return 0 if kernels_of_rows is None else kernels_of_rows.count
+    row_kernels = None if spec.builder is None else spec.builder.row_kernels
+    return 0 if row_kernels is None else row_kernels.count
 
 
 def _row_kernel_addresses(spec: OpSpec) -> int:
-    """The address of those of an op's row kernels, which ops with the same ones share."""
+    """The address of the table of an op's row kernels, shared by ops with the same ones."""
     if spec.builder is None or spec.builder.row_kernels is None:
         return 0
 
@@ -320,7 +320,7 @@ def _row_kernel_addresses(spec: OpSpec) -> int:
 
 @cache
 def _too_late() -> int:
-    """What a node fails with that waited for Python in vain, a C string."""
+    """The message of a node that waited for Python in vain, a C string."""
     text = (
         "no kernel, because to make one takes Python's lock (the GIL), which was not to be had "
         "in time: another thread kept it, perhaps while waiting for this very node. Run the "
@@ -338,7 +338,7 @@ def add(kernels_of: Kernels) -> None:
 
 def op_tables() -> list[tuple[str, int]]:
     """The name and the address of the `OpTable` of each op that has kernels."""
-    return sorted({(one.spec.name, one.table) for one in _kernels.values()})
+    return sorted({(kernels.spec.name, kernels.table) for kernels in _kernels.values()})
 
 
 def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
@@ -347,11 +347,11 @@ def kernels_of(op: str, device: str = "CPU") -> Kernels | None:
 
 
 def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
-    """Has all ready that kernels of placed nodes lead to, so that Python is not needed for them.
+    """Provides all that the kernels of placed nodes need, so that they can do without Python.
 
     Kernels of other packages are ignored, and so are errors: they are raised when the node runs.
     """
-    ours = [(found, node) for node in nodes if (found := _kernels_for(node)) is not None]
+    ours = [(kernels, node) for node in nodes if (kernels := _kernels_for(node)) is not None]
     _bring((kernels_of, what) for kernels_of, _ in ours for what in kernels_of.lacks())
     needed: list[tuple[Kernels, int]] = []
     for kernels_of, node in ours:
@@ -360,17 +360,17 @@ def prepare(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
     _bring(needed)
 
 
-def _bring(places: Iterable[tuple[Kernels, int]]) -> None:
-    """Lets native code have what it lacks, as far as that is to be had."""
-    wanted = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in places}
+def _bring(needs: Iterable[tuple[Kernels, int]]) -> None:
+    """Provides what kernels are missing, as far as possible."""
+    pairs = {(kernels_of.address, what): (kernels_of, what) for kernels_of, what in needs}
     with suppress(Exception):
-        objects.load_all(one for found, what in wanted.values() for one in found.recipes([what]))
-    for kernels_of, what in wanted.values():
+        objects.load_all(one for kernels, what in pairs.values() for one in kernels.recipes([what]))
+    for kernels_of, what in pairs.values():
         with suppress(Exception):
             kernels_of.bring(what)
 
 
 def _kernels_for(node: node_def_pb2.NodeDef) -> Kernels | None:
-    """Those of fusion's own for a placed node, unless it asks for some by a label."""
+    """The kernels of a placed node; None for ops of others, and if it asks for a label."""
     device = DeviceSpecV2.from_string(node.device).device_type if node.device else None
     return None if "_kernel" in node.attr else _kernels.get((node.op, str(device)))

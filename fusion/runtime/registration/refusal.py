@@ -1,4 +1,4 @@
-"""Why a node has no kernel: the error that the creation of its state ends with."""
+"""Errors of the creation of a node's state, which leave the node without a kernel."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def refuse(typingctx: Any, creation: Any, code: Any, text: Any, *values: Any) ->
                 text_of_op = f"%s: {text.literal_value}"
                 cgutils.snprintf(builder, buffer, size, text_of_op, name, *numbers)
             else:
-                used = cgutils.snprintf(builder, buffer, size, "%s: ", name)
-                used = builder.zext(used, _WORD)
-                rest, size = builder.gep(buffer, [used]), builder.sub(size, used)
+                length = cgutils.snprintf(builder, buffer, size, "%s: ", name)
+                length = builder.zext(length, _WORD)
+                rest, size = builder.gep(buffer, [length]), builder.sub(size, length)
                 pattern = builder.inttoptr(address, _BYTES)
                 snprintf = builder.module.get_global("snprintf")
                 builder.call(snprintf, [rest, size, pattern, *numbers])
         return context.get_dummy_value()
 
-    given = text if isinstance(text, types.StringLiteral) else _i64
-    return types.void(_i64, _i64, given, packed_type), codegen
+    text_type = text if isinstance(text, types.StringLiteral) else _i64
+    return types.void(_i64, _i64, text_type, packed_type), codegen

@@ -29,7 +29,7 @@ from fusion.runtime.threads import pool
 
 
 def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
-    """Registers ops, kernels and gradients, those that are not there yet.
+    """Registers ops, kernels and gradients, unless they are registered already.
 
     Args:
       gpus: finds the GPUs when the first kernel for one is made; None: there are no such kernels.
@@ -46,24 +46,24 @@ def register(specs: tuple[OpSpec, ...], gpus: FindGpus | None = None) -> None:
     else:
         pool.warn_of_setting()
     new = [spec for spec in specs if not _is_registered(spec)]
-    known = {spec.name for spec in specs} - {spec.name for spec in new}
-    # TensorFlow looks through all of its kernels for those of an op; one that is new has none.
-    unkerneled = [spec for spec in specs if spec.name not in known or not _has_kernels(spec)]
+    registered = {spec.name for spec in specs} - {spec.name for spec in new}
+    # TensorFlow searches all of its kernels for those of an op; a new op has none.
+    unkerneled = [spec for spec in specs if spec.name not in registered or not _has_kernels(spec)]
     if unkerneled:
         op_functions.expect()
-        memory = _kept_memory()
+        memory = _permanent_memory()
         tables = {spec.name: memory.words(layout.words(spec, memory)) for spec in unkerneled}
-        made = [Kernels(spec, "CPU", tables[spec.name]) for spec in unkerneled]
+        new_kernels = [Kernels(spec, "CPU", tables[spec.name]) for spec in unkerneled]
         if gpus is not None:
-            on_gpus = [one for one in made if "GPU" in one.spec.kernels]
-            made += [replace(one, device="GPU", gpus=gpus) for one in on_gpus]
-        _register(new, tables, made, memory)
+            on_gpus = [one for one in new_kernels if "GPU" in one.spec.kernels]
+            new_kernels += [replace(one, device="GPU", gpus=gpus) for one in on_gpus]
+        _register(new, tables, new_kernels, memory)
     for spec in specs:
         _register_gradient(spec)
 
 
 def _load(path: Path, specs: tuple[OpSpec, ...]) -> None:
-    """Has a library register the ops, unless they are there."""
+    """Has a library register the ops, unless they are registered already."""
     if not all(map(_is_registered, specs)):
         load_library(path)
     missing = [spec.name for spec in specs if not _is_registered(spec)]
@@ -74,29 +74,29 @@ def _load(path: Path, specs: tuple[OpSpec, ...]) -> None:
 def register_labelled(specs: tuple[OpSpec, ...], gpus: FindGpus, label: str) -> None:
     """Registers kernels for GPUs for nodes on a CPU that ask for them by a label.
 
-    That is how they are tested where there is no GPU.
+    Tests use it where there is no GPU.
     """
-    memory = _kept_memory()
-    made = [
+    memory = _permanent_memory()
+    new_kernels = [
         Kernels(spec, "GPU", memory.words(layout.words(spec, memory)), gpus, label)
         for spec in specs
         if "GPU" in spec.kernels
     ]
-    _register([], {}, made, memory)
+    _register([], {}, new_kernels, memory)
 
 
-def _kept_memory() -> LiveMemory:
+def _permanent_memory() -> LiveMemory:
     memory = LiveMemory()
     keep_forever(memory)
     return memory
 
 
 def _is_registered(spec: OpSpec) -> bool:
-    known = op_def_registry.get(spec.name)
-    if known is None:
+    registered = op_def_registry.get(spec.name)
+    if registered is None:
         return False
     plain = op_def_pb2.OpDef()
-    plain.CopyFrom(known)
+    plain.CopyFrom(registered)
     if plain != spec.op_def:
         raise ImportError(
             f"fusion cannot register its op {spec.name}: TensorFlow already has a different op "
@@ -110,7 +110,7 @@ def _has_kernels(spec: OpSpec) -> bool:
 
 
 def _register(
-    new: list[OpSpec], tables: Mapping[str, int], made: list[Kernels], memory: LiveMemory
+    new: list[OpSpec], tables: Mapping[str, int], new_kernels: list[Kernels], memory: LiveMemory
 ) -> None:
     """Registers ops and kernels.
 
@@ -118,7 +118,7 @@ def _register(
       tables: the addresses of their tables, by name.
     """
     shapes = {f"shape_{spec.name}": tables[spec.name] for spec in new}
-    records = {f"create_{index}": one.address for index, one in enumerate(made)}
+    records = {f"create_{index}": one.address for index, one in enumerate(new_kernels)}
     symbols = [COMPUTE, *shapes, *records]
     module = thunks(shapes, records, *native_functions())
     functions = dict(zip(symbols, objects.load_ir(module, symbols), strict=True))
@@ -130,13 +130,13 @@ def _register(
         ],
         [
             registry.kernel_entries(one.spec, one.device, one.label, functions[create], memory)
-            for create, one in zip(records, made, strict=True)
+            for create, one in zip(records, new_kernels, strict=True)
         ],
         functions[COMPUTE],
         free,
         memory,
     )
-    for one in made:
+    for one in new_kernels:
         op_kernels.add(one)
     ctypes.CFUNCTYPE(None, ctypes.c_int64)(registrar())(address)
     words = (ctypes.c_int64 * Registry.SIZE).from_address(address)

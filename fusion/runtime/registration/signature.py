@@ -1,4 +1,4 @@
-"""The tensors that the kernel of a node is called with, in the node's state, in native code."""
+"""Writes the numbers and dtypes of a node's tensors into its state, in native code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MAX_INPUTS = 1 << 20
 
 @jit
 def dtype_words(creation: Creation) -> int:
-    """The words that the dtypes of the inputs take: none where no kernel is kept."""
+    """The words that the dtypes of the inputs take: none unless kernels are cached."""
     record = creation.record
-    if record.is_kept == 0:
+    if record.is_cached == 0:
         return int64(0)
     count = _total(creation, int64(0), record.input_count)
-    if count > _MAX_INPUTS:  # TensorFlow counts them before, but not who asks for a kernel
+    if count > _MAX_INPUTS:  # TensorFlow counts them before; other callers may not
         refuse(creation, INVALID_ARGUMENT, "no node has %lld inputs", count)
     return count
 
@@ -32,7 +32,7 @@ def write_signature(creation: Creation, state: State, start: int) -> None:
     inputs, outputs = record.input_count, record.output_count
     state.input_count = _total(creation, int64(0), inputs)
     state.output_count = _total(creation, inputs, outputs)
-    if record.is_kept == 0:
+    if record.is_cached == 0:
         return
     state.dtypes_offset = start
     for arg in range(inputs):

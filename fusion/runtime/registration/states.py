@@ -1,4 +1,4 @@
-"""What all builders of states have in common: the head of a state, and what it leads to."""
+"""Functions that all builders of states share: the head of a state, and what it points to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attr_item(creation: Creation, attr: int, index: int) -> int:
 
 @jit
 def begin_state(creation: Creation, words: int) -> Words:
-    """A state of so many words, its head and names written, the rest 0; 0 if that fails."""
+    """A state of `words` words, its head and names written, the rest 0; 0 on failure."""
     _check_maxima(creation)
     record = creation.record
     names = record.names
@@ -82,7 +82,7 @@ def build_plain_state(creation: Creation) -> None:
 
 @jit
 def plain_state(creation: Creation, more: int) -> int:
-    """Builds a state with so many words more behind the attrs; 0 if it cannot be."""
+    """Builds a state with `more` words after the attrs; 0 on failure."""
     record = creation.record
     attrs, count = record.attrs, record.attr_count
     state = begin_state(creation, State.SIZE + count + more)
@@ -98,17 +98,17 @@ def plain_state(creation: Creation, more: int) -> int:
 
 @jit
 def _check_maxima(creation: Creation) -> None:
-    """Refuses ints that are larger than their attr allows, which TensorFlow does not look at."""
+    """Refuses ints above the maximum of their attr, which TensorFlow does not check."""
     record = creation.record
     for attr in range(record.attr_count):
         entry = record.attrs[attr]
         if entry.kind != INT or entry.is_list != 0:
             continue
-        most, number = entry.maximum, attr_word(creation, attr)
-        if number > most:
+        maximum, number = entry.maximum, attr_word(creation, attr)
+        if number > maximum:
             name = entry.name
             text = "%s must be at most %lld, not %lld"
-            refuse(creation, INVALID_ARGUMENT, text, name, most, number)
+            refuse(creation, INVALID_ARGUMENT, text, name, maximum, number)
 
 
 @jit
@@ -118,14 +118,14 @@ def _body(creation: Creation) -> int:
     for k in range(record.type_count):
         entry = record.types[k]
         count, numbers = entry.count, entry.numbers
-        number, found = attr_word(creation, entry.attr), int64(-1)
-        for place in range(count):
-            if numbers[place] == number:
-                found = place
-        if found < 0:
+        number, match = attr_word(creation, entry.attr), int64(-1)
+        for position in range(count):
+            if numbers[position] == number:
+                match = position
+        if match < 0:
             refuse(creation, INVALID_ARGUMENT, "there is no kernel for dtype %lld", number)
             return int64(0)
-        index = index * count + found
+        index = index * count + match
     address = record.bodies[index]
     if address == 0:
         lack(creation, index)
@@ -134,7 +134,7 @@ def _body(creation: Creation) -> int:
 
 @jit
 def lack(creation: Creation, what: int) -> None:
-    """Notes what is not there, see `creation`."""
+    """Notes that something is missing, see `creation`."""
     count = creation.missing_count
     for k in range(count):
         if creation.missing[k] == what:
@@ -156,15 +156,15 @@ def row_kernel(creation: Creation, index: int) -> int:
 
 @jit
 def may_have_row_kernel(creation: Creation, index: int) -> bool:
-    """Whether a row kernel of the op is there, or can be made; without Python none can."""
+    """Whether a row kernel of the op is compiled, or Python can compile it."""
     record = creation.record
-    is_there = record.row_kernels[index] != 0
-    return is_there or record.server != 0
+    is_compiled = record.row_kernels[index] != 0
+    return is_compiled or record.server != 0
 
 
 @jit
 def constants_of(creation: Creation) -> int:
-    """The address of what the op's builder needs to know; 0 if it is not there yet."""
+    """The address of the data of the op's builder; 0 if it is missing so far."""
     address = atomic_load(creation.record, KernelsRecord.constants)
     if address == 0:
         lack(creation, int64(CONSTANTS))
@@ -173,13 +173,13 @@ def constants_of(creation: Creation) -> int:
 
 @jit
 def is_access(address: VariableAccess) -> bool:
-    """Whether a `VariableAccess` is at an address; one that was not found has no functions."""
+    """Whether a `VariableAccess` has functions; one that was not found has none."""
     return address != 0 and address.handle_from_input != 0
 
 
 @jit
 def pool_of(creation: Creation) -> Pool:
-    """The pool of threads; 0 where a kernel is to do all itself."""
+    """The pool of threads; 0 if a kernel has to work alone."""
     pool = creation.record.pool
     if atomic_load(pool, Pool.is_ready) == 0:
         lack(creation, int64(POOL))

@@ -1,7 +1,7 @@
 """The functions that TensorFlow calls, in LLVM's textual IR: each is a few instructions.
 
-They call the common ones: the compute function of all kernels as it is, the shape function of an op
-with the op's table, and the create function of kernels with their record.
+Each calls a common function: the compute function of all kernels, the shape function with the table
+of an op, and the create function with the record of kernels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ define void @{symbol}(i64 %ctx, i64 %status) {{
 
 _CREATE = """
 define i64 @{symbol}(i64 %construction) {{
-  %made = alloca i64
-  %address = ptrtoint ptr %made to i64
+  %result = alloca i64
+  %address = ptrtoint ptr %result to i64
   %create = inttoptr i64 {create} to ptr
   call void %create(i64 {record}, i64 %construction, i64 %address)
-  %state = load i64, ptr %made
+  %state = load i64, ptr %result
   ret i64 %state
 }}
 """

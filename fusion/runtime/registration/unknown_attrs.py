@@ -1,6 +1,6 @@
-"""Nodes with attrs that the op does not have here: a later version of fusion has written them.
+"""Refuses nodes with attrs that the op does not have: a later version of fusion wrote them.
 
-TensorFlow leaves such attrs out, so that numbers would change.
+TensorFlow ignores such attrs, so results would be wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MORE = 0x80
 
 @jit
 def varint(content: int, at: Words) -> int:
-    """The varint at the place that a word has, which is moved behind it."""
+    """Reads the varint at offset `at[0]`, and advances the offset."""
     number, shift = int64(0), int64(0)
     while shift < 64:
         value = byte(content + at[0])
@@ -43,7 +43,7 @@ def varint(content: int, at: Words) -> int:
 
 @jit
 def refuse_unknown_attrs(creation: Creation, construction: int, status: int) -> None:
-    """Refuses a node that has an attr that is none of its op's."""
+    """Refuses a node with an attr that its op does not have."""
     node = as_record(Buffer, tf_get_node_def(construction, status))
     if node == 0:
         return
@@ -62,7 +62,7 @@ def refuse_unknown_attrs(creation: Creation, construction: int, status: int) -> 
 
 @jit
 def _check_entry(creation: Creation, entry: int) -> None:
-    """Refuses an attr, an entry of the map of a node, that the op does not have."""
+    """Refuses an entry of a node's attr map that the op does not have."""
     at = stack_words(1)
     at[0] = 0
     if varint(entry, at) != _KEY:
@@ -73,8 +73,8 @@ def _check_entry(creation: Creation, entry: int) -> None:
         return
     record = creation.record
     for k in range(record.attr_count):
-        known = record.attrs[k].name
-        if _is_text(known, name, length):
+        attr_name = record.attrs[k].name
+        if _is_text(attr_name, name, length):
             return
     message, text = stack_record(Message), stack_words(_NAME_BYTES // 8)
     begin(message, text, int64(_NAME_BYTES))
@@ -88,9 +88,9 @@ def _check_entry(creation: Creation, entry: int) -> None:
 
 
 @jit
-def _is_text(known: int, name: int, length: int) -> bool:
-    """Whether a C string is a text of so many bytes."""
+def _is_text(expected: int, name: int, length: int) -> bool:
+    """Whether the C string `expected` is the text `name` of `length` bytes."""
     for k in range(length):
-        if byte(known + k) == 0:
+        if byte(expected + k) == 0:
             return False
-    return c_memcmp(known, name, length) == 0 and byte(known + length) == 0
+    return c_memcmp(expected, name, length) == 0 and byte(expected + length) == 0

@@ -1,4 +1,4 @@
-"""Python functions for ops: TensorFlow's own generated wrapper behind checks of what is static."""
+"""Python functions of ops: static checks, then the wrapper that TensorFlow generates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorflow.core.framework import op_def_pb2
 from fusion.runtime.tensorflow.private import _pywrap_python_op_gen, context, dtypes, errors, ops
 from fusion.runtime.tensorflow.spec import Arg, Attr, OpSpec, as_dtype, is_per_position
 
-#: The least and the most of an int attr.
+#: The minimum and the maximum of an int attr.
 _INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -61,16 +61,16 @@ def _checked(
     return wrapper
 
 
-def _joined(first: Any, others: list[Any]) -> Any:
-    """What an op returns that has an output and an optional list of others."""
-    return [first, *others] if others else first
+def _joined(first: Any, rest: list[Any]) -> Any:
+    """The result of an op with one output and an optional list of further ones."""
+    return [first, *rest] if rest else first
 
 
 def check_static(spec: OpSpec, values: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
-    """Checks dtypes, ranks, sizes and attrs as far as they are known without running anything.
+    """Checks dtypes, ranks, sizes and attrs as far as they are known statically.
 
     Returns:
-      The inputs, those that were no tensors yet as tensors.
+      The inputs as tensors.
     """
     _check_attrs(spec, attrs)
     lengths: dict[str, tuple[int, str]] = {}
@@ -140,9 +140,9 @@ def _check_integer(spec: OpSpec, attr: Attr, value: Any, minimum: int | None) ->
     except TypeError:
         text = f"{spec.python_name}: {attr.name} must be an integer, not {value!r}"
         raise TypeError(text) from None
-    least = _INT64[0] if minimum is None else minimum
-    most = _INT64[1] if attr.maximum is None else attr.maximum
-    if not least <= number <= most:
+    lower = _INT64[0] if minimum is None else minimum
+    upper = _INT64[1] if attr.maximum is None else attr.maximum
+    if not lower <= number <= upper:
         raise ValueError(f"{spec.python_name}: {attr.name} must not be {value!r}")
 
 
@@ -178,7 +178,7 @@ def _items(
 
 
 def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> Any:
-    """`item`, or if it has no dtype (a list, a number) a tensor of the dtype that is asked for."""
+    """`item`, or if it has no dtype (a list, a number) a tensor of the requested dtype."""
     if hasattr(item, "dtype"):
         return item
     dtype = attrs[arg.dtype] if arg.dtype in spec.type_attrs else arg.dtype
@@ -186,8 +186,8 @@ def _as_tensor(spec: OpSpec, arg: Arg, item: Any, attrs: Mapping[str, Any]) -> A
     try:
         return ops.convert_to_tensor(item, None if dtype is None else _as_dtype(dtype))
     except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{spec.python_name}: {arg.name}: {error}") from None
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"{spec.python_name}: {arg.name}: {error}") from None
 
 
 def _check_dtype(

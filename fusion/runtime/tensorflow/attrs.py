@@ -1,7 +1,7 @@
-"""The attrs of a node as records in memory, and what an op says of each.
+"""The attrs of a node and their declarations in an op, as records in memory.
 
 A kernel's state is made from them in native code (`fusion.runtime.registration`), which reads them
-from TensorFlow; Python writes the same records of a NodeDef, to learn what its kernel will need.
+from TensorFlow; Python writes the same records of a NodeDef, to find out what its kernel will need.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ INT, FLOAT, BOOL, STRING, TYPE = range(5)
 
 _KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "string": STRING, "type": TYPE}
 
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 class AttrEntry(Layout):
-    """What an op says of an attr."""
+    """The declaration of an attr of an op."""
 
     name: Address  # a C string
     kind: Int64
@@ -86,7 +86,7 @@ def entries(attrs: Sequence[Attr], memory: Memory) -> Word:
             len(allowed),
             int(attr.default is not None),
             default,
-            _MOST if attr.maximum is None else attr.maximum,
+            _MAX_INT64 if attr.maximum is None else attr.maximum,
         ]
     return memory.words(words)
 
@@ -113,9 +113,9 @@ def values(attrs: Sequence[Attr], node: node_def_pb2.NodeDef, memory: LiveMemory
       ValueError: the node does not have an attr, or its value is none that the attr may have; or it
         has an attr that is none of these.
     """
-    known = {attr.name for attr in attrs}
+    names = {attr.name for attr in attrs}
     for name in sorted(node.attr):
-        if name not in known and not name.startswith("_"):  # those are TensorFlow's
+        if name not in names and not name.startswith("_"):  # those are TensorFlow's
             raise ValueError(
                 f"{node.op}: attr {name} is not known: a later version of fusion has written this "
                 "node"

@@ -1,4 +1,4 @@
-"""Which tasks of a cluster this process is, as device names begin, and what is beside ops."""
+"""The tasks of a cluster: those of this process, and those that run an op."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _servers = instances(server_lib.Server)
 def local_tasks() -> frozenset[str]:
     """The tasks of this process.
 
-    They are known from TensorFlow's context, and from the servers that the process has started
-    since this module was imported.
+    They come from TensorFlow's context, and from the servers that the process has started since
+    this module was imported.
     """
-    known = {("localhost", 0), *_of_context(), *_of_servers()}
-    return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in known)
+    tasks = {("localhost", 0), *_of_context(), *_of_servers()}
+    return frozenset(f"/job:{job}/replica:0/task:{task}" for job, task in tasks)
 
 
-def is_beside_ops(device: str) -> bool:
-    """Whether a device is of the process where an op that is built now will run.
+def is_in_process_of_ops(device: str) -> bool:
+    """Whether a device is in the process where an op that is built now will run.
 
-    That is the one of the current device scope, or else this one. A device whose name has no job is
-    wherever the ops are.
+    That is the process of the current device scope, or else this one. A device without a job in its
+    name is in that process.
     """
     named = device_spec.DeviceSpecV2.from_string(device)
     scope = device_spec.DeviceSpecV2.from_string(device_util.current() or "")
@@ -41,7 +41,7 @@ def is_beside_ops(device: str) -> bool:
 
 
 def _of_context() -> list[_Task]:
-    """The task that operations of this process itself run on, if it is one of a cluster."""
+    """The task of a cluster that this process is, if it is one."""
     current = context.context_safe()
     if current is None:
         return []
@@ -100,8 +100,8 @@ def _knows_ops(task: str) -> bool:
         with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
             ids = tf.ones([1], tf.int64)
             attrs = ("Tid", ids.dtype.as_datatype_enum)
-            found = execute.execute(b"UniqueWithCountsV3", 3, [ids], attrs, context.context())
-            found[0].numpy()
+            outputs = execute.execute(b"UniqueWithCountsV3", 3, [ids], attrs, context.context())
+            outputs[0].numpy()
     except tf.errors.NotFoundError as error:
         message = (
             f"{task} does not know fusion's ops: its process has to `import fusion` as well, "

@@ -15,10 +15,10 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.runtime.tensorflow.spec import Arg, OpSpec
 
 MAX_RANK = 2
-#: So many lengths the lists of an op may have, if shapes are to be inferred.
+#: The maximum number of lengths of an op's lists, if shapes are inferred.
 MAX_LENGTHS = 2
 
-#: So many temporary tensors can be held, beyond inputs and outputs, on a CPU and on a GPU.
+#: The maximum number of temporary tensors, in addition to inputs and outputs, on a CPU and a GPU.
 MAX_TEMPS = 32
 MAX_GPU_TEMPS = 192
 
@@ -33,7 +33,7 @@ class State(Layout):
     names_offset: Int64  # of the columns' names in the state, see `names`; 0 for none
     input_count: Int64  # of the node's tensors, see `registration.calling`
     output_count: Int64
-    dtypes_offset: Int64  # of the inputs' numbers of `TF_DataType`; 0: no kernel of the op is kept
+    dtypes_offset: Int64  # of the inputs' numbers of `TF_DataType`; 0 unless kernels are cached
 
 
 class Frame(Layout):
@@ -47,7 +47,7 @@ class Frame(Layout):
     status: Address  # TF_Status*
     has_failed: Flag
     state: State  # of the kernel
-    tensor_count: Int64  # tensors held
+    tensor_count: Int64  # tensors that the frame owns
     tensor_capacity: Int64
     started: Int64  # nanoseconds, of `system.now`
     row_count: Int64  # for `Counters`
@@ -108,14 +108,14 @@ class OpTable(Layout):
 
 
 class Counters(Layout):
-    """What the calls of an op's kernels add up to, on all devices."""
+    """Totals of the calls of an op's kernels, on all devices."""
 
-    apart: Fields = fields(8)  # nothing else is in their cache lines, which all threads write
+    padding: Fields = fields(8)  # nothing else is in their cache lines, which all threads write
     calls: Int64
     rows: Int64  # ids that were looked up, padding included, or rows that were combined or updated
-    helpers: Int64  # of each call the most threads that helped at the same time
+    helpers: Int64  # sum over calls of the maximum number of threads that helped at once
     nanoseconds: Int64  # from the first instruction of a kernel to its last
-    behind: Fields = fields(8)
+    end_padding: Fields = fields(8)
 
 
 class OutputEntry(Layout):
@@ -139,8 +139,8 @@ def words(spec: OpSpec, memory: Memory) -> list[Word]:
     table += [inputs[0], outputs[0]]
     for counts in (inputs, outputs):
         table += [counts[length] for length in range(1, MAX_LENGTHS + 1)]
-    is_told = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
-    table.append(int(not is_told or len(lengths) > MAX_LENGTHS + 1))
+    is_solvable = len(lengths) <= 2 or inputs[1] * outputs[2] != inputs[2] * outputs[1]
+    table.append(int(not is_solvable or len(lengths) > MAX_LENGTHS + 1))
     table += [0, 0]
     if spec.resized is not None:
         default = DTYPES[str(spec.types[spec.resized].default)].enum

@@ -107,37 +107,37 @@ def path() -> str:
 
 
 def whole_path() -> Path:
-    """The file name of the library that has what `path` lacks, C functions for graphs among it."""
+    """The file name of the library with all symbols that `path` lacks, such as those for graphs."""
     return Path(path()).with_name("libtensorflow_cc.so.2")
 
 
-def exported_name(path: Path, part: bytes) -> str | None:
-    """Returns the first exported name with `part` in it, or None.
+def exported_name(path: Path, text: bytes) -> str | None:
+    """Returns the first exported name that contains `text`, or None.
 
     For names that are not known exactly, because they are mangled C++.
 
     Args:
         path: a 64-bit ELF file.
-        part: any part of the name.
+        text: a substring of the name.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         for start, end in _name_tables(elf):
-            if (found := elf.find(part, start, end)) >= 0:
-                first, last = elf.rfind(b"\0", start, found) + 1, elf.find(b"\0", found)
+            if (position := elf.find(text, start, end)) >= 0:
+                first, last = elf.rfind(b"\0", start, position) + 1, elf.find(b"\0", position)
                 return elf[first:last].decode()
     return None
 
 
 def _name_tables(elf: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yields where the names of dynamic symbols are, each between zero bytes.
+    """Yields the ranges with the names of dynamic symbols, each name between zero bytes.
 
     TensorFlow's library is a gigabyte, of which these are a few percent.
     """
     headers = struct.unpack_from("<Q", elf, 0x28)[0]
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     for index in range(headers, headers + size * count, size):
-        kind, names = struct.unpack_from("<4xI32xI", elf, index)
-        if kind == _DYNAMIC_SYMBOLS:
+        section_type, names = struct.unpack_from("<4xI32xI", elf, index)
+        if section_type == _DYNAMIC_SYMBOLS:
             start, length = struct.unpack_from("<24xQQ", elf, headers + size * names)
             yield start, start + length
 

@@ -186,5 +186,5 @@ def __getattr__(name: str) -> Any:
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = pkgutil.resolve_name(f"{_MODULES[name]}.{name}")
-    return found
+    value = globals()[name] = pkgutil.resolve_name(f"{_MODULES[name]}.{name}")
+    return value

@@ -4,10 +4,10 @@ The C API has no way to a variable. TensorFlow's library exports what its own sp
 made of (tensorflow/core/kernels/training_op_helpers.h, tensorflow/core/framework/op_kernel.h and
 resource_mgr.h, which its wheel brings along):
 
-    LookupResource<Var>                     the variable behind a handle, or why there is none
-    MaybeLockVariableInputMutexesInOrder    makes it ready for sparse access, and locks it, shared
-    GetInputTensorFromVariable              its tensor, which nothing is copied for
-    ~VariableInputLockHolder                unlocks it, and lets go of it
+    LookupResource<Var>                     the variable of a handle, or why there is none
+    MaybeLockVariableInputMutexesInOrder    prepares it for sparse access, and locks it, shared
+    GetInputTensorFromVariable              its tensor, without a copy
+    ~VariableInputLockHolder                unlocks and releases it
 
 A function that returns an object of a class takes the address of the result as its first argument
 (Itanium C++ ABI, 3.1.3.1). Nothing is assumed of what the objects look like inside, but that an
@@ -64,7 +64,7 @@ _TENSOR_BYTES = "_ZNK10tensorflow6Tensor10TotalBytesEv"
 
 
 class VariableAccess(Layout):
-    """Functions of TensorFlow, and how a variable's dtype is found."""
+    """Functions of TensorFlow, and the offset and value of a variable's dtype."""
 
     handle_from_input: Address
     find: Address  # LookupResource
@@ -82,7 +82,7 @@ class VariableAccess(Layout):
 
 
 class UpdateAccess(VariableAccess):
-    """As `VariableAccess`, for kernels on a CPU that update variables where they are.
+    """As `VariableAccess`, for kernels on a CPU that update variables in place.
 
     Its `read` may be called for dense access too, as AssignAddVariableOp does.
     """
@@ -91,7 +91,7 @@ class UpdateAccess(VariableAccess):
     tensor_bytes: Address  # Tensor::TotalBytes
 
 
-#: The fields that objects take at most.
+#: The maximum size of an object, in fields.
 OBJECT_WORDS = 32
 
 
@@ -107,7 +107,7 @@ def is_shared(dtype: str, device: str) -> bool:
 
 @cache
 def is_updated_in_place(dtype: str) -> bool:
-    """Whether this TensorFlow lets kernels on a CPU update variables of a dtype where they are."""
+    """Whether this TensorFlow lets kernels on a CPU update variables of a dtype in place."""
     try:
         return bool(update_functions(dtype))
     except NotImplementedError:
@@ -152,10 +152,10 @@ def update_names(dtype: str) -> list[str]:
     Raises:
       NotImplementedError: this TensorFlow lacks one.
     """
-    found = names(dtype, "CPU")
+    result = names(dtype, "CPU")
     if dtype == "float64":
-        found[VariableAccess.read] = _double_reader()
-    return [*found, _TENSOR_DATA, _TENSOR_BYTES]
+        result[VariableAccess.read] = _double_reader()
+    return [*result, _TENSOR_DATA, _TENSOR_BYTES]
 
 
 def dtype_words(dtype: str) -> tuple[int, int, int]:
@@ -167,12 +167,12 @@ def dtype_words(dtype: str) -> tuple[int, int, int]:
 
 
 class AccessRequest(NamedTuple):
-    """What a builder needs to know to share variables of a dtype.
+    """A request for the functions that share variables of a dtype.
 
     Attributes:
       dtype: of the variables.
       device: the type of device.
-      updates: whether an `UpdateAccess` is wanted.
+      updates: whether it is for an `UpdateAccess`.
     """
 
     dtype: str
@@ -194,11 +194,11 @@ def live_record(request: AccessRequest) -> int:
         )
     except NotImplementedError:
         return 0
-    return _kept().words(words)
+    return _permanent_memory().words(words)
 
 
 @cache
-def _kept() -> LiveMemory:
+def _permanent_memory() -> LiveMemory:
     memory = LiveMemory()
     keep_forever(memory)
     return memory
@@ -215,10 +215,10 @@ def _double_reader() -> str:
 @cache
 def _versioned() -> tuple[str, str, str]:
     """The names that have a version of `absl` in them: of FIND, READ and FAIL."""
-    whole = library.whole_path()
+    cc_path = library.whole_path()
     names = [
         library.exported_name(path, prefix.encode()) if path.exists() else None
-        for path, prefix in ((whole, _FIND), (whole, _READ), (Path(library.path()), _FAIL))
+        for path, prefix in ((cc_path, _FIND), (cc_path, _READ), (Path(library.path()), _FAIL))
     ]
     if None in names:
         raise NotImplementedError("TensorFlow does not export what its sparse updates are made of")
@@ -228,7 +228,7 @@ def _versioned() -> tuple[str, str, str]:
 
 @cache
 def _address(name: str) -> int:
-    # The second needs the first, and finds its names too; not the other way round.
+    # This library depends on the other one, so that a search in it covers both.
     handle = ctypes.CDLL(str(library.whole_path()))
     if not hasattr(handle, name):
         raise NotImplementedError(f"TensorFlow does not export {name}")
@@ -237,7 +237,7 @@ def _address(name: str) -> int:
 
 @cache
 def _dtype_offset() -> int:
-    """The number of the byte in a `Var` that is the number of its dtype."""
+    """The offset of the byte in a `Var` that is its dtype."""
     offsets = [k for k in range(8 * OBJECT_WORDS) if _named_dtype(k, 1) == b"float"]
     if len(offsets) != 1 or _named_dtype(offsets[0], 14) != b"bfloat16":
         raise NotImplementedError("cannot find where TensorFlow keeps the dtype of a variable")
@@ -245,13 +245,13 @@ def _dtype_offset() -> int:
 
 
 def _named_dtype(offset: int, number: int) -> bytes:
-    """The dtype that Var::DebugString names of a variable of zeros but for one byte.
+    """The dtype that Var::DebugString names of a variable, all zeros but for one byte.
 
     It follows no pointers there, and has up to 15 characters, which are inside a `std::string`.
     """
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
     variable = (ctypes.c_ubyte * (2 * 8 * OBJECT_WORDS))()
     variable[offset] = number
     text = (ctypes.c_int64 * OBJECT_WORDS)()
-    kind(_address(DESCRIBE_VARIABLE))(text, variable)
+    function_type(_address(DESCRIBE_VARIABLE))(text, variable)
     return ctypes.string_at(text[0]).partition(b"/")[0]

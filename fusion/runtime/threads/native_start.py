@@ -24,13 +24,13 @@ _DIGIT_0 = ord("0")
 
 @jit
 def threads_setting() -> int:
-    """The address of what `FUSION_NUM_THREADS` is, 0 if it is not set."""
+    """The address of the value of `FUSION_NUM_THREADS`, 0 if it is not set."""
     return _c_getenv(literal(THREADS_VARIABLE))
 
 
 @jit
 def positive_number(text: int) -> int:
-    """The number that a C string at an address is, at most MAX_THREADS; 0 if it is none."""
+    """The number in a C string, at most MAX_THREADS; 0 if it is not a positive number."""
     count = int64(0)
     if text == 0:
         return count
@@ -59,14 +59,14 @@ def thread_count(chosen: int) -> int:
     return min(chosen, limit) if chosen > 0 else limit
 
 
-def tell_thread_count(chosen: int, count: int) -> None:
+def write_thread_count(chosen: int, count: int) -> None:
     """Sets the word at `count` to `thread_count(chosen)`."""
     store(count, 0, thread_count(chosen))
 
 
 @jit
 def start(pool: Pool, threads: int) -> None:
-    """Lets a pool have its threads, once, for so many to work on one op."""
+    """Starts the threads of a pool, once, so that `threads` can work on one op."""
     if not atomic_swap_if(pool, Pool.is_starting, int64(0), int64(1)):
         while atomic_load(pool, Pool.is_ready) == 0:
             _c_sched_yield()
@@ -83,6 +83,6 @@ def start(pool: Pool, threads: int) -> None:
 
 
 def forget_threads(pool: int) -> None:
-    """Lets a pool in a child of a fork be as if it had never been started."""
+    """Resets a pool in a child of a fork, as if it had never been started."""
     for word in range(Pool.serve):
         store(pool, int64(word), 0)

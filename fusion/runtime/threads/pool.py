@@ -1,6 +1,6 @@
-"""Threads of our own that help kernels, one pool in a process; `workers` has their code.
+"""The pool of threads that help kernels, one in a process; `jobs` has their code.
 
-They are started when the first kernel is made that may want them. A child of a fork has none until
+They are started when the first kernel that may use them is made. A child of a fork has none until
 such a kernel is made in it.
 """
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from fusion.runtime.native import objects
 from fusion.runtime.native.compiler import Compilation
-from fusion.runtime.native.compiling.behind import behind
+from fusion.runtime.native.compiling.background import background_compiler
 from fusion.runtime.native.objects import Recipe
 from fusion.runtime.process import keep_forever, single
 from fusion.runtime.tensorflow.instances import instances
@@ -27,7 +27,7 @@ _logger = logging.getLogger("fusion")
 
 
 class _Pool:
-    """The pool's memory, and its threads in this process."""
+    """The memory of the pool, and the start of its threads."""
 
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * Pool.SIZE)()
@@ -43,7 +43,7 @@ class _Pool:
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
 
     def start(self, helpers: int, address: int) -> None:
-        """Starts threads that run the function there; kernels may ask for them from then on."""
+        """Starts threads that run the function at an address."""
         libc = ctypes.CDLL(None)
         ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
         libc.sem_init(self.words, 0, 0)
@@ -64,7 +64,7 @@ _sessions = instances(BaseSession)
 
 
 def pool_address() -> int:
-    """The address of the pool that kernels may ask for help, once it is ready."""
+    """The address of the pool; its threads help kernels once it is ready."""
     return ctypes.addressof(_pool.words)
 
 
@@ -74,10 +74,10 @@ def is_ready() -> bool:
 
 
 def start_pool() -> None:
-    """Lets the pool have all its threads; none where one thread is all there is."""
+    """Starts all threads of the pool; none if one thread may work on an op."""
     helpers = thread_count() - 1
-    if helpers + 1 >= len(os.sched_getaffinity(0)):  # else there is less to be had than it seems
-        behind().begin()
+    if helpers + 1 >= len(os.sched_getaffinity(0)):  # else a quota leaves fewer processors
+        background_compiler().begin()
     address = serve_address() if helpers > 0 else 0
     with _pool.lock:
         if not _pool.words[Pool.is_ready]:
@@ -99,8 +99,8 @@ def thread_count() -> int:
 def tensorflow_threads() -> int:
     """The number that TensorFlow's API was given for its own threads within an op, 0 for none.
 
-    That is tf.config's, or the least of the ConfigProtos of the v1 Sessions that were made since
-    this module was imported and that are in use.
+    That is tf.config's, or the minimum over the ConfigProtos of the v1 Sessions in use that were
+    made since this module was imported.
     """
     chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
     return chosen or min(filter(None, map(_session_threads, _sessions.living())), default=0)
@@ -130,21 +130,21 @@ def counter_address() -> int:
 
 def thread_count_recipe() -> tuple[str, Recipe]:
     """The name of the function that computes the number of threads, and how it is made."""
-    module, name = "fusion.runtime.threads.native_start", "tell_thread_count"
+    module, name = "fusion.runtime.threads.native_start", "write_thread_count"
     return "thread_count", Recipe(Compilation(module, name, 2, "thread_count"))
 
 
 def serve_address() -> int:
-    """The address of what a thread of the pool does."""
+    """The address of the function of a thread of the pool."""
     return objects.recipe_address(*serve_recipe())
 
 
 def serve_recipe() -> tuple[str, Recipe]:
-    """The name of what a thread of the pool does, and how it is made."""
+    """The name of the function of a thread of the pool, and how it is made."""
     return "serve", Recipe(Compilation("fusion.runtime.threads.jobs", "serve", 1, "serve"))
 
 
 def forget_recipe() -> tuple[str, Recipe]:
-    """The name of what forgets the threads of a library's pool after a fork, and how it is made."""
+    """The name of the function that resets a library's pool after a fork, and how it is made."""
     module, name = "fusion.runtime.threads.native_start", "forget_threads"
     return name, Recipe(Compilation(module, name, 1, name))

@@ -1,4 +1,4 @@
-"""The side of an upcall that a thread of TensorFlow is on; see `upcalls` for what it is."""
+"""The native side of an upcall, on a thread of TensorFlow; see `service`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fusion.runtime.upcalls.service import (
     UpcallsRecord,
 )
 
-#: Nanoseconds from one look at the lock to the next.
+#: Nanoseconds between two probes of the lock.
 _SLICE_NS = 100_000_000
 
-#: A process is idle that computes for less than one part in so many of the time, and not because
-#: others have the processors: none was taken from it since the lock was last to be had.
+#: A process is idle if it computes for less than 1/_IDLE of the time, and not because others use
+#: the processors: it was not preempted since the lock was last free.
 _IDLE = 20
 
-#: While it is not, the lock's holder may be computing, or many threads may share the lock, on a
-#: machine that is overloaded: time without the lock counts so many times less.
+#: While it is not idle, the lock's holder may be computing, or many threads may share the lock on
+#: an overloaded machine: time without the lock then counts so many times less.
 _BUSY = 10
 
 _i32, _i64 = types.int32, types.int64
@@ -75,7 +75,7 @@ def upcall(record: UpcallsRecord, request: RequestRecord, patience: int) -> bool
     Otherwise the request is no longer the caller's, and nothing of it may be used.
 
     Args:
-      patience: nanoseconds without the lock after which it is given up.
+      patience: nanoseconds without the lock after which the request is abandoned.
     """
     if not _is_initialized(record):
         free_request(as_words(request))
@@ -97,11 +97,11 @@ def upcall(record: UpcallsRecord, request: RequestRecord, patience: int) -> bool
 
 @jit
 def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
-    """Waits until a request is served, or the lock has been out of reach for too long."""
+    """Waits until a request is served, or the lock has not been free for too long."""
     slice_spec = stack_words(2)
     slice_spec[0] = int64(0)
     slice_spec[1] = int64(_SLICE_NS)
-    probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+    probed, waited = atomic_load(record, UpcallsRecord.probe_count), int64(0)
     last, last_cpu, preempted = now(), processor_time(), preemptions()
     while atomic_load(request, RequestRecord.state) == WAITING:
         _c_syscall(FUTEX, request + 8 * RequestRecord.state, FUTEX_WAIT, WAITING, slice_spec)
@@ -109,13 +109,13 @@ def _wait(record: UpcallsRecord, request: int, patience: int) -> bool:
         # A process that was stopped for an hour has not been without the lock for an hour.
         passed = min(time - last, 2 * _SLICE_NS)
         is_idle = (cpu - last_cpu) * _IDLE < passed and preemptions() == preempted
-        without += passed if is_idle else passed // _BUSY
+        waited += passed if is_idle else passed // _BUSY
         last, last_cpu = time, cpu
         if atomic_load(record, UpcallsRecord.probe_count) != probed:
-            probed, without = atomic_load(record, UpcallsRecord.probe_count), int64(0)
+            probed, waited = atomic_load(record, UpcallsRecord.probe_count), int64(0)
             preempted = preemptions()
-        most = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
-        if without > most or not _is_initialized(record):
+        limit = patience + PATIENCE_NS_PER_BYTE * atomic_load(record, UpcallsRecord.byte_count)
+        if waited > limit or not _is_initialized(record):
             return atomic_swap(request, RequestRecord.state, int64(ABANDONED)) == DONE
         if atomic_load(request, RequestRecord.state) == WAITING:
             _probe(record)
@@ -133,7 +133,7 @@ def _probe(record: UpcallsRecord) -> None:
 
 @jit
 def _start_thread(routine: int, argument: int) -> bool:
-    """Calls a function on a thread of its own; returns whether there is one."""
+    """Calls a function on a new thread; returns whether one could be started."""
     handle = stack_words(1)
     if _c_pthread_create(handle, int64(0), routine, argument) != 0:
         return False
@@ -143,5 +143,5 @@ def _start_thread(routine: int, argument: int) -> bool:
 
 @jit
 def _is_initialized(record: UpcallsRecord) -> bool:
-    """Whether there is a Python, which there is not when the process ends."""
+    """Whether Python is initialized; it is not when the process ends."""
     return _i32(call_at(record.is_initialized)) != 0

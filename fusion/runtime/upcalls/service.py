@@ -2,7 +2,7 @@
 
 A thread that holds Python's lock (the GIL) may be waiting for the one that asks for it. So the
 Python function runs on a thread of its own, and the caller waits for it without the lock, in
-`native_upcalls`. Every tenth of a second of that it has a *probe* made: a thread that takes the
+`native`. Every tenth of a second of that it has a *probe* made: a thread that takes the
 lock, counts, and ends. When no probe has had the lock for as long as the caller allows, the call is
 given up. So a function may take its time, but no caller waits for a lock that is never free. How
 long that is depends on whether the process is idle meanwhile, as it is where threads wait for each

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ParseConstants, ParseState
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
-    MAX_FEATURES,
     PADDED,
     RAGGED,
     SPARSE,
@@ -31,6 +30,7 @@ from fusion.runtime.registration.states import (
 )
 from fusion.runtime.tensorflow.attrs import Text
 from fusion.runtime.tensorflow.dtypes import DTYPES
+from fusion.schema.attributes import MAX_FEATURES
 
 _FLOAT, _INT64, _INT32 = (DTYPES[name].enum for name in ("float32", "int64", "int32"))
 
@@ -228,8 +228,8 @@ def build_parse_state(creation: Creation) -> None:
         _set_others(creation, constants, state)
     for number in range(count if is_right else int64(0)):
         if not add_name(names, int64(number)):
-            text = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
-            refuse(creation, INVALID_ARGUMENT, text, int64(number))
+            twice = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
+            refuse(creation, INVALID_ARGUMENT, twice, int64(number))
             is_right = False
     if not is_right:
         give_up(creation)

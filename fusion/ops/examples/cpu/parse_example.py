@@ -27,6 +27,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
 )
 from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES
 from fusion.ops.examples.cpu_kernels.tasks import do_task, open_reader, reader_of, reader_words
+from fusion.ops.examples.cpu_kernels.wire import put_half
 from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
@@ -241,7 +242,7 @@ def _allocate_others(frame: op.Frame, job: ParseJob) -> None:
             if feature.split_bytes == 8:
                 as_words(splits)[0] = 0
             else:
-                op.store_as(splits, int64(0), np.int32(0), np.int32)
+                put_half(splits, int64(0))
 
 
 @jit

@@ -16,9 +16,6 @@ FIXED, PADDED, SPARSE, RAGGED = range(4)
 OK, UNUSUAL, MALFORMED, UNSUPPORTED, OTHER_DTYPE, BAD_FEATURE, OTHER_SIZE, BROKEN_STRIDE = range(8)
 ABSENT, NO_MEMORY = 8, 9
 
-#: At most so many features may be asked for: a slot of the table of names has 16 bits for one.
-MAX_FEATURES = (1 << 16) - 1
-
 
 class Name(Layout):
     """A name of a feature."""

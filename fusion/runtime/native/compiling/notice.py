@@ -1,6 +1,6 @@
-"""A line that says that kernels are compiled, how many, and about how long that takes.
+"""Logs that kernels are being compiled, how many, and about how long that takes.
 
-It comes when they have been compiled for two seconds, and once for all that were known by then.
+The line comes after two seconds of compiling, once for all kernels that are known by then.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Protocol
 
-#: After so many seconds of silence it is said that kernels are compiled.
+#: The seconds of compiling after which a line is logged.
 SECONDS = 2.0
 
-#: After so many seconds without a kernel what was compiled does not count any more. Until then
-#: more of them are worth another line if they take so many seconds.
+#: Kernels that were compiled more than so many seconds ago do not count. Until then, more kernels
+#: are worth another line if they take so many seconds.
 _WAVE_SECONDS, _MORE_SECONDS = 10.0, 5.0
 
-#: What kernels take, by the first text that their names begin with, in seconds (AMD EPYC). On other
+#: The seconds that kernels take, by the first matching prefix of their names (AMD EPYC). On other
 #: machines they take more or less in the same proportion.
 _TYPICAL = {
     "lookup_kernel": 12.0,
@@ -54,14 +54,14 @@ class _Timer(Protocol):
 
 
 class Notice:
-    """What is compiled in a process, and what of it has been said."""
+    """The kernels that a process compiles, and those that have been logged."""
 
     def __init__(
         self,
         now: Callable[[], float] = time.monotonic,
         timer: Callable[[float, Callable[[], None]], _Timer] = threading.Timer,
     ) -> None:
-        """Begins with nothing.
+        """Makes a notice without kernels.
 
         Args:
           now: a clock, in seconds.
@@ -74,29 +74,29 @@ class Notice:
     def _renew(self) -> None:
         self._lock = threading.Lock()
         self._expected: set[str] = set()
-        self._begun: dict[str, float] = {}
-        self._done: dict[str, float] = {}
-        self._said: set[str] = set()
-        self._ended, self._is_told = 0.0, False
+        self._starts: dict[str, float] = {}
+        self._times: dict[str, float] = {}
+        self._logged: set[str] = set()
+        self._end, self._has_warned = 0.0, False
 
     def expect(self, names: Iterable[str]) -> None:
-        """Takes note of kernels that will be compiled."""
+        """Adds kernels that will be compiled."""
         with self._lock:
             self._expected |= {*names}
 
     @contextmanager
     def compiling(self, name: str) -> Iterator[None]:
-        """A block in which a kernel is compiled, or another process that does is waited for."""
+        """A block in which this process compiles a kernel, or waits for another one that does."""
         with self._lock:
-            is_said, now = name in self._said, self._now()
-            if not self._begun and now - self._ended > _WAVE_SECONDS:
-                self._done.clear()
-                self._is_told = False
-            self._begun[name] = now
+            is_logged, now = name in self._logged, self._now()
+            if not self._starts and now - self._end > _WAVE_SECONDS:
+                self._times.clear()
+                self._has_warned = False
+            self._starts[name] = now
             passed = self._passed()
-        timer = self._timer(max(SECONDS - passed, 0.0), self._say)
+        timer = self._timer(max(SECONDS - passed, 0.0), self._warn)
         timer.daemon = True
-        if not is_said:
+        if not is_logged:
             with suppress(RuntimeError):  # this process has too many threads, or ends
                 timer.start()
         try:
@@ -104,30 +104,30 @@ class Notice:
         finally:
             timer.cancel()
             with self._lock:
-                self._ended = self._now()
-                begun = self._begun.pop(name, self._ended)  # none in a child of a fork
+                self._end = self._now()
+                start = self._starts.pop(name, self._end)  # none in a child of a fork
                 self._expected.discard(name)
-                if name not in self._said:
-                    self._done[name] = self._ended - begun
+                if name not in self._logged:
+                    self._times[name] = self._end - start
 
     def _passed(self) -> float:
-        """The seconds for which was compiled what has not been said."""
+        """The seconds spent on kernels that have not been logged."""
         now = self._now()
-        running = (now - begun for name, begun in self._begun.items() if name not in self._said)
-        return sum(running) + sum(self._done.values())
+        running = (now - start for name, start in self._starts.items() if name not in self._logged)
+        return sum(running) + sum(self._times.values())
 
-    def _say(self) -> None:
+    def _warn(self) -> None:
         with self._lock:
-            if self._passed() < SECONDS:  # it was said meanwhile
+            if self._passed() < SECONDS:  # logged meanwhile
                 return
-            running = self._begun.keys() - self._said
-            names = self._done.keys() | running | self._expected - self._said
+            running = self._starts.keys() - self._logged
+            names = self._times.keys() | running | self._expected - self._logged
             seconds = max(self._estimate(running, names), self._passed() + 1)
-            if self._is_told and seconds < _MORE_SECONDS:
+            if self._has_warned and seconds < _MORE_SECONDS:
                 return
-            self._is_told = True
-            self._done.clear()
-            self._said |= names
+            self._has_warned = True
+            self._times.clear()
+            self._logged |= names
         if os.environ.get(LOG_LEVEL_VARIABLE) != _SILENT:
             _logger.warning(
                 "fusion compiles %d kernel%s for this processor, about %.0f s in all; "
@@ -136,13 +136,13 @@ class Notice:
             )
 
     def _estimate(self, running: set[str], names: set[str]) -> float:
-        """The seconds that kernels take in all, by what those have that are compiled."""
-        done = self._done
-        speed = sum(done.values()) / sum(map(_typical, done)) if done else 1.0
+        """The seconds that kernels take in total, estimated from those that are compiled."""
+        times = self._times
+        speed = sum(times.values()) / sum(map(_typical, times)) if times else 1.0
         now = self._now()
-        taken = {name: now - self._begun[name] for name in running}
-        left = (max(speed * _typical(name), taken.get(name, 0.0)) for name in names - done.keys())
-        return sum(done.values()) + sum(left)
+        spent = {name: now - self._starts[name] for name in running}
+        rest = (max(speed * _typical(name), spent.get(name, 0.0)) for name in names - times.keys())
+        return sum(times.values()) + sum(rest)
 
 
 def _typical(name: str) -> float:
@@ -151,5 +151,5 @@ def _typical(name: str) -> float:
 
 @cache
 def notice() -> Notice:
-    """That of this process."""
+    """The notice of this process."""
     return Notice()

@@ -1,8 +1,8 @@
-"""Kernels are compiled in a process of their own, so that this one never has the compiler.
+"""Worker processes that compile kernels, so that this process never loads the compiler.
 
-Numba and what it compiles with take memory that a process which serves would keep. The process is
-started with the first kernel that has to be compiled, gets one after the other, and is ended when
-none has come for a while. Where none can be started, or it dies, this process compiles for itself.
+Numba and LLVM take memory that a serving process would never release. A worker is started with the
+first kernel that has to be compiled, compiles one after the other, and is ended when it has been
+idle for a while. If none can be started, or it dies, this process compiles for itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fusion.runtime.cache import processor
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling import worker
 
-#: After so many seconds without a kernel to compile the process is ended.
+#: The seconds without a kernel to compile after which a worker is ended.
 IDLE_SECONDS = 10.0
-#: It has to begin within so many seconds.
+#: The seconds within which it has to begin.
 _START_SECONDS = 60.0
 
-#: So many compile at a time at most, a quarter of a gigabyte each.
+#: The maximum number of workers, a quarter of a gigabyte each.
 PROCESS_COUNT = min(len(os.sched_getaffinity(0)), 4)
 
 _PACKAGE = Path(__file__).resolve().parents[3]
@@ -42,21 +42,21 @@ _logger = logging.getLogger("fusion")
 
 
 class RemoteError(Exception):
-    """The traceback of an error in the other process, as text."""
+    """The traceback of an error in the worker, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class _Unusable(Exception):
-    """There can be no other process, and why."""
+    """A worker cannot be used; the message says why."""
 
 
 @contextmanager
 def _no_sigpipe() -> Iterator[None]:
-    """A block in which to write to a process that is gone is an error and no signal.
+    """A block in which writing to a process that has ended is an error and no signal.
 
-    Programs that let the signal end them, as many commands do, are not to end by that.
+    Programs that end on SIGPIPE, as many commands do, must not end by that.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
@@ -68,13 +68,13 @@ def _no_sigpipe() -> Iterator[None]:
 
 
 class CompileProcess:
-    """The other process, and whether it is there."""
+    """A worker process, started when it is needed."""
 
     def __init__(self, is_idle_work: bool = False) -> None:
-        """Makes one that is started when something is compiled.
+        """Makes one; the process is started by the first compilation.
 
         Args:
-          is_idle_work: it has processor time that nothing else wants.
+          is_idle_work: whether it gets idle processor time only.
         """
         self._is_idle_work = is_idle_work
         self._renew()
@@ -86,10 +86,10 @@ class CompileProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._works = True
-        self._used = 0.0
+        self._last_use = 0.0
 
     def _forget(self) -> None:
-        """In a child of a fork, which has no other process yet."""
+        """Resets the state in a child of a fork, which has no worker yet."""
         if self._process is not None:
             self._process.returncode = 0  # it is no child of this one, which cannot wait for it
         if self._connection is not None:
@@ -97,7 +97,7 @@ class CompileProcess:
         self._renew()
 
     def compiled(self, compilation: Compilation) -> tuple[bytes, float] | None:
-        """The object file, and the seconds that it took; None if it is to be compiled here.
+        """The object file, and the seconds that it took; None if this process has to compile it.
 
         Raises:
           Exception: the compiler's; its cause has the worker's traceback.
@@ -122,24 +122,24 @@ class CompileProcess:
                 # An interrupt: an answer that came later would be taken for another.
                 self._end()
                 raise
-        kind, result, more = answer
-        if kind == "error":
-            raise result from RemoteError(more)
-        return None if kind == "foreign" else (result, more)
+        outcome, result, detail = answer
+        if outcome == "error":
+            raise result from RemoteError(detail)
+        return None if outcome == "foreign" else (result, detail)
 
     def _ask(self, request: bytes) -> tuple[str, Any, Any]:
         connection = self._connection or self._start()
         with _no_sigpipe():
             connection.send_bytes(request)
         answer: tuple[str, Any, Any] = pickle.loads(connection.recv_bytes())
-        self._used = time.monotonic()
+        self._last_use = time.monotonic()
         return answer
 
     def _start(self) -> Connection:
         """Starts the process.
 
         Raises:
-          OSError, EOFError, _Unusable: that cannot be.
+          OSError, EOFError, _Unusable: it cannot be started.
         """
         executable = os.fsdecode(multiprocessing.spawn.get_executable() or "")
         if not Path(executable).name.startswith("python"):
@@ -157,11 +157,11 @@ class CompileProcess:
         if self._is_idle_work:
             with suppress(OSError):
                 os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
-        setting = worker.Setting(
+        config = worker.WorkerConfig(
             sys.path, str(_PACKAGE), sys.pycache_prefix, sys.dont_write_bytecode
         )
         with _no_sigpipe():
-            ours.send_bytes(pickle.dumps(tuple(setting)))
+            ours.send_bytes(pickle.dumps(tuple(config)))
         if not ours.poll(_START_SECONDS):
             raise _Unusable("the other process does not begin")
         ours.recv_bytes()
@@ -178,7 +178,7 @@ class CompileProcess:
             with self._lock:
                 if self._connection is not connection:
                     return
-                if time.monotonic() - self._used >= IDLE_SECONDS:
+                if time.monotonic() - self._last_use >= IDLE_SECONDS:
                     self._end()
                     return
 
@@ -197,10 +197,10 @@ class CompileProcess:
 
 
 class CompileProcesses:
-    """Several of them, started only where several threads compile at the same time."""
+    """Several workers, started only if several threads compile at the same time."""
 
     def __init__(self) -> None:
-        """Begins with none."""
+        """Makes it without workers."""
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
@@ -211,14 +211,14 @@ class CompileProcesses:
     def compiled(self, compilation: Compilation) -> tuple[bytes, float] | None:
         """As `CompileProcess.compiled`."""
         with self._free:
-            one = self._idle.pop() if self._idle else CompileProcess()
+            process = self._idle.pop() if self._idle else CompileProcess()
             try:
-                return one.compiled(compilation)
+                return process.compiled(compilation)
             finally:
-                self._idle.append(one)
+                self._idle.append(process)
 
 
 @cache
 def compile_processes() -> CompileProcesses:
-    """Those that compile what this process waits for."""
+    """The workers that compile what this process waits for."""
     return CompileProcesses()

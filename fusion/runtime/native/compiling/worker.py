@@ -22,15 +22,15 @@ from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-#: After so many seconds without a request it ends itself.
+#: The seconds without a request after which it ends.
 _MAX_IDLE_SECONDS = 60.0
 
 
-class Setting(NamedTuple):
+class WorkerConfig(NamedTuple):
     """Initial configuration that is sent to the worker.
 
     Attributes:
-      path: where modules are looked for.
+      path: the `sys.path` of the worker.
       package: the folder of this package.
       pycache_prefix, dont_write_bytecode: as in `sys`.
     """
@@ -42,11 +42,11 @@ class Setting(NamedTuple):
 
 
 class ForeignError(Exception):
-    """What is asked for is not of this package."""
+    """A request has a class or function of another package."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what has classes of this package alone: others may do anything when imported."""
+    """Reads pickles with classes of this package only: to import others may have any effect."""
 
     def find_class(self, module: str, name: str) -> Any:
         if not module.startswith("fusion."):
@@ -55,14 +55,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def answer(request: bytes) -> tuple[str, Any, Any]:
-    """What a request leads to.
+    """The answer to a request.
 
     Args:
       request: a pickled (processor to compile for, `Compilation`).
 
     Returns:
       ("object", code, seconds), ("error", an exception of Python's own, its traceback as text), or
-      ("foreign", what is not of this package, None).
+      ("foreign", the name that is not of this package, None).
     """
     try:
         target, compile_it = _Unpickler(io.BytesIO(request)).load()
@@ -83,7 +83,7 @@ def answer(request: bytes) -> tuple[str, Any, Any]:
 
 @cache
 def _name_symbols() -> None:
-    """Lets LLVM find TensorFlow's functions, as it wants to: of code that is never run here."""
+    """Gives LLVM addresses of TensorFlow's functions; the code is never run here."""
     from fusion.runtime.llvm import binding
     from fusion.runtime.tensorflow.library import SYMBOLS
 
@@ -92,14 +92,14 @@ def _name_symbols() -> None:
 
 
 def bare_package(folder: str) -> None:
-    """Lets modules be imported without what the package imports itself."""
+    """Lets modules of the package be imported without running its `__init__`."""
     package = types.ModuleType("fusion")
     package.__path__ = [folder]
     sys.modules["fusion"] = package
 
 
-def _end_with_other(connection: Connection) -> None:
-    """Ends this process with the other one, whatever it is doing."""
+def _end_with_parent(connection: Connection) -> None:
+    """Ends this process when its parent ends, whatever it is doing."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)
     poll.poll()
@@ -108,15 +108,15 @@ def _end_with_other(connection: Connection) -> None:
 
 def main(descriptor: int) -> None:
     """Answers requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the other process decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
     connection = Connection(descriptor)
-    setting = Setting(*pickle.loads(connection.recv_bytes()))
-    sys.path[:] = setting.path
-    sys.pycache_prefix, sys.dont_write_bytecode = setting[2:]
-    bare_package(setting.package)
-    threading.Thread(target=_end_with_other, args=(connection,), daemon=True).start()
+    config = WorkerConfig(*pickle.loads(connection.recv_bytes()))
+    sys.path[:] = config.path
+    sys.pycache_prefix, sys.dont_write_bytecode = config[2:]
+    bare_package(config.package)
+    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     connection.send_bytes(b"ready")
-    with suppress(EOFError, OSError):  # the other process is gone, or wants no more
+    with suppress(EOFError, OSError):  # the parent has ended, or closed the connection
         while connection.poll(_MAX_IDLE_SECONDS):
             request = connection.recv_bytes()
             connection.send_bytes(pickle.dumps(answer(request)))

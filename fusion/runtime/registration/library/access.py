@@ -1,4 +1,4 @@
-"""How a library of ops finds out how variables are shared; see `variable_access` for Python."""
+"""How a library of ops finds the functions that share variables; see `variable_access`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _c_dlsym = types.ExternalFunction("dlsym", _i64(_i64, _i64))
 #: RTLD_LAZY | RTLD_NOLOAD of dlopen(3).
 _LOADED = 1 | 4
 
-#: The longest name, and the digits of a version.
+#: The maximum length of a name, and the digits of a version.
 _NAME_BYTES, _DIGITS = 512, 8
 
 _FLOAT, _BFLOAT16 = 1, 14
@@ -43,7 +43,7 @@ def find_function(name: int) -> int:
 
 @jit
 def find_accesses(entries: AccessEntry, count: int) -> None:
-    """Fills the records of `AccessEntry`; those that lack a function stay as they are."""
+    """Fills the records of `AccessEntry`, except those for which a function is missing."""
     for k in range(count):
         entry = entries[k]
         offset = _dtype_offset(find_function(entry.describe_variable))
@@ -54,45 +54,45 @@ def find_accesses(entries: AccessEntry, count: int) -> None:
 
 @jit
 def _find(entry: AccessEntry, offset: int) -> None:
-    found, count = stack_words(OBJECT_WORDS), entry.name_count
+    addresses, count = stack_words(OBJECT_WORDS), entry.name_count
     for k in range(count):
         address = _find_versioned(entry, entry.names[k])
         if address == 0:
             return
-        found[k] = address
+        addresses[k] = address
     record = as_record(VariableAccess, entry.record)
     record.dtype_offset = offset
     for k in range(VariableAccess.SIZE - VariableAccess.dtype):
         store(record, VariableAccess.dtype + k, entry.dtype[k])
     for k in range(count - 1, -1, -1):
-        behind = VariableAccess.SIZE + k - VariableAccess.dtype_offset
-        place = k if k < VariableAccess.dtype_offset else behind
-        store(record, place, found[k])
+        derived = VariableAccess.SIZE + k - VariableAccess.dtype_offset
+        field = k if k < VariableAccess.dtype_offset else derived
+        store(record, field, addresses[k])
 
 
 @jit
 def _find_versioned(entry: AccessEntry, name: int) -> int:
-    """The address of a function whose name may have one of several versions of absl in it."""
-    text, length, place = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
+    """The address of a function whose name may contain one of several versions of absl."""
+    text, length, version_start = stack_words(_NAME_BYTES // 8), int64(0), int64(-1)
     while length < _NAME_BYTES - 1 and byte(name + length) != 0:
         store_as(text, length, np.uint8(byte(name + length)), np.uint8)
         if length >= 3 and _is_marker(name, length - 3):
-            place = length + 1
+            version_start = length + 1
         length += 1
     store_as(text, length, np.uint8(0), np.uint8)
     address = find_function(text)
-    for k in range(entry.version_count if place >= 0 else 0):
+    for k in range(entry.version_count if version_start >= 0 else 0):
         if address == 0:
             version = entry.versions[k]
             for digit in range(_DIGITS):
-                store_as(text, place + digit, np.uint8(byte(version + digit)), np.uint8)
+                store_as(text, version_start + digit, np.uint8(byte(version + digit)), np.uint8)
             address = find_function(text)
     return address
 
 
 @jit
 def _is_marker(name: int, start: int) -> bool:
-    """Whether a C string goes on with "lts_", behind which a version has its digits."""
+    """Whether "lts_", which the digits of a version follow, is at an index of a C string."""
     same, marker = int64(0), literal("lts_")
     for k in range(4):
         same += int64(byte(name + start + k) == byte(marker + k))
@@ -101,21 +101,21 @@ def _is_marker(name: int, start: int) -> bool:
 
 @jit
 def _dtype_offset(describe: int) -> int:
-    """The number of the byte in a variable that is the number of its dtype; -1 if none is."""
-    found, count = int64(-1), int64(0)
+    """The offset of the byte in a variable that is its dtype; -1 if there is none."""
+    offset, count = int64(-1), int64(0)
     if describe == 0:
-        return found
+        return offset
     for k in range(8 * OBJECT_WORDS):
         if _describes(describe, int64(k), int64(_FLOAT), literal("float/")):
-            found, count = int64(k), count + 1
-    if count != 1 or not _describes(describe, found, int64(_BFLOAT16), literal("bfloat16/")):
+            offset, count = int64(k), count + 1
+    if count != 1 or not _describes(describe, offset, int64(_BFLOAT16), literal("bfloat16/")):
         return int64(-1)
-    return found
+    return offset
 
 
 @jit
 def _describes(describe: int, offset: int, number: int, expected: int) -> bool:
-    """Whether the text of a variable of zeros but for one byte begins as is expected."""
+    """Whether the text of a variable, all zeros but for one byte, begins with `expected`."""
     variable, text = stack_words(2 * OBJECT_WORDS), stack_words(OBJECT_WORDS)
     for k in range(2 * OBJECT_WORDS):
         variable[k] = 0

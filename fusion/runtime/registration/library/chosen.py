@@ -1,4 +1,4 @@
-"""The library of ops that a process takes its kernels from, where it compiles none."""
+"""The library of ops that a process uses instead of compiling kernels."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fusion.runtime.registration.library.record import EXPORTED, LibraryRecord
 from fusion.runtime.registration.registry import OpRecord, Registry
 from fusion.version import __version__
 
-#: Names the library, or none if it is empty; unset, it is the one beside the package, if there is
-#: one.
+#: The path of the library, empty for none; by default, that in the folder of the package, if it
+#: exists.
 LIBRARY_VARIABLE = "FUSION_OPS_LIBRARY"
 
-_BESIDE = Path(__file__).parents[3] / "libfusion_ops.so"
+_DEFAULT_PATH = Path(__file__).parents[3] / "libfusion_ops.so"
 
 
 def chosen_library() -> Path | None:
     """Returns the library that is to be loaded; None where kernels are compiled."""
     chosen = os.environ.get(LIBRARY_VARIABLE)
     if chosen is None:
-        return _BESIDE if _BESIDE.exists() else None
+        return _DEFAULT_PATH if _DEFAULT_PATH.exists() else None
     return Path(chosen) if chosen else None
 
 

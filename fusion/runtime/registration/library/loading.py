@@ -1,7 +1,7 @@
-"""What a library of ops does when it is loaded: it registers its ops and kernels with TensorFlow.
+"""The entry point of a library of ops: it registers its ops and kernels with TensorFlow.
 
 A failure cannot be returned to the caller that loads it; a line on the standard error reports it.
-Later, where the state of a kernel lacks something, it provides what it can; see `creation`.
+Later, if the state of a kernel is missing something, it provides what it can; see `creation`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _c_write = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
 _STANDARD_ERROR = 2
 _MESSAGE_BYTES = 1536
 
-#: What an op of the registry is to one of the library.
+#: How an op of the registry compares with the library's op of that name.
 _ABSENT, _SAME, _DIFFERENT = range(3)
 
 #: The tags of `OpList.op` and `OpDef.name` in TensorFlow's op_def.proto.
@@ -99,41 +99,41 @@ def _say(message: Message) -> None:
 
 @jit
 def _take_level(library: LibraryRecord, level: int) -> bool:
-    """Sets what depends on the processor; returns whether there is anything for it."""
+    """Applies the fixups for the processor; returns whether there are kernels for it."""
     for k in range(library.level_count):
         record = library.levels[k]
         if record.level <= level:
             for index in range(record.fixup_count):
                 fixup = record.fixups[index]
-                fixup.place[0] = fixup.word
+                fixup.target[0] = fixup.word
             return True
     return False
 
 
 @jit
 def _state_of_registry(registry: Registry) -> int:
-    """Whether ops are registered that have the names of the library's, and are the same."""
+    """Whether the ops of the library are registered, and are the same."""
     get_list = find_function(literal("TF_GetAllOpList"))
     if get_list == 0:  # a program that can run no graph, or one that will have the library first
         return int64(_ABSENT)
     buffer = as_record(Buffer, call_at(get_list))
-    found, count = int64(0), registry.op_count
+    registered_count, count = int64(0), registry.op_count
     is_different = False
     for k in range(count):
         op = registry.ops[k]
         state = _state_of_op(op, buffer.data, buffer.length)
-        found += int64(state != _ABSENT)
+        registered_count += int64(state != _ABSENT)
         is_different = is_different or state == _DIFFERENT
     tf_delete_buffer(buffer)
-    if found == 0:
+    if registered_count == 0:
         return int64(_ABSENT)
-    return int64(_DIFFERENT if is_different or found < count else _SAME)
+    return int64(_DIFFERENT if is_different or registered_count < count else _SAME)
 
 
 @jit
 def _state_of_op(op: OpRecord, ops: int, length: int) -> int:
-    """What a serialized `OpList` has of the name of an op."""
-    at, wanted = stack_words(1), op.name
+    """Whether a serialized `OpList` has an op, and the same one."""
+    at, name = stack_words(1), op.name
     at[0] = 0
     while at[0] < length:
         if byte(ops + at[0]) != _FIRST_FIELD:
@@ -142,7 +142,7 @@ def _state_of_op(op: OpRecord, ops: int, length: int) -> int:
         size = varint(ops, at)
         start = at[0]
         at[0] = start + size
-        if _is_named(ops + start, size, wanted):
+        if _is_named(ops + start, size, name):
             expected = op.content_bytes
             is_same = size == expected and (c_memcmp(ops + start, op.content, size) == 0)
             return int64(_SAME if is_same else _DIFFERENT)
@@ -167,9 +167,9 @@ def _is_named(content: int, size: int, name: int) -> bool:
 
 
 def provide(creation: Creation) -> None:
-    """Provides what can be: the threads, and the functions of TensorFlow that share variables.
+    """Provides the threads, and the functions of TensorFlow that share variables.
 
-    A kernel that the library was built without cannot be made.
+    A kernel that is not in the library is refused.
     """
     record = creation.record
     for k in range(creation.missing_count):

@@ -1,4 +1,4 @@
-"""What a library of ops says of itself, in a section of its file."""
+"""The manifest of a library of ops, a section of its file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _X86_64 = b"\x3e\0"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a library of ops says of itself.
+    """The manifest of a library of ops.
 
     Attributes:
         fusion: the version of fusion that built it.
@@ -29,25 +29,25 @@ class Manifest:
     cpus: dict[str, list[str]]
 
     def encoded(self) -> str:
-        """Returns it as the section has it."""
+        """Returns the content of the section."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Reads what a library of ops says of itself; nothing of the library is run.
+    """Reads the manifest of a library of ops, without running code of the library.
 
     Args:
         path: a library that `build_ops` wrote.
 
     Raises:
-        ValueError: it is none, or is damaged.
+        ValueError: the file is not a library of ops, or is damaged.
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:
         content = file.read()
     try:
-        found = json.loads(_section(content).decode())
-        return Manifest(found["fusion"], found["ops"], found["cpus"])
+        fields = json.loads(_section(content).decode())
+        return Manifest(fields["fusion"], fields["ops"], fields["cpus"])
     except (struct.error, KeyError, TypeError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(
             f"{os.fspath(path)}: no library of fusion ops, or a damaged one"

@@ -1,11 +1,11 @@
-"""What a library of ops consists of, beside code; `loading` reads it where one is loaded."""
+"""The data of a library of ops, which `loading` reads when the library is loaded."""
 
 from __future__ import annotations
 
 from fusion.runtime.layout import Address, Int64, Layout, Words, fields
 from fusion.runtime.registration.registry import Registry
 
-#: The levels of the x86-64 psABI, and what a processor is called that has none of a library's.
+#: The levels of the x86-64 psABI; 1 stands for a processor below all levels of a library.
 LEVELS = {1: "x86-64", 2: "x86-64-v2", 3: "x86-64-v3", 4: "x86-64-v4"}
 
 #: The word that a library exports, by which Python finds its `LibraryRecord`.
@@ -26,18 +26,18 @@ class LibraryRecord(Layout):
 class AccessEntry(Layout):
     """Functions of TensorFlow that are found when the first variable is shared."""
 
-    record: Address  # out: `VariableAccess` or `UpdateAccess`, zeros where one is not there
+    record: Address  # out: `VariableAccess` or `UpdateAccess`, zeros if a function is missing
     names: Words  # C strings [name_count], in the order of the record's fields
     name_count: Int64
     dtype: Words = fields(3)  # the number of the dtype and its name, as in the record
     describe_variable: Address  # the name of Var::DebugString
     versions: Words  # C strings [version_count]: versions of absl that may be in names, the
-    # digits behind "lts_"
+    # digits after "lts_"
     version_count: Int64
 
 
 class LevelRecord(Layout):
-    """What a library has for a level of processors."""
+    """The fixups of a library for a level of processors."""
 
     level: Int64
     fixups: Fixup  # [fixup_count]
@@ -47,5 +47,5 @@ class LevelRecord(Layout):
 class Fixup(Layout):
     """A word that depends on the processor."""
 
-    place: Words
+    target: Words
     word: Int64

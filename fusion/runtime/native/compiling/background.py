@@ -1,7 +1,7 @@
-"""Kernels compiled behind: those of this processor for which objects of the package stand in.
+"""Compiles kernels for this processor in the background, to replace objects of the package.
 
-A process that runs for a while compiles them for later ones, with processor time that nothing else
-on the machine wants. What it has loaded itself stays.
+A process that runs for a while compiles them for later processes, with idle processor time. The
+objects that it has loaded itself stay in use.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fusion.runtime.cache.processor import Processor
 from fusion.runtime.native.compiler import Compilation
 from fusion.runtime.native.compiling.process import CompileProcess
 
-#: So many seconds a process runs kernels before it compiles for others.
+#: The seconds for which a process runs kernels before it compiles for later ones.
 DELAY_SECONDS = 30.0
 
 _logger = logging.getLogger("fusion")
 
 
 class _Work(NamedTuple):
-    """An object to compile: the name of its file, what makes it, and for which processor."""
+    """An object to compile: the name of its file, its compilation and the processor."""
 
     file_name: str
     compilation: Compilation
@@ -35,14 +35,14 @@ class _Work(NamedTuple):
 
 
 class _UnableError(Exception):
-    """Nothing can be compiled behind in this process."""
+    """This process cannot compile in the background."""
 
 
-class Behind:
-    """What is to be compiled, and the thread that has it compiled one by one."""
+class BackgroundCompiler:
+    """A queue of objects to compile, and a thread that has them compiled one by one."""
 
     def __init__(self, wait: Callable[[float], None] = time.sleep) -> None:
-        """Begins with nothing.
+        """Makes an empty queue.
 
         Args:
           wait: waits so many seconds.
@@ -57,11 +57,11 @@ class Behind:
         self._thread: threading.Thread | None = None
 
     def add(self, file_name: str, compilation: Compilation) -> None:
-        """Has an object compiled, some time after `begin`, for what this thread compiles for."""
+        """Queues an object, for the processor that this thread compiles for; see `begin`."""
         self._work.put(_Work(file_name, compilation, processor.target()))
 
     def begin(self) -> None:
-        """Starts the thread, if it is not there."""
+        """Starts the thread, unless it runs."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
@@ -81,21 +81,21 @@ class Behind:
 
             def make(work: _Work = work) -> bytes:
                 with processor.compiling_for(work.target):
-                    made = compiler.compiled(work.compilation)
-                if made is None:
+                    result = compiler.compiled(work.compilation)
+                if result is None:
                     raise _UnableError
-                _logger.info("compiled %s in %.1f s, for later processes", work[0], made[1])
-                return made[0]
+                _logger.info("compiled %s in %.1f s, for later processes", work[0], result[1])
+                return result[0]
 
             try:
                 files.get(work.file_name, make)
             except _UnableError:
                 return
-            except Exception as error:  # it stays with the object that stands in
-                _logger.info("not compiled behind: %s: %s", work.file_name, error)
+            except Exception as error:  # the object of the package stays in use
+                _logger.info("not compiled in the background: %s: %s", work.file_name, error)
 
 
 @cache
-def behind() -> Behind:
-    """That of this process."""
-    return Behind()
+def background_compiler() -> BackgroundCompiler:
+    """The compiler of this process."""
+    return BackgroundCompiler()
