@@ -31,6 +31,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
     FLOAT_ELEMENT,
     FLOATS,
     INTS,
+    LOW_HALF,
     SECOND,
     STRINGS,
     VARINT_ELEMENT,
@@ -40,8 +41,6 @@ from fusion.ops.examples.cpu_kernels.wire import (
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.text import byte
 
-#: The lower half of a word: tags and lengths are read as 32 bits.
-_HALF = 0xFFFFFFFF
 #: Wire types.
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 
@@ -58,7 +57,7 @@ def _skipped(at: int, end: int) -> int:
         return at
     if kind == _SIZED:
         size, at = any_varint(at, end)
-        size &= int64(_HALF)
+        size &= int64(LOW_HALF)
         # One that is negative as an int is passed over.
         return at if at == 0 or size >= int64(1 << 31) else min(at + size, end)
     if kind in (_FIXED64, _FIXED32):
@@ -89,11 +88,11 @@ def _take_entry(reader: Reader, at: int, end: int, index: int) -> bool:
     value, value_size = int64(0), int64(0)
     for _ in range(2):
         tag, at = any_varint(at, end)
-        tag &= int64(_HALF)
+        tag &= int64(LOW_HALF)
         if at == 0 or tag not in (FIRST, SECOND):
             return False
         size, at = any_varint(at, end)
-        size &= int64(_HALF)
+        size &= int64(LOW_HALF)
         if at == 0 or size > end - at:
             return False
         if tag == FIRST:
@@ -175,7 +174,7 @@ def _float_list(at: int, end: int, limit: int) -> tuple[int, int, bool]:
         if at == 0:
             return at, int64(-1), True
         end = part_end(at, size, end)
-        count = (size & int64(_HALF)) >> 2
+        count = (size & int64(LOW_HALF)) >> 2
         return at, (count if 4 * min(count, limit) <= end - at else int64(-1)), True
     count = (end - at) // 5
     for k in range(count):
@@ -192,7 +191,7 @@ def _string_list(at: int, end: int, limit: int) -> tuple[int, int, bool]:
         if byte(at) != FIRST:
             return start, int64(-1), False
         size, at = any_varint(at + 1, end)
-        size &= int64(_HALF)
+        size &= int64(LOW_HALF)
         if at == 0 or size > end - at or count == limit:
             return start, int64(-1), False
         at += size
@@ -205,7 +204,7 @@ def _take_finding(reader: Reader, number: int) -> int:
     """Takes the values of the entry that counts; what is wrong with it. Sets `reader.detail`."""
     feature, finding = reader.job.names.features[number], reader.findings[number]
     at, end = finding.start, finding.end
-    dtype, limit = feature.dtype, int64(_HALF)
+    dtype, limit = feature.dtype, int64(LOW_HALF)
     if at == end:
         set_place(reader, feature.place, at, int64(0), True)
         return OK

@@ -6,6 +6,7 @@ from fusion.ops.examples.cpu_kernels.strings import STRING_BYTES, copy_string, p
 from fusion.ops.examples.cpu_kernels.wire import (
     FLOATS,
     INTS,
+    LOW_HALF,
     STRINGS,
     any_varint,
     half_at,
@@ -86,6 +87,7 @@ def write_values(dtype: int, at: int, count: int, is_packed: bool, out: int, rea
     else:
         for k in range(count):
             size, at = any_varint(at + 1, readable)
+            size &= int64(LOW_HALF)
             if not put_string(out + STRING_BYTES * k, at, size, readable):
                 return False
             at += size

@@ -25,6 +25,9 @@ VARINT_ELEMENT, FLOAT_ELEMENT = 0x08, 0x0D
 #: The tags of the lists of a Feature, by which dtypes are called here.
 STRINGS, FLOATS, INTS = 0x0A, 0x12, 0x1A
 
+#: Lengths and tags are the lower 32 bits of a varint.
+LOW_HALF = 0xFFFFFFFF
+
 #: A varint has at most so many bytes.
 _MAX_VARINT = 10
 
@@ -177,7 +180,7 @@ def part_end(at: int, size: int, end: int) -> int:
 
     A length is the 32 lower bits of a varint; one that is negative as an int limits nothing.
     """
-    size &= int64(0xFFFFFFFF)
+    size &= int64(LOW_HALF)
     return min(at + size, end) if size < int64(1 << 31) else end
 
 
