@@ -16,6 +16,9 @@ from fusion import ops
 Form = Literal["fixed", "default", "padded", "sparse", "ragged"]
 Dtype = Literal["int64", "float32", "string"]
 
+FORMS: tuple[Form, ...] = ("fixed", "default", "padded", "sparse", "ragged")
+DTYPES: tuple[Dtype, ...] = ("int64", "float32", "string")
+
 _DEFAULTS: dict[str, Any] = {"int64": 7, "float32": 0.5, "string": b"the default of a string"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.differential import examples
 from tests.differential.agreement import IS_NIGHTLY, rounds
-from tests.parse_calls import Asked, Call, Result, check
+from tests.parse_calls import Asked, Call, Result, check, stock
 from tests.tiers import examples as of_tier
 
 _SEEDS = 8
@@ -33,8 +33,6 @@ def test_random_examples_agree_with_stock(seed: int) -> None:
 
 
 def test_a_mismatch_ends_with_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    stock = examples.stock
-
     def odd(call: Call) -> Result:
         return "another" if isinstance(found := stock(call), str) else found
 

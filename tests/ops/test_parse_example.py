@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.example_bytes import entry, example, floats, ints, of, strings
-from tests.parse_calls import Asked, Call, check
+from tests.parse_calls import DTYPES, FORMS, Asked, Call, Dtype, Form, check
 from tests.saved_model.wire import message, varint
 
 FIXED, DEFAULT = Asked(b"a"), Asked(b"a", "default")
@@ -84,7 +84,9 @@ CASES = {
     "an empty list, FixedLenSequence": Case(
         parsed(PADDED, of(a=message(3, b"")), of(a=ints([5]))), [[7], [5]]
     ),
-    "a list that is not packed": Case(parsed(SPARSE, of(a=ints([1, -2], packed=False))), [1, -2], 1),
+    "a list that is not packed": Case(
+        parsed(SPARSE, of(a=ints([1, -2], packed=False))), [1, -2], 1
+    ),
     "floats that are not packed": Case(
         parsed(FLOATS, of(a=floats([1, 2], packed=False))), [1, 2], VALUES
     ),
@@ -118,7 +120,9 @@ CASES = {
         parsed(FIXED, example(message(1, message(1, b"a") + message(2, ints([3])) + b"\x18\x05"))),
         MALFORMED,
     ),
-    "an entry without a value": Case(parsed(DEFAULT, example(message(1, message(1, b"a")))), MALFORMED),
+    "an entry without a value": Case(
+        parsed(DEFAULT, example(message(1, message(1, b"a")))), MALFORMED
+    ),
     "an entry that is cut": Case(parsed(FIXED, of(a=ints([3]))[:-1]), MALFORMED),
     "an Example that is cut in a name": Case(parsed(FIXED, of(abc=ints([3]))[:5]), MALFORMED),
     "an unknown list of what is asked for": Case(
@@ -186,7 +190,9 @@ CASES = {
     "indices of VarLen": Case(
         parsed(SPARSE, of(a=ints([1, 2])), b"", of(a=ints([5]))), [[0, 0], [0, 1], [2, 0]]
     ),
-    "splits of ragged": Case(parsed(RAGGED, of(a=ints([1, 2])), b"", of(a=ints([5]))), [0, 2, 2, 3], 1),
+    "splits of ragged": Case(
+        parsed(RAGGED, of(a=ints([1, 2])), b"", of(a=ints([5]))), [0, 2, 2, 3], 1
+    ),
     "the longest of FixedLenSequence": Case(
         parsed(PADDED, of(a=ints([1])), of(a=ints([2, 3]))), [[1, 7], [2, 3]]
     ),
@@ -196,7 +202,7 @@ CASES = {
     "damage where no feature is asked for": Case(parsed((), b"\x01"), None),
     "a zero in what is quoted": Case(parsed(FIXED, b"\x01a\x00b\xff"), f"{MALFORMED}\x01a"),
     "a large length of an Example": Case(parsed(FIXED, b"\x0a\xff\xff\xff\xff\x0f"), None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -211,13 +217,10 @@ def test_it_does_as_stock(name: str) -> None:
         np.testing.assert_array_equal(found[case.output], case.expected)
 
 
-FORMS = ("fixed", "default", "padded", "sparse", "ragged")
-
-
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_single", [False, True], ids=["batch", "single"])
-def test_forms_and_dtypes(form: Any, dtype: Any, is_single: bool) -> None:
+def test_forms_and_dtypes(form: Form, dtype: Dtype, is_single: bool) -> None:
     feature = {"int64": ints([3, 4]), "float32": floats([3, 4]), "string": strings([b"x", b"y"])}
     for splits in ("int32", "int64"):
         asked = Asked(b"a", form, dtype, (2,), splits)
