@@ -184,6 +184,7 @@ STATS = FusionStats(
     graphs_seen=4,
     columns_fused=2,
     updates_fused=1,
+    parsers_fused=3,
     milliseconds=12.5,
     failures=0,
     timeouts=1,
@@ -194,18 +195,18 @@ STATS = FusionStats(
 
 def test_what_people_read() -> None:
     assert str(STATS) == (
-        "enable() is on: 4 graphs seen, 2 columns and 1 update fused, 12.5 ms, 0 failures, "
-        "1 timeout\n"
+        "enable() is on: 4 graphs seen, 2 columns, 1 update and 3 parsers fused, 12.5 ms, "
+        "0 failures, 1 timeout\n"
         "fused ops called:\n"
         "  A: 4 calls, 1,234,567,890,123 rows, 1.5 threads, 1,500.0 ms\n"
         "  B: 1 call, 0 rows, 1.0 threads, 0.2 ms"
     )
-    none = FusionStats(True, 0, 0, 0, 0.0, 0, 0, None)
+    none = FusionStats(True, 0, 0, 0, 0, 0.0, 0, 0, None)
     assert str(none).endswith("\nno fused op was called")
 
 
 def test_a_server_of_rewritten_models_shows_its_ops_first() -> None:
-    server = replace(STATS, enabled=False, graphs_seen=0, columns_fused=0, updates_fused=0)
+    server = replace(STATS, enabled=False, graphs_seen=0)
     first, *_, last = str(server).splitlines()
     assert (first, last) == ("fused ops called:", "enable() is off")
     # What was fused before `disable` is of interest still.
@@ -248,5 +249,6 @@ def test_what_prometheus_reads() -> None:
     assert samples["fusion_op_threads_total", "A"] == 6
     assert samples["fusion_op_seconds_total", "A"] == 1.5
     assert samples["fusion_enabled", ""] == 1
+    assert samples["fusion_parsers_fused", ""] == 3
     assert samples["fusion_optimizer_seconds_total", ""] == 0.0125
-    assert len(samples) == 2 * 4 + 7
+    assert len(samples) == 2 * 4 + 8

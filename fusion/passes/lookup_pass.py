@@ -23,7 +23,13 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
 from fusion.passes.report.fused_before import is_of_fused_ops
-from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, RewrittenGraph
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    ParserReport,
+    RewrittenGraph,
+)
 from fusion.schema.devices import CPU_ALONE, Devices
 from fusion.schema.op_history import NEWEST, Release
 
@@ -219,9 +225,9 @@ def column_report(
     )
 
 
-def is_compiled(column: ColumnReport) -> bool:
-    """Whether a lookup stays as it is because XLA compiles it."""
-    return column.reason is not None and column.reason.endswith(COMPILED_REASON)
+def is_compiled(report: ColumnReport | ParserReport) -> bool:
+    """Whether a lookup or a parser stays as it is because XLA compiles it."""
+    return report.reason is not None and report.reason.endswith(COMPILED_REASON)
 
 
 def count_nodes(graph_def: graph_pb2.GraphDef) -> int:

@@ -71,6 +71,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
         library = Library.of(concrete_function)
         result = _pass_over(library, concrete_function).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
+        fused |= {parser.function for parser in result.report.parsers if parser.is_replaced}
         if not fused:
             return concrete_function
         return _Rebuild(library, result.graph_def, fused).function(concrete_function)
@@ -132,7 +133,15 @@ class Library:
             replace(column, function="") if column.function == self.top else column
             for column in report.columns
         )
-        return replace(report, columns=tuple(sorted(columns, key=lambda c: c.function != "")))
+        parsers = (
+            replace(parser, function="") if parser.function == self.top else parser
+            for parser in report.parsers
+        )
+        return replace(
+            report,
+            columns=tuple(sorted(columns, key=lambda c: c.function != "")),
+            parsers=tuple(sorted(parsers, key=lambda p: p.function != "")),
+        )
 
     def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:
         """Yields (function, argument, variable) for every variable that the function captured."""

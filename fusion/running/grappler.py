@@ -28,7 +28,13 @@ from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
-from fusion.passes.report.report import FusionReport, FusionResult, plainly_named
+from fusion.passes.report.report import (
+    ColumnReport,
+    FusionReport,
+    FusionResult,
+    ParserReport,
+    plainly_named,
+)
 from fusion.printable import printable, printable_lines
 from fusion.running import compiled
 from fusion.running.process_stats import FusionStats, op_stats
@@ -61,6 +67,7 @@ class _State:
         self.scopes = 0
         self.columns_fused = 0
         self.updates_fused = 0
+        self.parsers_fused = 0
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[plugin.Item], None]] = {}
@@ -208,6 +215,7 @@ def stats() -> FusionStats:
             graphs_seen=counts.graphs,
             columns_fused=_state.columns_fused,
             updates_fused=_state.updates_fused,
+            parsers_fused=_state.parsers_fused,
             milliseconds=counts.seconds * 1e3,
             failures=_state.failures,
             timeouts=counts.timeouts,
@@ -233,12 +241,10 @@ def _optimize(item: plugin.Item) -> bytes | None:
         failure = error
     with _state.lock:
         if report is not None:
-            updates = sum(one.fused and not one.fused_before for one in report.updates)
-            _state.columns_fused += report.fused_count
-            _state.updates_fused += updates
             before = _state.last_report
             shown = _state.last_report = _last_report(report, before)
-            item.when_abandoned(partial(_take_back, report.fused_count, updates, shown, before))
+            _count(report, 1)
+            item.when_abandoned(partial(_take_back, report, shown, before))
         if failure is not None:
             _state.failures += 1
             first = _state.failures == 1
@@ -254,23 +260,41 @@ def _optimize(item: plugin.Item) -> bytes | None:
 
 
 def _log(report: FusionReport) -> None:
-    """Logs the columns that stay, and the counts."""
-    rest = [one for one in report.columns if not one.fused and not one.fused_before]
-    for column in rest:
-        where = printable(column.name), printable(column.reason), printable(column.node)
+    """Logs the columns and the parsers that stay, and the counts."""
+    rest = [
+        *((one.name, one.reason, one.node) for one in report.columns if _is_left(one)),
+        *((one.name, one.reason, one.node) for one in report.parsers if not one.fused),
+    ]
+    for name, reason, node in rest:
+        where = printable(name), printable(reason), printable(node)
         _logger.info("left alone: %s: %s, at %s", *where)
     if report.fused_count:
         counts = report.fused_count, len(report.columns), report.nodes_before, report.nodes_after
         _logger.debug("fused %d of %d columns of a graph, %d -> %d nodes", *counts)
 
 
-def _take_back(
-    columns: int, updates: int, shown: FusionReport, before: FusionReport | None
-) -> None:
+def _is_left(column: ColumnReport) -> bool:
+    """Whether a column stays as it is."""
+    return not column.fused and not column.fused_before
+
+
+def _count(report: FusionReport, sign: int) -> None:
+    """Adds what a report has as fused; with a sign of -1 it is taken away."""
+    updates = sum(one.fused and not one.fused_before for one in report.updates)
+    _state.columns_fused += sign * report.fused_count
+    _state.updates_fused += sign * updates
+    _state.parsers_fused += sign * len(_new_parsers(report))
+
+
+def _new_parsers(report: FusionReport) -> list[ParserReport]:
+    """The parsers that this pass has fused."""
+    return [parser for parser in report.parsers if parser.is_replaced]
+
+
+def _take_back(report: FusionReport, shown: FusionReport, before: FusionReport | None) -> None:
     """Forgets what TensorFlow did not wait for, and the report on it."""
     with _state.lock:
-        _state.columns_fused -= columns
-        _state.updates_fused -= updates
+        _count(report, -1)
         if _state.last_report is shown:
             _state.last_report = before
 
@@ -331,13 +355,16 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
+    known |= {parser.name for parser in last.parsers}
     fused_before = {
         column.anchor
         for column in report.columns
         # A part of a concat, and what goes to several, is named after one.
         if column.fused_before and column.anchor.rpartition("/")[0] not in known
     }
-    looks_again = not report.fused_count and _rest(report) <= _rest(last) and fused_before <= known
+    fused_before |= {parser.name for parser in report.parsers if parser.fused_before}
+    is_new = report.fused_count or _new_parsers(report)
+    looks_again = not is_new and _rest(report) <= _rest(last) and fused_before <= known
     if not looks_again:
         return report
     if not report.updates:
@@ -347,9 +374,6 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
 
 
 def _rest(report: FusionReport) -> set[tuple[str, str | None]]:
-    """The columns that are not fused, and why."""
-    return {
-        (column.anchor, column.reason)
-        for column in report.columns
-        if not column.fused and not column.fused_before
-    }
+    """The columns and parsers that are not fused, and why."""
+    columns = {(column.anchor, column.reason) for column in report.columns if _is_left(column)}
+    return columns | {(one.name, one.reason) for one in report.parsers if not one.fused}

@@ -25,7 +25,7 @@ from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
-from fusion.passes.report.report import ColumnReport, FusionReport
+from fusion.passes.report.report import ColumnReport, FusionReport, ParserReport
 from fusion.printable import printable
 from fusion.running.functions import Library, explain_function
 from fusion.running.graphs import checked_outputs, final_nodes
@@ -71,7 +71,7 @@ def explain_optimized_graph(
         if targets:
             runs.append(_Run(graph_def, config_pb2.CallableOptions(target=targets, feed=feeds)))
     is_seen = not any(map(_is_compiled, graph_def.library.function))
-    others = () if is_seen else FuseLookups(devices=DEVICES).explain(graph_def).columns
+    others = None if is_seen else FuseLookups(devices=DEVICES).explain(graph_def)
     return _explained(graph_def, runs, others)
 
 
@@ -93,7 +93,7 @@ def explain_optimized_function(function: ConcreteFunction) -> FusionReport | Non
     run.config.graph_options.MergeFrom(context.context().config.graph_options)
     captured = library.captured_variables(function)
     variables = {argument: variable for _, argument, variable in captured}
-    others = explain_function(function).columns if any(map(_is_compiled, functions)) else ()
+    others = explain_function(function) if any(map(_is_compiled, functions)) else None
     return _explained(run.graph_def, [replace(run, variables=variables, function="")], others)
 
 
@@ -129,8 +129,8 @@ class _Run:
     awaited: frozenset[str] = frozenset()
     function: str = ""
 
-    def columns(self) -> Iterator[_Numbered]:
-        """Yields the reports of columns, several of each: TensorFlow optimizes repeatedly."""
+    def reports(self) -> list[FusionReport]:
+        """Returns what is said of the graph each time that TensorFlow optimizes it."""
         reports: list[FusionReport] = []
 
         def observe(seen: graph_pb2.GraphDef, report: FusionReport) -> None:
@@ -149,9 +149,13 @@ class _Run:
                 session._make_callable_from_options(self.options)
             except tf.errors.OpError as error:
                 raise _cannot_run(error) from error
-        for report in reports:
-            for number, column in _numbered(report.columns):
-                yield number, replace(column, function=column.function or self.function)
+        return [self._as_function(report) for report in reports]
+
+    def _as_function(self, report: FusionReport) -> FusionReport:
+        """Returns a report in which the graph has the name of the function that it is."""
+        columns = (replace(one, function=one.function or self.function) for one in report.columns)
+        parsers = (replace(one, function=one.function or self.function) for one in report.parsers)
+        return replace(report, columns=tuple(columns), parsers=tuple(parsers))
 
 
 def _function_run(
@@ -211,9 +215,9 @@ def _cannot_run(error: Exception) -> ValueError:
 
 
 def _explained(
-    graph_def: graph_pb2.GraphDef, runs: list[_Run], others: Iterable[ColumnReport]
+    graph_def: graph_pb2.GraphDef, runs: list[_Run], others: FusionReport | None
 ) -> FusionReport:
-    """Returns the report on the columns of runs, and of functions that stay functions.
+    """Returns the report on the columns and parsers of runs, and of functions that stay functions.
 
     Of a column that is seen several times that is the form in which it is fused in the end, or else
     what was said of it first.
@@ -221,14 +225,18 @@ def _explained(
     Args:
         graph_def: the graph.
         runs: of it.
-        others: what is said of columns as they are, for those in functions that XLA compiles, which
-            TensorFlow passes to no optimizer.
+        others: on the graph as it is, for functions that XLA compiles, which TensorFlow passes to
+            no optimizer; None if there are none.
     """
     library = {f.signature.name: f for f in graph_def.library.function}
     apart = (library[name] for name in _functions_apart(graph_def, library))
     runs += [_function_run(function, graph_def.library) for function in apart]
-    traces = [numbered for run in runs for numbered in run.columns()]
-    traces += _numbered(filter(is_compiled, others))
+    reports = [report for run in runs for report in run.reports()]
+    if others is not None:
+        compiled = tuple(filter(is_compiled, others.columns))
+        parsers = tuple(filter(is_compiled, others.parsers))
+        reports.append(FusionReport(compiled, parsers=parsers))
+    traces = [numbered for report in reports for numbered in _numbered(report.columns)]
     columns: dict[tuple[str, str, str, int], ColumnReport] = {}
     fused = {(column.function, column.op) for _, column in traces if column.fused}
     for number, column in traces:
@@ -238,7 +246,17 @@ def _explained(
         if key not in columns or (column.fused and not columns[key].fused):
             columns[key] = column
     count = len(graph_def.node) + sum(len(f.node_def) for f in graph_def.library.function)
-    return FusionReport(tuple(columns.values()), count, count)
+    return FusionReport(tuple(columns.values()), count, count, parsers=_distinct_parsers(reports))
+
+
+def _distinct_parsers(reports: Iterable[FusionReport]) -> tuple[ParserReport, ...]:
+    """Returns what is said of each parser: that it is fused, or else what was said of it first."""
+    parsers: dict[tuple[str, str], ParserReport] = {}
+    for parser in (one for report in reports for one in report.parsers):
+        key = parser.function, parser.name
+        if key not in parsers or (parser.fused and not parsers[key].fused):
+            parsers[key] = parser
+    return tuple(parsers.values())
 
 
 def _numbered(columns: Iterable[ColumnReport]) -> Iterator[_Numbered]:

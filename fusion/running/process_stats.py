@@ -31,6 +31,7 @@ _PROCESS_METRICS = (
     ("graphs_seen", 1, "graphs_seen_total", "counter", "graphs that TensorFlow showed"),
     ("columns_fused", 1, "columns_fused", "gauge", "lookups replaced in these graphs"),
     ("updates_fused", 1, "updates_fused", "gauge", "updates of tables replaced in these graphs"),
+    ("parsers_fused", 1, "parsers_fused", "gauge", "parsers of Examples replaced in these graphs"),
     ("milliseconds", 1e-3, "optimizer_seconds_total", "counter", "time spent on these graphs"),
     ("failures", 1, "failures_total", "counter", "graphs left alone because of an error"),
     ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for lack of Python's lock"),
@@ -95,11 +96,13 @@ class FusionStats:
         columns_fused: how many lookups were replaced in these graphs.
         updates_fused: how many updates of tables were, what an optimizer does to a table and its
             slots in a step being one.
+        parsers_fused: how many ops that parse tf.Examples were.
         milliseconds: the time spent in all of this, summed over threads.
         failures: how often something went wrong, and the graph stayed as it was.
         timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
             GIL): for a second in which the process did nothing, or for ten.
-        last_report: on the last graph with segment reductions; None when there was none yet.
+        last_report: on the last graph with lookups, updates of tables or parsers; None when there
+            was none yet.
         ops: the fused ops that were called, those of models that were rewritten before included.
     """
 
@@ -107,6 +110,7 @@ class FusionStats:
     graphs_seen: int
     columns_fused: int
     updates_fused: int
+    parsers_fused: int
     milliseconds: float
     failures: int
     timeouts: int
@@ -142,8 +146,8 @@ class FusionStats:
             return "\n".join([*ops, state])
         head = (
             f"{state}: {counted(self.graphs_seen, 'graph')} seen, "
-            f"{counted(self.columns_fused, 'column')} and "
-            f"{counted(self.updates_fused, 'update')} fused, {self.milliseconds:.1f} ms, "
+            f"{counted(self.columns_fused, 'column')}, {counted(self.updates_fused, 'update')} "
+            f"and {counted(self.parsers_fused, 'parser')} fused, {self.milliseconds:.1f} ms, "
             f"{counted(self.failures, 'failure')}, {counted(self.timeouts, 'timeout')}"
         )
         lines = [head, *ops]

@@ -126,7 +126,7 @@ def test_stats_count_and_show_the_last_report():
     assert after.last_report is not None
     assert [column.fused for column in after.last_report.columns] == [True]
     assert json.loads(json.dumps(after.to_dict()))["last_report"]["fused"] == 1
-    assert f"{after.columns_fused} columns and " in str(after)
+    assert f"{after.columns_fused} columns, " in str(after)
     assert "embedding_lookup" in str(after)
     assert str(after).startswith("enable() is off")
 

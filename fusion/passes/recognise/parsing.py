@@ -138,7 +138,8 @@ def _made(
     defaults: tuple[Value, ...],
 ) -> ParseSpec:
     shapes = node.attr("dense_shapes")
-    dense_shapes = [] if shapes is None else [dims(shape) for shape in shapes.list.shape]
+    protos = () if shapes is None else shapes.list.shape
+    dense_shapes = [None if one.unknown_rank else dims(one) for one in protos]
     dense_types, sparse_types = _types(node, "Tdense"), _types(node, "sparse_types")
     ragged_types = _types(node, "ragged_value_types") if ragged else []
     split_types = _types(node, "ragged_split_types") if ragged else []

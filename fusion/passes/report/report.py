@@ -170,6 +170,11 @@ class ParserReport:
         """Whether it is a fused op now."""
         return self.reason is None
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the pass put a fused op in its place."""
+        return self.fused and not self.fused_before
+
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, numbers and truth values, ready for JSON."""
         return {"fused": self.fused, **self.__dict__}

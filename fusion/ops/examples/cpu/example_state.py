@@ -9,6 +9,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
     RAGGED,
     SPARSE,
     Feature,
+    Names,
 )
 from fusion.ops.examples.cpu_kernels.names import add_name, set_name
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
@@ -37,6 +38,9 @@ _FLOAT, _INT64, _INT32 = (DTYPES[name].enum for name in ("float32", "int64", "in
 #: No tensor has so many elements in a row.
 _MAX_COUNT = 1 << 40
 
+#: A tensor has at most 254 dimensions, of which one is the batch.
+_MAX_RANK = 253
+
 
 @jit
 def _text_words(creation: Creation, keys: int) -> int:
@@ -57,37 +61,57 @@ def _slot_count(features: int) -> int:
 
 
 @jit
+def _has_items(creation: Creation, attr: int, count: int) -> bool:
+    """Whether a list has so many items."""
+    found = attr_count(creation, attr)
+    if found != count:
+        name = creation.record.attrs[attr].name
+        refuse(creation, INVALID_ARGUMENT, "%s has %lld items, not %lld", name, found, count)
+    return found == count
+
+
+@jit
+def _are_shapes_whole(creation: Creation, constants: ParseConstants, dense: int) -> bool:
+    """Whether there are the sizes that ranks ask for, and a dtype of each default."""
+    dims, defaults = int64(0), int64(0)
+    for index in range(dense):
+        number = int64(index)
+        rank = attr_item(creation, constants.dense_ranks, number)
+        if rank < 0 or rank > _MAX_RANK:
+            text = "dense_ranks[%lld] = %lld is not in [0, %lld]"
+            refuse(creation, INVALID_ARGUMENT, text, number, rank, int64(_MAX_RANK))
+            return False
+        dims += rank
+        if attr_item(creation, constants.required, number) == 0:
+            defaults += 1
+    is_whole = _has_items(creation, constants.default_types, defaults)
+    return is_whole and _has_items(creation, constants.dense_dims, dims)
+
+
+@jit
 def _are_lists_whole(creation: Creation, constants: ParseConstants) -> bool:
-    """Whether lists have an item for each feature, and dimensions are right."""
+    """Whether lists have an item for each feature."""
     dense = attr_count(creation, constants.dense_keys)
     sparse = attr_count(creation, constants.sparse_keys)
     ragged = attr_count(creation, constants.ragged_keys)
-    is_whole = attr_count(creation, constants.dense_types) == dense
-    is_whole = is_whole and attr_count(creation, constants.dense_ranks) == dense
-    is_whole = is_whole and attr_count(creation, constants.required) == dense
-    is_whole = is_whole and attr_count(creation, constants.sparse_types) == sparse
-    is_whole = is_whole and attr_word(creation, constants.num_sparse) == sparse
-    is_whole = is_whole and attr_count(creation, constants.ragged_types) == ragged
-    is_whole = is_whole and attr_count(creation, constants.split_types) == ragged
-    dims, defaults = int64(0), int64(0)
-    for index in range(dense if is_whole else int64(0)):
-        number = int64(index)
-        dims += max(attr_item(creation, constants.dense_ranks, number), int64(0))
-        if attr_item(creation, constants.required, number) == 0:
-            defaults += 1
-    is_whole = is_whole and attr_count(creation, constants.default_types) == defaults
-    if not is_whole or dims != attr_count(creation, constants.dense_dims):
-        text = (
-            "lists of attrs must have an item for each of %lld sparse, %lld dense and %lld ragged "
-            "keys"
-        )
-        refuse(creation, INVALID_ARGUMENT, text, sparse, dense, ragged)
+    is_whole = _has_items(creation, constants.dense_types, dense)
+    is_whole = is_whole and _has_items(creation, constants.dense_ranks, dense)
+    is_whole = is_whole and _has_items(creation, constants.required, dense)
+    is_whole = is_whole and _has_items(creation, constants.sparse_types, sparse)
+    is_whole = is_whole and _has_items(creation, constants.ragged_types, ragged)
+    is_whole = is_whole and _has_items(creation, constants.split_types, ragged)
+    if not is_whole:
+        return False
+    count = attr_word(creation, constants.num_sparse)
+    if count != sparse:
+        text = "num_sparse is %lld, but sparse_keys has %lld items"
+        refuse(creation, INVALID_ARGUMENT, text, count, sparse)
         return False
     if dense + sparse + ragged > MAX_FEATURES:
         text = "there are %lld keys, but at most %lld can be asked for"
         refuse(creation, INVALID_ARGUMENT, text, dense + sparse + ragged, int64(MAX_FEATURES))
         return False
-    return True
+    return _are_shapes_whole(creation, constants, dense)
 
 
 @jit
@@ -116,52 +140,74 @@ def _set_names(creation: Creation, keys: int, features: Feature, text: int) -> i
 
 
 @jit
-def _set_shape(creation: Creation, feature: Feature, attr: int, first: int, dims: Words) -> bool:
+def _set_shape(creation: Creation, feature: Feature, attr: int, first: int, number: int) -> bool:
     """Sets the shape of a dense feature from so many dims on; whether it may have that."""
-    count = int64(1)
-    feature.dims = dims
+    count, is_empty = int64(1), False
     feature.form = FIXED
     for axis in range(feature.rank):
         size = attr_item(creation, attr, first + axis)
-        dims[axis] = size
+        feature.dims[axis] = size
         if size < 0 and axis == 0:
             feature.form = PADDED
-        elif size < 0 or (size > 0 and count > _MAX_COUNT // size):
+        elif size < 0:
+            text = "dense_dims of dense_keys[%lld]: a size of %lld, and it is not the first"
+            refuse(creation, INVALID_ARGUMENT, text, number, size)
+            return False
+        elif size > _MAX_COUNT // count:
+            text = "dense_dims of dense_keys[%lld]: %lld is too large a size"
+            refuse(creation, INVALID_ARGUMENT, text, number, size)
             return False
         else:
-            count *= size
-    feature.count = count
-    return feature.form == FIXED or count > 0
+            is_empty = is_empty or size == 0
+            count *= max(size, int64(1))
+    feature.count = int64(0) if is_empty else count
+    if feature.form == PADDED and is_empty:
+        text = "dense_dims of dense_keys[%lld]: strides of 0 values, and rows that are filled up"
+        refuse(creation, INVALID_ARGUMENT, text, number)
+        return False
+    return True
+
+
+@jit
+def _set_default(
+    creation: Creation, constants: ParseConstants, feature: Feature, number: int, defaults: int
+) -> int:
+    """Sets the default of a dense feature behind so many others; how many there are then, or -1."""
+    feature.default_input = -1
+    if attr_item(creation, constants.required, number) != 0:
+        if feature.form == PADDED:
+            text = "required[%lld] is true, but rows of dense_keys[%lld] are filled up"
+            refuse(creation, INVALID_ARGUMENT, text, number, number)
+            return int64(-1)
+        return defaults
+    dtype = attr_item(creation, constants.default_types, defaults)
+    if dtype != attr_item(creation, constants.dense_types, number):
+        text = "dense_defaults[%lld] and dense_keys[%lld], its feature, have other dtypes"
+        refuse(creation, INVALID_ARGUMENT, text, defaults, number)
+        return int64(-1)
+    feature.default_input = FIRST_DEFAULT + defaults
+    return defaults + 1
 
 
 @jit
 def _set_dense(
     creation: Creation, constants: ParseConstants, state: ParseState, dims: Words
 ) -> bool:
-    """Sets the dense features; whether their shapes may be."""
+    """Sets the dense features; whether their shapes and defaults may be."""
     first, places, defaults = int64(0), state.place_count, int64(0)
     for index in range(state.dense_count):
         feature = state.names.features[index]
         number = int64(index)
         _set_dtype(feature, attr_item(creation, constants.dense_types, number))
         feature.rank = attr_item(creation, constants.dense_ranks, number)
-        if not _set_shape(
-            creation, feature, constants.dense_dims, first, as_words(dims + 8 * first)
-        ):
-            text = "dense_dims of key %lld: only the first may be unknown, and strides have values"
-            refuse(creation, INVALID_ARGUMENT, text, number)
+        feature.dims = as_words(dims + 8 * first)
+        if not _set_shape(creation, feature, constants.dense_dims, first, number):
             return False
         first += feature.rank
         feature.output = 3 * state.sparse_count + index
-        feature.default_input = -1
-        if attr_item(creation, constants.required, number) == 0:
-            dtype = attr_item(creation, constants.default_types, defaults)
-            if dtype != attr_item(creation, constants.dense_types, number):
-                text = "dense_defaults[%lld] and the feature have other dtypes"
-                refuse(creation, INVALID_ARGUMENT, text, defaults)
-                return False
-            feature.default_input = FIRST_DEFAULT + defaults
-            defaults += 1
+        defaults = _set_default(creation, constants, feature, number, defaults)
+        if defaults < 0:
+            return False
         if feature.form == PADDED:
             feature.place = places
             places += 1
@@ -197,6 +243,21 @@ def _set_others(creation: Creation, constants: ParseConstants, state: ParseState
             feature.split_bytes = 4 if is_half else 8
 
 
+@jit
+def _add_names(creation: Creation, constants: ParseConstants, names: Names) -> bool:
+    """Adds all names to the table; False if two features have one."""
+    number = int64(0)
+    for attr in (constants.dense_keys, constants.sparse_keys, constants.ragged_keys):
+        for index in range(attr_count(creation, attr)):
+            if not add_name(names, number):
+                name = creation.record.attrs[attr].name
+                text = "%s[%lld] is a key that another feature has, too"
+                refuse(creation, INVALID_ARGUMENT, text, name, int64(index))
+                return False
+            number += 1
+    return True
+
+
 def build_parse_state(creation: Creation) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
     constants = as_record(ParseConstants, constants_of(creation))
@@ -230,10 +291,6 @@ def build_parse_state(creation: Creation) -> None:
     is_right = _set_dense(creation, constants, state, as_words(state + 8 * words))
     if is_right:
         _set_others(creation, constants, state)
-    for number in range(count if is_right else int64(0)):
-        if not add_name(names, int64(number)):
-            twice = "key %lld, of all that are dense, sparse and ragged, is asked for twice"
-            refuse(creation, INVALID_ARGUMENT, twice, int64(number))
-            is_right = False
+    is_right = is_right and _add_names(creation, constants, names)
     if not is_right:
         give_up(creation)

@@ -117,7 +117,7 @@ class Guess(Layout):
     head_mask: Int64  # of the bytes of the name in a word
     more_mask: Int64
     address: Address
-    slot: Slot  # 0: nobody asks for it
+    slot: Slot  # 0: of a name that is not asked for
     next: Guess
 
 

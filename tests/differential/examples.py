@@ -1,0 +1,200 @@
+"""Random tf.Examples, some of them damaged, and random features that are asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from math import prod
+from random import Random
+
+from tests.example_bytes import entry, floats, ints, strings
+from tests.parse_calls import DTYPES, Asked, Call, Dtype, Form, Result, difference, fused, stock
+from tests.saved_model.wire import message
+
+#: How often each form is drawn.
+_FORMS: tuple[Form, ...] = (*("fixed",) * 3, "default", "padded", "sparse", "ragged")
+_NAMES = (
+    *(b"", b"a", b"bb", b"user_id", b"exactly8", b"exactly_sixteen_", "größe".encode()),
+    *(b"a_name_of_more_than_sixteen_bytes", b"a_name_of_more_than_sixteen_byteS"),
+    *(b"a_name_of_more_than_24_b%d" % number for number in range(3)),
+)
+_STRING_SIZES = (0, 1, 3, 8, 21, 22, 23, 40, 200)
+_BATCHES = (0, 1, 2, 5, 12, 40)
+#: What is in front of Features: fields that an Example does not have, of each wire type.
+_UNKNOWN = (b"\x10\x05", b"\x1a\x02ab", b"\x25abcd", b"\x29abcdefgh")
+#: Bytes that mean something.
+_TELLING = (0, 1, 2, 8, 10, 13, 18, 26, 128, 255)
+#: How many calls have the same features.
+_CALLS = 20
+
+
+def calls(random: Random) -> Iterator[Call]:
+    """Yields calls without end."""
+    while True:
+        features = _features(random)
+        for _ in range(_CALLS):
+            yield _call(random, features)
+
+
+def _features(random: Random) -> tuple[Asked, ...]:
+    names: set[bytes] = set()
+    count = random.randrange(7)
+    while len(names) < count:
+        repeated = bytes([97 + random.randrange(26)]) * random.randrange(1, 20)
+        names.add(random.choice((*_NAMES, repeated)))
+    return tuple(_feature(random, name) for name in random.sample(sorted(names), count))
+
+
+def _feature(random: Random, name: bytes) -> Asked:
+    form, dtype = random.choice(_FORMS), random.choice(DTYPES)
+    shape: tuple[int, ...] = ()
+    if form == "padded":
+        shape = random.choice(((), (1,), (2,), (2, 2)))
+    elif form in ("fixed", "default"):
+        # TensorFlow crashes of floats of which a row has none.
+        none = (1,) if dtype == "float32" else (0,)
+        shape = random.choice(((), (1,), (1,), (2,), (3,), (2, 2), none))
+    return Asked(name, form, dtype, shape, random.choice(("int32", "int64")))
+
+
+def _call(random: Random, features: tuple[Asked, ...]) -> Call:
+    count, rate = random.choice(_BATCHES), random.choice((0, 0, 0.03, 0.3))
+    made = [_example(random, features) for _ in range(count)]
+    examples = tuple(_damaged(random, one) if random.random() < rate else one for one in made)
+    is_single = random.random() < 0.25
+    has_names = random.random() < 0.2 and not is_single
+    names = tuple(b"n%d" % number for number in range(count)) if has_names else ()
+    return Call(features, examples, is_single, names)
+
+
+def _list(random: Random, dtype: Dtype, count: int) -> bytes:
+    """A Feature of so many values."""
+    packed = random.random() < 0.8
+    if dtype == "string":
+        sizes = (random.choice(_STRING_SIZES) for _ in range(count))
+        return strings([random.randbytes(size) for size in sizes])
+    if not count and random.random() < 0.5:
+        return message(3 if dtype == "int64" else 2, b"")
+    if dtype == "float32":
+        return floats([random.random() for _ in range(count)], packed)
+    return ints([_int(random) for _ in range(count)], packed)
+
+
+def _int(random: Random) -> int:
+    large = random.randrange(1 << 20), random.randrange(1 << 63), -random.randrange(1 << 62)
+    return random.choice((0, 1, 5, 127, 128, 300, -1, *large))
+
+
+def _count(random: Random, feature: Asked) -> int:
+    """How many values an Example has."""
+    if not feature.is_dense:
+        return random.choice((0, 1, 2, 5))
+    strides = random.choice((0, 1, 2)) if feature.form == "padded" else 1
+    return strides * prod(feature.shape) + (random.random() < 0.03)
+
+
+def _entries(random: Random, features: tuple[Asked, ...]) -> list[tuple[bytes, bytes]]:
+    """Names and Features of an Example."""
+    found = []
+    for one in features:
+        if random.random() < 0.1:
+            continue
+        dtype = one.dtype if random.random() < 0.97 else random.choice(DTYPES)
+        feature = _list(random, dtype, _count(random, one))
+        found.append((one.key, feature if random.random() < 0.97 else b""))
+    for _ in range(random.randrange(3)):
+        name = b"other%d" % random.randrange(4)
+        found.append((name, _list(random, random.choice(DTYPES), 1)))
+    if random.random() < 0.3:
+        random.shuffle(found)
+    if found and random.random() < 0.08:
+        found.append(random.choice(found))
+    return found
+
+
+def _example(random: Random, features: tuple[Asked, ...]) -> bytes:
+    body = [
+        entry(key, feature)
+        if random.random() < 0.98
+        else message(1, message(2, feature) + message(1, key))
+        for key, feature in _entries(random, features)
+    ]
+    cut = random.randrange(len(body) + 1) if random.random() < 0.05 else 0
+    parts = [body[:cut], body[cut:]] if cut else [body]
+    serialized = b"".join(message(1, b"".join(part)) for part in parts)
+    return (random.choice(_UNKNOWN) if random.random() < 0.03 else b"") + serialized
+
+
+def _damaged(random: Random, serialized: bytes) -> bytes:
+    """An Example with some bytes changed."""
+    found = bytearray(serialized)
+    for _ in range(random.randrange(1, 4)):
+        if not found:
+            break
+        at, change = random.randrange(len(found)), random.randrange(6)
+        if change == 0:
+            found[at] = random.randrange(256)
+        elif change == 1:
+            del found[at]
+        elif change == 2:
+            found.insert(at, random.choice((*_TELLING, random.randrange(256))))
+        elif change == 3:
+            del found[at:]
+        elif change == 4:
+            found[at] = (found[at] + random.choice((-1, 1))) % 256
+        else:
+            found[at:at] = found[at : at + random.randrange(1, 12)]
+    return bytes(found)
+
+
+def is_safe(call: Call, found: Result) -> bool:
+    """Whether stock can be asked.
+
+    It writes behind a row where a list of floats that are not packed has more of them than that,
+    also in Examples behind the one that its error names.
+    """
+    if not isinstance(found, str):
+        return True
+    has_rows = any(one.dtype == "float32" and one.form != "padded" for one in call.dense)
+    return not has_rows or not any(b"\x0d" in one for one in call.examples)
+
+
+def mismatch(call: Call) -> str | None:
+    """How the op differs from stock's; None if it does not."""
+    found = fused(call)
+    return difference(found, stock(call)) if is_safe(call, found) else None
+
+
+def _without_one(call: Call) -> Iterator[Call]:
+    """Yields calls of one Example less, and of one feature less."""
+    call = replace(call, names=())
+    for k in range(len(call.examples)):
+        yield replace(call, examples=(*call.examples[:k], *call.examples[k + 1 :]))
+    for k in range(len(call.features)):
+        yield replace(call, features=(*call.features[:k], *call.features[k + 1 :]))
+
+
+def smallest(call: Call) -> Call:
+    """A call that differs as one that does, of fewer Examples and features where there is one."""
+    while (less := next(filter(mismatch, _without_one(call)), None)) is not None:
+        call = less
+    return call
+
+
+def compare(seed: int, count: int) -> dict[str, int]:
+    """Compares so many random calls; returns how many had tensors, and how many errors.
+
+    Raises:
+        AssertionError: two differ; the text is a program that shows it.
+    """
+    agreed = {"tensors": 0, "errors": 0}
+    for call in islice(calls(Random(seed)), count):
+        text = mismatch(call)
+        assert text is None, (
+            f"{text}\nof seed {seed}; to see it again:\n"
+            "from tests.parse_calls import Asked, Call, check\n"
+            f"check({smallest(call)!r})"
+        )
+        agreed["errors" if isinstance(fused(call), str) else "tensors"] += 1
+    return agreed

@@ -1,0 +1,47 @@
+"""The op that parses Examples against stock TensorFlow: random Examples, some of them damaged.
+
+`make fuzz` draws many more of them. A mismatch ends with a program that shows it again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.differential import examples
+from tests.differential.agreement import IS_NIGHTLY, rounds
+from tests.parse_calls import Asked, Call, Result, check, stock
+from tests.tiers import examples as of_tier
+
+_SEEDS = 8
+#: Of a seed.
+_CALLS = 200
+#: Of `make fuzz`, at most.
+_ROUNDS = 250
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_random_examples_agree_with_stock(seed: int) -> None:
+    agreed: Counter[str] = Counter()
+    for number in rounds(_ROUNDS, _SEEDS):
+        drawn = random.SystemRandom().randrange(1 << 62) if IS_NIGHTLY else _SEEDS * number + seed
+        agreed.update(examples.compare(drawn, _CALLS if IS_NIGHTLY else of_tier(_CALLS)))
+    print(f"examples: {dict(agreed)}")
+    assert min(agreed["tensors"], agreed["errors"]) > 0.2 * agreed.total()
+
+
+def test_a_mismatch_ends_with_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(call: Call) -> Result:
+        return "another" if isinstance(found := stock(call), str) else found
+
+    monkeypatch.setattr(examples, "stock", odd)
+    with pytest.raises(AssertionError, match="stock: another\n") as failed:
+        examples.compare(0, 100)
+    *_, first, program = str(failed.value).splitlines()
+    assert first == "from tests.parse_calls import Asked, Call, check"
+    call = eval(program.removeprefix("check"), {"Asked": Asked, "Call": Call})
+    assert len(call.examples) <= 1
+    assert len(call.features) <= 1
+    assert isinstance(check(call), str)

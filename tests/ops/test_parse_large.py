@@ -1,0 +1,190 @@
+"""FusedParseExample with several threads, and where the bytes of Examples end."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python import _pywrap_tfe
+
+from tests.differential import examples
+from tests.example_bytes import entry, example, floats, ints, of, strings
+from tests.parse_calls import FORMS, Asked, Call, Dtype, check, difference, fused, stock
+from tests.tiers import examples as of_tier
+
+FEATURES = (
+    Asked(b"id", shape=(1,)),
+    Asked(b"rates", "fixed", "float32", (4,)),
+    Asked(b"text", "default", "string"),
+    Asked(b"words", "padded", "string"),
+    Asked(b"ids", "sparse"),
+    Asked(b"bag", "ragged", splits="int32"),
+    Asked(b"weights", "ragged", "float32"),
+)
+
+
+def row(number: int) -> bytes:
+    """An Example of some hundred bytes."""
+    rng = np.random.default_rng(number)
+    bags = [rng.integers(0, 1 << 40, rng.integers(0, 12)).tolist() for _ in range(2)]
+    words = [b"word %d" % number * int(size) for size in rng.integers(1, 9, rng.integers(0, 4))]
+    return of(
+        bag=ints(bags[0]),
+        id=ints([number]),
+        ids=ints(bags[1]),
+        rates=floats(rng.random(4).tolist()),
+        words=strings(words),
+        weights=floats(rng.random(len(bags[0])).tolist()),
+        **({"text": strings([b"text %d" % number])} if number % 5 else {}),
+    )
+
+
+ROWS = tuple(map(row, range(1000)))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_large_batch_is_several_tasks() -> None:
+    assert sum(map(len, ROWS)) > 1 << 17
+    assert not isinstance(check(Call(FEATURES, ROWS)), str)
+
+
+BAD = {
+    "another dtype": of(id=floats([1]), rates=floats([1] * 4)),
+    "missing": of(id=ints([1])),
+    "malformed": b"\x0a\x05ab",
+    "a varint of eleven bytes": of(
+        id=ints([1]), rates=floats([1] * 4), ids=b"\x1a\x0d\x0a\x0b" + b"\x80" * 10 + b"\x01"
+    ),
+}
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", BAD)
+def test_the_first_error_of_a_large_batch(name: str) -> None:
+    """A varint of too many bytes is seen when others of later Examples have been."""
+    for at in (0, 499, 999):
+        later = tuple(BAD.values()) if at < 900 else ()
+        rows = (*ROWS[:at], BAD[name], *ROWS[at + 1 : 990], *later, *ROWS[995:])
+        found = check(Call(FEATURES, rows))
+        assert isinstance(found, str)
+        assert f"Index: {at}." in found or name in ("missing", "malformed")
+
+
+def test_many_threads_at_once() -> None:
+    batches = [Call(FEATURES, ROWS[first : first + size]) for first, size in _parts()]
+    expected = [stock(call) for call in batches]
+
+    def run(seed: int) -> None:
+        for index in np.random.default_rng(seed).permutation(len(batches)):
+            text = difference(fused(batches[index]), expected[index])
+            assert text is None, text
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(run, range(16)))
+
+
+def _parts() -> list[tuple[int, int]]:
+    """The first rows of batches, and how many they have."""
+    return [(50 * k, size) for k, size in enumerate((0, 1, 2, 10, 30, 100, 300, 500))]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_strides_are_counted_as_in_the_tasks_of_stock() -> None:
+    """Its message has the values of all Examples of the task up to the wrong one."""
+    asked = (Asked(b"p", "padded", shape=(2,)),)
+    rows = [of(p=ints(range(2 * (k % 7)))) for k in range(3000)]
+    for at in (0, 1, 700, 1500, 2999):
+        wrong = [*rows[:at], of(p=ints([1, 2, 3])), *rows[at + 1 :]]
+        assert "is not a multiple of stride length" in str(check(Call(asked, tuple(wrong))))
+
+
+#: Of memory, and the words and the kind of a string whose bytes are elsewhere.
+_PAGE, _STRING_WORDS, _VIEW = mmap.PAGESIZE, 3, 3
+#: EagerTensor_Handle of TensorFlow's C++.
+_HANDLE = "_Z18EagerTensor_HandlePK7_object"
+_libc = ctypes.CDLL(None)
+_libc.mmap.restype = ctypes.c_void_p
+
+
+@contextmanager
+def _page() -> Iterator[int]:
+    """The address of a page of memory, between two that no one may read or write."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    size = ctypes.c_size_t(3 * _PAGE)
+    start = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
+    try:
+        for guard in (start, start + 2 * _PAGE):
+            assert _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0) == 0
+        yield start + _PAGE
+    finally:
+        _libc.munmap(ctypes.c_void_p(start), size)
+
+
+def _elements(tensor: Any) -> ctypes.Array[ctypes.c_uint64]:
+    """The memory of an eager tensor of one string."""
+    functions = ctypes.CDLL(_pywrap_tfe.__file__)
+
+    def call(name: str, *arguments: Any) -> ctypes.c_void_p:
+        function = functions[name]
+        function.restype = ctypes.c_void_p
+        return ctypes.c_void_p(function(*arguments))
+
+    status = call("TF_NewStatus")
+    same = call("TFE_TensorHandleResolve", call(_HANDLE, ctypes.py_object(tensor)), status)
+    address = call("TF_TensorData", same).value
+    call("TF_DeleteTensor", same)
+    call("TF_DeleteStatus", status)
+    assert address is not None
+    return (ctypes.c_uint64 * _STRING_WORDS).from_address(address)
+
+
+def _at(address: int, content: bytes, is_single: bool) -> tf.Tensor:
+    """A tensor of one string whose bytes are at an address."""
+    ctypes.memmove(address, content, len(content))
+    tensor = tf.fill([] if is_single else [1], b"")  # of its own, where constants may be shared
+    words = _elements(tensor)
+    words[0], words[1] = len(content) << 2 | _VIEW, address
+    assert np.asarray(tensor).tolist() == (content if is_single else [content])
+    return tensor
+
+
+def _assert_within(page: int, call: Call) -> None:
+    """Parses each Example as it lies in front of a page that is not there, and behind one."""
+    for one in call.examples:
+        if len(one) > _PAGE:
+            continue
+        alone = replace(call, examples=(one,), names=())
+        expected = fused(alone)
+        for address in (page, page + _PAGE - len(one)):
+            serialized = _at(address, one, call.is_single)
+            assert difference(fused(alone, serialized=serialized), expected) is None, alone
+
+
+def test_nothing_is_read_behind_an_example_or_in_front_of_it() -> None:
+    """What may be read of an Example are its own bytes; where pages begin and end, others crash."""
+    with _page() as page:
+        for call in islice(examples.calls(Random(7)), of_tier(150)):
+            _assert_within(page, call)
+        for dtype, value in _VALUES:
+            for name in (b"", b"a", b"a" * 7, b"a" * 15, b"a" * 16, b"a" * 17, b"a" * 40):
+                whole = example(entry(name, value))
+                asked = (*(Asked(name, form, dtype) for form in FORMS), Asked(b"b", "sparse"))
+                for one in asked:
+                    _assert_within(page, Call((one,), (whole,)))
+
+
+_VALUES: tuple[tuple[Dtype, bytes], ...] = (
+    *(("int64", ints(values)) for values in ([1], [-1], [1 << 62] * 9)),
+    *(("float32", floats([1] * count)) for count in (1, 9)),
+    *(("string", strings([b"x" * n])) for n in (0, 1, 7, 8, 15, 16, 21, 22, 23, 24, 40)),
+)
