@@ -8,6 +8,7 @@ from fusion.passes.emit.parsing import emit_parser
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
+from fusion.passes.parse_to_splits import as_ragged, read_splits, sparse_reads
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import PARSERS, match_parsers
@@ -38,7 +39,10 @@ def fuse_parsers(
         if isinstance(why, NoMatch):
             yield ParserReport(node.name, function, 0, why.reason, why.node, served=served)
         elif not isinstance(spec, NoMatch):
-            emit_parser(edit, node.name, spec)
+            reads = sparse_reads(view, node.name, spec)
+            emit_parser(edit, node.name, as_ragged(spec, reads), is_renumbered=bool(reads))
+            if reads:
+                read_splits(edit, node.name, spec, reads)
             yield ParserReport(node.name, function, len(spec.features), served=served)
 
 

@@ -12,8 +12,17 @@ from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import PARSE_EXAMPLE
 
 
-def emit_parser(edit: GraphEdit, name: str, spec: ParseSpec) -> None:
-    """Puts the fused op in the place of a stock one, whose outputs it has, under its name."""
+def emit_parser(
+    edit: GraphEdit, name: str, spec: ParseSpec, *, is_renumbered: bool = False
+) -> None:
+    """Puts the fused op in the place of a stock one, under its name.
+
+    Args:
+        edit: of the graph.
+        name: of the stock op.
+        spec: what the fused op is asked for.
+        is_renumbered: whether it has other outputs than the stock one.
+    """
     stock = edit.view.nodes[name]
     node = node_def_pb2.NodeDef(name=name, op=PARSE_EXAMPLE, device=stock.device)
     names = _no_names(edit, name) if spec.names is None else edit.text(spec.names.tensor)
@@ -39,7 +48,8 @@ def emit_parser(edit: GraphEdit, name: str, spec: ParseSpec) -> None:
         required=[feature.default is None for feature in spec.dense],
     )
     for key, value in stock.attr.items():
-        if key.startswith("_"):  # what TensorFlow notes, such as shapes of outputs
+        # What TensorFlow notes, such as shapes of outputs.
+        if key.startswith("_") and not (is_renumbered and key == "_output_shapes"):
             node.attr[key].CopyFrom(value)
     if stock.HasField("experimental_debug_info"):
         node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)

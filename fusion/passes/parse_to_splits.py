@@ -1,0 +1,155 @@
+"""Sparse features of Examples that lookups alone read become ragged ones.
+
+A row split for each Example stands for two indices of each value: the parser writes, and the
+lookup reads, that much less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from fusion.passes.emit.node_builder import set_types
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor, Use
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.parsing import ListFeature, ParseSpec
+from fusion.runtime.tensorflow.private import tensor_util
+from fusion.schema.names import GROUPED, SINGLE
+
+#: Which list of the inputs of a lookup for many columns has what.
+_ENTRY_ROWS, _DENSE_SHAPES = 2, 3
+#: Features that a lookup reads by indices, by their numbers: the lookups' inputs with these.
+Reads = Mapping[int, list[Use]]
+
+
+def sparse_reads(view: GraphView, name: str, spec: ParseSpec) -> Reads:
+    """Returns which sparse features of a parser may be ragged: what it reads, and where.
+
+    The indices and the shape of such a feature are read by columns of fused lookups that have as
+    many rows as there are Examples, and by nothing else.
+    """
+    batch, count = spec.serialized.shape, len(spec.sparse)
+    if batch is None or len(batch) != 1 or name in view.preserved or view.has_loops:
+        return {}
+    found: dict[int, list[Use]] = {}
+    for number in range(count):
+        shapes = view.tensor_uses(Tensor(name, 2 * count + number))
+        rows = view.tensor_uses(Tensor(name, number))
+        columns = {(use.node, _column(view, use)) for use in rows}
+        are_rows = all(_is_read(view, use, _ENTRY_ROWS) for use in rows)
+        are_shapes = all(_is_read(view, use, _DENSE_SHAPES) for use in shapes)
+        if (
+            are_rows
+            and are_shapes
+            and columns == {(use.node, _column(view, use)) for use in shapes}
+        ):
+            found[number] = [*rows, *shapes]
+    return found
+
+
+def _column(view: GraphView, use: Use) -> int:
+    """Returns the column that an input of a lookup is of."""
+    return use.position % _column_count(view, use.node)
+
+
+def _column_count(view: GraphView, name: str) -> int:
+    return view.int_attr(name, "num_columns") if view.op(name) == GROUPED else 1
+
+
+def _is_read(view: GraphView, use: Use, which: int) -> bool:
+    """Whether it is that input of a column with indices, whose rows are those of its shape."""
+    op, count = view.op(use.node), 1
+    if op not in (GROUPED, SINGLE) or use.node in view.preserved:
+        return False
+    count = _column_count(view, use.node)
+    column = use.position % count
+    form, rows = (_text(view, use.node, key, column) for key in ("form", "row_count"))
+    return use.position // count == which and form == "indices" and rows == "dense_shape"
+
+
+def _text(view: GraphView, name: str, key: str, column: int) -> str:
+    """Returns an attr of a column of a lookup."""
+    if view.op(name) == SINGLE:
+        return view.text_attr(name, key)
+    attr = view.attr(name, f"{key}s")
+    return "" if attr is None else attr.list.s[column].decode()
+
+
+def as_ragged(spec: ParseSpec, reads: Reads) -> ParseSpec:
+    """Returns what a parser is asked for when features are ragged."""
+    kept = (feature for number, feature in enumerate(spec.sparse) if number not in reads)
+    more = (spec.sparse[number] for number in reads)
+    ragged = (ListFeature(one.key, one.dtype, types_pb2.DT_INT64) for one in more)
+    return replace(spec, sparse=tuple(kept), ragged=(*spec.ragged, *ragged))
+
+
+def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> None:
+    """Lets all who read a parser read the one in its place, and lookups its row splits.
+
+    Args:
+        edit: that has the new parser already.
+        name: of both.
+        spec: what the old one was asked for.
+        reads: what is ragged now.
+    """
+    for old, new in _new_numbers(spec, [*reads]).items():
+        edit.replace(Tensor(name, old), Tensor(name, new))
+    for number in reads:
+        edit.replace(Tensor(name, 2 * len(spec.sparse) + number), _unused_shape(edit, name))
+    for use in (use for uses in reads.values() for use in uses):
+        count = _column_count(edit.view, use.node)
+        if use.position // count == _ENTRY_ROWS:
+            _set_form(edit, use.node, use.position % count)
+
+
+def _new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
+    """Returns the new numbers of outputs by the old ones: of indices those of row splits."""
+    kept = [number for number in range(len(spec.sparse)) if number not in ragged]
+    old, count = len(spec.sparse), len(kept)
+    numbers = {
+        part * old + number: part * count + place
+        for part in range(3)
+        for place, number in enumerate(kept)
+    }
+    dense, before = len(spec.dense), len(spec.ragged)
+    values = 3 * count + dense  # of ragged features, those from before first
+    splits = values + before + len(ragged)
+    numbers |= {3 * old + k: 3 * count + k for k in range(dense)}
+    numbers |= {3 * old + dense + k: values + k for k in range(before)}
+    numbers |= {3 * old + dense + before + k: splits + k for k in range(before)}
+    for k, number in enumerate(ragged):
+        numbers[number] = splits + before + k
+        numbers[old + number] = values + before + k
+    return numbers
+
+
+def _set_form(edit: GraphEdit, lookup: str, column: int) -> None:
+    """Has a column of a lookup read row splits where it has read indices."""
+    if lookup not in edit.added:
+        node = node_def_pb2.NodeDef()
+        node.CopyFrom(edit.view.nodes[lookup])
+        edit.add(node, at=lookup)
+        edit.remove([lookup], lookup)
+    node = edit.added[lookup]
+    if node.op == SINGLE:
+        node.attr["form"].s = b"row_splits"
+    else:
+        node.attr["forms"].list.s[column] = b"row_splits"
+
+
+def _unused_shape(edit: GraphEdit, name: str) -> Tensor:
+    """Adds a number in the place of shapes that are not read, one for a parser."""
+    key = ("unused shape", name)
+    if key not in edit.shared:
+        node = node_def_pb2.NodeDef(name=edit.unique_name(f"{name}/unused_shape"), op="Const")
+        node.device = edit.view.nodes[name].device
+        value = tensor_util.make_tensor_proto(np.ones(1, np.int64))
+        node.attr["value"].tensor.CopyFrom(value)
+        set_types(node, dtype=value.dtype)
+        edit.add(node, at=name)
+        edit.shared[key] = node.name
+    return Tensor(edit.shared[key])
