@@ -27,6 +27,9 @@ from fusion.runtime.native.unaligned import put_half, put_word
 #: So many names that are not asked for are learnt at most.
 OTHER_NAMES = 256
 
+#: Of so many Examples one feature is written after the other: they are in a cache meanwhile.
+_BLOCK = 64
+
 #: The words of a cache line.
 LINE_WORDS = 8
 
@@ -199,15 +202,26 @@ def _fill(job: ParseJob, task: int) -> None:
     """Writes what the Examples of a task have."""
     reader, first = reader_of(job, task), job.firsts[task]
     _open_fillers(job, reader, first)
-    fillers, count = reader.fillers, job.place_count
-    for example in range(first, job.firsts[task + 1]):
-        text, places = job.examples[example], job.places[example * count]
-        readable = text.start + text.size
-        for place in range(count):
-            if not _fill_place(job, fillers[place], places[place], int64(example), readable):
+    last = job.firsts[task + 1]
+    for begin in range(first, last, _BLOCK):
+        for place in range(job.place_count):
+            wrong = _fill_block(job, reader, place, int64(begin), min(begin + _BLOCK, last))
+            if wrong != 0:
                 reader.code = UNUSUAL
-                reader.example = example + 1
+                reader.example = wrong
                 return
+
+
+@jit
+def _fill_block(job: ParseJob, reader: Reader, place: int, first: int, last: int) -> int:
+    """Writes a feature of some Examples; 0, or the number from 1 on of one that is wrong."""
+    filler, count = reader.fillers[place], job.place_count
+    for example in range(first, last):
+        text = job.examples[example]
+        lies = job.places[example * count + place]
+        if not _fill_place(job, filler, lies, int64(example), text.start + text.size):
+            return example + 1
+    return int64(0)
 
 
 @jit
