@@ -450,10 +450,15 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
         yield f"  {count} columns in one op  {prefix}{op}"
 
 
-def parser_lines(parsers: tuple[ParserReport, ...]) -> Iterator[str]:
-    """Yields what became of ops that parse Examples."""
+def parser_lines(parsers: tuple[ParserReport, ...], verb: str = "fused") -> Iterator[str]:
+    """Yields what became of ops that parse Examples.
+
+    Args:
+        parsers: the reports.
+        verb: what is said of those that are replaced, such as "can be fused".
+    """
     for parser in parsers:
-        verdict = "already fused" if parser.fused_before else "fused" if parser.fused else "stock"
+        verdict = "already fused" if parser.fused_before else verb if parser.fused else "stock"
         prefix = f"{parser.function}: " if parser.function else ""
         of = f", {counted(parser.features, 'feature')}" if parser.features else ""
         yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
