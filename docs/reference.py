@@ -102,12 +102,16 @@ def op_section(spec: OpSpec) -> str:
 
 
 def _type(arg: Arg) -> str:
-    return f"{f'{arg.length} x ' if arg.length else ''}{arg.dtype} {arg.shape}"
+    """The type of an argument; of one whose dtypes are a list, that is also how many it has."""
+    count = f"{arg.length} x " if arg.length not in (None, "", arg.dtype) else ""
+    return f"{count}{arg.dtype} {arg.shape}"
 
 
 def _kind(attr: Attr) -> str:
     text = "/".join(attr.allowed) if attr.allowed else attr.kind
-    if attr.minimum is not None:
+    is_list = attr.kind == "list(type)"
+    text = f"list({text})" if is_list and attr.allowed else text
+    if attr.minimum is not None and (attr.minimum or not is_list):
         text += f" >= {attr.minimum}"
     return text if attr.default is None else f"{text} = {attr.default}"
 

@@ -63,13 +63,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
-        *("base", "tables", "bags", "columns", "stores", "updates"),
+        *("base", "tables", "bags", "columns", "stores", "updates", "examples"),
         *("stock_definitions", "registered", "node_kernels"),
     ),
     **{
         f"fusion.ops.{family}": FAMILY
-        for family in ("bags", "columns", "tables", "stores", "updates")
+        for family in ("bags", "columns", "tables", "stores", "updates", "examples")
     },
+    "fusion.ops.examples.cpu": ("example_layout", "example_state", "parse_errors", "parse_example"),
+    "fusion.ops.examples.cpu_kernels": (
+        *("wire", "layout", "names", "strings", "values", "scan", "exact", "tasks"),
+    ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),
         *("keyed_states", "keyed_variables", "tasks", "slow_path", "lookup_kernel"),
@@ -116,7 +120,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "fuse_lookups", "lower_lookups", "gather_tables"),
+        *("expand", "ungroup", "fuse_parsers", "fuse_lookups", "lower_lookups", "gather_tables"),
         *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
     ),
     "fusion.passes.graph": (
@@ -142,7 +146,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
-        *("parts", "lookup_match", "forward_only", "lookup", "updates"),
+        *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing"),
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

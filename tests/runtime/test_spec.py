@@ -117,6 +117,7 @@ def test_names_follow_tensorflows_generator():
         "RemoveEmbeddingKeys": "remove_embedding_keys",
         "ReadTableFile": "read_table_file",
         "TableStoreGather": "table_store_gather",
+        "FusedParseExample": "fused_parse_example",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -482,10 +482,15 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
         yield f"  {count} columns in one op  {prefix}{op}"
 
 
-def front_lines(report: FusionReport) -> Iterator[str]:
-    """Yields what became of ops that parse Examples, and of hashes."""
+def front_lines(report: FusionReport, verb: str = "fused") -> Iterator[str]:
+    """Yields what became of ops that parse Examples, and of hashes.
+
+    Args:
+        report: on them.
+        verb: what is said of those that are replaced, such as "can be fused".
+    """
     for parser in report.parsers:
-        verdict = "already fused" if parser.fused_before else "fused" if parser.fused else "stock"
+        verdict = "already fused" if parser.fused_before else verb if parser.fused else "stock"
         prefix = f"{parser.function}: " if parser.function else ""
         of = f", {counted(parser.features, 'feature')}" if parser.features else ""
         yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
@@ -493,7 +498,7 @@ def front_lines(report: FusionReport) -> Iterator[str]:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
     for hashes in report.hashes:
-        verdict = "already fused" if hashes.fused_before else "fused"
+        verdict = "already fused" if hashes.fused_before else verb
         prefix = f"{hashes.function}: " if hashes.function else ""
         yield f"{verdict}  {prefix}{hashes.name} (hashes of {counted(hashes.columns, 'column')})"
 
