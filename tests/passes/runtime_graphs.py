@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tests import example_bytes
 from tests import layer_graphs as layers
 from tests import product_graphs as products
 from tests.layer_graphs import Model, Table
@@ -94,6 +95,31 @@ def _products(product: Product) -> Fed:
     return products.build(product), products.feeds(product)
 
 
+def _parsed(op: str) -> Fed:
+    """A lookup of ids from Examples, which an op of TensorFlow 1 or 2 parses."""
+    with tf.Graph().as_default() as graph:
+        serialized = v1.placeholder(tf.string, [None], "examples")
+        more = {"ragged_keys": [], "ragged_value_types": [], "ragged_split_types": []}
+        parsed = getattr(tf.raw_ops, op)(
+            serialized=serialized,
+            names=tf.constant([], tf.string),
+            sparse_keys=["ids"],
+            dense_keys=["weight"],
+            dense_defaults=[tf.constant([1.0])],
+            sparse_types=[tf.int64],
+            dense_shapes=[[1]],
+            **({**more, "num_sparse": 1} if op == "ParseExampleV2" else {}),
+        )
+        ids = tf.SparseTensor(
+            parsed.sparse_indices[0], parsed.sparse_values[0], parsed.sparse_shapes[0]
+        )
+        rows = stock.lookup(stock.make_table(Case()), ids, Case())
+        tf.multiply(rows, parsed.dense_values[0], name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        rows_of_ids = [example_bytes.of(ids=example_bytes.ints(range(n))) for n in range(5)]
+        return graph.as_graph_def(), {"examples:0": np.array(rows_of_ids, object)}
+
+
 _MANY = Model(tuple(Table(20 + k, 4, "constant") for k in range(16)))
 
 GRAPHS: dict[str, Callable[[], Fed]] = {
@@ -121,6 +147,8 @@ FUSED: dict[str, Callable[[], Fed]] = {
         for bag in ("sum", "selected mean", "lengths", "weighted sqrtn", "ragged mean", "max")
         for kind in ("resource", "constant")
     },
+    "Examples": lambda: _parsed("ParseExampleV2"),
+    "Examples, TensorFlow 1": lambda: _parsed("ParseExample"),
 }
 """Those that only the other target rewrites, whose ops become stock ones again."""
 
