@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FAMILIES = ("bags", "columns", "tables", "stores", "updates")
+FAMILIES = ("bags", "columns", "tables", "stores", "updates", "examples", "ids")
 
 #: The parts of a family of ops; not each has all of them.
 FAMILY = (
@@ -63,16 +63,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
-        *("base", "tables", "bags", "columns", "stores", "updates", "examples"),
+        *("base", "tables", "bags", "columns", "stores", "updates", "examples", "ids"),
         *("stock_definitions", "registered", "node_kernels"),
     ),
-    **{
-        f"fusion.ops.{family}": FAMILY
-        for family in ("bags", "columns", "tables", "stores", "updates", "examples")
-    },
+    **{f"fusion.ops.{family}": FAMILY for family in FAMILIES},
     "fusion.ops.examples.cpu": ("example_layout", "example_state", "parse_errors", "parse_example"),
     "fusion.ops.examples.cpu_kernels": (
-        *("wire", "layout", "names", "strings", "values", "scan", "exact", "tasks"),
+        *("wire", "layout", "names", "values", "scan", "exact", "tasks"),
+    ),
+    "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
+    "fusion.ops.ids.cpu_kernels": (
+        *("layout", "words", "fingerprint", "other_hashes", "decimal", "hashing"),
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),
@@ -120,8 +121,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "fuse_parsers", "fuse_lookups", "lower_lookups", "gather_tables"),
-        *("pack_tables", "fuse_updates", "gather_lookups", "targets"),
+        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes", "fuse_lookups"),
+        *(
+            "lower_lookups",
+            "gather_tables",
+            "pack_tables",
+            "fuse_updates",
+            "gather_lookups",
+            "targets",
+        ),
     ),
     "fusion.passes.graph": (
         *(
@@ -146,7 +154,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
-        *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing"),
+        *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),
