@@ -10,7 +10,7 @@ from random import Random
 
 from tests.example_bytes import entry, floats, ints, strings
 from tests.parse_calls import DTYPES, Asked, Call, Dtype, Form, Result, difference, fused, stock
-from tests.saved_model.wire import message
+from tests.saved_model.wire import fields, message, varint
 
 #: How often each form is drawn.
 _FORMS: tuple[Form, ...] = (*("fixed",) * 3, "default", "padded", "sparse", "ragged")
@@ -25,6 +25,10 @@ _BATCHES = (0, 1, 2, 5, 12, 40)
 _UNKNOWN = (b"\x10\x05", b"\x1a\x02ab", b"\x25abcd", b"\x29abcdefgh")
 #: Bytes that mean something.
 _TELLING = (0, 1, 2, 8, 10, 13, 18, 26, 128, 255)
+#: A varint has at most so many bytes, and so many have all bits of a length.
+_MAX_VARINT, _HALF_VARINT = 10, 5
+#: How deep in an Example an entry is, and the list of a Feature.
+_ENTRY, _LIST = 2, 4
 #: How many calls have the same features.
 _CALLS = 20
 
@@ -61,6 +65,8 @@ def _feature(random: Random, name: bytes) -> Asked:
 def _call(random: Random, features: tuple[Asked, ...]) -> Call:
     count, rate = random.choice(_BATCHES), random.choice((0, 0, 0.03, 0.3))
     made = [_example(random, features) for _ in range(count)]
+    if random.random() < 0.2:
+        made = [_with_long_lengths(random, one) for one in made]
     examples = tuple(_damaged(random, one) if random.random() < rate else one for one in made)
     is_single = random.random() < 0.25
     has_names = random.random() < 0.2 and not is_single
@@ -124,6 +130,32 @@ def _example(random: Random, features: tuple[Asked, ...]) -> bytes:
     parts = [body[:cut], body[cut:]] if cut else [body]
     serialized = b"".join(message(1, b"".join(part)) for part in parts)
     return (random.choice(_UNKNOWN) if random.random() < 0.03 else b"") + serialized
+
+
+def _length(random: Random, size: int) -> bytes:
+    """A length, sometimes in more bytes than it needs, and with bits above the 32 that count."""
+    if random.random() < 0.8:
+        return varint(size)
+    count = random.randrange(2, _MAX_VARINT + 1)
+    if count > _HALF_VARINT and random.random() < 0.5:
+        size |= random.randrange(1, 1 << 20) << 7 * _HALF_VARINT
+    each = [size >> 7 * k & 0x7F for k in range(count)]
+    return bytes(
+        [*(one | 0x80 for one in each[:-1]), each[-1] & (1 if count == _MAX_VARINT else 0x7F)]
+    )
+
+
+def _with_long_lengths(random: Random, content: bytes, depth: int = 0) -> bytes:
+    """An Example, or a part so deep in one, with lengths of more bytes than they need."""
+    result, end = b"", 0
+    for field in fields(content) or ():
+        body = content[field.body : field.end]
+        is_key = depth == _ENTRY and field.number == 1
+        if depth < _LIST and not is_key:
+            body = _with_long_lengths(random, body, depth + 1)
+        result += content[end : field.length] + _length(random, len(body)) + body
+        end = field.end
+    return result + content[end:]
 
 
 def _damaged(random: Random, serialized: bytes) -> bytes:

@@ -99,7 +99,7 @@ def _parsed(op: str) -> Fed:
     """A lookup of ids from Examples, which an op of TensorFlow 1 or 2 parses."""
     with tf.Graph().as_default() as graph:
         serialized = v1.placeholder(tf.string, [None], "examples")
-        more = {"ragged_keys": [], "ragged_value_types": [], "ragged_split_types": []}
+        more: dict[str, list[Any]] = {"ragged_keys": [], "ragged_value_types": [], "ragged_split_types": []}
         parsed = getattr(tf.raw_ops, op)(
             serialized=serialized,
             names=tf.constant([], tf.string),
