@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-from fusion.passes.emit.node_builder import set_types
+from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.parsing import ListFeature, ParseSpec
-from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import GROUPED, SINGLE
 
 #: Which list of the inputs of a lookup for many columns has what.
@@ -98,8 +97,10 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
     """
     for old, new in _new_numbers(spec, [*reads]).items():
         edit.replace(Tensor(name, old), Tensor(name, new))
+    build = NodeBuilder(edit, name, edit.view.nodes[name].device, spec.serialized.node)
     for number in reads:
-        edit.replace(Tensor(name, 2 * len(spec.sparse) + number), _unused_shape(edit, name))
+        shape = build.constant("unused_shape", np.ones(1, np.int64))
+        edit.replace(Tensor(name, 2 * len(spec.sparse) + number), shape)
     for use in (use for uses in reads.values() for use in uses):
         count = _column_count(edit.view, use.node)
         if use.position // count == _ENTRY_ROWS:
@@ -139,17 +140,3 @@ def _set_form(edit: GraphEdit, lookup: str, column: int) -> None:
         node.attr["form"].s = b"row_splits"
     else:
         node.attr["forms"].list.s[column] = b"row_splits"
-
-
-def _unused_shape(edit: GraphEdit, name: str) -> Tensor:
-    """Adds a number in the place of shapes that are not read, one for a parser."""
-    key = ("unused shape", name)
-    if key not in edit.shared:
-        node = node_def_pb2.NodeDef(name=edit.unique_name(f"{name}/unused_shape"), op="Const")
-        node.device = edit.view.nodes[name].device
-        value = tensor_util.make_tensor_proto(np.ones(1, np.int64))
-        node.attr["value"].tensor.CopyFrom(value)
-        set_types(node, dtype=value.dtype)
-        edit.add(node, at=name)
-        edit.shared[key] = node.name
-    return Tensor(edit.shared[key])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
-from fusion.passes.emit.node_builder import set_attrs, set_lists, set_types
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.recognise.parsing import ParseSpec
-from fusion.runtime.tensorflow.private import tensor_util
 from fusion.schema.names import PARSE_EXAMPLE
+
+#: Of Examples without names.
+_NO_NAMES = np.array([], np.bytes_)
 
 
 def emit_parser(
@@ -25,10 +27,11 @@ def emit_parser(
     """
     stock = edit.view.nodes[name]
     node = node_def_pb2.NodeDef(name=name, op=PARSE_EXAMPLE, device=stock.device)
-    names = _no_names(edit, name) if spec.names is None else edit.text(spec.names.tensor)
-    node.input.extend([edit.text(spec.serialized.tensor), names])
+    build = NodeBuilder(edit, name, stock.device, spec.serialized.node)
+    names = build.constant("names", _NO_NAMES) if spec.names is None else spec.names.tensor
+    build.inputs(node, spec.serialized.tensor, names)
     defaults = [feature.default for feature in spec.dense if feature.default is not None]
-    node.input.extend(edit.text(default.tensor) for default in defaults)
+    build.inputs(node, *(default.tensor for default in defaults))
     set_attrs(node, num_sparse=len(spec.sparse))
     set_types(
         node,
@@ -55,14 +58,3 @@ def emit_parser(
         node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
     edit.add(node, at=name)
     edit.remove([name], name)
-
-
-def _no_names(edit: GraphEdit, name: str) -> str:
-    """Adds an empty vector of names; its input text."""
-    node = node_def_pb2.NodeDef(name=edit.unique_name(f"{name}/names"), op="Const")
-    node.device = edit.view.nodes[name].device
-    value = tensor_util.make_tensor_proto(np.array([], object), "string", [0])
-    node.attr["value"].tensor.CopyFrom(value)
-    node.attr["dtype"].type = value.dtype
-    edit.add(node, at=name)
-    return f"{node.name}:output:0" if edit.view.function else node.name
