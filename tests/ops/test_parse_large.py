@@ -175,16 +175,18 @@ def test_nothing_is_read_behind_an_example_or_in_front_of_it() -> None:
     with _page() as page:
         for call in islice(examples.calls(Random(7)), of_tier(150)):
             _assert_within(page, call)
-        for dtype, value in _VALUES:
-            for name in (b"", b"a", b"a" * 7, b"a" * 15, b"a" * 16, b"a" * 17, b"a" * 40):
+        for dtype, count, value in _VALUES:
+            for name in (b"", b"a" * 7, b"a" * 15, b"a" * 16, b"a" * 17):
                 whole = example(entry(name, value))
-                asked = (*(Asked(name, form, dtype) for form in FORMS), Asked(b"b", "sparse"))
-                for one in asked:
-                    _assert_within(page, Call((one,), (whole,)))
+                for form in FORMS:
+                    shape = (count,) if form in ("fixed", "default") else ()
+                    _assert_within(page, Call((Asked(name, form, dtype, shape),), (whole,)))
+                _assert_within(page, Call((Asked(b"b", "sparse"),), (whole,)))
 
 
-_VALUES: tuple[tuple[Dtype, bytes], ...] = (
-    *(("int64", ints(values)) for values in ([1], [-1], [1 << 62] * 9)),
-    *(("float32", floats([1] * count)) for count in (1, 9)),
-    *(("string", strings([b"x" * n])) for n in (0, 1, 7, 8, 15, 16, 21, 22, 23, 24, 40)),
+_VALUES: tuple[tuple[Dtype, int, bytes], ...] = (
+    *(("int64", n, ints([1 << 7 * size] * n)) for n in (1, 2, 3, 40) for size in (0, 1, 6, 8)),
+    *(("float32", n, floats([1] * n)) for n in (1, 2, 9)),
+    *(("string", 1, strings([b"x" * n])) for n in (0, 1, 7, 8, 15, 16, 21, 22, 23, 24, 40)),
+    *(("string", 2, strings([b"x" * n, b"y" * m])) for n in (18, 20, 21, 22) for m in (0, 1, 2)),
 )

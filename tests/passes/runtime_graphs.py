@@ -99,7 +99,8 @@ def _parsed(op: str) -> Fed:
     """A lookup of ids from Examples, which an op of TensorFlow 1 or 2 parses."""
     with tf.Graph().as_default() as graph:
         serialized = v1.placeholder(tf.string, [None], "examples")
-        more: dict[str, list[Any]] = {"ragged_keys": [], "ragged_value_types": [], "ragged_split_types": []}
+        ragged = ("ragged_keys", "ragged_value_types", "ragged_split_types")
+        more: dict[str, Any] = dict.fromkeys(ragged, ())
         parsed = getattr(tf.raw_ops, op)(
             serialized=serialized,
             names=tf.constant([], tf.string),
