@@ -145,3 +145,8 @@ def test_a_parser_without_lookups(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert "already fused  " in said
     assert "nothing was rewritten" in said
+    main(["rewrite", str(tmp_path / "fused"), str(tmp_path / "stock"), "--target", "stock"])
+    assert "nothing was rewritten" not in capsys.readouterr().out
+    assert not ops(tmp_path / "stock") & {*OP_NAMES}
+    main(["rewrite", str(tmp_path / "stock"), str(tmp_path / "same"), "--target", "stock"])
+    assert "nothing was rewritten" in capsys.readouterr().out

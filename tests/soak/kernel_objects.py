@@ -46,7 +46,8 @@ def uses_row_kernels(spec: OpSpec) -> bool:
 
 #: Every op, the faulty one first, and its kernels' choices of type attrs. Tables and weights have
 #: one dtype, as in the lookups: kernels of two are made of the same parts. The ops of whole columns
-#: are not among them; tests.ops.test_lookup_bounds has them.
+#: and the parser of Examples are not among them; tests.ops.test_lookup_bounds and
+#: tests.ops.test_parse_large have them.
 KERNELS: list[tuple[OpSpec, dict[str, str]]] = [
     (spec, types)
     for spec in (FAULTY, *SPECS)
