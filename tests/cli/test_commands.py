@@ -47,8 +47,10 @@ def test_rewrite_verify_and_report(models: Path, tmp_path: Path):
     done = command("rewrite", src, dst, "--report", report)
     assert done.returncode == 0
     assert done.stderr == ""
-    first, second, third = done.stdout.splitlines()
+    first, parser, second, third = done.stdout.splitlines()
     assert first.startswith("2 of 2 columns fused, ")
+    assert parser.startswith("fused  ")
+    assert parser.endswith(" features)")
     agreed = "1 signature, 12 runs, outputs equal to the bit; 2 runs fail alike in both"
     assert second == f"verified: {agreed}"
     load = "run `import fusion` before loading it, in TensorFlow 2.18 to 2.21"
