@@ -60,7 +60,10 @@ class FuseLookups(LookupPass):
 
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
         """See `LookupPass`."""
-        return replace(self.apply(graph_def).report, nodes_after=count_nodes(graph_def))
+        count = count_nodes(graph_def)
+        if not _has_front(graph_def):  # else what is in front depends on what lookups become
+            return _report(self.rewrites(graph_def), FusionReport(), count, count)
+        return replace(self.apply(graph_def).report, nodes_after=count)
 
     def _fuse_front(self, graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, FusionReport]:
         """Replaces what is in front of lookups, which have been recognised with it: see `_FRONT`.

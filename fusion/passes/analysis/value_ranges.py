@@ -56,7 +56,8 @@ def _buckets(hashes: Node, index: int) -> int:
     if hashes.op != GROUPED_HASH:
         return hashes.int_attr("num_buckets")
     attr = hashes.attr("num_buckets")
-    return 1 << 62 if attr is None else attr.list.i[index]
+    assert attr is not None, "the op has no default for it"
+    return attr.list.i[index]
 
 
 def range_of(value: Value, depth: int = _DEPTH) -> Range:
