@@ -82,12 +82,13 @@ def totals(report: FusionReport, verb: str) -> str:
 
 def show_totals(out: Console, report: FusionReport, verb: str) -> None:
     """Prints `totals`, how many lookups no signature runs, and what is in front of lookups."""
-    from fusion.passes.report.report import front_lines, others_line
+    from fusion.passes.report.front import front_lines
+    from fusion.passes.report.report import others_line
 
     out.print(cell(totals(report, verb)))
     if (line := others_line(report, verb)) is not None:
         out.print(cell(line))
-    for line in front_lines(report, verb):
+    for line in front_lines(report.parsers, report.hashes, verb):
         out.print(cell(line))
 
 

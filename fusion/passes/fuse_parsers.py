@@ -12,7 +12,7 @@ from fusion.passes.parse_to_splits import as_ragged, read_splits, sparse_reads
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import PARSERS, match_parsers
-from fusion.passes.report.report import ParserReport
+from fusion.passes.report.front import ParserReport
 from fusion.schema.names import PARSE_EXAMPLE
 
 #: What graphs have in which Examples may be parsed.

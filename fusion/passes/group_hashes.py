@@ -11,7 +11,7 @@ from fusion.passes.graph.values import Node, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
-from fusion.passes.report.report import HashReport
+from fusion.passes.report.front import HashReport
 from fusion.schema.attributes import STOCK_HASHES
 from fusion.schema.names import (
     GROUPED,

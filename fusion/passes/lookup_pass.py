@@ -22,12 +22,12 @@ from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
+from fusion.passes.report.front import ParserReport
 from fusion.passes.report.fused_before import is_of_fused_ops
 from fusion.passes.report.report import (
     ColumnReport,
     FusionReport,
     FusionResult,
-    ParserReport,
     RewrittenGraph,
 )
 from fusion.schema.devices import CPU_ALONE, Devices

@@ -28,11 +28,11 @@ from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
+from fusion.passes.report.front import ParserReport
 from fusion.passes.report.report import (
     ColumnReport,
     FusionReport,
     FusionResult,
-    ParserReport,
     plainly_named,
 )
 from fusion.printable import printable, printable_lines

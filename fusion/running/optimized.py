@@ -25,7 +25,8 @@ from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
-from fusion.passes.report.report import ColumnReport, FusionReport, ParserReport
+from fusion.passes.report.front import ParserReport
+from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
 from fusion.running.functions import Library, explain_function
 from fusion.running.graphs import checked_outputs, final_nodes

@@ -19,7 +19,7 @@ from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lower_lookups import LowerLookups, remaining_fused_ops
-from fusion.passes.report.report import ParserReport
+from fusion.passes.report.front import ParserReport
 from fusion.schema.names import OP_NAMES, PARSE_EXAMPLE
 from tests.example_bytes import floats, ints, of, strings
 from tests.grappler.executed import executed

@@ -14,6 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.report.front import HashReport, ParserReport, front_lines
 from fusion.printable import printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
@@ -143,64 +144,6 @@ class UpdateReport:
         return {"fused": self.fused, **self.__dict__}
 
 
-@dataclass(frozen=True)
-class ParserReport:
-    """What became of an op that parses tf.Examples.
-
-    Attributes:
-        name: the op's node.
-        function: the library function the node is in; "" is the main graph.
-        features: how many it is asked for; 0 where that is not known.
-        reason: why it stays as it is; None if it was replaced.
-        node: where that was found out.
-        fused_before: whether it was a fused op before the pass.
-        served: whether the signatures of a model run it; True where there are none to go by.
-    """
-
-    name: str
-    function: str
-    features: int = 0
-    reason: str | None = None
-    node: str | None = None
-    fused_before: bool = False
-    served: bool = True
-
-    @property
-    def fused(self) -> bool:
-        """Whether it is a fused op now."""
-        return self.reason is None
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the pass put a fused op in its place."""
-        return self.fused and not self.fused_before
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns strings, numbers and truth values, ready for JSON."""
-        return {"fused": self.fused, **self.__dict__}
-
-
-@dataclass(frozen=True)
-class HashReport:
-    """Hashes of ids that one op does.
-
-    Attributes:
-        name: the op's node.
-        function: the library function the node is in; "" is the main graph.
-        columns: how many it hashes.
-        fused_before: whether it was there before the pass.
-    """
-
-    name: str
-    function: str
-    columns: int
-    fused_before: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns strings, numbers and truth values, ready for JSON."""
-        return {**self.__dict__}
-
-
 class Networks(NamedTuple):
     """A model's graph before and after a rewrite, see `FusionReport.to_networkx`."""
 
@@ -326,7 +269,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in front_lines(self)),
+            (f"  {line}" for line in front_lines(self.parsers, self.hashes)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -480,27 +423,6 @@ def _group_lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:
     for (function, op), count in counts.items():
         prefix = f"{function}: " if function else ""
         yield f"  {count} columns in one op  {prefix}{op}"
-
-
-def front_lines(report: FusionReport, verb: str = "fused") -> Iterator[str]:
-    """Yields what became of ops that parse Examples, and of hashes.
-
-    Args:
-        report: on them.
-        verb: what is said of those that are replaced, such as "can be fused".
-    """
-    for parser in report.parsers:
-        verdict = "already fused" if parser.fused_before else verb if parser.fused else "stock"
-        prefix = f"{parser.function}: " if parser.function else ""
-        of = f", {counted(parser.features, 'feature')}" if parser.features else ""
-        yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
-        if parser.reason is not None:
-            yield f"       {parser.reason}"
-            yield f"       at {parser.node}"
-    for hashes in report.hashes:
-        verdict = "already fused" if hashes.fused_before else verb
-        prefix = f"{hashes.function}: " if hashes.function else ""
-        yield f"{verdict}  {prefix}{hashes.name} (hashes of {counted(hashes.columns, 'column')})"
 
 
 def _update_lines(updates: tuple[UpdateReport, ...]) -> Iterator[str]:

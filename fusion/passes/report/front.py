@@ -1,0 +1,90 @@
+"""What became of ops in front of lookups: those that parse tf.Examples, and hashes of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fusion.printable import counted
+
+
+@dataclass(frozen=True)
+class ParserReport:
+    """What became of an op that parses tf.Examples.
+
+    Attributes:
+        name: the op's node.
+        function: the library function the node is in; "" is the main graph.
+        features: how many it is asked for; 0 where that is not known.
+        reason: why it stays as it is; None if it was replaced.
+        node: where that was found out.
+        fused_before: whether it was a fused op before the pass.
+        served: whether the signatures of a model run it; True where there are none to go by.
+    """
+
+    name: str
+    function: str
+    features: int = 0
+    reason: str | None = None
+    node: str | None = None
+    fused_before: bool = False
+    served: bool = True
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a fused op now."""
+        return self.reason is None
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the pass put a fused op in its place."""
+        return self.fused and not self.fused_before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, numbers and truth values, ready for JSON."""
+        return {"fused": self.fused, **self.__dict__}
+
+
+@dataclass(frozen=True)
+class HashReport:
+    """Hashes of ids that one op does.
+
+    Attributes:
+        name: the op's node.
+        function: the library function the node is in; "" is the main graph.
+        columns: how many it hashes.
+        fused_before: whether it was there before the pass.
+    """
+
+    name: str
+    function: str
+    columns: int
+    fused_before: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, numbers and truth values, ready for JSON."""
+        return {**self.__dict__}
+
+
+def front_lines(
+    parsers: Iterable[ParserReport], hashes: Iterable[HashReport], verb: str = "fused"
+) -> Iterator[str]:
+    """Yields what became of ops that parse Examples, and of hashes.
+
+    Args:
+        parsers, hashes: the reports.
+        verb: what is said of those that are replaced, such as "can be fused".
+    """
+    for parser in parsers:
+        verdict = "already fused" if parser.fused_before else verb if parser.fused else "stock"
+        prefix = f"{parser.function}: " if parser.function else ""
+        of = f", {counted(parser.features, 'feature')}" if parser.features else ""
+        yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
+        if parser.reason is not None:
+            yield f"       {parser.reason}"
+            yield f"       at {parser.node}"
+    for one in hashes:
+        verdict = "already fused" if one.fused_before else verb
+        prefix = f"{one.function}: " if one.function else ""
+        yield f"{verdict}  {prefix}{one.name} (hashes of {counted(one.columns, 'column')})"
