@@ -21,7 +21,7 @@ from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.lookup import outermost, recognise_all
-from fusion.saved_model.model.meta_graph import variable_search
+from fusion.saved_model.model.meta_graph import preserved_names, variable_search
 from fusion.schema.names import GROUPED, GROUPED_GATHER, GROUPED_POST, POST_V1, SINGLE
 from fusion.schema.row_formats import PLAIN
 
@@ -71,7 +71,8 @@ class Pairing(NamedTuple):
 
     Attributes:
         pairs: those that both have, in the file order of the first.
-        alone_a: those of the first without one in the second.
+        alone_a: those of the first without one in the second, but for what paired columns alone
+            are computed from: the gather in a column of stock ops is found as a lookup, too.
         alone_b: the reverse.
     """
 
@@ -88,12 +89,50 @@ def paired_columns(a: meta_graph_pb2.MetaGraphDef, b: meta_graph_pb2.MetaGraphDe
     for name, body in bodies_a.items():
         if name in same:
             pairs += _pairs(body, bodies_b[same[name]])
-    known_a, known_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
     return Pairing(
         tuple(pairs),
-        tuple(p for body in bodies_a.values() for p in body.columns if p not in known_a),
-        tuple(p for body in bodies_b.values() for p in body.columns if p not in known_b),
+        tuple(_alone(bodies_a, {pair.a for pair in pairs}, preserved_names(a))),
+        tuple(_alone(bodies_b, {pair.b for pair in pairs}, preserved_names(b))),
     )
+
+
+def _alone(
+    bodies: Mapping[str, _Body], paired: set[Location], preserved: frozenset[str]
+) -> Iterator[Location]:
+    """Yields the columns that are not paired and reach outputs other than through paired ones."""
+    for name, body in bodies.items():
+        if left := [at for at in body.columns if at not in paired]:
+            here = {at.tensor for at in paired if at.function == name}
+            # Of an output with many columns, some of them alone, nothing is known as a whole.
+            here -= {at.tensor for at in left}
+            reaching = _reaching_outputs(body.view, here, preserved if not name else frozenset())
+            yield from (at for at in left if at.tensor.node in reaching)
+
+
+def _reaching_outputs(
+    view: GraphView, barriers: set[Tensor], preserved: frozenset[str]
+) -> set[str]:
+    """Returns the nodes that outputs are computed from on a way that passes no barrier."""
+
+    def is_output(name: str) -> bool:
+        uses = [use for use in view.uses(name) if use.tensor not in barriers]
+        if any(use.position < 0 for use in uses):  # returned
+            return True
+        return name in preserved or not view.uses(name)
+
+    stops = {barrier.node for barrier in barriers}
+    reaching: set[str] = set()
+    stack = [name for name in view.nodes if name not in stops and is_output(name)]
+    while stack:
+        name = stack.pop()
+        if name not in reaching:
+            reaching.add(name)
+            stack += [
+                tensor.node
+                for tensor in view.inputs(name)
+                if tensor not in barriers and view.resolve(tensor) not in barriers
+            ]
+    return reaching
 
 
 def packed_dim(view: GraphView, tensor: Tensor, part: int) -> int | None:

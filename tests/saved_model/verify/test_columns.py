@@ -73,6 +73,44 @@ def test_columns_of_one_op_in_matrices_of_their_own(tmp_path: Path):
     ]
 
 
+class Padded(tf.Module):
+    """The rows of ids from 0 on, zeros for others, and perhaps all that were gathered."""
+
+    def __init__(self, shows: bool) -> None:
+        super().__init__()
+        self.table = tf.Variable(tf.random.normal([9, 4]), name="table")
+        self.shows = shows
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def __call__(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.nn.embedding_lookup(self.table, tf.maximum(ids, 0), name="gathered")
+        # Called as the node that a lookup of sparse ids ends with.
+        name = "embedding_lookup/Reshape_2"
+        outputs = {"x": tf.where((ids >= 0)[:, None], rows, tf.zeros_like(rows), name=name)}
+        return outputs | ({"rows": rows} if self.shows else {})
+
+
+class Bag(Padded):
+    """The same by a lookup of sparse ids."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def __call__(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        bag = tf.sparse.from_dense((ids + 1)[:, None])
+        bag = bag.with_values(bag.values - 1)
+        return {"x": tf.nn.safe_embedding_lookup_sparse(self.table, bag)}
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_what_is_inside_of_a_paired_column_is_no_column_of_its_own(tmp_path: Path, shows: bool):
+    for name, model in (("bag", Bag(shows)), ("padded", Padded(shows))):
+        tf.saved_model.save(model, str(tmp_path / name), signatures=model.__call__)
+    forth = _paired(tmp_path / "bag", tmp_path / "padded")
+    back = _paired(tmp_path / "padded", tmp_path / "bag")
+    assert (len(forth.pairs), len(forth.alone_a), len(forth.alone_b)) == (1, 0, shows)
+    assert (len(back.pairs), len(back.alone_a), len(back.alone_b)) == (1, shows, 0)
+    assert all(at.tensor.node == "gathered" for at in (*forth.alone_b, *back.alone_a))
+
+
 def test_functions_that_were_traced_again_have_other_numbers_in_their_names(tmp_path: Path):
     once, again = save(tmp_path / "once"), save(tmp_path / "again")
     pairing = _paired(once, again)
