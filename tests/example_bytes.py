@@ -1,8 +1,8 @@
-"""Serialized tf.Examples of any bytes, also those that no library writes."""
+"""Serialized tf.Examples and SequenceExamples of any bytes, also those that no library writes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -42,3 +42,23 @@ def example(*entries: bytes) -> bytes:
 def of(**features: bytes) -> bytes:
     """An Example of Features, by their names."""
     return example(*(entry(key.encode(), feature) for key, feature in features.items()))
+
+
+def feature_list(*features: bytes) -> bytes:
+    """A FeatureList of Features."""
+    return b"".join(message(1, feature) for feature in features)
+
+
+def sequence(context: Iterable[bytes] = (), lists: Iterable[bytes] = ()) -> bytes:
+    """A SequenceExample of entries of its context, and of its feature lists."""
+    return message(1, b"".join(context)) + message(2, b"".join(lists))
+
+
+def sequence_of(
+    context: Mapping[str, bytes] | None = None, lists: Mapping[str, Sequence[bytes]] | None = None
+) -> bytes:
+    """A SequenceExample of Features by their names, and of the Features of lists."""
+    return sequence(
+        [entry(key.encode(), feature) for key, feature in (context or {}).items()],
+        [entry(key.encode(), feature_list(*each)) for key, each in (lists or {}).items()],
+    )

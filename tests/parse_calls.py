@@ -111,7 +111,7 @@ def keys(features: Sequence[Asked]) -> list[bytes]:
 def stock(call: Call) -> Result:
     """What TensorFlow makes of a call."""
     sparse, dense, ragged = call.of("sparse"), call.dense, call.of("ragged")
-    return _result(
+    return result_of(
         lambda: tf.raw_ops.ParseExampleV2(
             serialized=call.serialized,
             names=tf.constant(call.names, tf.string, [len(call.names)]),
@@ -151,10 +151,10 @@ def arguments(call: Call) -> dict[str, Any]:
 
 def fused(call: Call, **changes: Any) -> Result:
     """What the fused op makes of a call; `changes` of its arguments."""
-    return _result(lambda: ops.fused_parse_example(**{**arguments(call), **changes}))
+    return result_of(lambda: ops.fused_parse_example(**{**arguments(call), **changes}))
 
 
-def _result(run: Callable[[], Any]) -> Result:
+def result_of(run: Callable[[], Any]) -> Result:
     try:
         return [np.asarray(tensor) for tensors in run() for tensor in tensors]
     except UnicodeDecodeError as error:  # a text with bytes of an Example

@@ -67,9 +67,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("stock_definitions", "registered", "node_kernels"),
     ),
     **{f"fusion.ops.{family}": FAMILY for family in FAMILIES},
-    "fusion.ops.examples.cpu": ("example_layout", "example_state", "parse_errors", "parse_example"),
+    "fusion.ops.examples.cpu": (
+        *("example_layout", "feature_groups", "example_state", "error_text", "parse_errors"),
+        *("calls", "parse_example"),
+    ),
     "fusion.ops.examples.cpu_kernels": (
-        *("wire", "layout", "names", "values", "scan", "exact", "tasks"),
+        *("wire", "lists", "layout", "names", "guesses", "values", "scan", "exact", "tasks"),
     ),
     "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
     "fusion.ops.ids.cpu_kernels": (

@@ -73,7 +73,7 @@ def test_the_calls_are_good_before_they_are_made_bad() -> None:
         ),
         (
             {"dense_defaults": [SEVEN[0], tf.constant(7.0)]},
-            "dense_defaults[1] and dense_keys[1], its feature, have other dtypes",
+            "Tdefaults[1] is not the dtype of dense_keys[1]",
         ),
         (
             {"dense_defaults": [tf.constant([7, 8], tf.int64), SEVEN[1]]},

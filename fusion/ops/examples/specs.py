@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fusion.ops.base.bodies import cpu_body
-from fusion.ops.examples.cpu.example_layout import ParseConstants
+from fusion.ops.examples.cpu.example_layout import GroupConstants
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
@@ -13,27 +13,32 @@ from fusion.schema import names
 
 _BUILDER = "build_parse_state"
 
-#: What the attrs are called, as `ParseConstants` has them.
+#: What the attrs of a group of features are called.
 _ATTRS = {
     "sparse_keys": "sparse_keys",
     "dense_keys": "dense_keys",
     "ragged_keys": "ragged_keys",
     "sparse_types": "sparse_types",
     "dense_types": "Tdense",
-    "default_types": "Tdefaults",
     "ragged_types": "ragged_value_types",
     "split_types": "ragged_split_types",
     "num_sparse": "num_sparse",
     "dense_ranks": "dense_ranks",
     "dense_dims": "dense_dims",
     "required": "required",
+    "default_types": "Tdefaults",
 }
 _DTYPES = ("float32", "int64", "string")
 
 
-def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
+def _group_constants(spec: OpSpec, names: Mapping[str, str]) -> list[Word]:
+    """Returns the fields of a `GroupConstants`; -1 for attrs that the op does not have."""
     attrs = [attr.name for attr in spec.attrs]
-    return [attrs.index(_ATTRS[field]) for field in ParseConstants.FIELDS]
+    return [attrs.index(names[field]) if field in names else -1 for field in GroupConstants.FIELDS]
+
+
+def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
+    return _group_constants(spec, _ATTRS)
 
 
 def _types(name: str, doc: str) -> Attr:

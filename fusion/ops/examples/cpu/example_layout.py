@@ -14,30 +14,44 @@ from fusion.runtime.threads.layout import Pool
 FIRST_DEFAULT = 2
 
 
-class ParseState(State):
-    """The state of a kernel; features, dimensions, slots and names follow."""
+class FeatureGroup(Layout):
+    """Features that an Example has in one map."""
 
-    pool: Pool
+    first_output: Int64
+    is_of_lists: Int64  # whether they are feature lists of SequenceExamples
     sparse_count: Int64
     dense_count: Int64
     default_count: Int64
     ragged_count: Int64
     place_count: Int64
-    names: Names = record(Names)
+    names: Names = record(Names)  # dense features first, then sparse ones, then ragged ones
 
 
-class ParseConstants(Layout):
-    """What the builder of states needs to know: the indices of attrs."""
+class ExampleState(State):
+    """The state of a kernel of any parser."""
+
+    pool: Pool
+
+
+class ParseState(ExampleState):
+    """The state of a kernel; features, dimensions, slots and names follow."""
+
+    group: FeatureGroup = record(FeatureGroup)
+
+
+class GroupConstants(Layout):
+    """What the builder of states needs to know of a group: the indices of attrs."""
 
     sparse_keys: Int64
     dense_keys: Int64
     ragged_keys: Int64
     sparse_types: Int64
     dense_types: Int64
-    default_types: Int64
     ragged_types: Int64
     split_types: Int64
     num_sparse: Int64
     dense_ranks: Int64
     dense_dims: Int64
     required: Int64
+    default_types: Int64  # -1: there are no defaults
+    num_dense: Int64  # -1: there is no such attr

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from fusion.ops.examples.cpu.error_text import (
+    append_bytes,
+    append_dtype,
+    append_escaped,
+    append_example,
+    append_number,
+    append_shape,
+)
 from fusion.ops.examples.cpu_kernels.exact import parse_exactly
 from fusion.ops.examples.cpu_kernels.layout import (
     ABSENT,
@@ -30,7 +38,6 @@ from fusion.runtime.native.text import (
     append_byte,
     append_literal,
     begin,
-    byte,
     literal,
 )
 
@@ -44,85 +51,20 @@ _TASK_BYTES, _MIN_TASKS, _MAX_TASKS = 50000, 8, 64
 
 
 @jit
-def _append_bytes(message: Message, start: int, size: int) -> None:
-    """Appends all bytes of a text."""
-    for at in range(start, start + size):
-        append_byte(message, byte(at))
-
-
-@jit
-def _append_escaped(message: Message, start: int, size: int) -> None:
-    """Appends any bytes as text: a message ends with a zero, and Python takes it as UTF-8."""
-    for at in range(start, start + size):
-        item = byte(at)
-        if 0 < item < 0x80:
-            append_byte(message, item)
-        else:
-            append_literal(message, literal("\\x"))
-            _append_digit(message, item >> 4)
-            _append_digit(message, item & 15)
-
-
-@jit
-def _append_digit(message: Message, number: int) -> None:
-    """Appends a hexadecimal digit."""
-    append_byte(message, number + (ord("0") if number < 10 else ord("a") - 10))
-
-
-@jit
-def _append_number(message: Message, number: int) -> None:
-    """Appends a number that is not negative."""
-    power = int64(1)
-    while number // power >= 10:
-        power *= 10
-    while power > 0:
-        append_byte(message, 48 + number // power % 10)
-        power //= 10
-
-
-@jit
-def _append_dtype(message: Message, tag: int) -> None:
-    """Appends TensorFlow's name of the dtype of a list."""
-    if tag == INTS:
-        append_literal(message, literal("int64"))
-    elif tag == FLOATS:
-        append_literal(message, literal("float"))
-    else:
-        append_literal(message, literal("string"))
-
-
-@jit
 def _append_values(message: Message, dtype: int) -> None:
     """Appends what TensorFlow calls the values of a dtype."""
     if dtype in (INTS, FLOATS):
-        _append_dtype(message, dtype)
+        append_dtype(message, dtype)
     else:
         append_literal(message, literal("bytes"))
     append_literal(message, literal(" values "))
 
 
 @jit
-def _append_shape(message: Message, feature: Feature) -> None:
-    append_byte(message, ord("["))
-    for axis in range(feature.rank):
-        if axis > 0:
-            append_byte(message, ord(","))
-        if feature.dims[axis] < 0:
-            append_byte(message, ord("?"))
-        else:
-            _append_number(message, feature.dims[axis])
-    append_byte(message, ord("]"))
-
-
-@jit
 def _append_name(message: Message, reader: Reader, names: int) -> None:
     """Appends the name of the Example, from a tensor of them; 0 if there is none."""
     append_literal(message, literal("Name: "))
-    if names == 0:
-        append_literal(message, literal("<unknown>"))
-    else:
-        start, size = string_of(names, reader.example - 1)
-        _append_bytes(message, start, size)
+    append_example(message, names, reader.example - 1)
     append_literal(message, literal(", "))
 
 
@@ -133,10 +75,10 @@ def _append_feature(message: Message, reader: Reader, feature: Feature, names: i
     if not is_single:
         _append_name(message, reader, names)
     append_literal(message, literal("Key: "))
-    _append_bytes(message, feature.address, feature.size)
+    append_bytes(message, feature.address, feature.size)
     if not is_single:
         append_literal(message, literal(", Index: "))
-        _append_number(message, reader.example - 1)
+        append_number(message, reader.example - 1)
     append_literal(message, literal(".  "))
 
 
@@ -145,14 +87,14 @@ def _append_other_dtype(message: Message, reader: Reader, feature: Feature) -> N
     append_literal(message, literal("Data types don't match. "))
     if feature.form in (FIXED, PADDED):
         append_literal(message, literal("Data type: "))
-        _append_dtype(message, reader.detail)
+        append_dtype(message, reader.detail)
         append_literal(message, literal(" but expected type: "))
-        _append_dtype(message, feature.dtype)
+        append_dtype(message, feature.dtype)
     else:
         append_literal(message, literal("Expected type: "))
-        _append_dtype(message, feature.dtype)
+        append_dtype(message, feature.dtype)
         append_literal(message, literal(", Actual type: "))
-        _append_dtype(message, reader.detail)
+        append_dtype(message, reader.detail)
 
 
 @jit
@@ -160,9 +102,9 @@ def _append_absent(message: Message, reader: Reader, feature: Feature, names: in
     if reader.job.is_single == 0:
         _append_name(message, reader, names)
     append_literal(message, literal("Feature: "))
-    _append_bytes(message, feature.address, feature.size)
+    append_bytes(message, feature.address, feature.size)
     append_literal(message, literal(" (data type: "))
-    _append_dtype(message, feature.dtype)
+    append_dtype(message, feature.dtype)
     append_literal(message, literal(") is required but could not be found."))
 
 
@@ -209,20 +151,20 @@ def _append_sizes(message: Message, reader: Reader, feature: Feature) -> None:
     _append_values(message, feature.dtype)
     if is_stride:
         append_literal(message, literal("is not a multiple of stride length. Saw "))
-        _append_number(message, count)
+        append_number(message, count)
         append_literal(message, literal(" values but output shape is: "))
     else:
         append_literal(message, literal("!= expected.  Values size: "))
-        _append_number(message, count)
+        append_number(message, count)
         append_literal(message, literal(" but output shape: "))
-    _append_shape(message, feature)
+    append_shape(message, feature, int64(0))
 
 
 @jit
 def _append_list(message: Message, dtype: int) -> None:
     """Appends what protocol buffers call a list of a dtype."""
     if dtype in (INTS, FLOATS):
-        _append_dtype(message, dtype)
+        append_dtype(message, dtype)
     else:
         append_literal(message, literal("bytes"))
     append_literal(message, literal("_list"))
@@ -250,11 +192,11 @@ def _append_malformed(message: Message, reader: Reader, feature: Feature) -> Non
 def _append_stride(message: Message, reader: Reader, feature: Feature) -> None:
     """Appends that values of a single Example are not whole strides."""
     append_literal(message, literal("Error while parsing feature with key "))
-    _append_bytes(message, feature.address, feature.size)
+    append_bytes(message, feature.address, feature.size)
     append_literal(message, literal(": number of elements should be divisible by "))
-    _append_number(message, feature.count)
+    append_number(message, feature.count)
     append_literal(message, literal(", found "))
-    _append_number(message, reader.detail)
+    append_number(message, reader.detail)
     append_literal(message, literal(" instead"))
 
 
@@ -265,7 +207,7 @@ def _write(message: Message, reader: Reader, example: Example, names: int) -> No
     is_size = code in (OTHER_SIZE, BROKEN_STRIDE)
     if code == MALFORMED:
         append_literal(message, literal("Could not parse example input, value: '"))
-        _append_escaped(message, example.start, example.size)
+        append_escaped(message, example.start, example.size)
         append_byte(message, ord("'"))
     elif code == UNSUPPORTED:
         append_literal(message, literal("Unsupported datatype."))

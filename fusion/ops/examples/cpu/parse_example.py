@@ -11,6 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from fusion.ops.examples.cpu.calls import (
+    NAMES,
+    SERIALIZED,
+    begin_tasks,
+    end_tasks,
+    new_targets,
+    share_out,
+    take_defaults,
+    take_examples,
+)
 from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ParseState
 from fusion.ops.examples.cpu.parse_errors import fail_by_example
 from fusion.ops.examples.cpu_kernels.layout import (
@@ -18,11 +28,8 @@ from fusion.ops.examples.cpu_kernels.layout import (
     OK,
     PADDED,
     RAGGED,
-    Example,
-    Feature,
     ParseJob,
     Place,
-    Target,
     Total,
 )
 from fusion.ops.examples.cpu_kernels.tasks import do_task, open_reader, reader_of, reader_words
@@ -31,18 +38,10 @@ from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
-from fusion.runtime.native.strings import string_of
 from fusion.runtime.native.unaligned import put_half
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
-from fusion.runtime.threads.layout import Pool
-
-#: The inputs; defaults follow.
-_SERIALIZED, _NAMES = range(FIRST_DEFAULT)
-
-#: A task has at least so many bytes, and there are at most so many for each thread.
-_TASK_BYTES, _TASKS_PER_THREAD = 16384, 4
 
 
 @jit
@@ -58,14 +57,9 @@ def work(job: ParseJob, helps: int) -> None:
 @jit
 def _do_all(frame: op.Frame, job: ParseJob) -> None:
     """Does all tasks, by all threads that there are."""
-    state = as_record(ParseState, frame.state)
-    pool = as_record(Pool, state.pool if job.task_count > 1 else int64(0))
-    job.kernel = state.kernel
-    job.next_task = 0
-    slot = jobs.open_job(pool, job)
+    slot = begin_tasks(frame, job)
     work(job, int64(0))
-    jobs.close_job(pool, slot)
-    jobs.count_helpers(frame, job)
+    end_tasks(frame, job, slot)
 
 
 @jit
@@ -81,90 +75,6 @@ def _has_names(frame: op.Frame, serialized: int, names: int) -> bool:
         count = element_count(serialized)
         op.fail(frame, op.INVALID_ARGUMENT, text, element_count(names), count)
     return is_same
-
-
-@jit
-def _take_examples(frame: op.Frame, job: ParseJob, serialized: int) -> int:
-    """Sets where the Examples lie; returns how many bytes they have."""
-    if tf_num_dims(serialized) > 1:
-        text = "serialized must be a scalar or a vector, but has rank %lld"
-        op.fail(frame, op.INVALID_ARGUMENT, text, int64(tf_num_dims(serialized)))
-        return int64(0)
-    count, total = element_count(serialized), int64(0)
-    job.is_single = 1 if tf_num_dims(serialized) == 0 else 0
-    job.example_count = count
-    job.examples = as_record(Example, op.scratch_bytes(frame, 8 * Example.SIZE * count))
-    if op.failed(frame):
-        return total
-    strings = tf_tensor_data(serialized)
-    for k in range(count):
-        example = job.examples[k]
-        start, size = string_of(strings, k)
-        example.start = start
-        example.size = size
-        total += size
-    return total
-
-
-@jit
-def _share_out(frame: op.Frame, job: ParseJob, total: int) -> None:
-    """Divides the Examples among tasks by their bytes."""
-    state = as_record(ParseState, frame.state)
-    threads = int64(1) if state.pool == 0 else 1 + state.pool.thread_count
-    count = min(total // _TASK_BYTES, _TASKS_PER_THREAD * threads)
-    count = max(min(count, job.example_count), int64(1))
-    words = reader_words(job.names.count, job.place_count)
-    memory = op.scratch_bytes(frame, 8 * (count + 1 + words * count))
-    if op.failed(frame):
-        return
-    firsts, task, size = as_words(memory + 8 * words * count), int64(1), int64(0)
-    firsts[0] = 0
-    for k in range(job.example_count):
-        if task < count and size * count >= total * task:
-            firsts[task] = k
-            task += 1
-        size += job.examples[k].size
-    firsts[task] = job.example_count
-    job.firsts = firsts
-    job.task_count = task
-    job.reader_words = words
-    job.readers = memory
-
-
-@jit
-def _check_default(frame: op.Frame, feature: Feature, default: int, index: int) -> None:
-    """Checks the shape of the default of a dense feature."""
-    if feature.form == PADDED:
-        if element_count(default) != 1:
-            text = (
-                "dense_defaults[%lld] must be the one element that rows are filled with, but has "
-                "%lld"
-            )
-            op.fail(frame, op.INVALID_ARGUMENT, text, index, element_count(default))
-        return
-    is_same = int64(tf_num_dims(default)) == feature.rank
-    for axis in range(feature.rank):
-        is_same = is_same and tf_dim(default, np.int32(axis)) == feature.dims[axis]
-    if not is_same:
-        text = "dense_defaults[%lld] must have the shape of the feature, but has %lld elements"
-        op.fail(frame, op.INVALID_ARGUMENT, text, index, element_count(default))
-
-
-@jit
-def _take_defaults(frame: op.Frame, job: ParseJob, tensors: Words) -> None:
-    """Sets the defaults of features that have one."""
-    state = as_record(ParseState, frame.state)
-    for index in range(state.dense_count):
-        feature = job.names.features[index]
-        if feature.default_input < 0:
-            continue
-        default = take(frame, tensors, feature.default_input, feature.default_input)
-        if op.failed(frame):
-            return
-        _check_default(frame, feature, default, feature.default_input - FIRST_DEFAULT)
-        if op.failed(frame):
-            return
-        job.targets[index].default = tf_tensor_data(default)
 
 
 @jit
@@ -194,11 +104,11 @@ def _new_vectors(frame: op.Frame, job: ParseJob, number: int, total: Total) -> N
     target.values = op.shaped_output(frame, output, dims, int64(1), feature.item_bytes)
     if feature.form == RAGGED:
         dims[0] = int64(0) if is_single else job.example_count + 1
-        output += state.ragged_count
+        output += state.group.ragged_count
         target.splits = op.shaped_output(frame, output, dims, int64(1), feature.split_bytes)
         return
     dims[1] = 1 if is_single else 2
-    sparse = state.sparse_count
+    sparse = state.group.sparse_count
     target.indices = as_words(op.shaped_output(frame, output - sparse, dims, int64(2), int64(8)))
     dims[0] = dims[1]
     shape = as_words(op.shaped_output(frame, output + sparse, dims, int64(1), int64(8)))
@@ -291,24 +201,20 @@ def _parse(frame: op.Frame, job: ParseJob, names: int) -> None:
 def _parse_inputs(frame: op.Frame, job: ParseJob, tensors: Words) -> None:
     """Takes the inputs, and parses."""
     state = as_record(ParseState, frame.state)
-    serialized = take(frame, tensors, int64(_SERIALIZED), int64(_SERIALIZED))
-    names = take(frame, tensors, int64(_NAMES), int64(_NAMES)) if serialized != 0 else int64(0)
+    serialized = take(frame, tensors, int64(SERIALIZED), int64(SERIALIZED))
+    names = take(frame, tensors, int64(NAMES), int64(NAMES)) if serialized != 0 else int64(0)
     if op.failed(frame):
         return
     has_names = _has_names(frame, serialized, names)
-    total = int64(0) if op.failed(frame) else _take_examples(frame, job, serialized)
+    total = int64(0) if op.failed(frame) else take_examples(frame, job, serialized)
     op.count_rows(frame, job.example_count)
-    size = 8 * Target.SIZE * state.names.count
-    targets = as_words(op.scratch_bytes(frame, size))
+    job.targets = new_targets(frame, state.group.names.count)
     if op.failed(frame):
         return
-    for k in range(Target.SIZE * state.names.count):
-        targets[k] = 0
-    job.targets = as_record(Target, targets)
-    _share_out(frame, job, total)
+    share_out(frame, job, total, reader_words(job.names.count, job.place_count))
     if op.failed(frame):
         return
-    _take_defaults(frame, job, tensors)
+    take_defaults(frame, state.group, job.targets, tensors)
     if not op.failed(frame):
         _parse(frame, job, tf_tensor_data(names) if has_names else int64(0))
 
@@ -318,9 +224,9 @@ def parse_examples(frame: op.Frame) -> None:
     state = as_record(ParseState, frame.state)
     job = stack_record(ParseJob)
     clear(job)
-    job.names = state.names
-    job.place_count = state.place_count
-    count = FIRST_DEFAULT + state.default_count
+    job.names = state.group.names
+    job.place_count = state.group.place_count
+    count = FIRST_DEFAULT + state.group.default_count
     tensors = as_words(op.scratch_bytes(frame, 8 * count))
     if op.failed(frame):
         return

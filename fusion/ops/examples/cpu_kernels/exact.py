@@ -22,48 +22,23 @@ from fusion.ops.examples.cpu_kernels.layout import (
     Feature,
     Reader,
 )
+from fusion.ops.examples.cpu_kernels.lists import int_list, skipped, unpacked_floats
 from fusion.ops.examples.cpu_kernels.names import find_name, first_words
 from fusion.ops.examples.cpu_kernels.scan import fill_absent, row_of, set_place
 from fusion.ops.examples.cpu_kernels.values import write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
-    FLOAT_ELEMENT,
     FLOATS,
     INTS,
     LOW_HALF,
     SECOND,
     STRINGS,
-    VARINT_ELEMENT,
     any_varint,
     part_end,
 )
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.strings import STRING_BYTES, clear_string
 from fusion.runtime.native.text import byte
-
-#: Wire types.
-_VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
-
-
-@jit
-def _skipped(at: int, end: int) -> int:
-    """The position behind a field that an Example does not have; 0 if it is malformed."""
-    tag, at = any_varint(at, end)
-    if at == 0:
-        return at
-    kind = tag & 7
-    if kind == _VARINT:
-        _, at = any_varint(at, end)
-        return at
-    if kind == _SIZED:
-        size, at = any_varint(at, end)
-        size &= int64(LOW_HALF)
-        # One that is negative as an int is passed over.
-        return at if at == 0 or size >= int64(1 << 31) else min(at + size, end)
-    if kind in (_FIXED64, _FIXED32):
-        size = int64(8 if kind == _FIXED64 else 4)
-        return at + size if at + size <= end else int64(0)
-    return int64(0)
 
 
 @jit
@@ -115,7 +90,7 @@ def _take_entries(reader: Reader, at: int, end: int) -> bool:
     index = int64(0)
     while at < end:
         if byte(at) != FIRST:
-            at = _skipped(at, end)
+            at = skipped(at, end)
             if at == 0:
                 return False
             continue
@@ -138,35 +113,8 @@ def _take_entries(reader: Reader, at: int, end: int) -> bool:
 
 
 @jit
-def _int_list(at: int, end: int) -> tuple[int, int, bool]:
-    """Where values begin, how many there are (-1: malformed), and whether they are packed."""
-    count = int64(0)
-    if at == end:
-        return at, count, True
-    is_packed = byte(at) == FIRST
-    if is_packed:
-        size, at = any_varint(at + 1, end)
-        if at == 0:
-            return at, int64(-1), True
-        end = part_end(at, size, end)
-    elif byte(at) != VARINT_ELEMENT:
-        return at, int64(-1), False
-    start = at
-    while at < end:
-        if not is_packed:
-            if byte(at) != VARINT_ELEMENT:
-                return at, int64(-1), False
-            at += 1
-        _, at = any_varint(at, end)
-        if at == 0:
-            return at, int64(-1), is_packed
-        count += 1
-    return start, count, is_packed
-
-
-@jit
 def _float_list(at: int, end: int, limit: int) -> tuple[int, int, bool]:
-    """As `_int_list`; of a packed list values beyond a limit need not be there."""
+    """As `int_list`, without the position; packed values beyond a limit need not be there."""
     if at == end:
         return at, int64(0), True
     if byte(at) == FIRST:
@@ -176,16 +124,12 @@ def _float_list(at: int, end: int, limit: int) -> tuple[int, int, bool]:
         end = part_end(at, size, end)
         count = (size & int64(LOW_HALF)) >> 2
         return at, (count if 4 * min(count, limit) <= end - at else int64(-1)), True
-    count = (end - at) // 5
-    for k in range(count):
-        if byte(at + 5 * k) != FLOAT_ELEMENT:
-            return at, int64(-1), False
-    return at, (count if at + 5 * count == end else int64(-1)), False
+    return at, unpacked_floats(at, end), False
 
 
 @jit
 def _string_list(at: int, end: int, limit: int) -> tuple[int, int, bool]:
-    """As `_int_list`; more strings than a limit are malformed."""
+    """As `_float_list`; more strings than a limit are malformed."""
     start, count = at, int64(0)
     while at < end:
         if byte(at) != FIRST:
@@ -218,7 +162,7 @@ def _take_finding(reader: Reader, number: int) -> int:
     if feature.form == FIXED:
         limit = feature.count
     if dtype == INTS:
-        at, count, is_packed = _int_list(at, end)
+        at, count, is_packed, _ = int_list(at, end)
     elif dtype == FLOATS:
         at, count, is_packed = _float_list(at, end, limit)
     else:

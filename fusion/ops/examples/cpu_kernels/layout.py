@@ -35,6 +35,7 @@ class Feature(Name):
     place: Int64  # its number among those that are not FIXED
     output: Int64  # the number of the output for its values, among all
     default_input: Int64  # the number of the input with its default, among all; -1 for none
+    is_required: Int64  # whether each Example must have it
     rank: Int64  # of its shape, without the batch
     dims: Words  # of its shape; -1 in front of strides
     item_bytes: Int64  # of a value in memory
@@ -72,7 +73,8 @@ class Target(Layout):
     indices: Words  # of a SPARSE one
     splits: Address  # of a RAGGED one
     default: Address  # of the values of its default
-    max_count: Int64  # of values of an Example
+    inner_splits: Address  # of a RAGGED feature list
+    lengths: Words  # of a PADDED feature list
 
 
 class Total(Layout):
@@ -129,24 +131,40 @@ class Finding(Layout):
     end: Address
 
 
-class ParseJob(Job):
-    """A call of the parser."""
+class ExampleJob(Job):
+    """A call of a parser, whose tasks go over its Examples twice."""
 
-    names: Names
-    targets: Target
+    targets: Target  # of each feature
     examples: Example
     example_count: Int64
     is_single: Int64  # whether it is one Example without a batch
-    place_count: Int64  # of features that are not FIXED
-    places: Place  # of each Example for each of these
-    totals: Total  # of each task for each of these
     firsts: Words  # of each task the number of its first Example, and that behind the last
-    readers: Address  # of each task a `Reader`, and the memory of that
+    readers: Address  # of each task a reader, and the memory of that
     reader_words: Int64
     is_filling: Int64  # whether Examples have been scanned
 
 
-class Reader(Layout):
+class ParseJob(ExampleJob):
+    """A call of the parser of Examples."""
+
+    names: Names
+    place_count: Int64  # of features that are not FIXED
+    places: Place  # of each Example for each of these
+
+
+class Guesser(Layout):
+    """What guesses which name comes next."""
+
+    names: Names
+    start: Address  # of the Example: from where bytes may be read
+    slots: Slot  # of each feature
+    nodes: Words  # of each feature its `Guess`, 0 without
+    guess_count: Int64
+    guess_limit: Int64  # how many there is memory for
+    guesses: Guess  # the first has no name, and what comes first behind it
+
+
+class Reader(Guesser):
     """What a task knows of the Examples that it reads, and what is wrong with one."""
 
     job: ParseJob
@@ -157,10 +175,5 @@ class Reader(Layout):
     detail: Int64  # the tag that it has, or how many values
     unsupported: Int64  # the last entry that is asked for and of no known dtype; -1 for none
     places: Place  # of the Example
-    slots: Slot  # of each feature
     fillers: Filler  # of each feature that is not FIXED
-    nodes: Words  # of each feature its `Guess`, 0 without
     findings: Finding  # of each feature
-    guess_count: Int64
-    guess_limit: Int64  # how many there is room for
-    guesses: Guess  # the first has no name, and what comes first behind it

@@ -7,16 +7,14 @@ do is left to `exact`.
 
 from __future__ import annotations
 
+from fusion.ops.examples.cpu_kernels.guesses import find_entry, next_guess
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
     PADDED,
-    Guess,
-    Name,
     Reader,
     Slot,
     Target,
 )
-from fusion.ops.examples.cpu_kernels.names import find_name, first_words, is_rest_same, mask_of
 from fusion.ops.examples.cpu_kernels.values import copy_values, write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
@@ -31,7 +29,6 @@ from fusion.ops.examples.cpu_kernels.wire import (
     short_length,
 )
 from fusion.runtime.native.jit import inlined, int64, jit
-from fusion.runtime.native.pointers import as_record, stack_record
 from fusion.runtime.native.strings import put_string
 from fusion.runtime.native.text import byte
 from fusion.runtime.native.unaligned import half_at, put_half, put_word, word_at
@@ -43,9 +40,6 @@ _HEAD_TAGS = SECOND | FIRST << 32
 _HEAD_LENGTHS = 1 << 8 | 1 << 24 | 1 << 40
 _HEAD_LESS = 2 << 24 | 4 << 40
 _HEAD = (1 << 48) - 1
-
-#: The beginning of an entry of less than 128 bytes: tags, and in between lengths of 7 bits.
-_ENTRY, _ENTRY_MASK = FIRST | FIRST << 16, 0x80FF80FF
 
 
 @jit
@@ -83,7 +77,15 @@ def _find_list(at: int, end: int, dtype: int) -> tuple[int, int]:
     if byte(at) != SECOND:
         return int64(0), int64(0)
     size, at = short_length(at + 1, end)
-    if at == 0 or at + size != end or size == 0 or byte(at) != dtype:
+    if at == 0 or at + size != end or size == 0:
+        return int64(0), int64(0)
+    return find_values(at, end, dtype)
+
+
+@jit
+def find_values(at: int, end: int, dtype: int) -> tuple[int, int]:
+    """As `_find_list`, for a Feature, which is not empty."""
+    if byte(at) != dtype:
         return int64(0), int64(0)
     size, at = short_length(at + 1, end)
     if at == 0 or at + size != end:
@@ -99,7 +101,7 @@ def _find_list(at: int, end: int, dtype: int) -> tuple[int, int]:
 
 
 @jit
-def _count_values(dtype: int, at: int, end: int, readable: int) -> int:
+def count_values(dtype: int, at: int, end: int, readable: int) -> int:
     """How many values a packed list has, or one of strings; -1 if it is unusual."""
     if dtype == STRINGS:
         return _string_count(at, end)
@@ -163,7 +165,7 @@ def _take_list(reader: Reader, slot: Slot, at: int, end: int, readable: int) -> 
         at, size = _find_list(at, end, dtype)
         if at == 0:
             return False
-    count = _count_values(dtype, at, end, readable)
+    count = count_values(dtype, at, end, readable)
     if slot.form == FIXED:
         if count != slot.count or count <= 0:
             return False
@@ -176,107 +178,14 @@ def _take_list(reader: Reader, slot: Slot, at: int, end: int, readable: int) -> 
 
 
 @jit
-def _new_guess(reader: Reader, name: Name, slot: Slot) -> Guess:
-    """A new guess for a name; the one without a name if there are too many."""
-    guess = reader.guesses[0]
-    if reader.guess_count < reader.guess_limit:
-        guess = reader.guesses[reader.guess_count]
-        reader.guess_count = reader.guess_count + 1
-        guess.head = name.head
-        guess.more = name.more
-        guess.size = name.size
-        guess.address = name.address
-        guess.head_mask = mask_of(name.size)
-        guess.more_mask = mask_of(name.size - 8)
-        if slot != 0:
-            reader.nodes[slot.number] = guess
-    guess.slot = slot
-    return guess
-
-
-@jit
-def _look_up(reader: Reader, last: Guess, at: int, size: int, readable: int) -> Guess:
-    """The guess that a name is, from now on the one behind another."""
-    start, name = reader.job.examples[reader.example - 1].start, stack_record(Name)
-    head, more = first_words(at, size, readable, start)
-    name.head = head
-    name.more = more
-    name.size = size
-    name.address = at
-    number = find_name(reader.job.names, head, more, size, at)
-    if number >= 0 and reader.nodes[number] != 0:
-        guess = as_record(Guess, reader.nodes[number])
-    else:
-        slot = as_record(Slot, int64(0)) if number < 0 else reader.slots[number]
-        guess = _new_guess(reader, name, slot)
-        if guess != reader.guesses:
-            guess.next = last.next
-    if guess != reader.guesses:
-        last.next = guess
-    return guess
-
-
-@inlined
-def _is_guessed(guess: Guess, at: int, size: int) -> bool:
-    """Whether a name is that of a guess; 16 bytes may be read."""
-    head = (word_at(at) ^ guess.head) & guess.head_mask
-    more = (word_at(at + 8) ^ guess.more) & guess.more_mask
-    if head | more | (size ^ guess.size) != 0:
-        return False
-    return size <= 16 or is_rest_same(at, guess.address, size)
-
-
-@inlined
-def _next_guess(reader: Reader, last: Guess, at: int, size: int, readable: int) -> Guess:
-    """The guess that the name behind another is."""
-    if at + 16 <= readable:
-        guess = last.next
-        if _is_guessed(guess, at, size):
-            return guess
-        guess = guess.next
-        if _is_guessed(guess, at, size):
-            return guess
-    return _look_up(reader, last, at, size, readable)
-
-
-@inlined
-def _find_name(at: int, end: int, readable: int) -> tuple[int, int, int]:
-    """Where the name of an entry begins, its size, and where the entry ends; 0: unusual."""
-    if at + 8 <= readable:
-        word = word_at(at)
-        if word & _ENTRY_MASK == _ENTRY:
-            size, name_size = (word >> 8) & 0x7F, (word >> 24) & 0x7F
-            entry_end = at + 2 + size
-            if entry_end > end or name_size + 4 > size:
-                return int64(0), int64(0), int64(0)
-            return at + 4, name_size, entry_end
-    return _find_any_name(at, end)
-
-
-@jit
-def _find_any_name(at: int, end: int) -> tuple[int, int, int]:
-    """As `_find_name`, for an entry of any size."""
-    if byte(at) != FIRST:
-        return int64(0), int64(0), int64(0)
-    size, at = short_length(at + 1, end)
-    entry_end = at + size
-    if at == 0 or entry_end > end or size < 4 or byte(at) != FIRST:
-        return int64(0), int64(0), int64(0)
-    size, at = short_length(at + 1, entry_end)
-    if at == 0 or at + size + 2 > entry_end:
-        return int64(0), int64(0), int64(0)
-    return at, size, entry_end
-
-
-@jit
 def _scan_entries(reader: Reader, at: int, end: int, readable: int) -> int:
     """Takes the entries of Features; how many were asked for, or -1 if one is unusual."""
     guess, taken = reader.guesses, int64(0)
     while at < end:
-        at, size, entry_end = _find_name(at, end, readable)
+        at, size, entry_end = find_entry(at, end, readable)
         if at == 0:
             return int64(-1)
-        guess = _next_guess(reader, guess, at, size, readable)
+        guess = next_guess(reader, guess, at, size, readable)
         at += size
         if guess.slot != 0:
             if not _take_feature(reader, guess.slot, at, entry_end, readable):
@@ -321,6 +230,7 @@ def scan_example(reader: Reader) -> bool:
     job = reader.job
     example, taken = job.examples[reader.example - 1], int64(0)
     at, readable = example.start, example.start + example.size
+    reader.start = at
     while at < readable:
         if byte(at) != FIRST:
             return False

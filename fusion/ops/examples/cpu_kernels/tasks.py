@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusion.ops.examples.cpu_kernels.exact import parse_exactly
+from fusion.ops.examples.cpu_kernels.guesses import guess_words, open_guesser
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
     OK,
@@ -11,7 +12,6 @@ from fusion.ops.examples.cpu_kernels.layout import (
     UNUSUAL,
     Filler,
     Finding,
-    Guess,
     ParseJob,
     Place,
     Reader,
@@ -24,9 +24,6 @@ from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
 from fusion.runtime.native.unaligned import put_half, put_word
 
-#: So many names that are not asked for are learnt at most.
-OTHER_NAMES = 256
-
 #: Of so many Examples one feature is written after the other: they are in a cache meanwhile.
 _BLOCK = 64
 
@@ -37,7 +34,7 @@ LINE_WORDS = 8
 @jit
 def _line_words(names: int, places: int) -> int:
     """The words of what lies in cache lines, in front of a `Reader`."""
-    return Guess.SIZE * (1 + names + OTHER_NAMES) + Slot.SIZE * names + Filler.SIZE * places
+    return guess_words(names) + Filler.SIZE * places
 
 
 @jit
@@ -81,27 +78,18 @@ def open_reader(job: ParseJob, task: int) -> None:
     reader, names = reader_of(job, task), job.names.count
     # Records of a cache line begin where one does.
     memory = job.readers + 8 * job.reader_words * task
-    guesses = 1 + names + OTHER_NAMES
     reader.job = job
     reader.code = OK
-    reader.guesses = as_record(Guess, memory)
-    reader.slots = as_record(Slot, memory + 8 * Guess.SIZE * guesses)
-    reader.fillers = as_record(Filler, reader.slots + 8 * Slot.SIZE * names)
-    reader.nodes = as_words(reader + 8 * Reader.SIZE)
-    reader.findings = as_record(Finding, reader.nodes + 8 * names)
+    reader.fillers = as_record(Filler, memory + 8 * guess_words(names))
+    nodes = as_words(reader + 8 * Reader.SIZE)
+    reader.findings = as_record(Finding, nodes + 8 * names)
     reader.totals = as_record(Total, reader.findings + 8 * Finding.SIZE * names)
+    open_guesser(reader, job.names, memory, nodes)
     for number in range(names):
         _open_slot(job, reader.slots[number], int64(number))
-        reader.nodes[number] = 0
     for place in range(job.place_count):
         reader.totals[place].count = 0
         reader.totals[place].max_count = 0
-    first = reader.guesses
-    first.size = -1  # of no name
-    first.slot = as_record(Slot, int64(0))
-    first.next = first
-    reader.guess_count = 1
-    reader.guess_limit = guesses
 
 
 @jit

@@ -7,6 +7,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
     INTS,
     LOW_HALF,
     STRINGS,
+    UNPACKED_FLOAT,
     any_varint,
     joined,
     varint,
@@ -22,9 +23,6 @@ from fusion.runtime.native.unaligned import (
     top_bits_at,
     word_at,
 )
-
-#: The bytes of a float in an unpacked list, with its tag.
-_UNPACKED_FLOAT = 5
 
 #: So many bytes are looked at together.
 _MASKED = 32
@@ -82,7 +80,7 @@ def write_values(dtype: int, at: int, count: int, is_packed: bool, out: int, rea
         if is_packed and count > 8:
             c_memcpy(out, at, 4 * count)
         else:
-            step = int64(4 if is_packed else _UNPACKED_FLOAT)
+            step = int64(4 if is_packed else UNPACKED_FLOAT)
             at += step - 4
             for k in range(count):
                 put_half(out + 4 * k, half_at(at + step * k))

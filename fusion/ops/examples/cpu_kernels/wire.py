@@ -15,6 +15,8 @@ from fusion.runtime.native.unaligned import low_zeros, ones, shifted_right, word
 FIRST, SECOND = 0x0A, 0x12
 #: The tags of an element of a list that is not packed.
 VARINT_ELEMENT, FLOAT_ELEMENT = 0x08, 0x0D
+#: The bytes of such a float, with its tag.
+UNPACKED_FLOAT = 5
 #: The tags of the lists of a Feature, by which dtypes are called here.
 STRINGS, FLOATS, INTS = 0x0A, 0x12, 0x1A
 
