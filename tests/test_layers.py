@@ -70,9 +70,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.ops.examples.cpu": (
         *("example_layout", "feature_groups", "example_state", "error_text", "parse_errors"),
         *("calls", "parse_example"),
+        *("sequence_layout", "sequence_state", "sequence_errors", "parse_sequence_example"),
     ),
     "fusion.ops.examples.cpu_kernels": (
         *("wire", "lists", "layout", "names", "guesses", "values", "scan", "exact", "tasks"),
+        *("sequence_layout", "feature_lists", "sequence_scan", "sequence_tasks"),
     ),
     "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
     "fusion.ops.ids.cpu_kernels": (

@@ -26,7 +26,7 @@ from fusion.ops.bags.stock import (
     sorted_bags,
 )
 from fusion.ops.columns.stock import dense_sum, grouped_post, grouped_post_grad, grouped_pre
-from fusion.ops.examples.stock import parse_example
+from fusion.ops.examples.stock import parse_example, parse_sequence_example
 from fusion.ops.ids.stock import grouped_hash
 from fusion.schema.columns import Column
 from fusion.schema.names import (
@@ -35,6 +35,7 @@ from fusion.schema.names import (
     GROUPED_POST_GRAD,
     GROUPED_PRE,
     PARSE_EXAMPLE,
+    PARSE_SEQUENCE,
     SINGLE,
 )
 from fusion.schema.row_formats import PLAIN
@@ -194,6 +195,7 @@ DEFINITIONS: dict[str, Definition] = {
     GROUPED_POST: grouped_post,
     GROUPED_POST_GRAD: grouped_post_grad,
     PARSE_EXAMPLE: parse_example,
+    PARSE_SEQUENCE: parse_sequence_example,
     GROUPED_HASH: grouped_hash,
 }
 """By the name of the op."""

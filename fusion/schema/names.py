@@ -32,6 +32,7 @@ REMOVE_KEYS = "RemoveEmbeddingKeys"
 READ_TABLE_FILE = "ReadTableFile"
 TABLE_STORE_GATHER = "TableStoreGather"
 PARSE_EXAMPLE = "FusedParseExample"
+PARSE_SEQUENCE = "FusedParseSequenceExample"
 GROUPED_HASH = "GroupedHashBucket"
 
 #: Every op of this package, in this order in lists of them.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 from random import Random
+from typing import Generic, TypeVar
 
 from tests.example_bytes import entry, floats, ints, strings
 from tests.parse_calls import DTYPES, Asked, Call, Dtype, Form, Result, difference, fused, stock
@@ -15,15 +16,15 @@ from tests.saved_model.wire import fields, message, varint
 
 #: How often each form is drawn.
 _FORMS: tuple[Form, ...] = (*("fixed",) * 3, "default", "padded", "sparse", "ragged")
-_NAMES = (
+NAMES = (
     *(b"", b"a", b"bb", b"user_id", b"exactly8", b"exactly_sixteen_", "größe".encode()),
     *(b"a_name_of_more_than_sixteen_bytes", b"a_name_of_more_than_sixteen_byteS"),
     *(b"a_name_of_more_than_24_b%d" % number for number in range(3)),
 )
 _STRING_SIZES = (0, 1, 3, 8, 21, 22, 23, 40, 200)
-_BATCHES = (0, 1, 2, 5, 12, 40)
+BATCHES = (0, 1, 2, 5, 12, 40)
 #: What is in front of Features: fields that an Example does not have, of each wire type.
-_UNKNOWN = (b"\x10\x05", b"\x1a\x02ab", b"\x25abcd", b"\x29abcdefgh")
+UNKNOWN = (b"\x10\x05", b"\x1a\x02ab", b"\x25abcd", b"\x29abcdefgh")
 #: Bytes that mean something.
 _TELLING = (0, 1, 2, 8, 10, 13, 18, 26, 128, 255)
 #: A varint has at most so many bytes, and so many have all bits of a length.
@@ -31,19 +32,41 @@ _MAX_VARINT, _HALF_VARINT = 10, 5
 #: How deep in an Example an entry is, and the list of a Feature.
 _ENTRY, _LIST = 2, 4
 #: The tag of a string, and a length of five bytes or more whose bit 31 is set.
-_NEGATIVE_LENGTH = re.compile(
+NEGATIVE_LENGTH = re.compile(
     b"\x0a[\x80-\xff]{4}[%b]" % b"".join(re.escape(bytes([k])) for k in range(256) if k & 8),
     re.DOTALL,
 )
 #: How many calls have the same features.
-_CALLS = 20
+CALLS = 20
+
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Family(Generic[C]):
+    """Random calls of one kind, and what is done with them.
+
+    Attributes:
+        calls: yields calls without end.
+        mismatch: how the op differs from stock's; None if it does not.
+        without_one: yields calls of one Example less, and of one feature less.
+        fused: what the op gives.
+        imports: what a program needs for `check`, and a call.
+    """
+
+    calls: Callable[[Random], Iterator[C]]
+    mismatch: Callable[[C], str | None]
+    without_one: Callable[[C], Iterator[C]]
+    fused: Callable[[C], Result]
+    imports: str
 
 
 def calls(random: Random) -> Iterator[Call]:
     """Yields calls without end."""
     while True:
         features = _features(random)
-        for _ in range(_CALLS):
+        for _ in range(CALLS):
             yield _call(random, features)
 
 
@@ -52,7 +75,7 @@ def _features(random: Random) -> tuple[Asked, ...]:
     count = random.randrange(7)
     while len(names) < count:
         repeated = bytes([97 + random.randrange(26)]) * random.randrange(1, 20)
-        names.add(random.choice((*_NAMES, repeated)))
+        names.add(random.choice((*NAMES, repeated)))
     return tuple(_feature(random, name) for name in random.sample(sorted(names), count))
 
 
@@ -69,18 +92,18 @@ def _feature(random: Random, name: bytes) -> Asked:
 
 
 def _call(random: Random, features: tuple[Asked, ...]) -> Call:
-    count, rate = random.choice(_BATCHES), random.choice((0, 0, 0.03, 0.3))
+    count, rate = random.choice(BATCHES), random.choice((0, 0, 0.03, 0.3))
     made = [_example(random, features) for _ in range(count)]
     if random.random() < 0.2:
-        made = [_with_long_lengths(random, one) for one in made]
-    examples = tuple(_damaged(random, one) if random.random() < rate else one for one in made)
+        made = [with_long_lengths(random, one) for one in made]
+    examples = tuple(damaged(random, one) if random.random() < rate else one for one in made)
     is_single = random.random() < 0.25
     has_names = random.random() < 0.2 and not is_single
     names = tuple(b"n%d" % number for number in range(count)) if has_names else ()
     return Call(features, examples, is_single, names)
 
 
-def _list(random: Random, dtype: Dtype, count: int) -> bytes:
+def feature_of(random: Random, dtype: Dtype, count: int) -> bytes:
     """A Feature of so many values."""
     packed = random.random() < 0.8
     if dtype == "string":
@@ -113,11 +136,11 @@ def _entries(random: Random, features: tuple[Asked, ...]) -> list[tuple[bytes, b
         if random.random() < 0.1:
             continue
         dtype = one.dtype if random.random() < 0.97 else random.choice(DTYPES)
-        feature = _list(random, dtype, _count(random, one))
+        feature = feature_of(random, dtype, _count(random, one))
         found.append((one.key, feature if random.random() < 0.97 else b""))
     for _ in range(random.randrange(3)):
         name = b"other%d" % random.randrange(4)
-        found.append((name, _list(random, random.choice(DTYPES), 1)))
+        found.append((name, feature_of(random, random.choice(DTYPES), 1)))
     if random.random() < 0.3:
         random.shuffle(found)
     if found and random.random() < 0.08:
@@ -135,7 +158,7 @@ def _example(random: Random, features: tuple[Asked, ...]) -> bytes:
     cut = random.randrange(len(body) + 1) if random.random() < 0.05 else 0
     parts = [body[:cut], body[cut:]] if cut else [body]
     serialized = b"".join(message(1, b"".join(part)) for part in parts)
-    return (random.choice(_UNKNOWN) if random.random() < 0.03 else b"") + serialized
+    return (random.choice(UNKNOWN) if random.random() < 0.03 else b"") + serialized
 
 
 def _length(random: Random, size: int) -> bytes:
@@ -151,20 +174,22 @@ def _length(random: Random, size: int) -> bytes:
     )
 
 
-def _with_long_lengths(random: Random, content: bytes, depth: int = 0) -> bytes:
+def with_long_lengths(
+    random: Random, content: bytes, depth: int = 0, deepest: int = _LIST
+) -> bytes:
     """An Example, or a part so deep in one, with lengths of more bytes than they need."""
     result, end = b"", 0
     for field in fields(content) or ():
         body = content[field.body : field.end]
         is_key = depth == _ENTRY and field.number == 1
-        if depth < _LIST and not is_key:
-            body = _with_long_lengths(random, body, depth + 1)
+        if depth < deepest and not is_key:
+            body = with_long_lengths(random, body, depth + 1, deepest)
         result += content[end : field.length] + _length(random, len(body)) + body
         end = field.end
     return result + content[end:]
 
 
-def _damaged(random: Random, serialized: bytes) -> bytes:
+def damaged(random: Random, serialized: bytes) -> bytes:
     """An Example with some bytes changed."""
     found = bytearray(serialized)
     for _ in range(random.randrange(1, 4)):
@@ -198,7 +223,7 @@ def is_safe(call: Call, found: Result) -> bool:
     if has_rows and any(b"\x0d" in one for one in call.examples):
         return False
     has_strings = any(one.dtype == "string" for one in call.features)
-    return not has_strings or not any(map(_NEGATIVE_LENGTH.search, call.examples))
+    return not has_strings or not any(map(NEGATIVE_LENGTH.search, call.examples))
 
 
 def mismatch(call: Call) -> str | None:
@@ -216,26 +241,32 @@ def _without_one(call: Call) -> Iterator[Call]:
         yield replace(call, features=(*call.features[:k], *call.features[k + 1 :]))
 
 
-def smallest(call: Call) -> Call:
+def smallest(call: C, family: Family[C]) -> C:
     """A call that differs as one that does, of fewer Examples and features where there is one."""
-    while (less := next(filter(mismatch, _without_one(call)), None)) is not None:
+    while (less := next(filter(family.mismatch, family.without_one(call)), None)) is not None:
         call = less
     return call
 
 
-def compare(seed: int, count: int) -> dict[str, int]:
+def compare_calls(seed: int, count: int, family: Family[C]) -> dict[str, int]:
     """Compares so many random calls; returns how many had tensors, and how many errors.
 
     Raises:
         AssertionError: two differ; the text is a program that shows it.
     """
     agreed = {"tensors": 0, "errors": 0}
-    for call in islice(calls(Random(seed)), count):
-        text = mismatch(call)
+    for call in islice(family.calls(Random(seed)), count):
+        text = family.mismatch(call)
         assert text is None, (
             f"{text}\nof seed {seed}; to see it again:\n"
-            "from tests.parse_calls import Asked, Call, check\n"
-            f"check({smallest(call)!r})"
+            f"{family.imports}\n"
+            f"check({smallest(call, family)!r})"
         )
-        agreed["errors" if isinstance(fused(call), str) else "tensors"] += 1
+        agreed["errors" if isinstance(family.fused(call), str) else "tensors"] += 1
     return agreed
+
+
+def compare(seed: int, count: int) -> dict[str, int]:
+    """As `compare_calls`, of Examples."""
+    imports = "from tests.parse_calls import Asked, Call, check"
+    return compare_calls(seed, count, Family(calls, mismatch, _without_one, fused, imports))

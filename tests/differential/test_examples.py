@@ -1,4 +1,4 @@
-"""The op that parses Examples against stock TensorFlow: random Examples, some of them damaged.
+"""The ops that parse Examples against stock TensorFlow: random Examples, some of them damaged.
 
 `make fuzz` draws many more of them. A mismatch ends with a program that shows it again.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import ModuleType
 
 import pytest
 
-from tests.differential import examples
+from tests.differential import examples, sequences
 from tests.differential.agreement import IS_NIGHTLY, rounds
 from tests.parse_calls import Asked, Call, Result, check, stock
 from tests.tiers import examples as of_tier
@@ -23,12 +24,13 @@ _ROUNDS = 250
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
-def test_random_examples_agree_with_stock(seed: int) -> None:
+@pytest.mark.parametrize("kind", [examples, sequences], ids=["examples", "sequences"])
+def test_random_examples_agree_with_stock(kind: ModuleType, seed: int) -> None:
     agreed: Counter[str] = Counter()
     for number in rounds(_ROUNDS, _SEEDS):
         drawn = random.SystemRandom().randrange(1 << 62) if IS_NIGHTLY else _SEEDS * number + seed
-        agreed.update(examples.compare(drawn, _CALLS if IS_NIGHTLY else of_tier(_CALLS)))
-    print(f"examples: {dict(agreed)}")
+        agreed.update(kind.compare(drawn, _CALLS if IS_NIGHTLY else of_tier(_CALLS)))
+    print(f"{kind.__name__}: {dict(agreed)}")
     assert min(agreed["tensors"], agreed["errors"]) > 0.2 * agreed.total()
 
 

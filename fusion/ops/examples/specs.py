@@ -1,4 +1,4 @@
-"""FusedParseExample: the features of serialized tf.Examples."""
+"""Ops that parse serialized tf.Examples and SequenceExamples."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
-
-_BUILDER = "build_parse_state"
 
 #: What the attrs of a group of features are called.
 _ATTRS = {
@@ -45,7 +43,16 @@ def _types(name: str, doc: str) -> Attr:
     return Attr(name, "list(type)", default=(), allowed=_DTYPES, minimum=0, doc=doc)
 
 
-SPEC = OpSpec(
+def _keys(name: str, doc: str) -> Attr:
+    return Attr(name, "list(string)", default=(), doc=doc)
+
+
+def _split_types(name: str) -> Attr:
+    allowed, doc = ("int32", "int64"), "dtypes of their row splits"
+    return Attr(name, "list(type)", default=(), allowed=allowed, minimum=0, doc=doc)
+
+
+PARSE_EXAMPLE = OpSpec(
     name=names.PARSE_EXAMPLE,
     doc="Parses serialized tf.Examples, as ParseExampleV2 of TensorFlow does.\n\n"
     "Tensors and errors are those of TensorFlow. Shapes of dense features are numbers here, since\n"
@@ -80,9 +87,9 @@ SPEC = OpSpec(
     ),
     attrs=(
         Attr("num_sparse", "int", minimum=0, doc="number of sparse features"),
-        Attr("sparse_keys", "list(string)", default=(), doc="names of sparse features"),
+        _keys("sparse_keys", "names of sparse features"),
         _types("sparse_types", "dtypes of their values"),
-        Attr("dense_keys", "list(string)", default=(), doc="names of dense features"),
+        _keys("dense_keys", "names of dense features"),
         _types("Tdense", "dtypes of their values"),
         Attr("dense_ranks", "list(int)", default=(), doc="rank of the shape of each"),
         Attr(
@@ -93,18 +100,166 @@ SPEC = OpSpec(
         ),
         Attr("required", "list(bool)", default=(), doc="whether a dense feature has no default"),
         _types("Tdefaults", "dtypes of defaults"),
-        Attr("ragged_keys", "list(string)", default=(), doc="names of ragged features"),
+        _keys("ragged_keys", "names of ragged features"),
         _types("ragged_value_types", "dtypes of their values"),
-        Attr(
-            "ragged_split_types",
-            "list(type)",
-            default=(),
-            allowed=("int32", "int64"),
-            minimum=0,
-            doc="dtypes of their row splits",
-        ),
+        _split_types("ragged_split_types"),
     ),
     kernels={"CPU": cpu_body("examples", "parse_example")},
-    builder=Builder(_BUILDER, "fusion.ops.examples.cpu.example_state", _constants),
+    builder=Builder("build_parse_state", "fusion.ops.examples.cpu.example_state", _constants),
+    gradient=NOT_DIFFERENTIABLE,
+)
+
+#: What the attrs of the context are called, and those of feature lists.
+_OF_CONTEXT, _OF_LISTS = (
+    {
+        **{field: f"{part}_{name}" for field, name in _ATTRS.items()},
+        "num_sparse": f"num_{part}_sparse",
+        "dense_types": f"T{part}_dense",
+    }
+    for part in ("context", "list")
+)
+_OF_CONTEXT["default_types"] = "Tcontext_defaults"
+_OF_LISTS["num_dense"] = "num_list_dense"
+del _OF_LISTS["default_types"]
+
+
+def _sequence_constants(
+    spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]
+) -> list[Word]:
+    return [*_group_constants(spec, _OF_CONTEXT), *_group_constants(spec, _OF_LISTS)]
+
+
+PARSE_SEQUENCE = OpSpec(
+    name=names.PARSE_SEQUENCE,
+    doc="Parses serialized tf.SequenceExamples, as ParseSequenceExampleV2 of TensorFlow does.\n\n"
+    "Tensors and errors are those of TensorFlow, and attrs are as of FusedParseExample. Where\n"
+    "several features are of another dtype, which of them the error names is not determined in\n"
+    "TensorFlow. A scalar is one Example without a batch; the row splits [B + 1] are a number\n"
+    "then that means nothing.",
+    inputs=(
+        Arg("serialized", "string", "[...]", doc="[B], or a scalar"),
+        Arg("names", "string", "[...]", doc="[B] of Examples, for messages; or empty"),
+        Arg(
+            "context_dense_defaults",
+            "Tcontext_defaults",
+            "[...]",
+            length="Tcontext_defaults",
+            doc="[shape] of the dense features that are not required",
+        ),
+    ),
+    outputs=(
+        Arg(
+            "context_sparse_indices", "int64", "[...]", length="num_context_sparse", doc="[nnz, 2]"
+        ),
+        Arg(
+            "context_sparse_values",
+            "context_sparse_types",
+            "[...]",
+            length="context_sparse_types",
+            doc="[nnz]",
+        ),
+        Arg("context_sparse_shapes", "int64", "[...]", length="num_context_sparse", doc="[2]"),
+        Arg(
+            "context_dense_values",
+            "Tcontext_dense",
+            "[...]",
+            length="Tcontext_dense",
+            doc="[B, shape]",
+        ),
+        Arg(
+            "context_ragged_values",
+            "context_ragged_value_types",
+            "[...]",
+            length="context_ragged_value_types",
+            doc="[nnz]",
+        ),
+        Arg(
+            "context_ragged_row_splits",
+            "context_ragged_split_types",
+            "[...]",
+            length="context_ragged_split_types",
+            doc="[B + 1]",
+        ),
+        Arg("list_sparse_indices", "int64", "[...]", length="num_list_sparse", doc="[nnz, 3]"),
+        Arg(
+            "list_sparse_values",
+            "list_sparse_types",
+            "[...]",
+            length="list_sparse_types",
+            doc="[nnz]",
+        ),
+        Arg("list_sparse_shapes", "int64", "[...]", length="num_list_sparse", doc="[3]"),
+        Arg(
+            "list_dense_values",
+            "Tlist_dense",
+            "[...]",
+            length="Tlist_dense",
+            doc="[B, most rows, shape of a row], filled up with zeros",
+        ),
+        Arg("list_dense_lengths", "int64", "[...]", length="num_list_dense", doc="[B], their rows"),
+        Arg(
+            "list_ragged_values",
+            "list_ragged_value_types",
+            "[...]",
+            length="list_ragged_value_types",
+            doc="[nnz]",
+        ),
+        Arg(
+            "list_ragged_outer_splits",
+            "list_ragged_split_types",
+            "[...]",
+            length="list_ragged_split_types",
+            doc="[B + 1], of rows",
+        ),
+        Arg(
+            "list_ragged_inner_splits",
+            "list_ragged_split_types",
+            "[...]",
+            length="list_ragged_split_types",
+            doc="[rows + 1], of values",
+        ),
+    ),
+    attrs=(
+        Attr("num_context_sparse", "int", minimum=0, doc="number of sparse features"),
+        _keys("context_sparse_keys", "names of sparse features"),
+        _types("context_sparse_types", "dtypes of their values"),
+        _keys("context_dense_keys", "names of dense features"),
+        _types("Tcontext_dense", "dtypes of their values"),
+        Attr("context_dense_ranks", "list(int)", default=(), doc="rank of the shape of each"),
+        Attr("context_dense_dims", "list(int)", default=(), doc="sizes of all shapes"),
+        Attr("context_required", "list(bool)", default=(), doc="whether there is no default"),
+        _types("Tcontext_defaults", "dtypes of defaults"),
+        _keys("context_ragged_keys", "names of ragged features"),
+        _types("context_ragged_value_types", "dtypes of their values"),
+        _split_types("context_ragged_split_types"),
+        Attr("num_list_sparse", "int", minimum=0, doc="number of sparse feature lists"),
+        _keys("list_sparse_keys", "names of sparse feature lists"),
+        _types("list_sparse_types", "dtypes of their values"),
+        Attr("num_list_dense", "int", minimum=0, doc="number of dense feature lists"),
+        _keys("list_dense_keys", "names of dense feature lists"),
+        _types("Tlist_dense", "dtypes of their values"),
+        Attr(
+            "list_dense_ranks", "list(int)", default=(), doc="one more than the rank of each's rows"
+        ),
+        Attr(
+            "list_dense_dims",
+            "list(int)",
+            default=(),
+            doc="-1, and the shape of a row, of each",
+        ),
+        Attr(
+            "list_required",
+            "list(bool)",
+            default=(),
+            doc="whether one that is missing is an error, else it has no rows",
+        ),
+        _keys("list_ragged_keys", "names of ragged feature lists"),
+        _types("list_ragged_value_types", "dtypes of their values"),
+        _split_types("list_ragged_split_types"),
+    ),
+    kernels={"CPU": cpu_body("examples", "parse_sequence_example")},
+    builder=Builder(
+        "build_sequence_state", "fusion.ops.examples.cpu.sequence_state", _sequence_constants
+    ),
     gradient=NOT_DIFFERENTIABLE,
 )

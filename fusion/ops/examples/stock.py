@@ -1,39 +1,85 @@
-"""What the op that parses Examples computes: by a stock op."""
+"""What the ops that parse Examples compute: by stock ops."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from fusion.ops.bags.stock import Attrs, Tensors
 
 
+def _keys(keys: Sequence[str]) -> tf.Tensor:
+    texts = [key.encode(errors="surrogateescape") for key in keys]
+    return tf.constant(texts, tf.string, [len(texts)])
+
+
+def _shapes(ranks: Sequence[int], dims: Sequence[int]) -> list[list[int | None]]:
+    rest = iter(dims)
+    sizes = ([next(rest) for _ in range(rank)] for rank in ranks)
+    return [[None if size < 0 else size for size in shape] for shape in sizes]
+
+
+def _defaults(
+    dtypes: Sequence[Any], required: Sequence[bool], defaults: Tensors
+) -> list[tf.Tensor]:
+    """Returns a default for each dense feature; one without elements is none."""
+    rest = iter(defaults)
+    dense = zip(dtypes, required, strict=True)
+    return [tf.zeros([0], dtype) if is_required else next(rest) for dtype, is_required in dense]
+
+
 def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
     """The definition, see `stock_definitions`."""
     serialized, names, *defaults = inputs
-    shapes, first = [], 0
-    for rank in attrs["dense_ranks"]:
-        sizes = attrs["dense_dims"][first : first + rank]
-        shapes.append([None if size < 0 else size for size in sizes])
-        first += rank
-    given, dense = iter(defaults), zip(attrs["Tdense"], attrs["required"], strict=True)
-    keys = (
-        [key.encode(errors="surrogateescape") for key in attrs[name]]
-        for name in ("sparse_keys", "dense_keys", "ragged_keys")
-    )
-    sparse_keys, dense_keys, ragged_keys = keys
     result = tf.raw_ops.ParseExampleV2(
         serialized=serialized,
         names=names,
-        sparse_keys=tf.constant(sparse_keys, tf.string, [len(sparse_keys)]),
-        dense_keys=tf.constant(dense_keys, tf.string, [len(dense_keys)]),
-        ragged_keys=tf.constant(ragged_keys, tf.string, [len(ragged_keys)]),
-        dense_defaults=[
-            tf.zeros([0], dtype) if required else next(given) for dtype, required in dense
-        ],
+        sparse_keys=_keys(attrs["sparse_keys"]),
+        dense_keys=_keys(attrs["dense_keys"]),
+        ragged_keys=_keys(attrs["ragged_keys"]),
+        dense_defaults=_defaults(attrs["Tdense"], attrs["required"], defaults),
         num_sparse=attrs["num_sparse"],
         sparse_types=attrs["sparse_types"],
         ragged_value_types=attrs["ragged_value_types"],
         ragged_split_types=attrs["ragged_split_types"],
-        dense_shapes=shapes,
+        dense_shapes=_shapes(attrs["dense_ranks"], attrs["dense_dims"]),
+    )
+    return [tensor for tensors in result for tensor in tensors]
+
+
+def parse_sequence_example(attrs: Attrs, inputs: Tensors) -> Tensors:
+    """The definition, see `stock_definitions`."""
+    serialized, names, *defaults = inputs
+    required = attrs["list_required"]
+    list_shapes = _shapes(attrs["list_dense_ranks"], attrs["list_dense_dims"])
+    result = tf.raw_ops.ParseSequenceExampleV2(
+        serialized=serialized,
+        debug_name=names,
+        context_sparse_keys=_keys(attrs["context_sparse_keys"]),
+        context_dense_keys=_keys(attrs["context_dense_keys"]),
+        context_ragged_keys=_keys(attrs["context_ragged_keys"]),
+        feature_list_sparse_keys=_keys(attrs["list_sparse_keys"]),
+        feature_list_dense_keys=_keys(attrs["list_dense_keys"]),
+        feature_list_ragged_keys=_keys(attrs["list_ragged_keys"]),
+        feature_list_dense_missing_assumed_empty=tf.constant(
+            [not is_required for is_required in required], tf.bool, [len(required)]
+        ),
+        context_dense_defaults=_defaults(
+            attrs["Tcontext_dense"], attrs["context_required"], defaults
+        ),
+        Ncontext_sparse=attrs["num_context_sparse"],
+        context_sparse_types=attrs["context_sparse_types"],
+        context_ragged_value_types=attrs["context_ragged_value_types"],
+        context_ragged_split_types=attrs["context_ragged_split_types"],
+        context_dense_shapes=_shapes(attrs["context_dense_ranks"], attrs["context_dense_dims"]),
+        Nfeature_list_sparse=attrs["num_list_sparse"],
+        Nfeature_list_dense=attrs["num_list_dense"],
+        feature_list_dense_types=attrs["Tlist_dense"],
+        feature_list_sparse_types=attrs["list_sparse_types"],
+        feature_list_ragged_value_types=attrs["list_ragged_value_types"],
+        feature_list_ragged_split_types=attrs["list_ragged_split_types"],
+        feature_list_dense_shapes=[shape[1:] for shape in list_shapes],
     )
     return [tensor for tensors in result for tensor in tensors]

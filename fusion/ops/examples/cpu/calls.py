@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, ExampleState, FeatureGroup
-from fusion.ops.examples.cpu_kernels.layout import PADDED, Example, ExampleJob, Feature, Target
+from fusion.ops.examples.cpu_kernels.layout import (
+    PADDED,
+    Example,
+    ExampleJob,
+    Feature,
+    Target,
+    Total,
+)
 from fusion.ops.tables.cpu.inputs import element_count, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.native.strings import string_of
+from fusion.runtime.native.unaligned import put_half
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.threads import jobs
 from fusion.runtime.threads.layout import Pool
@@ -137,3 +145,71 @@ def take_defaults(frame: op.Frame, group: FeatureGroup, targets: Target, tensors
         if op.failed(frame):
             return
         targets[index].default = tf_tensor_data(default)
+
+
+@jit
+def new_rows(
+    frame: op.Frame, job: ExampleJob, feature: Feature, target: Target, count: int
+) -> None:
+    """A new tensor of a dense feature, of so many strides if it is PADDED."""
+    dims = stack_words(feature.rank + 1)
+    first = 0 if job.is_single != 0 else 1
+    dims[0] = job.example_count
+    for axis in range(feature.rank):
+        dims[first + axis] = feature.dims[axis]
+    if feature.form == PADDED:
+        dims[first] = count
+    target.row_bytes = count * feature.count * feature.item_bytes
+    rank = first + feature.rank
+    target.values = op.shaped_output(frame, feature.output, dims, rank, feature.item_bytes)
+
+
+@jit
+def new_vector(frame: op.Frame, output: int, count: int, item: int) -> int:
+    """The address of a new tensor of so many elements."""
+    dims = stack_words(int64(1))
+    dims[0] = count
+    return op.shaped_output(frame, output, dims, int64(1), item)
+
+
+@jit
+def new_values(frame: op.Frame, feature: Feature, target: Target, count: int) -> None:
+    """A new tensor of the values of a sparse or ragged feature."""
+    target.values = new_vector(frame, feature.output, count, feature.item_bytes)
+
+
+@jit
+def new_indices(
+    frame: op.Frame,
+    job: ExampleJob,
+    feature: Feature,
+    target: Target,
+    sparse_count: int,
+    total: Total,
+) -> None:
+    """New tensors of the indices and the shape of a sparse feature, one of so many."""
+    dims, width = stack_words(int64(2)), int64(1 if job.is_single != 0 else 2)
+    dims[0] = total.count
+    dims[1] = width
+    output = feature.output - sparse_count
+    target.indices = as_words(op.shaped_output(frame, output, dims, int64(2), int64(8)))
+    shape = as_words(new_vector(frame, feature.output + sparse_count, width, int64(8)))
+    if op.failed(frame):
+        return
+    shape[0] = job.example_count
+    shape[width - 1] = total.max_count
+
+
+@jit
+def new_splits(frame: op.Frame, output: int, count: int, rank: int, item: int) -> int:
+    """The address of a new tensor of so many row splits, or of rank 0, that begins with 0."""
+    dims = stack_words(int64(1))
+    dims[0] = count
+    splits = op.shaped_output(frame, output, dims, rank, item)
+    if op.failed(frame):
+        return splits
+    if item == 8:
+        as_words(splits)[0] = 0
+    else:
+        put_half(splits, int64(0))
+    return splits

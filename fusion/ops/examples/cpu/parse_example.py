@@ -16,7 +16,12 @@ from fusion.ops.examples.cpu.calls import (
     SERIALIZED,
     begin_tasks,
     end_tasks,
+    new_indices,
+    new_rows,
+    new_splits,
     new_targets,
+    new_values,
+    new_vector,
     share_out,
     take_defaults,
     take_examples,
@@ -27,7 +32,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
     OK,
     PADDED,
-    RAGGED,
+    SPARSE,
     ParseJob,
     Place,
     Total,
@@ -37,8 +42,7 @@ from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record, stack_words
-from fusion.runtime.native.unaligned import put_half
+from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
@@ -78,44 +82,19 @@ def _has_names(frame: op.Frame, serialized: int, names: int) -> bool:
 
 
 @jit
-def _new_rows(frame: op.Frame, job: ParseJob, number: int, count: int) -> None:
-    """A new tensor of a dense feature, of so many strides if it is PADDED."""
-    feature, target = job.names.features[number], job.targets[number]
-    dims = stack_words(feature.rank + 1)
-    first = 0 if job.is_single != 0 else 1
-    dims[0] = job.example_count
-    for axis in range(feature.rank):
-        dims[first + axis] = feature.dims[axis]
-    if feature.form == PADDED:
-        dims[first] = count
-    target.row_bytes = count * feature.count * feature.item_bytes
-    rank = first + feature.rank
-    target.values = op.shaped_output(frame, feature.output, dims, rank, feature.item_bytes)
-
-
-@jit
 def _new_vectors(frame: op.Frame, job: ParseJob, number: int, total: Total) -> None:
     """New tensors of a sparse or ragged feature that has so many values."""
-    state = as_record(ParseState, frame.state)
+    group = as_record(ParseState, frame.state).group
     feature, target = job.names.features[number], job.targets[number]
-    dims, output = stack_words(int64(2)), feature.output
-    is_single = job.is_single != 0
-    dims[0] = total.count
-    target.values = op.shaped_output(frame, output, dims, int64(1), feature.item_bytes)
-    if feature.form == RAGGED:
-        dims[0] = int64(0) if is_single else job.example_count + 1
-        output += state.group.ragged_count
-        target.splits = op.shaped_output(frame, output, dims, int64(1), feature.split_bytes)
-        return
-    dims[1] = 1 if is_single else 2
-    sparse = state.group.sparse_count
-    target.indices = as_words(op.shaped_output(frame, output - sparse, dims, int64(2), int64(8)))
-    dims[0] = dims[1]
-    shape = as_words(op.shaped_output(frame, output + sparse, dims, int64(1), int64(8)))
-    if op.failed(frame):
-        return
-    shape[0] = job.example_count
-    shape[dims[1] - 1] = total.max_count
+    new_values(frame, feature, target, total.count)
+    if feature.form == SPARSE:
+        new_indices(frame, job, feature, target, group.sparse_count, total)
+    elif job.is_single != 0:
+        # There are none: the tensor is empty.
+        new_vector(frame, feature.output + group.ragged_count, int64(0), feature.split_bytes)
+    else:
+        count, output = job.example_count + 1, feature.output + group.ragged_count
+        target.splits = new_splits(frame, output, count, int64(1), feature.split_bytes)
 
 
 @jit
@@ -141,17 +120,12 @@ def _allocate_others(frame: op.Frame, job: ParseJob) -> None:
             continue
         _sum_counts(job, feature.place, total)
         if feature.form == PADDED:
-            _new_rows(frame, job, int64(number), total.max_count // feature.count)
+            rows = total.max_count // feature.count
+            new_rows(frame, job, feature, job.targets[number], rows)
         else:
             _new_vectors(frame, job, int64(number), total)
         if op.failed(frame):
             return
-        if feature.form == RAGGED and job.is_single == 0:
-            splits = job.targets[number].splits
-            if feature.split_bytes == 8:
-                as_words(splits)[0] = 0
-            else:
-                put_half(splits, int64(0))
 
 
 @jit
@@ -180,8 +154,9 @@ def _parse(frame: op.Frame, job: ParseJob, names: int) -> None:
     """Parses, when inputs are there."""
     count = job.names.count
     for number in range(count):
-        if job.names.features[number].form == FIXED:
-            _new_rows(frame, job, int64(number), int64(1))
+        feature = job.names.features[number]
+        if feature.form == FIXED:
+            new_rows(frame, job, feature, job.targets[number], int64(1))
     places = 8 * Place.SIZE * job.place_count * job.example_count
     job.places = as_record(Place, op.scratch_bytes(frame, places))
     if op.failed(frame):

@@ -33,10 +33,10 @@ from fusion.runtime.native.strings import put_string
 from fusion.runtime.native.text import byte
 from fusion.runtime.native.unaligned import half_at, put_half, put_word, word_at
 
-#: The head of an entry's Feature that is one list of one packed run or of one string, all of less
+#: The head of a Feature that is one list of one packed run or of one string, all of less
 #: than 128 bytes: tags, and between them lengths that follow from the first.
-_HEAD_BYTES = 6
-_HEAD_TAGS = SECOND | FIRST << 32
+HEAD_BYTES = 6
+_HEAD_TAGS = FIRST << 32
 _HEAD_LENGTHS = 1 << 8 | 1 << 24 | 1 << 40
 _HEAD_LESS = 2 << 24 | 4 << 40
 _HEAD = (1 << 48) - 1
@@ -113,11 +113,11 @@ def count_values(dtype: int, at: int, end: int, readable: int) -> int:
 
 
 @inlined
-def _is_short_run(dtype: int, at: int, size: int, readable: int) -> bool:
-    """Whether an entry's Feature, of so many bytes behind its length, has the short head."""
+def is_short_run(tag: int, dtype: int, at: int, size: int, readable: int) -> bool:
+    """Whether a Feature behind a tag, of so many bytes behind its length, has the short head."""
     if not (at + 8 <= readable and 4 < size < 0x80):
         return False
-    head = _HEAD_TAGS - _HEAD_LESS + (dtype << 16) + size * _HEAD_LENGTHS
+    head = tag + _HEAD_TAGS - _HEAD_LESS + (dtype << 16) + size * _HEAD_LENGTHS
     return word_at(at) & _HEAD == head
 
 
@@ -148,8 +148,8 @@ def _take_feature(reader: Reader, slot: Slot, at: int, end: int, readable: int) 
     slot.seen = reader.example
     size = end - at - 2
     is_one = slot.form == FIXED and slot.count == 1
-    is_short = is_one and _is_short_run(slot.dtype, at, size, readable)
-    if is_short and _take_one(reader, slot, at + _HEAD_BYTES, size - 4, readable):
+    is_short = is_one and is_short_run(int64(SECOND), slot.dtype, at, size, readable)
+    if is_short and _take_one(reader, slot, at + HEAD_BYTES, size - 4, readable):
         return True
     return _take_list(reader, slot, at, end, readable)
 
@@ -158,9 +158,9 @@ def _take_feature(reader: Reader, slot: Slot, at: int, end: int, readable: int) 
 def _take_list(reader: Reader, slot: Slot, at: int, end: int, readable: int) -> bool:
     """As `_take_feature`, for a list of any length."""
     dtype, size = slot.dtype, end - at - 2
-    if _is_short_run(dtype, at, size, readable):
+    if is_short_run(int64(SECOND), dtype, at, size, readable):
         # Of strings the first is with its tag and length.
-        at += _HEAD_BYTES if dtype != STRINGS else _HEAD_BYTES - 2
+        at += HEAD_BYTES if dtype != STRINGS else HEAD_BYTES - 2
     else:
         at, size = _find_list(at, end, dtype)
         if at == 0:

@@ -10,6 +10,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
     PADDED,
     SPARSE,
     UNUSUAL,
+    ExampleJob,
     Filler,
     Finding,
     ParseJob,
@@ -25,7 +26,7 @@ from fusion.runtime.native.pointers import as_record, as_words
 from fusion.runtime.native.unaligned import put_half, put_word
 
 #: Of so many Examples one feature is written after the other: they are in a cache meanwhile.
-_BLOCK = 64
+BLOCK = 64
 
 #: The words of a cache line.
 LINE_WORDS = 8
@@ -155,7 +156,7 @@ def _write_indices(filler: Filler, example: int, count: int, is_single: bool) ->
 
 
 @jit
-def _pad(job: ParseJob, filler: Filler, count: int) -> bool:
+def _pad(job: ExampleJob, filler: Filler, count: int) -> bool:
     """Fills a row up that has so many values; whether there is memory for that."""
     target, out, item = job.targets[filler.number], filler.values, filler.item_bytes
     left = target.row_bytes // item - count
@@ -164,7 +165,7 @@ def _pad(job: ParseJob, filler: Filler, count: int) -> bool:
 
 
 @inlined
-def _fill_place(job: ParseJob, filler: Filler, place: Place, example: int, readable: int) -> bool:
+def fill_place(job: ExampleJob, filler: Filler, place: Place, example: int, readable: int) -> bool:
     """Writes the values of a feature of an Example; whether that was done, see `write_values`."""
     count, out = place.count >> 1, filler.values
     is_packed = place.count & 1 == 0
@@ -191,9 +192,9 @@ def _fill(job: ParseJob, task: int) -> None:
     reader, first = reader_of(job, task), job.firsts[task]
     _open_fillers(job, reader, first)
     last = job.firsts[task + 1]
-    for begin in range(first, last, _BLOCK):
+    for begin in range(first, last, BLOCK):
         for place in range(job.place_count):
-            wrong = _fill_block(job, reader, place, int64(begin), min(begin + _BLOCK, last))
+            wrong = _fill_block(job, reader, place, int64(begin), min(begin + BLOCK, last))
             if wrong != 0:
                 reader.code = UNUSUAL
                 reader.example = wrong
@@ -207,7 +208,7 @@ def _fill_block(job: ParseJob, reader: Reader, place: int, first: int, last: int
     for example in range(first, last):
         text = job.examples[example]
         lies = job.places[example * count + place]
-        if not _fill_place(job, filler, lies, int64(example), text.start + text.size):
+        if not fill_place(job, filler, lies, int64(example), text.start + text.size):
             return example + 1
     return int64(0)
 
