@@ -32,7 +32,7 @@ from fusion.passes.report.report import (
     served_first,
 )
 from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, SINGLE
+from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
 
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
@@ -116,7 +116,7 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = PARSERS | STOCK_HASHES.keys() | {PARSE_EXAMPLE, GROUPED_HASH}
+_FRONT = PARSERS | STOCK_HASHES.keys() | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH}
 
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:

@@ -1,19 +1,26 @@
-"""Ops that parse tf.Examples become fused ones."""
+"""Ops that parse tf.Examples and SequenceExamples become fused ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from fusion.passes.emit.parsing import emit_parser
+from fusion.passes.emit.parsing import emit_parser, emit_sequence_parser
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.parse_to_splits import as_ragged, read_splits, sparse_reads
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.parsing import PARSERS, match_parsers
-from fusion.passes.report.front import ParserReport
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.passes.recognise.parsing import (
+    PARSERS,
+    SEQUENCE_PARSERS,
+    ParseSpec,
+    SequenceSpec,
+    match_parsers,
+)
+from fusion.passes.report.front import EXAMPLES, SEQUENCES, ParserReport
+from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
 #: What graphs have in which Examples may be parsed.
 RULE = ((PARSERS,),)
@@ -36,14 +43,24 @@ def fuse_parsers(
     for node, spec in match_parsers(view):
         function, served = view.function, view.is_served(node.name)
         why = spec if isinstance(spec, NoMatch) else _refuse(view, node.name, refusal, tasks)
+        records = SEQUENCES if node.op in SEQUENCE_PARSERS else EXAMPLES
+        said: dict[str, Any] = {"served": served, "records": records}
         if isinstance(why, NoMatch):
-            yield ParserReport(node.name, function, 0, why.reason, why.node, served=served)
+            yield ParserReport(node.name, function, 0, why.reason, why.node, **said)
         elif not isinstance(spec, NoMatch):
-            reads = sparse_reads(view, node.name, spec)
-            emit_parser(edit, node.name, as_ragged(spec, reads), is_renumbered=bool(reads))
-            if reads:
-                read_splits(edit, node.name, spec, reads)
-            yield ParserReport(node.name, function, len(spec.features), served=served)
+            _replace(edit, node.name, spec)
+            yield ParserReport(node.name, function, len(spec.features), **said)
+
+
+def _replace(edit: GraphEdit, name: str, spec: ParseSpec | SequenceSpec) -> None:
+    """Puts the fused op in the place of a stock one."""
+    if isinstance(spec, SequenceSpec):
+        emit_sequence_parser(edit, name, spec)
+        return
+    reads = sparse_reads(edit.view, name, spec)
+    emit_parser(edit, name, as_ragged(spec, reads), is_renumbered=bool(reads))
+    if reads:
+        read_splits(edit, name, spec, reads)
 
 
 def _refuse(
@@ -57,8 +74,16 @@ def _refuse(
 
 def _reports_before(view: GraphView) -> Iterator[ParserReport]:
     """Yields the ops that are fused already."""
-    for node in named(view, PARSE_EXAMPLE):
-        keys = (node.attr(key) for key in ("sparse_keys", "dense_keys", "ragged_keys"))
-        count = sum(len(attr.list.s) for attr in keys if attr is not None)
-        served = view.is_served(node.name)
-        yield ParserReport(node.name, view.function, count, fused_before=True, served=served)
+    for node in named(view, PARSE_EXAMPLE, PARSE_SEQUENCE):
+        is_sequence = node.op == PARSE_SEQUENCE
+        parts = ("context_", "list_") if is_sequence else ("",)
+        kinds = ("sparse", "dense", "ragged")
+        keys = (node.attr(f"{part}{kind}_keys") for part in parts for kind in kinds)
+        yield ParserReport(
+            node.name,
+            view.function,
+            sum(len(attr.list.s) for attr in keys if attr is not None),
+            fused_before=True,
+            served=view.is_served(node.name),
+            records=SEQUENCES if is_sequence else EXAMPLES,
+        )

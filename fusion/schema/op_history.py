@@ -165,6 +165,10 @@ NotEqual T incompatible_shape_error=1.15
 OnesLike T
 Pack N T axis
 ParseExampleV2 2.1 Tdense num_sparse sparse_types ragged_value_types ragged_split_types dense_shapes
+ParseSequenceExampleV2 2.1 Ncontext_sparse Tcontext_dense context_sparse_types
+  context_ragged_value_types context_ragged_split_types context_dense_shapes Nfeature_list_sparse
+  Nfeature_list_dense feature_list_dense_types feature_list_sparse_types
+  feature_list_ragged_value_types feature_list_ragged_split_types feature_list_dense_shapes
 PadV2 T Tpaddings
 ParallelDynamicStitch N T
 Pow T T:bfloat16=2.4

@@ -10,7 +10,7 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -34,7 +34,15 @@ _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
 )
 """Ops whose first output is indices in row-major order."""
-_PARSERS = {"ParseExample": "Nsparse", "ParseExampleV2": "num_sparse", PARSE_EXAMPLE: "num_sparse"}
+_PARSERS = {
+    "ParseExample": "Nsparse",
+    "ParseExampleV2": "num_sparse",
+    PARSE_EXAMPLE: "num_sparse",
+    "ParseSequenceExample": "Ncontext_sparse",
+    "ParseSequenceExampleV2": "Ncontext_sparse",
+    PARSE_SEQUENCE: "num_context_sparse",
+}
+"""Ops whose first outputs are indices in row-major order; the attr with their number."""
 
 
 class Range(NamedTuple):

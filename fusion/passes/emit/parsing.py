@@ -1,14 +1,18 @@
-"""The fused op in the place of one that parses Examples."""
+"""The fused op in the place of one that parses Examples or SequenceExamples."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
-from fusion.passes.recognise.parsing import ParseSpec
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.passes.graph.tensor import Shape
+from fusion.passes.graph.values import Value
+from fusion.passes.recognise.parsing import DenseFeature, Feature, ParseSpec, SequenceSpec
+from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
 #: Of Examples without names.
 _NO_NAMES = np.array([], np.bytes_)
@@ -25,36 +29,111 @@ def emit_parser(
         spec: what the fused op is asked for.
         is_renumbered: whether it has other outputs than the stock one.
     """
-    stock = edit.view.nodes[name]
-    node = node_def_pb2.NodeDef(name=name, op=PARSE_EXAMPLE, device=stock.device)
-    build = NodeBuilder(edit, name, stock.device, spec.serialized.node)
-    names = build.constant("names", _NO_NAMES) if spec.names is None else spec.names.tensor
-    build.inputs(node, spec.serialized.tensor, names)
-    defaults = [feature.default for feature in spec.dense if feature.default is not None]
-    build.inputs(node, *(default.tensor for default in defaults))
+    node = _begun(edit, name, PARSE_EXAMPLE, spec.serialized, spec.names, spec.dense)
     set_attrs(node, num_sparse=len(spec.sparse))
     set_types(
         node,
-        sparse_types=[feature.dtype for feature in spec.sparse],
-        Tdense=[feature.dtype for feature in spec.dense],
-        Tdefaults=[feature.dtype for feature in spec.dense if feature.default is not None],
-        ragged_value_types=[feature.dtype for feature in spec.ragged],
+        sparse_types=_dtypes(spec.sparse),
+        Tdense=_dtypes(spec.dense),
+        Tdefaults=_dtypes(_with_default(spec.dense)),
+        ragged_value_types=_dtypes(spec.ragged),
         ragged_split_types=[feature.split_dtype for feature in spec.ragged],
     )
     set_lists(
         node,
-        sparse_keys=[feature.key for feature in spec.sparse],
-        dense_keys=[feature.key for feature in spec.dense],
-        ragged_keys=[feature.key for feature in spec.ragged],
+        sparse_keys=_keys(spec.sparse),
+        dense_keys=_keys(spec.dense),
+        ragged_keys=_keys(spec.ragged),
         dense_ranks=[len(feature.shape) for feature in spec.dense],
-        dense_dims=[-1 if size is None else size for one in spec.dense for size in one.shape],
+        dense_dims=_sizes(*(feature.shape for feature in spec.dense)),
         required=[feature.default is None for feature in spec.dense],
     )
+    _put(edit, node, is_renumbered)
+
+
+def emit_sequence_parser(edit: GraphEdit, name: str, spec: SequenceSpec) -> None:
+    """As `emit_parser`, for SequenceExamples."""
+    context, lists = spec.context, spec.lists
+    node = _begun(edit, name, PARSE_SEQUENCE, spec.serialized, spec.names, context.dense)
+    set_attrs(
+        node,
+        num_context_sparse=len(context.sparse),
+        num_list_sparse=len(lists.sparse),
+        num_list_dense=len(lists.dense),
+    )
+    set_types(
+        node,
+        context_sparse_types=_dtypes(context.sparse),
+        Tcontext_dense=_dtypes(context.dense),
+        Tcontext_defaults=_dtypes(_with_default(context.dense)),
+        context_ragged_value_types=_dtypes(context.ragged),
+        context_ragged_split_types=[feature.split_dtype for feature in context.ragged],
+        list_sparse_types=_dtypes(lists.sparse),
+        Tlist_dense=_dtypes(lists.dense),
+        list_ragged_value_types=_dtypes(lists.ragged),
+        list_ragged_split_types=[feature.split_dtype for feature in lists.ragged],
+    )
+    set_lists(
+        node,
+        context_sparse_keys=_keys(context.sparse),
+        context_dense_keys=_keys(context.dense),
+        context_ragged_keys=_keys(context.ragged),
+        context_dense_ranks=[len(feature.shape) for feature in context.dense],
+        context_dense_dims=_sizes(*(feature.shape for feature in context.dense)),
+        context_required=[feature.default is None for feature in context.dense],
+        list_sparse_keys=_keys(lists.sparse),
+        list_dense_keys=_keys(lists.dense),
+        list_ragged_keys=_keys(lists.ragged),
+        list_dense_ranks=[1 + len(feature.shape) for feature in lists.dense],
+        list_dense_dims=_sizes(*((None, *feature.shape) for feature in lists.dense)),
+        list_required=[feature.is_required for feature in lists.dense],
+    )
+    _put(edit, node, is_renumbered=False)
+
+
+def _keys(features: Sequence[Feature]) -> list[bytes]:
+    return [feature.key for feature in features]
+
+
+def _dtypes(features: Sequence[Feature]) -> list[int]:
+    return [feature.dtype for feature in features]
+
+
+def _sizes(*shapes: Shape) -> list[int]:
+    return [-1 if size is None else size for shape in shapes for size in shape]
+
+
+def _with_default(features: Sequence[DenseFeature]) -> list[DenseFeature]:
+    return [feature for feature in features if feature.default is not None]
+
+
+def _begun(
+    edit: GraphEdit,
+    name: str,
+    op: str,
+    serialized: Value,
+    names: Value | None,
+    dense: Sequence[DenseFeature],
+) -> node_def_pb2.NodeDef:
+    """Returns a new node with its inputs: Examples, their names, and defaults."""
+    device = edit.view.nodes[name].device
+    node = node_def_pb2.NodeDef(name=name, op=op, device=device)
+    build = NodeBuilder(edit, name, device, serialized.node)
+    known = build.constant("names", _NO_NAMES) if names is None else names.tensor
+    build.inputs(node, serialized.tensor, known)
+    defaults = [feature.default for feature in dense if feature.default is not None]
+    build.inputs(node, *(default.tensor for default in defaults))
+    return node
+
+
+def _put(edit: GraphEdit, node: node_def_pb2.NodeDef, is_renumbered: bool) -> None:
+    """Puts a node in the place of the stock op of its name."""
+    stock = edit.view.nodes[node.name]
     for key, value in stock.attr.items():
         # What TensorFlow notes, such as shapes of outputs.
         if key.startswith("_") and not (is_renumbered and key == "_output_shapes"):
             node.attr[key].CopyFrom(value)
     if stock.HasField("experimental_debug_info"):
         node.experimental_debug_info.CopyFrom(stock.experimental_debug_info)
-    edit.add(node, at=name)
-    edit.remove([name], name)
+    edit.add(node, at=node.name)
+    edit.remove([node.name], node.name)

@@ -29,11 +29,14 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.forms import needs_prune
+from fusion.passes.recognise.parsing import SEQUENCE_PARSERS
 from fusion.passes.recognise.spec import DenseIds, LookupSpec, RaggedIds, RowIds, SparseIds
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
 _BOOL, _INT64 = types_pb2.DT_BOOL, types_pb2.DT_INT64
-_PARSERS = frozenset({"ParseExample", "ParseExampleV2", PARSE_EXAMPLE})
+_PARSERS = frozenset({"ParseExample", "ParseExampleV2", PARSE_EXAMPLE, PARSE_SEQUENCE}).union(
+    SEQUENCE_PARSERS
+)
 _CHECK_SHAPES = _PARSERS | {"SparseReshape"}
 """Ops that make dense shapes without negative sizes."""
 _MEASURE = _PARSERS | {"RaggedTensorToSparse", "Shape", "StringSplitV2"}

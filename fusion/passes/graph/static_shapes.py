@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -76,6 +76,8 @@ def structural_shape(
         return view.variable_shape(inputs[index])
     if node.op == PARSE_EXAMPLE:
         return _parsed(view, shapes, node.name, index)
+    if node.op == PARSE_SEQUENCE:
+        return _parsed_sequence(view, shapes, node.name, index)
     if node.op == GROUPED_HASH:
         return shapes.shape(inputs[index])
     rule = _SHAPE_RULES.get(node.op)
@@ -104,24 +106,52 @@ def _values(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     return None if keys is None or value is None else (*keys, *value)
 
 
+def _ints(view: _View, name: str, key: str) -> list[int]:
+    attr = view.attr(name, key)
+    return [] if attr is None else [*attr.list.i]
+
+
+def _dense_shapes(view: _View, name: str, part: str) -> list[Shape]:
+    """The shapes of dense features of an op that parses, without the batch."""
+    rest = iter(_ints(view, name, f"{part}dense_dims"))
+    ranks = _ints(view, name, f"{part}dense_ranks")
+    sizes = [[next(rest) for _ in range(rank)] for rank in ranks]
+    return [tuple(None if size < 0 else size for size in shape) for shape in sizes]
+
+
+def _sparse_shapes(count: int, rank: int) -> list[Shape]:
+    """The shapes of indices, values and shapes of so many SparseTensors of a rank."""
+    return [(None, rank)] * count + [(None,)] * count + [(rank,)] * count
+
+
 def _parsed(view: _View, shapes: _Shapes, name: str, index: int) -> Shape | None:
     """The shape of an output of the op that parses Examples."""
     batch = shapes.shape(view.inputs(name)[0])
-    sparse, types = view.int_attr(name, "num_sparse"), view.attr(name, "Tdense")
-    if batch is None or types is None:
+    if batch is None:
         return None
-    dense = index - 3 * sparse
-    if 0 <= dense < len(types.list.type):
-        ranks, dims = view.attr(name, "dense_ranks"), view.attr(name, "dense_dims")
-        if ranks is None or dims is None:
-            return None
-        first, rank = sum(ranks.list.i[:dense]), ranks.list.i[dense]
-        sizes = dims.list.i[first : first + rank]
-        return (*batch, *(None if size < 0 else size for size in sizes))
-    if dense >= 0:
-        return (None,)
-    form = index // sparse  # indices, values, shapes
-    return ((None, 1 + len(batch)), (None,), (1 + len(batch),))[form]
+    found = _sparse_shapes(view.int_attr(name, "num_sparse"), 1 + len(batch))
+    found += [(*batch, *shape) for shape in _dense_shapes(view, name, "")]
+    return found[index] if index < len(found) else (None,)
+
+
+def _parsed_sequence(view: _View, shapes: _Shapes, name: str, index: int) -> Shape | None:
+    """The shape of an output of the op that parses SequenceExamples."""
+    batch = shapes.shape(view.inputs(name)[0])
+    if batch is None:
+        return None
+    # Row splits of one Example are a number.
+    splits: Shape = (None,) if batch else ()
+    found: list[Shape] = []
+    for part, rank in (("context", 1), ("list", 2)):
+        types = view.attr(name, f"{part}_ragged_value_types")
+        ragged = 0 if types is None else len(types.list.type)
+        dense = _dense_shapes(view, name, f"{part}_")
+        found += _sparse_shapes(view.int_attr(name, f"num_{part}_sparse"), rank + len(batch))
+        found += [(*batch, *shape) for shape in dense]
+        found += [batch] * len(dense) if part == "list" else []
+        found += [(None,)] * ragged + [splits] * ragged
+        found += [(None,)] * ragged if part == "list" else []
+    return found[index]
 
 
 _SHAPE_RULES: dict[str, Callable[[_View, _Shapes, str], Shape | None]] = {

@@ -1,9 +1,10 @@
-"""Stock ops that parse tf.Examples, and what they are asked for."""
+"""Stock ops that parse tf.Examples and SequenceExamples, and what they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from tensorflow.core.framework import types_pb2
 
@@ -16,8 +17,12 @@ from fusion.schema.attributes import MAX_FEATURES
 #: The dtypes of values, and of row splits.
 _DTYPES = frozenset({types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING})
 
+D = TypeVar("D", bound="Feature")
+
 _V1, _V2, _SINGLE = "ParseExample", "ParseExampleV2", "ParseSingleExample"
-PARSERS = frozenset({_V1, _V2, _SINGLE})
+_SEQUENCE_V1, _SEQUENCE_V2 = "ParseSequenceExample", "ParseSequenceExampleV2"
+SEQUENCE_PARSERS = frozenset({_SEQUENCE_V1, _SEQUENCE_V2})
+PARSERS = SEQUENCE_PARSERS | {_V1, _V2, _SINGLE}
 
 
 @dataclass(frozen=True)
@@ -58,19 +63,28 @@ class ListFeature(Feature):
 
 
 @dataclass(frozen=True)
-class ParseSpec:
-    """What an op that parses Examples is asked for.
+class Rows(Feature):
+    """A feature list whose rows are of one shape.
 
     Attributes:
-        serialized: the Examples.
-        names: of Examples, for messages; None where the op takes none.
+        shape: of a row.
+        is_required: whether one that is missing is an error; else it has no rows.
+    """
+
+    shape: Shape
+    is_required: bool
+
+
+@dataclass(frozen=True)
+class FeatureSpec(Generic[D]):
+    """The features that are asked for of one map.
+
+    Attributes:
         sparse, dense, ragged: the features.
     """
 
-    serialized: Value
-    names: Value | None
     sparse: tuple[ListFeature, ...]
-    dense: tuple[DenseFeature, ...]
+    dense: tuple[D, ...]
     ragged: tuple[ListFeature, ...]
 
     @property
@@ -79,11 +93,46 @@ class ParseSpec:
         return *self.sparse, *self.dense, *self.ragged
 
 
+@dataclass(frozen=True)
+class ParseSpec(FeatureSpec[DenseFeature]):
+    """What an op that parses Examples is asked for.
+
+    Attributes:
+        serialized: the Examples.
+        names: of Examples, for messages; None where the op takes none.
+    """
+
+    serialized: Value
+    names: Value | None
+
+
+@dataclass(frozen=True)
+class SequenceSpec:
+    """What an op that parses SequenceExamples is asked for.
+
+    Attributes:
+        serialized: the SequenceExamples.
+        names: of these, for messages.
+        context: the features of the context.
+        lists: the feature lists.
+    """
+
+    serialized: Value
+    names: Value
+    context: FeatureSpec[DenseFeature]
+    lists: FeatureSpec[Rows]
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """All features."""
+        return *self.context.features, *self.lists.features
+
+
 class _Refused(Exception):
     """Why a node stays as it is."""
 
 
-def match_parsers(view: GraphView) -> Iterator[tuple[Node, ParseSpec | NoMatch]]:
+def match_parsers(view: GraphView) -> Iterator[tuple[Node, ParseSpec | SequenceSpec | NoMatch]]:
     """Yields the nodes that parse Examples, with what they are asked for or why they stay."""
     for node in named(view, *PARSERS):
         try:
@@ -92,9 +141,17 @@ def match_parsers(view: GraphView) -> Iterator[tuple[Node, ParseSpec | NoMatch]]
             yield node, NoMatch(str(refused), node.name)
 
 
-def _spec(node: Node) -> ParseSpec:
+def _spec(node: Node) -> ParseSpec | SequenceSpec:
     """Raises _Refused."""
+    if node.op in SEQUENCE_PARSERS:
+        return _of_sequences(node)
     spec = _FORMS[node.op](node)
+    _check(spec)
+    return spec
+
+
+def _check(spec: FeatureSpec[Any]) -> None:
+    """Raises _Refused: the fused op does not take such features."""
     features = spec.features
     if len({feature.key for feature in features}) < len(features):
         raise _Refused("two features have one key")
@@ -102,7 +159,6 @@ def _spec(node: Node) -> ParseSpec:
         raise _Refused(f"more than {MAX_FEATURES} features are asked for")
     if any(feature.dtype not in _DTYPES for feature in features):
         raise _Refused("values of Examples have another dtype")
-    return spec
 
 
 def _of_v2(node: Node) -> ParseSpec:
@@ -137,36 +193,109 @@ def _made(
     ragged: list[bytes],
     defaults: tuple[Value, ...],
 ) -> ParseSpec:
-    shapes = node.attr("dense_shapes")
-    protos = () if shapes is None else shapes.list.shape
-    dense_shapes = [None if one.unknown_rank else dims(one) for one in protos]
-    dense_types, sparse_types = _types(node, "Tdense"), _types(node, "sparse_types")
-    ragged_types = _types(node, "ragged_value_types") if ragged else []
-    split_types = _types(node, "ragged_split_types") if ragged else []
-    pairs = (
-        (dense, dense_types),
-        (dense, dense_shapes),
-        (dense, defaults),
-        (sparse, sparse_types),
-        (ragged, ragged_types),
-        (ragged, split_types),
-    )
-    if any(len(one) != len(other) for one, other in pairs):
-        raise _Refused("keys, dtypes and shapes are not of one number")
-    dense_parts = zip(dense, dense_types, dense_shapes, defaults, strict=True)
+    parts = _zipped(dense, _types(node, "Tdense"), _shapes(node, "dense_shapes"), defaults)
     return ParseSpec(
+        _lists(node, "", sparse),
+        tuple(_dense(*each) for each in parts),
+        _ragged(node, "", ragged),
         serialized,
         names,
-        tuple(map(ListFeature, sparse, sparse_types)),
-        tuple(_dense(*parts) for parts in dense_parts),
-        tuple(map(ListFeature, ragged, ragged_types, split_types)),
     )
+
+
+def _of_sequences(node: Node) -> SequenceSpec:
+    """Raises _Refused."""
+    serialized, names, *rest = node.inputs
+    if node.op == _SEQUENCE_V2:
+        keys, defaults = [_vector(value) for value in rest[:6]], rest[7:]
+        may_miss = _flags(rest[6])
+    else:
+        keys = [_keys_attr(node, f"{part}_{kind}_keys") for part in _PARTS for kind in _KINDS]
+        defaults = rest
+        missing = _keys_attr(node, "feature_list_dense_missing_assumed_empty")
+        may_miss = [key in missing for key in keys[4]]
+    context, lists = _PARTS
+    dense = _zipped(
+        keys[1], _types(node, "Tcontext_dense"), _shapes(node, f"{context}_dense_shapes"), defaults
+    )
+    dense_lists = _zipped(
+        keys[4],
+        _types(node, f"{lists}_dense_types"),
+        _shapes(node, f"{lists}_dense_shapes"),
+        may_miss,
+    )
+    spec = SequenceSpec(
+        serialized,
+        names,
+        FeatureSpec(
+            _lists(node, f"{context}_", keys[0]),
+            tuple(_dense(*each) for each in dense),
+            _ragged(node, f"{context}_", keys[2]),
+        ),
+        FeatureSpec(
+            _lists(node, f"{lists}_", keys[3]),
+            tuple(_rows(*each) for each in dense_lists),
+            _ragged(node, f"{lists}_", keys[5]),
+        ),
+    )
+    for feature in spec.context.dense:
+        if None in feature.shape:
+            raise _unknown_shape(feature.key)
+    _check(spec.context)
+    _check(spec.lists)
+    return spec
+
+
+#: What keys and attrs of SequenceExamples begin with.
+_PARTS = "context", "feature_list"
+_KINDS = "sparse", "dense", "ragged"
+
+
+def _zipped(*parts: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Raises _Refused: they are not of one number."""
+    if len({len(part) for part in parts}) > 1:
+        raise _Refused("keys, dtypes and shapes are not of one number")
+    return [*zip(*parts, strict=True)]
+
+
+def _lists(node: Node, part: str, keys: list[bytes]) -> tuple[ListFeature, ...]:
+    each = _zipped(keys, _types(node, f"{part}sparse_types"))
+    return tuple(ListFeature(*one) for one in each)
+
+
+def _ragged(node: Node, part: str, keys: list[bytes]) -> tuple[ListFeature, ...]:
+    if not keys:
+        return ()
+    types, splits = (_types(node, f"{part}ragged_{kind}_types") for kind in ("value", "split"))
+    return tuple(ListFeature(*one) for one in _zipped(keys, types, splits))
+
+
+def _shapes(node: Node, key: str) -> list[Shape | None]:
+    shapes = node.attr(key)
+    protos = () if shapes is None else shapes.list.shape
+    return [None if one.unknown_rank else dims(one) for one in protos]
+
+
+def _unknown_shape(key: bytes) -> _Refused:
+    return _Refused(f"the shape of {_text(key)} is not known")
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="backslashreplace")
+
+
+def _rows(key: bytes, dtype: int, shape: Shape | None, may_miss: bool) -> Rows:
+    if shape is None or None in shape:
+        raise _unknown_shape(key)
+    if 0 in shape:  # TensorFlow ends the process: it divides by their number
+        raise _Refused(f"rows of {_text(key)} have no values")
+    return Rows(key, dtype, shape, not may_miss)
 
 
 def _dense(key: bytes, dtype: int, shape: Shape | None, default: Value) -> DenseFeature:
-    text = key.decode(errors="backslashreplace")
+    text = _text(key)
     if shape is None or None in shape[1:]:
-        raise _Refused(f"the shape of {text} is not known")
+        raise _unknown_shape(key)
     of_default = default.shape
     if of_default is None or None in of_default:
         raise _Refused(f"the shape of the default of {text} is not known")
@@ -198,6 +327,14 @@ def _vector(value: Value) -> list[bytes]:
     if constant is None or constant.ndim != 1:
         raise _Refused("the keys are no constants")
     return [*map(bytes, constant)]
+
+
+def _flags(value: Value) -> list[bool]:
+    """Raises _Refused: they are not constants."""
+    constant = value.constant
+    if constant is None or constant.ndim != 1:
+        raise _Refused("which feature lists may be missing is no constant")
+    return [*map(bool, constant)]
 
 
 def _scalar(value: Value) -> bytes:

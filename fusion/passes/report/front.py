@@ -8,10 +8,13 @@ from typing import Any
 
 from fusion.printable import counted
 
+#: What is parsed.
+EXAMPLES, SEQUENCES = "tf.Examples", "tf.SequenceExamples"
+
 
 @dataclass(frozen=True)
 class ParserReport:
-    """What became of an op that parses tf.Examples.
+    """What became of an op that parses tf.Examples or SequenceExamples.
 
     Attributes:
         name: the op's node.
@@ -21,6 +24,7 @@ class ParserReport:
         node: where that was found out.
         fused_before: whether it was a fused op before the pass.
         served: whether the signatures of a model run it; True where there are none to go by.
+        records: what it parses, "tf.Examples" or "tf.SequenceExamples".
     """
 
     name: str
@@ -30,6 +34,7 @@ class ParserReport:
     node: str | None = None
     fused_before: bool = False
     served: bool = True
+    records: str = EXAMPLES
 
     @property
     def fused(self) -> bool:
@@ -80,7 +85,7 @@ def front_lines(
         verdict = "already fused" if parser.fused_before else verb if parser.fused else "stock"
         prefix = f"{parser.function}: " if parser.function else ""
         of = f", {counted(parser.features, 'feature')}" if parser.features else ""
-        yield f"{verdict}  {prefix}{parser.name} (tf.Examples{of})"
+        yield f"{verdict}  {prefix}{parser.name} ({parser.records}{of})"
         if parser.reason is not None:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"

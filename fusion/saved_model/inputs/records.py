@@ -9,7 +9,7 @@ from itertools import islice
 
 from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
 
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
 Texts = Sequence[tuple[bytes, ...]]
 """For each input of a parse op the strings it holds where those are constant, else ()."""
@@ -132,12 +132,14 @@ def _flat(texts: Texts) -> list[bytes]:
     return [text for strings in texts for text in strings]
 
 
-def _dense_shapes(node: node_def_pb2.NodeDef) -> Sequence[tensor_shape_pb2.TensorShapeProto]:
-    """The shapes of dense features of the fused op."""
-    sizes, shapes = iter(node.attr["dense_dims"].list.i), []
-    for rank in node.attr["dense_ranks"].list.i:
+def _dense_shapes(
+    node: node_def_pb2.NodeDef, part: str = "", first: int = 0
+) -> Sequence[tensor_shape_pb2.TensorShapeProto]:
+    """The shapes of dense features of a fused op, each from a dimension on."""
+    sizes, shapes = iter(node.attr[f"{part}dense_dims"].list.i), []
+    for rank in node.attr[f"{part}dense_ranks"].list.i:
         shapes.append(tensor_shape_pb2.TensorShapeProto())
-        for size in islice(sizes, rank):
+        for size in [*islice(sizes, rank)][first:]:
             shapes[-1].dim.add(size=size)
     return shapes
 
@@ -164,11 +166,11 @@ def _example(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> boo
 
 
 def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bool:
-    """Reads both ops for batches, and that for one SequenceExample.
+    """Reads both ops for batches, that for one SequenceExample, and the fused one.
 
     Of these the second has ragged features as well and keys as inputs, the third no lengths.
     """
-    context, steps = "context", "feature_list"
+    context, steps = "context", "list" if node.op == PARSE_SEQUENCE else "feature_list"
     kinds = ("context_sparse", "context_dense", "feature_list_sparse", "feature_list_dense")
     if node.op == "ParseSequenceExampleV2":
         c_sparse, c_dense, c_ragged, l_sparse, l_dense, l_ragged = texts[2:8]
@@ -177,6 +179,12 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bo
             tuple(node.attr[f"{kind}_keys"].list.s) for kind in kinds
         )
         c_ragged = l_ragged = ()
+    elif node.op == PARSE_SEQUENCE:
+        c_sparse, c_dense, c_ragged, l_sparse, l_dense, l_ragged = (
+            tuple(node.attr[f"{part}_{kind}_keys"].list.s)
+            for part in (context, steps)
+            for kind in ("sparse", "dense", "ragged")
+        )
     else:
         keys: list[tuple[bytes, ...]] = []
         start = 2
@@ -190,6 +198,9 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bo
     dense = _types(node, f"{steps}_dense_types")
     shapes = node.attr["context_dense_shapes"].list.shape
     step_shapes = node.attr["feature_list_dense_shapes"].list.shape
+    if node.op == PARSE_SEQUENCE:
+        dense = _types(node, "Tlist_dense")
+        shapes, step_shapes = _dense_shapes(node, "context_"), _dense_shapes(node, "list_", 1)
     return (
         outputs.sparse(c_sparse, _types(node, f"{context}_sparse_types"))
         and outputs.dense(c_dense, _types(node, "Tcontext_dense"), shapes)
@@ -210,6 +221,7 @@ _READERS: dict[str, tuple[Format, Callable[[node_def_pb2.NodeDef, Texts, _Output
     "ParseSingleExample": (Format.EXAMPLE, _example),
     "ParseSequenceExample": (Format.SEQUENCE, _sequence),
     "ParseSequenceExampleV2": (Format.SEQUENCE, _sequence),
+    PARSE_SEQUENCE: (Format.SEQUENCE, _sequence),
     "ParseSingleSequenceExample": (Format.SEQUENCE, _sequence),
 }
 _DESCRIPTOR = b"bytes://"
