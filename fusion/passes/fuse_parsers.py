@@ -76,7 +76,7 @@ def _reports_before(view: GraphView) -> Iterator[ParserReport]:
     """Yields the ops that are fused already."""
     for node in named(view, PARSE_EXAMPLE, PARSE_SEQUENCE):
         is_sequence = node.op == PARSE_SEQUENCE
-        parts = ("context_", "list_") if is_sequence else ("",)
+        parts = ("context_", "feature_list_") if is_sequence else ("",)
         kinds = ("sparse", "dense", "ragged")
         keys = (node.attr(f"{part}{kind}_keys") for part in parts for kind in kinds)
         yield ParserReport(

@@ -402,6 +402,7 @@ def test_what_reports_say() -> None:
         "node": None,
         "fused_before": False,
         "served": True,
+        "records": "tf.Examples",
     }
     again = str(PASS.apply(result.graph_def).report).splitlines()
     assert "  already fused  parse (tf.Examples, 4 features)" in again

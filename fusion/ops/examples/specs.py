@@ -52,6 +52,16 @@ def _split_types(name: str) -> Attr:
     return Attr(name, "list(type)", default=(), allowed=allowed, minimum=0, doc=doc)
 
 
+def _each(name: str, dtypes: str, doc: str) -> Arg:
+    """A tensor for each of some features, of dtypes that an attr has."""
+    return Arg(name, dtypes, "[...]", length=dtypes, doc=doc)
+
+
+def _indices(name: str, count: str, doc: str) -> Arg:
+    """A tensor of integers for each of some features, of which an attr is the number."""
+    return Arg(name, "int64", "[...]", length=count, doc=doc)
+
+
 PARSE_EXAMPLE = OpSpec(
     name=names.PARSE_EXAMPLE,
     doc="Parses serialized tf.Examples, as ParseExampleV2 of TensorFlow does.\n\n"
@@ -70,20 +80,12 @@ PARSE_EXAMPLE = OpSpec(
         ),
     ),
     outputs=(
-        Arg("sparse_indices", "int64", "[...]", length="num_sparse", doc="[nnz, 2]"),
-        Arg("sparse_values", "sparse_types", "[...]", length="sparse_types", doc="[nnz]"),
-        Arg("sparse_shapes", "int64", "[...]", length="num_sparse", doc="[2]"),
-        Arg("dense_values", "Tdense", "[...]", length="Tdense", doc="[B, shape]"),
-        Arg(
-            "ragged_values", "ragged_value_types", "[...]", length="ragged_value_types", doc="[nnz]"
-        ),
-        Arg(
-            "ragged_row_splits",
-            "ragged_split_types",
-            "[...]",
-            length="ragged_split_types",
-            doc="[B + 1]",
-        ),
+        _indices("sparse_indices", "num_sparse", "[nnz, 2]"),
+        _each("sparse_values", "sparse_types", "[nnz]"),
+        _indices("sparse_shapes", "num_sparse", "[2]"),
+        _each("dense_values", "Tdense", "[B, shape]"),
+        _each("ragged_values", "ragged_value_types", "[nnz]"),
+        _each("ragged_row_splits", "ragged_split_types", "[B + 1]"),
     ),
     attrs=(
         Attr("num_sparse", "int", minimum=0, doc="number of sparse features"),
@@ -116,10 +118,10 @@ _OF_CONTEXT, _OF_LISTS = (
         "num_sparse": f"num_{part}_sparse",
         "dense_types": f"T{part}_dense",
     }
-    for part in ("context", "list")
+    for part in ("context", "feature_list")
 )
 _OF_CONTEXT["default_types"] = "Tcontext_defaults"
-_OF_LISTS["num_dense"] = "num_list_dense"
+_OF_LISTS["num_dense"] = "num_feature_list_dense"
 del _OF_LISTS["default_types"]
 
 
@@ -148,75 +150,31 @@ PARSE_SEQUENCE = OpSpec(
         ),
     ),
     outputs=(
-        Arg(
-            "context_sparse_indices", "int64", "[...]", length="num_context_sparse", doc="[nnz, 2]"
+        _indices("context_sparse_indices", "num_context_sparse", "[nnz, 2]"),
+        _each("context_sparse_values", "context_sparse_types", "[nnz]"),
+        _indices("context_sparse_shapes", "num_context_sparse", "[2]"),
+        _each("context_dense_values", "Tcontext_dense", "[B, shape]"),
+        _each("context_ragged_values", "context_ragged_value_types", "[nnz]"),
+        _each("context_ragged_row_splits", "context_ragged_split_types", "[B + 1]"),
+        _indices("feature_list_sparse_indices", "num_feature_list_sparse", "[nnz, 3]"),
+        _each("feature_list_sparse_values", "feature_list_sparse_types", "[nnz]"),
+        _indices("feature_list_sparse_shapes", "num_feature_list_sparse", "[3]"),
+        _each(
+            "feature_list_dense_values",
+            "Tfeature_list_dense",
+            "[B, most rows, shape of a row], filled up with zeros",
         ),
-        Arg(
-            "context_sparse_values",
-            "context_sparse_types",
-            "[...]",
-            length="context_sparse_types",
-            doc="[nnz]",
+        _indices("feature_list_dense_lengths", "num_feature_list_dense", "[B], their rows"),
+        _each("feature_list_ragged_values", "feature_list_ragged_value_types", "[nnz]"),
+        _each(
+            "feature_list_ragged_outer_splits",
+            "feature_list_ragged_split_types",
+            "[B + 1], of rows",
         ),
-        Arg("context_sparse_shapes", "int64", "[...]", length="num_context_sparse", doc="[2]"),
-        Arg(
-            "context_dense_values",
-            "Tcontext_dense",
-            "[...]",
-            length="Tcontext_dense",
-            doc="[B, shape]",
-        ),
-        Arg(
-            "context_ragged_values",
-            "context_ragged_value_types",
-            "[...]",
-            length="context_ragged_value_types",
-            doc="[nnz]",
-        ),
-        Arg(
-            "context_ragged_row_splits",
-            "context_ragged_split_types",
-            "[...]",
-            length="context_ragged_split_types",
-            doc="[B + 1]",
-        ),
-        Arg("list_sparse_indices", "int64", "[...]", length="num_list_sparse", doc="[nnz, 3]"),
-        Arg(
-            "list_sparse_values",
-            "list_sparse_types",
-            "[...]",
-            length="list_sparse_types",
-            doc="[nnz]",
-        ),
-        Arg("list_sparse_shapes", "int64", "[...]", length="num_list_sparse", doc="[3]"),
-        Arg(
-            "list_dense_values",
-            "Tlist_dense",
-            "[...]",
-            length="Tlist_dense",
-            doc="[B, most rows, shape of a row], filled up with zeros",
-        ),
-        Arg("list_dense_lengths", "int64", "[...]", length="num_list_dense", doc="[B], their rows"),
-        Arg(
-            "list_ragged_values",
-            "list_ragged_value_types",
-            "[...]",
-            length="list_ragged_value_types",
-            doc="[nnz]",
-        ),
-        Arg(
-            "list_ragged_outer_splits",
-            "list_ragged_split_types",
-            "[...]",
-            length="list_ragged_split_types",
-            doc="[B + 1], of rows",
-        ),
-        Arg(
-            "list_ragged_inner_splits",
-            "list_ragged_split_types",
-            "[...]",
-            length="list_ragged_split_types",
-            doc="[rows + 1], of values",
+        _each(
+            "feature_list_ragged_inner_splits",
+            "feature_list_ragged_split_types",
+            "[rows + 1], of values",
         ),
     ),
     attrs=(
@@ -232,30 +190,33 @@ PARSE_SEQUENCE = OpSpec(
         _keys("context_ragged_keys", "names of ragged features"),
         _types("context_ragged_value_types", "dtypes of their values"),
         _split_types("context_ragged_split_types"),
-        Attr("num_list_sparse", "int", minimum=0, doc="number of sparse feature lists"),
-        _keys("list_sparse_keys", "names of sparse feature lists"),
-        _types("list_sparse_types", "dtypes of their values"),
-        Attr("num_list_dense", "int", minimum=0, doc="number of dense feature lists"),
-        _keys("list_dense_keys", "names of dense feature lists"),
-        _types("Tlist_dense", "dtypes of their values"),
+        Attr("num_feature_list_sparse", "int", minimum=0, doc="number of sparse feature lists"),
+        _keys("feature_list_sparse_keys", "names of sparse feature lists"),
+        _types("feature_list_sparse_types", "dtypes of their values"),
+        Attr("num_feature_list_dense", "int", minimum=0, doc="number of dense feature lists"),
+        _keys("feature_list_dense_keys", "names of dense feature lists"),
+        _types("Tfeature_list_dense", "dtypes of their values"),
         Attr(
-            "list_dense_ranks", "list(int)", default=(), doc="one more than the rank of each's rows"
+            "feature_list_dense_ranks",
+            "list(int)",
+            default=(),
+            doc="one more than the rank of the rows of each",
         ),
         Attr(
-            "list_dense_dims",
+            "feature_list_dense_dims",
             "list(int)",
             default=(),
             doc="-1, and the shape of a row, of each",
         ),
         Attr(
-            "list_required",
+            "feature_list_required",
             "list(bool)",
             default=(),
             doc="whether one that is missing is an error, else it has no rows",
         ),
-        _keys("list_ragged_keys", "names of ragged feature lists"),
-        _types("list_ragged_value_types", "dtypes of their values"),
-        _split_types("list_ragged_split_types"),
+        _keys("feature_list_ragged_keys", "names of ragged feature lists"),
+        _types("feature_list_ragged_value_types", "dtypes of their values"),
+        _split_types("feature_list_ragged_split_types"),
     ),
     kernels={"CPU": cpu_body("examples", "parse_sequence_example")},
     builder=Builder(

@@ -52,17 +52,17 @@ def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
 def parse_sequence_example(attrs: Attrs, inputs: Tensors) -> Tensors:
     """The definition, see `stock_definitions`."""
     serialized, names, *defaults = inputs
-    required = attrs["list_required"]
-    list_shapes = _shapes(attrs["list_dense_ranks"], attrs["list_dense_dims"])
+    required = attrs["feature_list_required"]
+    list_shapes = _shapes(attrs["feature_list_dense_ranks"], attrs["feature_list_dense_dims"])
     result = tf.raw_ops.ParseSequenceExampleV2(
         serialized=serialized,
         debug_name=names,
         context_sparse_keys=_keys(attrs["context_sparse_keys"]),
         context_dense_keys=_keys(attrs["context_dense_keys"]),
         context_ragged_keys=_keys(attrs["context_ragged_keys"]),
-        feature_list_sparse_keys=_keys(attrs["list_sparse_keys"]),
-        feature_list_dense_keys=_keys(attrs["list_dense_keys"]),
-        feature_list_ragged_keys=_keys(attrs["list_ragged_keys"]),
+        feature_list_sparse_keys=_keys(attrs["feature_list_sparse_keys"]),
+        feature_list_dense_keys=_keys(attrs["feature_list_dense_keys"]),
+        feature_list_ragged_keys=_keys(attrs["feature_list_ragged_keys"]),
         feature_list_dense_missing_assumed_empty=tf.constant(
             [not is_required for is_required in required], tf.bool, [len(required)]
         ),
@@ -74,12 +74,12 @@ def parse_sequence_example(attrs: Attrs, inputs: Tensors) -> Tensors:
         context_ragged_value_types=attrs["context_ragged_value_types"],
         context_ragged_split_types=attrs["context_ragged_split_types"],
         context_dense_shapes=_shapes(attrs["context_dense_ranks"], attrs["context_dense_dims"]),
-        Nfeature_list_sparse=attrs["num_list_sparse"],
-        Nfeature_list_dense=attrs["num_list_dense"],
-        feature_list_dense_types=attrs["Tlist_dense"],
-        feature_list_sparse_types=attrs["list_sparse_types"],
-        feature_list_ragged_value_types=attrs["list_ragged_value_types"],
-        feature_list_ragged_split_types=attrs["list_ragged_split_types"],
+        Nfeature_list_sparse=attrs["num_feature_list_sparse"],
+        Nfeature_list_dense=attrs["num_feature_list_dense"],
+        feature_list_dense_types=attrs["Tfeature_list_dense"],
+        feature_list_sparse_types=attrs["feature_list_sparse_types"],
+        feature_list_ragged_value_types=attrs["feature_list_ragged_value_types"],
+        feature_list_ragged_split_types=attrs["feature_list_ragged_split_types"],
         feature_list_dense_shapes=[shape[1:] for shape in list_shapes],
     )
     return [tensor for tensors in result for tensor in tensors]

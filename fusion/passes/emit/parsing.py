@@ -58,8 +58,8 @@ def emit_sequence_parser(edit: GraphEdit, name: str, spec: SequenceSpec) -> None
     set_attrs(
         node,
         num_context_sparse=len(context.sparse),
-        num_list_sparse=len(lists.sparse),
-        num_list_dense=len(lists.dense),
+        num_feature_list_sparse=len(lists.sparse),
+        num_feature_list_dense=len(lists.dense),
     )
     set_types(
         node,
@@ -68,10 +68,10 @@ def emit_sequence_parser(edit: GraphEdit, name: str, spec: SequenceSpec) -> None
         Tcontext_defaults=_dtypes(_with_default(context.dense)),
         context_ragged_value_types=_dtypes(context.ragged),
         context_ragged_split_types=[feature.split_dtype for feature in context.ragged],
-        list_sparse_types=_dtypes(lists.sparse),
-        Tlist_dense=_dtypes(lists.dense),
-        list_ragged_value_types=_dtypes(lists.ragged),
-        list_ragged_split_types=[feature.split_dtype for feature in lists.ragged],
+        feature_list_sparse_types=_dtypes(lists.sparse),
+        Tfeature_list_dense=_dtypes(lists.dense),
+        feature_list_ragged_value_types=_dtypes(lists.ragged),
+        feature_list_ragged_split_types=[feature.split_dtype for feature in lists.ragged],
     )
     set_lists(
         node,
@@ -81,12 +81,12 @@ def emit_sequence_parser(edit: GraphEdit, name: str, spec: SequenceSpec) -> None
         context_dense_ranks=[len(feature.shape) for feature in context.dense],
         context_dense_dims=_sizes(*(feature.shape for feature in context.dense)),
         context_required=[feature.default is None for feature in context.dense],
-        list_sparse_keys=_keys(lists.sparse),
-        list_dense_keys=_keys(lists.dense),
-        list_ragged_keys=_keys(lists.ragged),
-        list_dense_ranks=[1 + len(feature.shape) for feature in lists.dense],
-        list_dense_dims=_sizes(*((None, *feature.shape) for feature in lists.dense)),
-        list_required=[feature.is_required for feature in lists.dense],
+        feature_list_sparse_keys=_keys(lists.sparse),
+        feature_list_dense_keys=_keys(lists.dense),
+        feature_list_ragged_keys=_keys(lists.ragged),
+        feature_list_dense_ranks=[1 + len(feature.shape) for feature in lists.dense],
+        feature_list_dense_dims=_sizes(*((None, *feature.shape) for feature in lists.dense)),
+        feature_list_required=[feature.is_required for feature in lists.dense],
     )
     _put(edit, node, is_renumbered=False)
 

@@ -142,15 +142,15 @@ def _parsed_sequence(view: _View, shapes: _Shapes, name: str, index: int) -> Sha
     # Row splits of one Example are a number.
     splits: Shape = (None,) if batch else ()
     found: list[Shape] = []
-    for part, rank in (("context", 1), ("list", 2)):
+    for part, rank in (("context", 1), ("feature_list", 2)):
         types = view.attr(name, f"{part}_ragged_value_types")
         ragged = 0 if types is None else len(types.list.type)
         dense = _dense_shapes(view, name, f"{part}_")
         found += _sparse_shapes(view.int_attr(name, f"num_{part}_sparse"), rank + len(batch))
         found += [(*batch, *shape) for shape in dense]
-        found += [batch] * len(dense) if part == "list" else []
+        found += [batch] * len(dense) if part == "feature_list" else []
         found += [(None,)] * ragged + [splits] * ragged
-        found += [(None,)] * ragged if part == "list" else []
+        found += [(None,)] * ragged if part == "feature_list" else []
     return found[index]
 
 

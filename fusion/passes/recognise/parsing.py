@@ -203,6 +203,11 @@ def _made(
     )
 
 
+#: What keys and attrs of SequenceExamples begin with.
+_CONTEXT, _LISTS = "context", "feature_list"
+_KINDS = "sparse", "dense", "ragged"
+
+
 def _of_sequences(node: Node) -> SequenceSpec:
     """Raises _Refused."""
     serialized, names, *rest = node.inputs
@@ -210,45 +215,45 @@ def _of_sequences(node: Node) -> SequenceSpec:
         keys, defaults = [_vector(value) for value in rest[:6]], rest[7:]
         may_miss = _flags(rest[6])
     else:
-        keys = [_keys_attr(node, f"{part}_{kind}_keys") for part in _PARTS for kind in _KINDS]
+        parts = (_CONTEXT, _LISTS)
+        keys = [_keys_attr(node, f"{part}_{kind}_keys") for part in parts for kind in _KINDS]
         defaults = rest
-        missing = _keys_attr(node, "feature_list_dense_missing_assumed_empty")
+        missing = _keys_attr(node, f"{_LISTS}_dense_missing_assumed_empty")
         may_miss = [key in missing for key in keys[4]]
-    context, lists = _PARTS
-    dense = _zipped(
-        keys[1], _types(node, "Tcontext_dense"), _shapes(node, f"{context}_dense_shapes"), defaults
-    )
-    dense_lists = _zipped(
-        keys[4],
-        _types(node, f"{lists}_dense_types"),
-        _shapes(node, f"{lists}_dense_shapes"),
-        may_miss,
-    )
-    spec = SequenceSpec(
-        serialized,
-        names,
-        FeatureSpec(
-            _lists(node, f"{context}_", keys[0]),
-            tuple(_dense(*each) for each in dense),
-            _ragged(node, f"{context}_", keys[2]),
-        ),
-        FeatureSpec(
-            _lists(node, f"{lists}_", keys[3]),
-            tuple(_rows(*each) for each in dense_lists),
-            _ragged(node, f"{lists}_", keys[5]),
-        ),
-    )
-    for feature in spec.context.dense:
-        if None in feature.shape:
-            raise _unknown_shape(feature.key)
-    _check(spec.context)
-    _check(spec.lists)
-    return spec
+    context = _of_context(node, keys[:3], defaults)
+    lists = _of_lists(node, keys[3:], may_miss)
+    for spec in (context, lists):
+        _check(spec)
+    return SequenceSpec(serialized, names, context, lists)
 
 
-#: What keys and attrs of SequenceExamples begin with.
-_PARTS = "context", "feature_list"
-_KINDS = "sparse", "dense", "ragged"
+def _of_context(
+    node: Node, keys: Sequence[list[bytes]], defaults: Sequence[Value]
+) -> FeatureSpec[DenseFeature]:
+    """Raises _Refused."""
+    sparse, dense, ragged = keys
+    shapes = _shapes(node, f"{_CONTEXT}_dense_shapes")
+    each = _zipped(dense, _types(node, "Tcontext_dense"), shapes, defaults)
+    for key, _, shape, _ in each:
+        if shape is not None and None in shape:
+            raise _unknown_shape(key)
+    return FeatureSpec(
+        _lists(node, f"{_CONTEXT}_", sparse),
+        tuple(_dense(*one) for one in each),
+        _ragged(node, f"{_CONTEXT}_", ragged),
+    )
+
+
+def _of_lists(node: Node, keys: Sequence[list[bytes]], may_miss: list[bool]) -> FeatureSpec[Rows]:
+    """Raises _Refused."""
+    sparse, dense, ragged = keys
+    shapes = _shapes(node, f"{_LISTS}_dense_shapes")
+    each = _zipped(dense, _types(node, f"{_LISTS}_dense_types"), shapes, may_miss)
+    return FeatureSpec(
+        _lists(node, f"{_LISTS}_", sparse),
+        tuple(_rows(*one) for one in each),
+        _ragged(node, f"{_LISTS}_", ragged),
+    )
 
 
 def _zipped(*parts: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -170,7 +170,7 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bo
 
     Of these the second has ragged features as well and keys as inputs, the third no lengths.
     """
-    context, steps = "context", "list" if node.op == PARSE_SEQUENCE else "feature_list"
+    context, steps = "context", "feature_list"
     kinds = ("context_sparse", "context_dense", "feature_list_sparse", "feature_list_dense")
     if node.op == "ParseSequenceExampleV2":
         c_sparse, c_dense, c_ragged, l_sparse, l_dense, l_ragged = texts[2:8]
@@ -199,8 +199,11 @@ def _sequence(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bo
     shapes = node.attr["context_dense_shapes"].list.shape
     step_shapes = node.attr["feature_list_dense_shapes"].list.shape
     if node.op == PARSE_SEQUENCE:
-        dense = _types(node, "Tlist_dense")
-        shapes, step_shapes = _dense_shapes(node, "context_"), _dense_shapes(node, "list_", 1)
+        dense = _types(node, "Tfeature_list_dense")
+        shapes, step_shapes = (
+            _dense_shapes(node, "context_"),
+            _dense_shapes(node, "feature_list_", 1),
+        )
     return (
         outputs.sparse(c_sparse, _types(node, f"{context}_sparse_types"))
         and outputs.dense(c_dense, _types(node, "Tcontext_dense"), shapes)
