@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow.python import _pywrap_tfe
 
+from tests import guarded
 from tests.differential import examples
 from tests.example_bytes import entry, example, floats, ints, of, strings
+from tests.guarded import PAGE, string_at
 from tests.parse_calls import FORMS, Asked, Call, Dtype, check, difference, fused, stock
 from tests.tiers import examples as of_tier
 
@@ -108,71 +103,21 @@ def test_strides_are_counted_as_in_the_tasks_of_stock() -> None:
         assert "is not a multiple of stride length" in str(check(Call(asked, tuple(wrong))))
 
 
-#: Of memory, and the words and the kind of a string whose bytes are elsewhere.
-_PAGE, _STRING_WORDS, _VIEW = mmap.PAGESIZE, 3, 3
-#: EagerTensor_Handle of TensorFlow's C++.
-_HANDLE = "_Z18EagerTensor_HandlePK7_object"
-_libc = ctypes.CDLL(None)
-_libc.mmap.restype = ctypes.c_void_p
-
-
-@contextmanager
-def _page() -> Iterator[int]:
-    """The address of a page of memory, between two that no one may read or write."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    size = ctypes.c_size_t(3 * _PAGE)
-    start = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
-    try:
-        for guard in (start, start + 2 * _PAGE):
-            assert _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0) == 0
-        yield start + _PAGE
-    finally:
-        _libc.munmap(ctypes.c_void_p(start), size)
-
-
-def _elements(tensor: Any) -> ctypes.Array[ctypes.c_uint64]:
-    """The memory of an eager tensor of one string."""
-    functions = ctypes.CDLL(_pywrap_tfe.__file__)
-
-    def call(name: str, *arguments: Any) -> ctypes.c_void_p:
-        function = functions[name]
-        function.restype = ctypes.c_void_p
-        return ctypes.c_void_p(function(*arguments))
-
-    status = call("TF_NewStatus")
-    same = call("TFE_TensorHandleResolve", call(_HANDLE, ctypes.py_object(tensor)), status)
-    address = call("TF_TensorData", same).value
-    call("TF_DeleteTensor", same)
-    call("TF_DeleteStatus", status)
-    assert address is not None
-    return (ctypes.c_uint64 * _STRING_WORDS).from_address(address)
-
-
-def _at(address: int, content: bytes, is_single: bool) -> tf.Tensor:
-    """A tensor of one string whose bytes are at an address."""
-    ctypes.memmove(address, content, len(content))
-    tensor = tf.fill([] if is_single else [1], b"")  # of its own, where constants may be shared
-    words = _elements(tensor)
-    words[0], words[1] = len(content) << 2 | _VIEW, address
-    assert np.asarray(tensor).tolist() == (content if is_single else [content])
-    return tensor
-
-
 def _assert_within(page: int, call: Call) -> None:
     """Parses each Example as it lies in front of a page that is not there, and behind one."""
     for one in call.examples:
-        if len(one) > _PAGE:
+        if len(one) > PAGE:
             continue
         alone = replace(call, examples=(one,), names=())
         expected = fused(alone)
-        for address in (page, page + _PAGE - len(one)):
-            serialized = _at(address, one, call.is_single)
+        for address in (page, page + PAGE - len(one)):
+            serialized = string_at(address, one, call.is_single)
             assert difference(fused(alone, serialized=serialized), expected) is None, alone
 
 
 def test_nothing_is_read_behind_an_example_or_in_front_of_it() -> None:
     """What may be read of an Example are its own bytes; where pages begin and end, others crash."""
-    with _page() as page:
+    with guarded.page() as page:
         for call in islice(examples.calls(Random(7)), of_tier(150)):
             _assert_within(page, call)
         for dtype, count, value in _VALUES:

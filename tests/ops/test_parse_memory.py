@@ -37,6 +37,9 @@ class _Info(ctypes.Structure):
     _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
 
 
+HAS_MEMORY_IN_USE = hasattr(ctypes.CDLL(None), "mallinfo2")
+
+
 def bytes_in_use() -> int:
     gc.collect()
     mallinfo = ctypes.CDLL(None).mallinfo2
@@ -44,7 +47,7 @@ def bytes_in_use() -> int:
     return int(mallinfo().field7)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc before 2.33")
+@pytest.mark.skipif(not HAS_MEMORY_IN_USE, reason="glibc before 2.33")
 @pytest.mark.parametrize("name", ROWS)
 def test_nothing_is_left_of_strings(name: str) -> None:
     call = Call(ASKED, (GOOD, ROWS[name], GOOD))

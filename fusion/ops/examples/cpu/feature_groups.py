@@ -71,7 +71,8 @@ def group_words(creation: Creation, constants: GroupConstants) -> int:
 
 
 @jit
-def _name_of(creation: Creation, attr: int) -> int:
+def name_of(creation: Creation, attr: int) -> int:
+    """The address of the name of an attr."""
     return creation.record.attrs[attr].name
 
 
@@ -80,7 +81,7 @@ def _has_items(creation: Creation, attr: int, count: int) -> bool:
     """Whether a list has so many items."""
     found = attr_count(creation, attr)
     if found != count:
-        name = _name_of(creation, attr)
+        name = name_of(creation, attr)
         refuse(creation, INVALID_ARGUMENT, "%s has %lld items, not %lld", name, found, count)
     return found == count
 
@@ -91,7 +92,7 @@ def _is_count(creation: Creation, attr: int, keys: int) -> bool:
     count, found = attr_word(creation, attr), attr_count(creation, keys)
     if count != found:
         text = "%s is %lld, but %s has %lld items"
-        name, of = _name_of(creation, attr), _name_of(creation, keys)
+        name, of = name_of(creation, attr), name_of(creation, keys)
         refuse(creation, INVALID_ARGUMENT, text, name, count, of, found)
     return count == found
 
@@ -104,7 +105,7 @@ def _are_shapes_whole(creation: Creation, constants: GroupConstants) -> bool:
         number = int64(index)
         rank = attr_item(creation, ranks, number)
         if rank < 0 or rank > _MAX_RANK:
-            text, name = "%s[%lld] = %lld is not in [0, %lld]", _name_of(creation, ranks)
+            text, name = "%s[%lld] = %lld is not in [0, %lld]", name_of(creation, ranks)
             refuse(creation, INVALID_ARGUMENT, text, name, number, rank, int64(_MAX_RANK))
             return False
         dims += rank
@@ -170,7 +171,7 @@ def _set_shape(
 ) -> bool:
     """Sets the shape of a dense feature from so many dims on; whether it may have that."""
     attr, count, is_empty = constants.dense_dims, int64(1), False
-    dims, keys = _name_of(creation, attr), _name_of(creation, constants.dense_keys)
+    dims, keys = name_of(creation, attr), name_of(creation, constants.dense_keys)
     feature.form = FIXED
     for axis in range(feature.rank):
         size = attr_item(creation, attr, first + axis)
@@ -201,18 +202,18 @@ def _set_default(
     creation: Creation, constants: GroupConstants, feature: Feature, number: int, defaults: int
 ) -> int:
     """Sets the default of a dense feature behind so many others; how many there are then, or -1."""
-    keys = _name_of(creation, constants.dense_keys)
+    keys = name_of(creation, constants.dense_keys)
     if feature.is_required != 0:
         if feature.form == PADDED:
             text = "%s[%lld] is true, but rows of %s[%lld] are filled up"
-            name = _name_of(creation, constants.required)
+            name = name_of(creation, constants.required)
             refuse(creation, INVALID_ARGUMENT, text, name, number, keys, number)
             return int64(-1)
         return defaults
     dtype = attr_item(creation, constants.default_types, defaults)
     if dtype != attr_item(creation, constants.dense_types, number):
         text = "%s[%lld] is not the dtype of %s[%lld]"
-        name = _name_of(creation, constants.default_types)
+        name = name_of(creation, constants.default_types)
         refuse(creation, INVALID_ARGUMENT, text, name, defaults, keys, number)
         return int64(-1)
     feature.default_input = FIRST_DEFAULT + defaults
@@ -224,8 +225,8 @@ def _has_rows(creation: Creation, constants: GroupConstants, feature: Feature, n
     """Whether the shape of a dense feature list begins with its rows."""
     if feature.form != PADDED:
         text = "%s of %s[%lld]: the size of a list must be -1"
-        dims, keys = _name_of(creation, constants.dense_dims), constants.dense_keys
-        refuse(creation, INVALID_ARGUMENT, text, dims, _name_of(creation, keys), number)
+        dims, keys = name_of(creation, constants.dense_dims), constants.dense_keys
+        refuse(creation, INVALID_ARGUMENT, text, dims, name_of(creation, keys), number)
     return feature.form == PADDED
 
 
@@ -294,7 +295,7 @@ def _add_names(creation: Creation, constants: GroupConstants, names: Names) -> b
     for attr in (constants.dense_keys, constants.sparse_keys, constants.ragged_keys):
         for index in range(attr_count(creation, attr)):
             if not add_name(names, number):
-                name = _name_of(creation, attr)
+                name = name_of(creation, attr)
                 text = "%s[%lld] is a key that another feature has, too"
                 refuse(creation, INVALID_ARGUMENT, text, name, int64(index))
                 return False
