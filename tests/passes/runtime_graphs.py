@@ -121,6 +121,31 @@ def _parsed(op: str) -> Fed:
         return graph.as_graph_def(), {"examples:0": np.array(rows_of_ids, object)}
 
 
+def _parsed_sequences() -> Fed:
+    """A lookup of ids of the context of SequenceExamples, with lists beside it."""
+    with tf.Graph().as_default() as graph:
+        context, lists, _ = tf.io.parse_sequence_example(
+            v1.placeholder(tf.string, [None], "examples"),
+            {"ids": tf.io.VarLenFeature(tf.int64)},
+            {
+                "steps": tf.io.FixedLenSequenceFeature([2], tf.float32, allow_missing=True),
+                "seen": tf.io.RaggedFeature(tf.int64),
+            },
+        )
+        rows = stock.lookup(stock.make_table(Case()), context["ids"], Case())
+        seen = tf.cast(tf.reduce_sum(lists["seen"].values.values), tf.float32)
+        tf.add(rows, seen + tf.reduce_sum(lists["steps"]), name="out")
+        tf.group(v1.global_variables_initializer(), name="initialize")
+        examples = [
+            example_bytes.sequence_of(
+                {"ids": example_bytes.ints(range(n))},
+                {"steps": [example_bytes.floats([n, 1])], "seen": [example_bytes.ints([n])] * n},
+            )
+            for n in range(5)
+        ]
+        return graph.as_graph_def(), {"examples:0": np.array(examples, object)}
+
+
 _MANY = Model(tuple(Table(20 + k, 4, "constant") for k in range(16)))
 
 GRAPHS: dict[str, Callable[[], Fed]] = {
@@ -150,6 +175,7 @@ FUSED: dict[str, Callable[[], Fed]] = {
     },
     "Examples": lambda: _parsed("ParseExampleV2"),
     "Examples, TensorFlow 1": lambda: _parsed("ParseExample"),
+    "SequenceExamples": _parsed_sequences,
 }
 """Those that only the other target rewrites, whose ops become stock ones again."""
 
