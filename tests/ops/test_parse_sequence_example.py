@@ -118,6 +118,12 @@ CASES = {
     "the second list of a Feature is not looked at": Case(
         context(RAGGED, of(ONE + floats([1]))), [1]
     ),
+    "a row behind the list of a Feature is not looked at": Case(
+        context(FIXED, of(ONE + message(1, TWO))), [1]
+    ),
+    "a packed run that ends in front of its list": Case(
+        context(FIXED, of(message(3, message(1, b"\x05") + b"\x08\x01"))), [5]
+    ),
     "a list whose length is too large": Case(
         context(RAGGED, of(b"\x1a\x55\x0a\x02\x01\x02")), [1, 2]
     ),

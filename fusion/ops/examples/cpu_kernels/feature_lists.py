@@ -15,17 +15,23 @@ from fusion.ops.examples.cpu_kernels.scan import (
     find_values,
     is_short_run,
 )
+from fusion.ops.examples.cpu_kernels.values import write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
     FLOAT_ELEMENT,
     FLOATS,
+    INTS,
     LOW_HALF,
     STRINGS,
     any_varint,
+    ends,
+    joined,
+    low_bytes,
     part_end,
 )
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.text import byte
+from fusion.runtime.native.unaligned import ones, put_word, word_at
 
 #: What is wrong, in place of how many values there are: the list is none of the dtype; there is no
 #: row where one should begin.
@@ -133,15 +139,49 @@ def any_row(dtype: int, at: int, end: int, readable: int) -> Values:
 
 
 @inlined
+def _short_count(dtype: int, start: int, end: int, readable: int) -> int:
+    """How many values a list of less than 128 bytes has; -1 if it is unusual."""
+    size = end - start
+    if dtype == INTS and size <= 8 and start + 8 <= readable:
+        last = ends(word_at(start)) & low_bytes(size)
+        return ones(last) if last & int64(0x80) << (8 * size - 8) != 0 else int64(-1)
+    return count_values(dtype, start, end, readable)
+
+
+@inlined
+def short_feature(tag: int, dtype: int, at: int, size: int, readable: int) -> tuple[int, int]:
+    """Where the values lie of a Feature with the short head, see `is_short_run`; 0 if it has none.
+
+    Returns:
+      Where they lie, and how many there are; -1 if they are unusual.
+    """
+    if not is_short_run(tag, dtype, at, size, readable):
+        return int64(0), int64(-1)
+    # Of strings the only one is with its tag and length.
+    start = at + (HEAD_BYTES if dtype != STRINGS else HEAD_BYTES - 2)
+    return start, _short_count(dtype, start, at + 2 + size, readable)
+
+
+@inlined
 def row_at(dtype: int, at: int, end: int, readable: int) -> Values:
     """The row of a feature list that begins at a position in front of its end."""
     if at + 8 <= readable:
         size = byte(at + 1)
         behind = at + 2 + size
-        if behind <= end and is_short_run(int64(FIRST), dtype, at, size, readable):
-            # Of strings the only one is with its tag and length.
-            start = at + (HEAD_BYTES if dtype != STRINGS else HEAD_BYTES - 2)
-            count = count_values(dtype, start, behind, readable)
+        if behind <= end:
+            start, count = short_feature(int64(FIRST), dtype, at, size, readable)
             if count >= 0:
                 return start, count, int64(PACKED), behind
     return any_row(dtype, at, end, readable)
+
+
+@inlined
+def write_list(
+    dtype: int, at: int, count: int, kind: int, behind: int, out: int, readable: int
+) -> bool:
+    """Writes so many values, see `Values` and `write_values`."""
+    is_packed, size = kind == PACKED, behind - at
+    if count == 1 and dtype == INTS and is_packed and size <= 8 and at + 8 <= readable:
+        put_word(out, joined(word_at(at), size))
+        return True
+    return write_values(dtype, at, count, is_packed, out, readable)

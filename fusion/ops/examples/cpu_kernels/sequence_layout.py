@@ -21,8 +21,7 @@ class Piece(Place):
     """What an Example has of a feature; fields of `Place` are for features of the context."""
 
     value: Address  # of its entry: a Feature or a FeatureList; 0: there is none
-    size: Int64  # bytes of the value
-    rows: Int64  # of a feature list
+    size: Int64  # bytes of the value, of the context's when counted up to the end of its list
 
 
 class SequenceTotal(Total):

@@ -7,7 +7,13 @@ the entries of a key the last counts, also an empty one.
 
 from __future__ import annotations
 
-from fusion.ops.examples.cpu_kernels.feature_lists import CUT, PACKED, feature_at, row_at
+from fusion.ops.examples.cpu_kernels.feature_lists import (
+    CUT,
+    PACKED,
+    feature_at,
+    row_at,
+    short_feature,
+)
 from fusion.ops.examples.cpu_kernels.guesses import find_entry, next_guess
 from fusion.ops.examples.cpu_kernels.layout import FIXED, PADDED, Feature, Guesser, Names
 from fusion.ops.examples.cpu_kernels.lists import skipped
@@ -150,8 +156,13 @@ def _count_context(feature: Feature, piece: Piece, total: SequenceTotal, readabl
     """Counts the values of a feature of the context; False if they are wrong."""
     start, count, kind = piece.value, int64(0), int64(PACKED)
     if piece.size > 0:
-        end = piece.value + piece.size
-        start, count, kind, _ = feature_at(feature.dtype, start, end, readable)
+        dtype, size = feature.dtype, piece.size
+        # In front of the value are at least its tag and its length.
+        start, count = short_feature(int64(SECOND), dtype, piece.value - 2, size, readable)
+        if count < 0:
+            end = piece.value + size
+            start, count, kind, behind = feature_at(dtype, piece.value, end, readable)
+            piece.size = behind - piece.value
         if count < 0 or kind == CUT:
             return False
     piece.start = start
@@ -178,7 +189,6 @@ def _count_rows(feature: Feature, piece: Piece, total: SequenceTotal, readable: 
         rows += 1
         values += count
         most = max(most, count)
-    piece.rows = rows
     total.count = total.count + values
     total.max_count = most
     total.rows = total.rows + rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.ops.examples.cpu_kernels.feature_lists import PACKED, row_at
+from fusion.ops.examples.cpu_kernels.feature_lists import row_at, write_list
 from fusion.ops.examples.cpu_kernels.guesses import guess_words, open_guesser
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
@@ -26,7 +26,7 @@ from fusion.ops.examples.cpu_kernels.sequence_layout import (
 )
 from fusion.ops.examples.cpu_kernels.sequence_scan import scan_sequence
 from fusion.ops.examples.cpu_kernels.tasks import BLOCK, LINE_WORDS, fill_place
-from fusion.ops.examples.cpu_kernels.values import copy_values, write_values
+from fusion.ops.examples.cpu_kernels.values import copy_values
 from fusion.ops.examples.cpu_kernels.wire import STRINGS
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.memory import c_memset
@@ -159,7 +159,7 @@ def _fill_rows(
     total, inner, others = filler.total, filler.inner, filler.others
     while at < end:
         start, count, kind, at = row_at(dtype, at, end, readable)
-        if count > 0 and not write_values(dtype, start, count, kind == PACKED, out, readable):
+        if count > 0 and not write_list(dtype, start, count, kind, at, out, readable):
             return False
         out += item * count
         total += count
@@ -193,8 +193,8 @@ def _fill_row(feature: Feature, target: Target, piece: Piece, example: int, read
     row, count = target.values + example * target.row_bytes, feature.count
     if piece.value == 0:
         return copy_values(feature.dtype, row, count, target.default)
-    is_packed = piece.count & 1 == PACKED
-    return write_values(feature.dtype, piece.start, count, is_packed, row, readable)
+    kind, behind = piece.count & 1, piece.value + piece.size
+    return write_list(feature.dtype, piece.start, count, kind, behind, row, readable)
 
 
 @jit
