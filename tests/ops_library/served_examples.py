@@ -15,13 +15,17 @@ TEXT = "Name: <unknown>, Feature: id (data type: int64) is required but could no
 
 
 def serialized(number: int) -> bytes:
-    """An Example; some have no bag."""
+    """An Example, and feature lists behind it: it is a SequenceExample, too. Some have no bag."""
     example = tf.train.Example()
     example.features.feature["id"].int64_list.value.append(number)
     if number % 3:
         example.features.feature["bag"].int64_list.value.extend(range(number % 7))
     example.features.feature["text"].bytes_list.value.append(b"%d" % number * (number % 20))
-    return example.SerializeToString()
+    sequence = tf.train.SequenceExample()
+    steps = sequence.feature_lists.feature_list["steps"]
+    for step in range(number % 4):
+        steps.feature.add().int64_list.value.append(step)
+    return example.SerializeToString() + sequence.SerializeToString()
 
 
 def refusal(signature: Callable[..., object]) -> str:
