@@ -196,16 +196,21 @@ _ALL = (
     ),
     _own(
         "examples",
-        "Parsing serialized tf.Examples, the fused op beside stock's.",
+        "Parsing serialized tf.Examples and SequenceExamples, fused ops beside stock's.",
         {
             "workload": (
                 *("fixed", "varlen", "ragged", "strings of 8", "strings of 40", "bags of 0 to 5"),
                 *("lists of 20", "40 of 200", "fixed, shuffled", "40 of 200, shuffled"),
+                *("sequences", "varlen sequences", "ragged sequences"),
             ),
             "batch": (64, 512, 4096),
             "seconds": 4.0,
         },
-        {"workload": ("fixed", "40 of 200, shuffled"), "batch": (64,), "seconds": 0.1},
+        {
+            "workload": ("fixed", "40 of 200, shuffled", "sequences"),
+            "batch": (64,),
+            "seconds": 0.1,
+        },
         processes=3,
     ),
     _own(

@@ -1,4 +1,4 @@
-"""Parsing serialized tf.Examples, by stock's op and by the fused one, in turns in one process."""
+"""Parsing tf.Examples and SequenceExamples, by stock's ops and by fused ones, in turns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import tensorflow as tf
 import fusion
 from benchmarks.case import Row, Value
 from benchmarks.measure import calls_in_turns, milliseconds, ratios
+from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
 _IDS, _NUMBERS = 26, 13
 _MANY, _ASKED = 200, 40
-_LISTS, _LENGTH = 4, 20
+_LISTS, _LENGTH, _CONTEXT = 4, 20, 10
 #: Ids are below it; so many Examples are drawn, batches repeat them.
 _ROWS, _DRAWN = 1_000_000, 1024
 
@@ -32,11 +33,13 @@ class _Workload(NamedTuple):
         draw: the features of an Example.
         asked: the argument of `tf.io.parse_example`.
         is_shuffled: whether features come in another order in each Example.
+        lists: feature lists of SequenceExamples; none of Examples.
     """
 
     draw: Callable[[np.random.Generator], Features]
     asked: Mapping[str, Any]
     is_shuffled: bool = False
+    lists: Mapping[str, Any] = {}
 
 
 def _numbers(generator: np.random.Generator) -> dict[str, list[float]]:
@@ -79,6 +82,15 @@ def _each(feature: Any) -> dict[str, Any]:
     return {**dict.fromkeys(_NAMES, feature), **_DENSE}
 
 
+def _sequences(feature: Any) -> _Workload:
+    """Ten numbers in the context, and lists of rows of one id each."""
+    numbers = {f"d{k}": _DENSE[f"d{k}"] for k in range(_CONTEXT)}
+    lists = {f"list{k}": feature for k in range(_LISTS)}
+    return _Workload(
+        lambda generator: {**_numbers(generator), **_lists(generator)}, numbers, lists=lists
+    )
+
+
 _SOME = {f"feature_{k}": _FIXED_INT for k in range(0, _MANY, _MANY // _ASKED)}
 _STRING = tf.io.FixedLenFeature([1], tf.string)
 WORKLOADS = {
@@ -94,8 +106,14 @@ WORKLOADS = {
     "40 of 200": _Workload(_many, _SOME),
     "fixed, shuffled": _Workload(_one_id, _each(_FIXED_INT), True),
     "40 of 200, shuffled": _Workload(_many, _SOME, True),
+    "sequences": _sequences(tf.io.FixedLenSequenceFeature([1], tf.int64)),
+    "varlen sequences": _sequences(tf.io.VarLenFeature(tf.int64)),
+    "ragged sequences": _sequences(tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)),
 }
-"""By name: one value for each of 26 ids unless they are lists, and 13 numbers."""
+"""By name: one value for each of 26 ids unless they are lists, and 13 numbers.
+
+SequenceExamples have 10 numbers, and 4 lists of 20 rows of an id each.
+"""
 
 
 def measure(workload: str, batch: int, seconds: float) -> Iterator[Row]:
@@ -115,7 +133,7 @@ def measure(workload: str, batch: int, seconds: float) -> Iterator[Row]:
     with fusion.fused():
         fused = _parser(chosen, slice(None))(texts), _parser(chosen, slice(1))
         fused[1](texts)
-    _compare(stock[0], fused[0])
+    _compare(stock[0], fused[0], PARSE_SEQUENCE if chosen.lists else PARSE_EXAMPLE)
     calls = {"stock": stock[1], "fused": fused[1], "empty": _nothing}
     times = calls_in_turns({name: _call(call, texts) for name, call in calls.items()}, seconds)
     idle = float(np.median(times["empty"]))
@@ -144,28 +162,46 @@ def _parser(workload: _Workload, shown: slice) -> Callable[[tf.Tensor], list[tf.
 
     @tf.function
     def parse(texts: tf.Tensor) -> list[tf.Tensor]:
-        parsed = tf.io.parse_example(texts, dict(workload.asked))
+        asked = dict(workload.asked)
+        if workload.lists:
+            parsed = tf.io.parse_sequence_example(texts, asked, dict(workload.lists))
+        else:
+            parsed = tf.io.parse_example(texts, asked)
         tensors: list[tf.Tensor] = tf.nest.flatten(parsed, expand_composites=True)[shown]
         return tensors
 
     return parse
 
 
-def _compare(stock: list[tf.Tensor], fused: list[tf.Tensor]) -> None:
+def _compare(stock: list[tf.Tensor], fused: list[tf.Tensor], name: str) -> None:
     """Raises AssertionError: a tensor differs, or the fused op did not run."""
     for one, other in zip(stock, fused, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
-    assert any(op.op == "FusedParseExample" for op in fusion.stats().ops), "not fused"
+    assert any(op.op == name for op in fusion.stats().ops), "not fused"
 
 
 def _serialized(workload: _Workload, generator: np.random.Generator) -> bytes:
     features = workload.draw(generator)
+    if workload.lists:
+        return _sequence(features, workload.lists)
     names = [*features]
     if workload.is_shuffled:
         generator.shuffle(names)
         # Examples one behind the other are one.
         return _merged([_example({name: features[name]}) for name in names])
     return _example(features)
+
+
+def _sequence(features: Features, lists: Mapping[str, Any]) -> bytes:
+    """A SequenceExample, with a row for each value of what is a list."""
+    result = tf.train.SequenceExample()
+    for name in lists:
+        for value in features[name]:
+            row = result.feature_lists.feature_list[name].feature.add()
+            row.int64_list.value.append(value)
+    # An Example is the context of a SequenceExample.
+    context = {name: values for name, values in features.items() if name not in lists}
+    return _example(context) + result.SerializeToString()
 
 
 def _example(features: Features) -> bytes:
