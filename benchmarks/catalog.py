@@ -214,6 +214,27 @@ _ALL = (
         processes=3,
     ),
     _own(
+        "records",
+        "TFRecords of tf.Examples: tf.data's pipeline alone, and fit of a DeepFM of Keras 3 that "
+        "it feeds, as they are and under `fusion.fused()`.",
+        {"part": ("pipeline", "fit"), "examples": 60_000, "seconds": 10.0},
+        {"examples": 600, "seconds": 0.1},
+        processes=3,
+    ),
+    _own(
+        "ids",
+        "26 exported columns whose ids are hashes of integers and strings, vocabularies or crosses "
+        "of two, with their lookups: the original beside the rewritten model.",
+        {
+            "kind": ("integers", "strings", "vocabulary", "cross"),
+            "batch": (64, 512, 4096),
+            "rows": 100_000,
+            "seconds": 4.0,
+        },
+        {"batch": (64,), "rows": 2000, "seconds": 0.1},
+        processes=3,
+    ),
+    _own(
         "image",
         "A server as in a container: another user, read-only files, no HOME, one processor; "
         "root alone can measure it.",
