@@ -66,11 +66,11 @@ test-rest: $(VENV)/.installed ## Run the tests of test-all that test leaves out
 test-oldest: $(OLDEST_VENV)/.installed ## Run all tests with the oldest dependencies supported
 	FUSION_TESTS=all $(OLDEST_VENV)/bin/python -m pytest $(PARALLEL)
 
-# A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
-# processes together; other examples are drawn each time.
 test-next: $(NEXT_VENV)/.installed ## Run all tests with TensorFlow's release candidate and Keras's nightly build
 	FUSION_TESTS=all $(NEXT_VENV)/bin/python -m pytest $(PARALLEL)
 
+# A mismatch ends with a program that shows it. FUZZ_SECONDS=600 stops after about that time of all
+# processes together; other examples are drawn each time.
 fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow, which takes an hour or two
 	HYPOTHESIS_PROFILE=nightly FUSION_TESTS=every $(BIN)/python -m pytest $(PARALLEL) -rP \
 		-o faulthandler_timeout=0 tests/differential/test_lookups.py \

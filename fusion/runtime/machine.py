@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import tensorflow as tf
@@ -22,8 +22,16 @@ def machine() -> dict[str, str | int]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "tensorflow": tf.__version__,  # of whatever distribution
-        **{package: version(package) for package in PACKAGES},
+        **{package: _version(package) for package in PACKAGES},
     }
+
+
+def _version(package: str) -> str:
+    """That of an installed package, or of its nightly build, which is a package of its own."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return version(f"{package}-nightly")
 
 
 def busy_elsewhere() -> Callable[[], float]:

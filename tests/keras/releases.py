@@ -17,5 +17,8 @@ EXPORTS_TABLES = _RELEASE >= (3, 9)
 #: Whether it is a Keras that makes other graphs of models and their training than the pages show.
 MAKES_OTHER_GRAPHS = _RELEASE < (3, 7)
 
+#: Whether `add` squeezes a matrix of one row to a bias.
+SQUEEZES_BIASES = _RELEASE < (3, 16)
+
 #: Whether Adagrad knows how long rows of embedding variables are.
 HAS_ADAGRAD_OF_ROWS = _RELEASE > (3, 6)

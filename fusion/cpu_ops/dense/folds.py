@@ -1,13 +1,15 @@
 """The order in which stock TensorFlow adds up, or takes the maximum of, the numbers of a bag.
 
-All of this was found by comparison with TensorFlow 2.18 and 2.21, see tests/ops/test_stock_sums.py:
+All of this was found by comparison with TensorFlow 2.18, 2.21 and 2.22, see
+tests/ops/test_stock_sums.py:
 - Sums of half types are rounded after each addition, but for those of bfloat16 over an axis, which
   are float32. The elements of one packet of float16 are added as float32.
 - A maximum over an axis is NaN where any number is. Of two equal numbers it is the later one, which
   matters for zeros of different signs; in packets of half types it is the earlier one, and until
   TensorFlow 2.20 among the elements of one packet of any type.
-- UnsortedSegmentMax takes the later of two numbers unless the earlier one is larger, so that a NaN
-  counts as what comes after it. It begins with the lowest finite number.
+- UnsortedSegmentMax begins with the lowest finite number. It is NaN where any number is. Of two
+  equal numbers it is the later one; in packets of float32 and float64 it is the earlier one. Up to
+  TensorFlow 2.21 it is the later one everywhere, and of a NaN and another number, too.
 
 Whether a maximum takes denormals for zeros differs between stock's ways, and is not followed.
 """
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import AXIS
+from fusion.cpu_ops.column_layout import AXIS, SEQUENCE
 from fusion.cpu_ops.vectors import TileOps, larger, larger_or_nan, rounder, tile_ops
 from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load_as
@@ -29,6 +31,9 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: Bytes of what TensorFlow's packages compute at once: AVX's vectors, or those of Arm.
 PACKET_BYTES = 16 if platform.machine() in ("aarch64", "arm64") else 32
+
+#: The release of TensorFlow since which maxima in an order are as they are now.
+MAX_RELEASES = {AXIS: (2, 21), SEQUENCE: (2, 22)}
 
 #: The lowest finite numbers of half types.
 _LOWEST = {"float16": -65504.0, "bfloat16": -float.fromhex("0x1.fep127")}
@@ -57,20 +62,23 @@ class Fold(NamedTuple):
     rounded: Any
 
 
-def fold_of(stored: str, order: int, takes_max: bool, earlier_across: bool = False) -> Fold:
+def fold_of(stored: str, order: int, takes_max: bool, is_older: bool = False) -> Fold:
     """The `Fold` of the sum, or the maximum, of numbers of dtype `stored` in an order.
 
     Args:
-      earlier_across: whether a maximum over an axis is the earlier of equal elements of a packet.
+      is_older: whether a maximum is that of releases of TensorFlow before `MAX_RELEASES`.
     """
     rounded, is_half = rounder(stored), DTYPES[stored].is_widened
     if takes_max and order == AXIS:
         join = _earlier if is_half else larger_or_nan
-        join_across = _earlier if earlier_across else larger_or_nan
+        join_across = _earlier if is_older else larger_or_nan
         return Fold(-np.inf, join, larger_or_nan, join_across, rounded)
     if takes_max:
         lowest = _LOWEST[stored] if is_half else float(np.finfo(stored).min)
-        return Fold(lowest, larger, larger, larger, rounded)
+        if is_older:
+            return Fold(lowest, larger, larger, larger, rounded)
+        join = larger_or_nan if is_half else _earlier
+        return Fold(lowest, join, larger_or_nan, join, rounded)
     if not is_half or (stored == "bfloat16" and order == AXIS):
         return Fold(0.0, _add, _add, _add, rounded)
 

@@ -9,11 +9,12 @@ are of the L elements, see `fold_in_packets`. A sum of one row is that row. The 
 rows are found in the same order.
 
 SEQUENCE is that of UnsortedSegmentSum and UnsortedSegmentMax, one row after the other.
+Packets begin with each row of the result.
 
 DENSE_SEGMENT is that of SegmentSum: AXIS for each bag by itself, so that its packets begin with
 each row of the result; if D is 1, and in means, one row after the other.
 
-All of this was found by comparison with TensorFlow 2.21, see tests/ops/test_stock_sums.py.
+All of this was found by comparison with TensorFlow 2.21 and 2.22, see tests/ops/test_stock_sums.py.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def tile_kernel(
     order: int,
     takes_max: bool,
     row_format: str = PLAIN,
-    earlier_across: bool = False,
+    is_older: bool = False,
 ) -> Callable[[GatherArgs], None]:
     """A function `(arguments)` that adds up a tile of rows of dtype `stored`, see `row_tiles`.
 
@@ -59,10 +60,10 @@ def tile_kernel(
       order: AXIS, SEQUENCE or DENSE_SEGMENT.
       takes_max: whether it finds the largest elements instead.
       row_format: how rows are stored, see `row_ops`.
-      earlier_across: see `fold_of`.
+      is_older: see `fold_of`.
     """
     rows = row_ops(stored, row_format, lanes, count)
-    fold = fold_of(stored, order, takes_max, earlier_across)
+    fold = fold_of(stored, order, takes_max, is_older)
     ops = tile_ops(stored, lanes, count)
     item, store_tile, packet = DTYPES[stored].item_bytes, ops.store, packet_size(stored)
     add_up = _tile_sum(ops.zero, rows, stored, fold, terms, order)
@@ -85,7 +86,7 @@ def tile_kernel(
                 unrolled = n // 4 * 4 if has_four else int64(0)
                 tile = add_up(args, first, n, unrolled, element, last)
                 store_tile(out + element * item, last, divided(args, b, n, tile))
-            is_apart = in_packets and (has_four or differs) and dim % packet != 0
+            is_apart = (has_four or differs) and dim % packet != 0
             if is_apart or (is_axis and dim == 1):
                 by_element(args, b, first, n, out)
             out += step
@@ -207,11 +208,12 @@ def _by_element(stored: str, row_format: str, fold: Fold, terms: int, order: int
     def first_of(args: GatherArgs, k: int) -> Any:
         return term(args, k, int64(0), int64(0))
 
-    in_packets, is_axis = fold_in_packets(stored, fold, first_of), order == AXIS
+    in_packets = fold_in_packets(stored, fold, first_of)
+    is_axis, is_sequence = order == AXIS, order == SEQUENCE
 
     @jit
     def one_by_one(args: GatherArgs, first: int, n: int, element: int) -> Any:
-        if n == 1:
+        if n == 1 and not is_sequence:
             return term(args, first, element, int64(0))
         total = zero() + start
         for k in range(first, first + n):
@@ -221,7 +223,7 @@ def _by_element(stored: str, row_format: str, fold: Fold, terms: int, order: int
     @jit
     def by_element(args: GatherArgs, b: int, first: int, n: int, out: int) -> None:
         dim = args.dim
-        if dim == 1:
+        if dim == 1 and not is_sequence:
             store_tile(out, int64(0), divided(args, b, n, in_packets(args, first, n)))
             return
         start, total = int64(0), dim

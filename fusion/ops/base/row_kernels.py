@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from fusion.cpu_ops.column_layout import AXIS, SEGMENT
+from fusion.cpu_ops.dense.folds import MAX_RELEASES
 from fusion.cpu_ops.kernel_indices import (
     DTYPE_COUNT,
     FIRST_FLOAT,
@@ -75,15 +76,15 @@ def _ordered(shape: _Shape, variant: int) -> RowKernel:
     order += SEGMENT + 1
     extras = f"{('', '_weighted', '_less')[terms]}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
     how: tuple[object, ...] = (terms, order, takes_max, shape.row_format)
-    if takes_max and order == AXIS:
-        how += (_earlier_across(),)
+    if takes_max and order in MAX_RELEASES:
+        how += (_release() < MAX_RELEASES[order],)
     return _row_kernel("fusion.cpu_ops.dense.kernels", f"gather_{shape.name}{extras}", shape, how)
 
 
-def _earlier_across() -> bool:
-    """Whether maxima are those of TensorFlow before 2.21, see `folds`."""
+def _release() -> tuple[int, int]:
+    """That of the running TensorFlow."""
     major, minor, _ = tf.__version__.split(".", 2)
-    return (int(major), int(minor)) < (2, 21)
+    return int(major), int(minor)
 
 
 def _scatter_at(index: int) -> RowKernel:

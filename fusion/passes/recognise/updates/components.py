@@ -125,7 +125,7 @@ def _sums(write: Node, shape: Shape) -> bool:
 def _may_be_of(sizes: Shape | None, shape: Shape) -> bool:
     """Whether a tensor may have the elements of a matrix.
 
-    TensorFlow squeezes that of a single row to a vector, and adds it up as a bias.
+    Keras up to 3.15 squeezes that of a single row to a vector, and adds it as a bias.
     """
     if sizes is not None and len(sizes) == 1 and shape[0] == 1:
         sizes = (1, *sizes)
