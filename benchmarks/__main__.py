@@ -79,6 +79,10 @@ def _run(words: Sequence[str]) -> int:
     given = vars(_parser(cases).parse_args(words[len(names) :]))
     out, quick, processes = (given.pop(name) for name in ("out", "quick", "processes"))
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+    for case in cases:
+        if missing := [name for name, one in case.chosen(given, quick).items() if one == ()]:
+            print(f"{case.name} needs --{_flag(missing[0])}", file=sys.stderr)
+            return 2
     results = measured(cases, given, quick, processes, out)
     _tell(results.values())
     return 0 if all(map(report.is_met, results.values())) else 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from benchmarks.lookups.hosts import only_features, whole_model
 from benchmarks.lookups.workloads import Program
 from fusion.saved_model import bench_models, fuse_saved_model
 from fusion.saved_model.bench.report import IN_GRAPH
+from modelzoo import demo
 
 _TARGETS = ("stock", "fused")
 _SIGNATURES = ("serving_default", "embeddings")
@@ -46,13 +45,16 @@ def measure(model: str, largest: int, seconds: float, cap: int, steps: int) -> I
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "stock"
-        source = _demo(folder / "demo", cap, steps) if is_demo else _export(program, path)
+        if is_demo:
+            demo.train(str(folder / "run"), str(path), cap, steps, str(folder / demo.LOG))
+        else:
+            _export(program, path)
         for target in _TARGETS:
-            fuse_saved_model(source, folder / f"to-{target}", target, verify=False)
+            fuse_saved_model(path, folder / f"to-{target}", target, verify=False)
         batches = [batch for batch in _LEAST if batch <= largest]
         for target, part, batch in itertools.product(_TARGETS, _SIGNATURES, batches):
             report = bench_models(
-                source,
+                path,
                 folder / f"to-{target}",
                 batches=[batch],
                 signature=part,
@@ -72,16 +74,8 @@ def _inputs(program: Program, batch: int, path: Path) -> Path:
     return path
 
 
-def _demo(folder: Path, cap: int, steps: int) -> Path:
-    """The model that the zoo's demo exports."""
-    options = ["--directory", str(folder), "--cap", str(cap), "--steps", str(steps)]
-    command = [sys.executable, "-m", "modelzoo.demo", *options]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder / "stock"
-
-
-def _export(program: Program, path: Path) -> Path:
-    """A model of a program, with its embeddings alone as another signature."""
+def _export(program: Program, path: Path) -> None:
+    """Writes a model of a program, with its embeddings alone as another signature."""
     tables = draw_tables(program)
     specs = [
         tf.TensorSpec(spec.shape, spec.dtype, f"input_{place}")
@@ -99,4 +93,3 @@ def _export(program: Program, path: Path) -> Path:
         setattr(module, f"{name}_variables", list(concrete.variables))
         signatures[name] = concrete
     tf.saved_model.save(module, str(path), signatures)
-    return path

@@ -101,6 +101,9 @@ def test_what_is_not_there_is_refused(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, "report", tmp_path) == 2
     with pytest.raises(SystemExit):
         run(monkeypatch, "run", "pass", "--rows", "3")
+    capsys.readouterr()
+    assert run(monkeypatch, "run", "image", "--seconds", "1") == 2
+    assert capsys.readouterr().err == "image needs --model\n"
 
 
 def test_the_list_has_all_cases_and_their_options(monkeypatch, capsys):

@@ -126,3 +126,33 @@ def test_labels_follow_the_features() -> None:
     error = np.mean((design(test) @ weights - test.labels) ** 2)
     assert error < 0.97 * np.var(test.labels)
     assert 0.1 < test.labels.mean() < 0.9
+
+
+def test_a_logistic_model_learns_what_each_feature_says() -> None:
+    """By Adagrad, a weight for each id and for the logarithm of each count."""
+    data = criteo.CriteoData(cap=1000)
+    starts = np.cumsum([0, *criteo.cardinalities(1000).values()])
+    of_ids, of_counts = np.zeros(starts[-1]), np.zeros(len(criteo.NUMERIC) + 1)
+    squares = [np.full_like(weights, 0.1) for weights in (of_ids, of_counts)]
+
+    def inputs(index: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        batch = data.batch(size, index)
+        ids = np.hstack([batch.features[name] for name in criteo.CATEGORICAL]) + starts[:-1]
+        counts = np.hstack([np.log1p(batch.features[name]) for name in criteo.NUMERIC])
+        return ids, np.hstack([counts, np.ones((size, 1))]), batch.labels[:, 0]
+
+    def logits(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        return np.asarray(of_ids[ids].sum(1) + counts @ of_counts)
+
+    for step in range(200):
+        ids, counts, labels = inputs(step, 512)
+        errors = (1 / (1 + np.exp(-logits(ids, counts))) - labels) / 512
+        gradients = [np.zeros_like(of_ids), errors @ counts]
+        np.add.at(gradients[0], ids, errors[:, None])
+        for weights, total, gradient in zip((of_ids, of_counts), squares, gradients, strict=True):
+            total[:] += gradient**2
+            weights[:] -= 0.1 * gradient / np.sqrt(total)
+    ids, counts, labels = inputs(1000, 20_000)
+    clicked = labels[np.argsort(logits(ids, counts))] == 1
+    below = np.cumsum(~clicked)[clicked].sum()
+    assert below / (clicked.sum() * (~clicked).sum()) >= 0.70

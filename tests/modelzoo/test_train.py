@@ -70,6 +70,15 @@ def test_what_was_killed_goes_on_as_if_it_had_not_been(
         trained(capsys, "dlrm", *killed, "--dim=8")
 
 
+def test_it_ends_after_epochs_without_a_better_auc(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--rate=0", "--epochs=9", "--patience=2", f"--run={tmp_path / 'run'}")
+    with few_features():
+        train.run(train.parser().parse_args(["dlrm", *SMALL, "--hidden=8", *words]))
+    assert re.findall(r"^Epoch (\d+)/9$", capsys.readouterr().out, re.MULTILINE) == ["1", "2", "3"]
+
+
 def test_files_are_trained_of_which_statistics_say_how_many_ids_there_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

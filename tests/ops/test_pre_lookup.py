@@ -294,6 +294,15 @@ def test_entries_by_row():
     ]
 
 
+@pytest.mark.parametrize("row", [77, -1])
+@pytest.mark.parametrize("order", ["input", "row"])
+def test_entries_that_are_dropped_may_lie_outside_the_batch(order, row):
+    indices = [[2, 5], [row, 1], [1, 0], [1, 9], [2, 4]]
+    found, wanted = small(entry_order=order, sp_indices=indices), small(entry_order=order)
+    for ours, expected in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
 def test_rows_are_flagged_whether_they_are_filled_or_not():
     for fill in (False, True):
         flags = small(fill_empty_row=fill).row_empty_and_invalid_flags
