@@ -71,9 +71,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.ops.examples.cpu_kernels": (
         *("wire", "layout", "names", "values", "scan", "exact", "tasks"),
     ),
-    "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
+    "fusion.ops.ids.cpu": (
+        *("hash_layout", "hash_state", "grouped_hash"),
+        *("cross_layout", "cross_errors", "cross_state", "grouped_cross"),
+    ),
     "fusion.ops.ids.cpu_kernels": (
         *("layout", "words", "fingerprint", "other_hashes", "decimal", "hashing"),
+        *("cross_layout", "crossing"),
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),

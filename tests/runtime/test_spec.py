@@ -119,6 +119,7 @@ def test_names_follow_tensorflows_generator():
         "TableStoreGather": "table_store_gather",
         "FusedParseExample": "fused_parse_example",
         "GroupedHashBucket": "grouped_hash_bucket",
+        "GroupedCross": "grouped_cross",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -29,6 +29,7 @@ from fusion.runtime.native.text import (
     Message,
     append_byte,
     append_literal,
+    append_number,
     begin,
     byte,
     literal,
@@ -70,17 +71,6 @@ def _append_digit(message: Message, number: int) -> None:
 
 
 @jit
-def _append_number(message: Message, number: int) -> None:
-    """Appends a number that is not negative."""
-    power = int64(1)
-    while number // power >= 10:
-        power *= 10
-    while power > 0:
-        append_byte(message, 48 + number // power % 10)
-        power //= 10
-
-
-@jit
 def _append_dtype(message: Message, tag: int) -> None:
     """Appends TensorFlow's name of the dtype of a list."""
     if tag == INTS:
@@ -110,7 +100,7 @@ def _append_shape(message: Message, feature: Feature) -> None:
         if feature.dims[axis] < 0:
             append_byte(message, ord("?"))
         else:
-            _append_number(message, feature.dims[axis])
+            append_number(message, feature.dims[axis])
     append_byte(message, ord("]"))
 
 
@@ -136,7 +126,7 @@ def _append_feature(message: Message, reader: Reader, feature: Feature, names: i
     _append_bytes(message, feature.address, feature.size)
     if not is_single:
         append_literal(message, literal(", Index: "))
-        _append_number(message, reader.example - 1)
+        append_number(message, reader.example - 1)
     append_literal(message, literal(".  "))
 
 
@@ -209,11 +199,11 @@ def _append_sizes(message: Message, reader: Reader, feature: Feature) -> None:
     _append_values(message, feature.dtype)
     if is_stride:
         append_literal(message, literal("is not a multiple of stride length. Saw "))
-        _append_number(message, count)
+        append_number(message, count)
         append_literal(message, literal(" values but output shape is: "))
     else:
         append_literal(message, literal("!= expected.  Values size: "))
-        _append_number(message, count)
+        append_number(message, count)
         append_literal(message, literal(" but output shape: "))
     _append_shape(message, feature)
 
@@ -252,9 +242,9 @@ def _append_stride(message: Message, reader: Reader, feature: Feature) -> None:
     append_literal(message, literal("Error while parsing feature with key "))
     _append_bytes(message, feature.address, feature.size)
     append_literal(message, literal(": number of elements should be divisible by "))
-    _append_number(message, feature.count)
+    append_number(message, feature.count)
     append_literal(message, literal(", found "))
-    _append_number(message, reader.detail)
+    append_number(message, reader.detail)
     append_literal(message, literal(" instead"))
 
 
