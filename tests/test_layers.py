@@ -125,7 +125,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes", "fuse_lookups"),
+        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes"),
+        *("group_crosses", "fuse_lookups"),
         *(
             "lower_lookups",
             "gather_tables",
@@ -159,6 +160,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
         *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
+        "crossing",
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

@@ -92,6 +92,8 @@ HASHES = tuple(dict.fromkeys(STOCK_HASHES.values()))
 #: Stock ops that cross features into hashed ids, and their hashes in the fused op: "seeded" begins
 #: with a key; "plain" and "strong" are those of SparseCrossHashed, which has both.
 STOCK_CROSSES = {"SparseCross": ("seeded",), "SparseCrossHashed": ("plain", "strong")}
+#: The one that gives texts.
+TEXT_CROSS = "SparseCrossV2"
 CROSS_HASHES = tuple(kind for kinds in STOCK_CROSSES.values() for kind in kinds)
 #: How a fused cross has the values of a feature, and what its results are.
 FEATURE_FORMS = ("sparse", "masked", "dense")
