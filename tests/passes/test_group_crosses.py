@@ -315,7 +315,7 @@ def later(*tensors, buckets: Any = BUCKETS, strong: Any = False, salt: Any = (3,
 
 
 def test_the_later_op(graph):
-    options = [{}, {"strong": True}, {"buckets": 0}]
+    options: list[dict[str, Any]] = [{}, {"strong": True}, {"buckets": 0}]
     crosses = [later(graph.texts, graph.texts, **one) for one in options]
     rest = tf.SparseTensor(crosses[2].indices, crosses[2].values % BUCKETS, crosses[2].dense_shape)
     bags_of([*crosses[:2], rest, later(graph.numbers, graph.texts)])
