@@ -153,15 +153,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
-        *(
-            "equal_tensors",
-            "symbolic_shapes",
-            "crossed_sizes",
-            "rearrangements",
-            "index_grids",
-            "expressions",
-        ),
-        "value_ranges",
+        *("equal_tensors", "symbolic_shapes", "crossed_sizes", "rearrangements", "index_grids"),
+        *("expressions", "value_ranges"),
         *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (

@@ -96,5 +96,5 @@ STOCK_CROSSES = {"SparseCross": ("seeded",), "SparseCrossHashed": ("plain", "str
 TEXT_CROSS = "SparseCrossV2"
 CROSS_HASHES = tuple(kind for kinds in STOCK_CROSSES.values() for kind in kinds)
 #: How a fused cross has the values of a feature, and what its results are.
-FEATURE_FORMS = ("sparse", "masked", "dense")
+FEATURE_FORMS = ("sparse", "masked", "dense", "vector")
 CROSS_FORMS = ("indices", "row_splits", "matrix")

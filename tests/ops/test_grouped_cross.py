@@ -48,6 +48,9 @@ class Features:
         items = [self.value(dtype) for _ in range(self.rows * width)]
         return tf.constant(items, dtype, [self.rows, width])
 
+    def vector(self, dtype):
+        return tf.constant([self.value(dtype) for _ in range(self.rows)], dtype, [self.rows])
+
     def masked(self, dtype, width):
         """A matrix of which some are -1 or empty."""
         none = b"" if dtype == tf.string else -1
@@ -134,6 +137,13 @@ def test_features_of_all_kinds(rows, buckets):
         )
         call.add(("dense", features.dense(dtype, 3)), ("dense", features.dense(other, 2)))
         call.add(("dense", features.dense(dtype, 1)), buckets=buckets, form="row_splits")
+        call.add(
+            ("vector", features.vector(dtype)),
+            ("dense", features.dense(other, 1)),
+            buckets=buckets,
+            form="matrix",
+        )
+        call.add(("masked", features.masked(dtype, 2)), ("vector", features.vector(other)))
     call.check()
 
 
@@ -293,6 +303,15 @@ def test_rows_of_a_masked_matrix():
         call.run()
     call = Call().add(("masked", tf.constant(["x"])), ("sparse", *sparse()))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"received shape \[1\] at"):
+        call.run()
+
+
+def test_a_vector_is_one():
+    call = Call().add(("dense", dense()), ("vector", dense()))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[3,1\] at dense tensor 1"):
+        call.run()
+    call = Call().add(("dense", dense(2)), ("vector", tf.constant(["a", "b", "c"])))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="size 2 got 3 at dense tensor 1"):
         call.run()
 
 

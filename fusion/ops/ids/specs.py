@@ -81,12 +81,13 @@ CROSS = OpSpec(
     "`indices` and of `shapes`. As stock does, it takes rows one after the other, and of each row\n"
     "the entries that follow: an entry that is not in the order of rows hides those behind it.\n"
     "`dense` is a matrix. So is `masked`, but its elements are no values where they are `ignored`\n"
-    "(strings, where they are empty): in stock it is a SparseTensor of the others.\n\n"
+    "(strings, where they are empty): in stock it is a SparseTensor of the others. `vector` is a\n"
+    "vector: in stock, a matrix of one column. Features of the first two forms are first.\n\n"
     "With the form `indices` results are those of a SparseTensor; with `row_splits`, those of a\n"
-    "RaggedTensor, whose row splits are `rows`. With `matrix`, for crosses of `dense` features\n"
-    "alone, `ids` is a matrix of the shape in `dense_shapes`, and `rows` is empty.",
+    "RaggedTensor, whose row splits are `rows`. With `matrix`, for crosses of `dense` and\n"
+    "`vector` features alone, `ids` is a matrix of the shape in `dense_shapes`; `rows` is empty.",
     inputs=(
-        Arg("values", "Tvalues", "[...]", length="Tvalues", doc="[nnz], or a matrix [B, n]"),
+        Arg("values", "Tvalues", "[...]", length="Tvalues", doc="[nnz], [B, n] or [B]"),
         Arg("indices", "int64", "[...]", length="num_sparse", doc="[nnz, 2]"),
         Arg("shapes", "int64", "[...]", length="num_sparse", doc="[2], rows B first"),
     ),

@@ -36,9 +36,10 @@ def grouped_cross(attrs: Attrs, inputs: Tensors) -> Tensors:
         sparse = [
             _masked(value, number) if form == "masked" else (next(indices), value, next(shapes))
             for value, form, number in own
-            if form != "dense"
+            if form in ("sparse", "masked")
         ]
-        dense = [value for value, form, _ in own if form == "dense"]
+        dense = [tf.expand_dims(value, 1) if form == "vector" else value for value, form, _ in own]
+        dense = dense[len(sparse) :]
         crossed = _cross(attrs, index, sparse, [_widened(value) for value in dense])
         results.append(_in_form(attrs["forms"][index], *crossed))
     return [result for part in zip(*results, strict=True) for result in part]

@@ -28,8 +28,8 @@ class FeatureSpec:
     """A feature of a cross.
 
     Attributes:
-        form: "sparse", "masked" or "dense", as of the fused op.
-        values: of a SparseTensor, or a matrix.
+        form: as of the fused op, one of FEATURE_FORMS.
+        values: of a SparseTensor, or a matrix or vector.
         indices, shape: of a SparseTensor.
         ignored: the integer in a masked matrix that is no value.
     """
@@ -67,7 +67,7 @@ class CrossSpec:
     @property
     def is_regular(self) -> bool:
         """Whether all rows have the same number of ids, whatever the features are."""
-        return all(feature.form == "dense" for feature in self.features)
+        return all(feature.form in ("dense", "vector") for feature in self.features)
 
 
 def match_cross(node: Node) -> CrossSpec | NoMatch:
@@ -88,7 +88,8 @@ def match_cross(node: Node) -> CrossSpec | NoMatch:
         return NoMatch("fails, since internal_type is string and a feature is not", node.name)
     kind, buckets, key = hashing
     if kind == "strong" and any(
-        feature.form == "dense" and feature.values.dtype != _STRING for feature in features
+        feature.indices is None and feature.form != "masked" and feature.values.dtype != _STRING
+        for feature in features
     ):
         return NoMatch("integers of dense features have no strong hash", node.name)
     return CrossSpec(node, features, kind, buckets, key)
@@ -120,7 +121,7 @@ def _features(node: Node) -> Iterator[FeatureSpec]:
     for entries in zip(indices, values, shapes, strict=True):
         yield _sparse_feature(math, *entries)
     for matrix in islice(inputs, 0 if dense is None else len(dense.list.type)):
-        yield FeatureSpec("dense", _without_widening(matrix))
+        yield _dense_feature(_without_widening(matrix))
 
 
 def _sparse_feature(math: ShapeMath, indices: Value, values: Value, shape: Value) -> FeatureSpec:
@@ -137,6 +138,17 @@ def _sparse_feature(math: ShapeMath, indices: Value, values: Value, shape: Value
         if low is not None and low >= 0 and matrix.dtype == narrow.dtype:
             return FeatureSpec("masked", matrix, ignored=_NONE)
     return FeatureSpec("sparse", narrow, indices, shape)
+
+
+def _dense_feature(matrix: Value) -> FeatureSpec:
+    """Returns a matrix, or the vector of which it is the column."""
+    expanded = matrix.producer
+    if expanded.op == "ExpandDims" and not expanded.controls:
+        vector, axis = expanded.inputs
+        vector = _without_widening(vector)
+        if vector.shape is not None and len(vector.shape) == 1 and axis.item in (1, -1):
+            return FeatureSpec("vector", vector)
+    return FeatureSpec("dense", matrix)
 
 
 def _ignored(mask: BooleanMask) -> int | None:

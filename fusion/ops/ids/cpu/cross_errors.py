@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.ops.ids.cpu_kernels.cross_layout import DENSE, MASKED, SPARSE, Cross
+from fusion.ops.ids.cpu_kernels.cross_layout import DENSE, MASKED, SPARSE, VECTOR, Cross
 from fusion.ops.tables.cpu.inputs import element_count
 from fusion.runtime.layout import Layout, Words
 from fusion.runtime.native import op
@@ -105,11 +105,11 @@ def _check_rows(frame: op.Frame, cross: Cross, tensors: CrossTensors) -> int:
     expected, sparse, position = int64(0), int64(0), int64(0)
     for index in range(cross.feature_count):
         form, is_first = cross.features[index].form, index == 0
-        if index > 0 and form == DENSE and cross.features[index - 1].form != DENSE:
+        if index > 0 and form >= DENSE and cross.features[index - 1].form < DENSE:
             position = 0
         count = _row_count(cross, tensors, int64(index), sparse)
         expected = count if is_first else expected
-        if count != expected and form == DENSE:
+        if count != expected and form >= DENSE:
             text = "Expected batch size %lld got %lld at dense tensor %lld"
             op.fail(frame, op.INVALID_ARGUMENT, text, expected, count, position)
         elif count != expected:
@@ -131,7 +131,7 @@ def _check_all(
     sparse, position = int64(0), int64(0)
     for index in range(cross.feature_count):
         form, values = cross.features[index].form, tensors.values[index]
-        if index > 0 and form == DENSE and cross.features[index - 1].form != DENSE:
+        if index > 0 and form >= DENSE and cross.features[index - 1].form < DENSE:
             position = 0
         if form == SPARSE:
             indices = tensors.indices[sparse]
@@ -144,6 +144,9 @@ def _check_all(
             sparse += 1
         elif (kind == 0 and form == MASKED) or (kind == 3 and form == DENSE):
             _check_matrix(frame, values, position, memory)
+        elif kind == 3 and form == VECTOR and tf_num_dims(values) != 1:
+            text = "a feature of form vector has shape %s at dense tensor %lld"
+            op.fail(frame, op.INVALID_ARGUMENT, text, _shape_text(values, memory), position)
         position += 1
         if op.failed(frame):
             return

@@ -108,9 +108,9 @@ def _hash_of(kind: int, form: int, dtype: int) -> int:
     """How values of a feature become words; -1: stock has no such words."""
     if dtype != _INT32 and dtype != _INT64:
         return KEYED_TEXT if kind == _STRONG else TEXT
-    if kind == _SEEDED or (kind == _PLAIN and form == DENSE):
+    if kind == _SEEDED or (kind == _PLAIN and form >= DENSE):
         return INT32 if dtype == _INT32 else INT64
-    if form == DENSE:
+    if form >= DENSE:
         return int64(-1)
     return HALF if kind == _PLAIN else KEYED_HALF
 
@@ -149,7 +149,7 @@ def _set_cross(creation: Creation, constants: CrossConstants, cross: Cross, inde
 def _check_matrix(creation: Creation, cross: Cross, index: int) -> None:
     """A cross whose result is a matrix has no feature but matrices."""
     for k in range(cross.feature_count):
-        if cross.form == MATRIX and cross.features[k].form != DENSE:
+        if cross.form == MATRIX and cross.features[k].form < DENSE:
             text = "cross %lld gives a matrix, but its feature %lld is not dense"
             refuse(creation, INVALID_ARGUMENT, text, index, int64(k))
 

@@ -20,6 +20,7 @@ from fusion.ops.ids.cpu_kernels.cross_layout import (
     MATRIX,
     ROW_SPLITS,
     SPARSE,
+    VECTOR,
     Cross,
     CrossCall,
     CrossJob,
@@ -71,13 +72,14 @@ def _open_cross(frame: op.Frame, cross: Cross, call: CrossCall, tensors: CrossTe
     for index in range(cross.feature_count):
         of_call, values = call.features[index], tensors.values[index]
         of_call.values = tf_tensor_data(values)
-        if cross.features[index].form == SPARSE:
+        form = cross.features[index].form
+        if form == SPARSE:
             of_call.indices = as_words(tf_tensor_data(tensors.indices[sparse]))
             of_call.count = tf_dim(values, np.int32(0))
             sparse += 1
         else:
-            of_call.count = tf_dim(values, np.int32(1))
-        if cross.features[index].form != DENSE:
+            of_call.count = int64(1) if form == VECTOR else tf_dim(values, np.int32(1))
+        if form < DENSE:
             width = -1
         elif width >= 0:
             width = product_of_counts(width, of_call.count)

@@ -9,7 +9,7 @@ from fusion.runtime.layout import Address, Flag, Int64, Layout, Words
 from fusion.runtime.threads.layout import Job
 
 #: How the values of a feature are given, by their place in `schema.attributes.FEATURE_FORMS`.
-SPARSE, MASKED, DENSE = range(3)
+SPARSE, MASKED, DENSE, VECTOR = range(4)
 #: What results are, by their place in `schema.attributes.CROSS_FORMS`.
 INDICES, ROW_SPLITS, MATRIX = range(3)
 #: How a value becomes a word: integers as they are, the fingerprint of a text, that of the lower
@@ -50,7 +50,7 @@ class FeatureCall(Layout):
 
     values: Address
     indices: Words  # of a SPARSE feature
-    count: Int64  # how many values a SPARSE feature has, or a row of another
+    count: Int64  # how many values a SPARSE feature has, or each row of another
 
 
 class CrossCall(Layout):
