@@ -179,7 +179,7 @@ def test_one_cross_alone(graph):
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_several_values_in_a_row(graph, combiner):
     pair = tf.concat([graph.texts, graph.texts + "!"], 1)
-    triple = tf.concat([graph.numbers, graph.numbers + 1, graph.numbers], 1)
+    triple = tf.concat([graph.numbers + k for k in range(7)], 1)
     bags_of([cross(pair, triple), cross(graph.sparse, pair, triple)], combiner)
     reports, graph_def = graph.check()
     assert fused(reports) == [2]
@@ -286,6 +286,31 @@ def test_dense_ids_of_matrices(graph):
     assert fused(reports) == [2]
     assert forms(graph_def) == (["matrix", "matrix"], ["each", "each"])
     assert "SparseToDense" not in ops_of(graph_def)
+
+
+def dense_rows(graph, end):
+    """Rows of ids [B, 1] whose width is not in the graph's shapes, as Keras 3 makes them."""
+    ids = [cross(graph.texts, graph.numbers), cross(graph.small, graph.texts)]
+    rows = [tf.gather(table(k), tf.sparse.to_dense(one)) for k, one in enumerate(ids)]
+    assert rows[0].shape.as_list() == [None, None, DIM]
+    tf.identity(tf.concat([end(one) for one in rows], -1, name="joined"), name="out")
+
+
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_crosses_of_columns_have_one_id_in_each_row(graph, is_flat):
+    """But none where there are no rows, as `check` compares."""
+    dense_rows(graph, (lambda rows: tf.reshape(rows, [-1, DIM])) if is_flat else tf.identity)
+    reports, graph_def = graph.check()
+    assert fused(reports) == [2]
+    assert forms(graph_def) == (["matrix", "matrix"], ["each", "each"])
+
+
+def test_what_fails_without_rows_stays(graph):
+    dense_rows(graph, lambda rows: tf.squeeze(rows, 1))
+    result = graph.result()
+    assert reasons(result.report.crosses) == [UNREAD, UNREAD]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a dimension of 1"):
+        graph.run(result.graph_def, count=0)
 
 
 def test_dense_ids_of_rows_that_differ_are_filled_up_by_stock(graph):

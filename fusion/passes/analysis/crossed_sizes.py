@@ -13,6 +13,8 @@ from fusion.schema.attributes import STOCK_CROSSES
 class FilledSize(int):
     """A size that is 0 where there are no rows: a cross without rows has no columns, either.
 
+    What depends on the number of elements alone may take it for the number that it is.
+
     Attributes:
         dim: the size as one that is not known.
     """

@@ -40,7 +40,7 @@ from fusion.runtime.native.memory import load, load_as
 from fusion.runtime.native.pointers import as_words, stack_words
 from fusion.runtime.native.strings import STRING_BYTES, string_of
 
-#: For so many ids there is no memory; larger numbers are not told apart.
+#: For so many ids there is no memory; all larger numbers count as this.
 MANY_IDS = 1 << 46
 _SMALL = 1 << 22
 #: The bytes of an integer that HALF and KEYED_HALF hash: those of a C++ enum.
