@@ -95,6 +95,7 @@ STOCK_CROSSES = {"SparseCross": ("seeded",), "SparseCrossHashed": ("plain", "str
 #: The one that gives texts.
 TEXT_CROSS = "SparseCrossV2"
 CROSS_HASHES = tuple(kind for kinds in STOCK_CROSSES.values() for kind in kinds)
-#: How a fused cross has the values of a feature, and what its results are.
+#: The most features of a cross; how it has the values of each, and what its results are.
+MAX_CROSSED = 1024
 FEATURE_FORMS = ("sparse", "masked", "dense", "vector")
 CROSS_FORMS = ("indices", "row_splits", "matrix")

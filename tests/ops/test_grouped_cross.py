@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fusion import ops
 from fusion.ops.ids.stock import grouped_cross
-from fusion.schema.attributes import CROSS_FORMS
+from fusion.schema.attributes import CROSS_FORMS, MAX_CROSSED
 from tests import reference
 from tests.reference import MODES
 
@@ -336,8 +336,9 @@ def test_negative_rows_and_too_many_ids_are_errors():
         ({"forms": ["indices"]}, "an item for each of 2 crosses"),
         ({"feature_counts": [2]}, "an item for each of 2 crosses"),
         ({"feature_counts": [2, 1]}, "add up to the 4 features that there are, not to 3"),
-        ({"feature_counts": [4, 0]}, "from 1 to the number of features, not 0"),
-        ({"feature_counts": [-1, 5]}, "from 1 to the number of features, not -1"),
+        ({"feature_counts": [4, 0]}, "from 1 to 1024, not 0"),
+        ({"feature_counts": [2, 2000]}, "from 1 to 1024, not 2000"),
+        ({"feature_counts": [-1, 5]}, "from 1 to 1024, not -1"),
         ({"feature_forms": ["sparse"] * 3}, "an item for each of 4 features"),
         ({"feature_forms": ["sparse"] * 4}, "num_sparse must be .* 4, not 2"),
         ({"ignored": [1]}, "ignored none or one"),
@@ -359,3 +360,8 @@ def test_shapes_are_not_known_before():
         values = tf.compat.v1.placeholder(tf.string, [None, 3])
         results = Call().add(("dense", values), form="matrix").run()
         assert [one.shape.rank for one in results] == [None] * 3
+
+
+def test_as_many_features_as_there_may_be():
+    one = ("dense", tf.constant([["a"], ["b"]]))
+    Call().add(*[one] * MAX_CROSSED).check()

@@ -363,6 +363,28 @@ def test_no_strong_hash_of_integers_and_no_computed_options(graph):
     ]
 
 
+def test_a_cross_of_nothing_stays(graph):
+    nothing = tf.SparseTensor(
+        *raw.SparseCross(
+            indices=[],
+            values=[],
+            shapes=[],
+            dense_inputs=[],
+            hashed_output=True,
+            num_buckets=BUCKETS,
+            hash_key=1,
+            out_type=tf.int64,
+            internal_type=tf.string,
+        )
+    )
+    rows = tf.nn.safe_embedding_lookup_sparse(table(0), nothing)
+    bags_of([cross(graph.texts), cross(graph.numbers)])
+    tf.identity(rows, name="other")
+    result = graph.result(("out", "other"))
+    assert fused(result.report.crosses) == [2]
+    assert reasons(result.report.crosses) == ["crosses 0 features, not 1 to 1024"]
+
+
 def test_texts_stay(graph):
     texts = tf.sparse.cross([graph.texts, graph.sparse])
     ids = tf.SparseTensor(

@@ -112,7 +112,7 @@ CROSS = OpSpec(
             minimum=1,
             doc="dtypes of values",
         ),
-        Attr("feature_counts", "list(int)", doc="how many features each cross has"),
+        Attr("feature_counts", "list(int)", doc="how many features each cross has, at most 1,024"),
         Attr("feature_forms", "list(string)", allowed=FEATURE_FORMS, doc="of each feature"),
         Attr("ignored", "list(int)", default=(), doc="of each feature; none if none is masked"),
         Attr("hashes", "list(string)", allowed=CROSS_HASHES, doc="the hash of each cross"),

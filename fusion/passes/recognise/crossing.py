@@ -14,7 +14,7 @@ from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.id_source import BooleanMask, match_boolean_mask, match_grid
-from fusion.schema.attributes import STOCK_CROSSES, TEXT_CROSS
+from fusion.schema.attributes import MAX_CROSSED, STOCK_CROSSES, TEXT_CROSS
 
 _INT32, _INT64, _STRING = types_pb2.DT_INT32, types_pb2.DT_INT64, types_pb2.DT_STRING
 #: What a matrix without negative numbers has not.
@@ -79,8 +79,8 @@ def match_cross(node: Node) -> CrossSpec | NoMatch:
         return hashing
     features = tuple(_features(node))
     dtypes = {feature.values.dtype for feature in features}
-    if not features:
-        return NoMatch("crosses no features", node.name)
+    if not 0 < len(features) <= MAX_CROSSED:
+        return NoMatch(f"crosses {len(features)} features, not 1 to {MAX_CROSSED}", node.name)
     if not dtypes <= {_INT32, _INT64, _STRING}:
         return NoMatch("the dtype of a feature is not known", node.name)
     is_of_texts = node.op == "SparseCross" and node.type_attr("internal_type") == _STRING

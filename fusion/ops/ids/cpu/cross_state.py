@@ -31,7 +31,7 @@ from fusion.runtime.registration.states import (
     pool_of,
 )
 from fusion.runtime.tensorflow.dtypes import DTYPES
-from fusion.schema.attributes import CROSS_HASHES
+from fusion.schema.attributes import CROSS_HASHES, MAX_CROSSED
 
 _INT32, _INT64 = (DTYPES[name].enum for name in ("int32", "int64"))
 _SEEDED, _PLAIN, _STRONG = (CROSS_HASHES.index(kind) for kind in ("seeded", "plain", "strong"))
@@ -76,9 +76,9 @@ def _are_counts_right(creation: Creation, constants: CrossConstants, count: int)
     for index in range(count):
         own = attr_item(creation, constants.feature_counts, int64(index))
         buckets = attr_item(creation, constants.num_buckets, int64(index))
-        if own < 1 or own > features:
-            text = "feature_counts must be from 1 to the number of features, not %lld"
-            refuse(creation, INVALID_ARGUMENT, text, own)
+        if own < 1 or own > MAX_CROSSED:
+            text = "feature_counts must be from 1 to %lld, not %lld"
+            refuse(creation, INVALID_ARGUMENT, text, int64(MAX_CROSSED), own)
             return False
         if buckets < 0:
             refuse(creation, INVALID_ARGUMENT, "num_buckets must be at least 0, not %lld", buckets)
