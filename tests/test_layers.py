@@ -76,9 +76,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("wire", "lists", "layout", "names", "guesses", "values", "scan", "exact", "tasks"),
         *("sequence_layout", "feature_lists", "sequence_scan", "sequence_tasks"),
     ),
-    "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
+    "fusion.ops.ids.cpu": (
+        *("hash_layout", "hash_state", "grouped_hash"),
+        *("cross_layout", "cross_errors", "cross_state", "grouped_cross"),
+    ),
     "fusion.ops.ids.cpu_kernels": (
         *("layout", "words", "fingerprint", "other_hashes", "decimal", "hashing"),
+        *("cross_layout", "crossing"),
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),
@@ -126,7 +130,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes", "fuse_lookups"),
+        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes"),
+        *("group_crosses", "fuse_lookups"),
         *(
             "lower_lookups",
             "gather_tables",
@@ -153,13 +158,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("fused_columns", "liveness", "kernel_names", "edit", "runtime_ops"),
     ),
     "fusion.passes.analysis": (
-        *("equal_tensors", "symbolic_shapes", "rearrangements", "index_grids", "expressions"),
-        "value_ranges",
+        *("equal_tensors", "symbolic_shapes", "crossed_sizes", "rearrangements", "index_grids"),
+        *("expressions", "value_ranges"),
         *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
         *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
+        "crossing",
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

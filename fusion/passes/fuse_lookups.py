@@ -12,6 +12,7 @@ from fusion.passes.choose import Choice, choose_fused
 from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
+from fusion.passes.group_crosses import CROSSES, group_crosses
 from fusion.passes.group_hashes import group_hashes
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
@@ -32,7 +33,7 @@ from fusion.passes.report.report import (
     served_first,
 )
 from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
+from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
 
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
@@ -76,7 +77,8 @@ class FuseLookups(LookupPass):
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
             hashes = tuple(group_hashes(edit, refusal, self.tasks))
-            reports.append(FusionReport(parsers=parsers, hashes=hashes))
+            crosses = tuple(group_crosses(edit, refusal, self.tasks))
+            reports.append(FusionReport(parsers=parsers, hashes=hashes, crosses=crosses))
             if edit.added:
                 edits[view.function] = edit
         result = apply_edits(graph_def, edits) if edits else graph_def
@@ -116,7 +118,12 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = PARSERS | STOCK_HASHES.keys() | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH}
+_FRONT = (
+    PARSERS
+    | STOCK_HASHES.keys()
+    | CROSSES
+    | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH, GROUPED_CROSS}
+)
 
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:

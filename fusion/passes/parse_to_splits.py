@@ -20,7 +20,7 @@ from fusion.passes.recognise.parsing import ListFeature, ParseSpec
 from fusion.schema.names import GROUPED, SINGLE
 
 #: Which list of the inputs of a lookup for many columns has what.
-_ENTRY_ROWS, _DENSE_SHAPES = 2, 3
+IDS, ENTRY_ROWS, DENSE_SHAPES = 1, 2, 3
 #: Features that a lookup reads by indices, by their numbers: the lookups' inputs with these.
 Reads = Mapping[int, list[Use]]
 
@@ -38,28 +38,36 @@ def sparse_reads(view: GraphView, name: str, spec: ParseSpec) -> Reads:
     for number in range(count):
         shapes = view.tensor_uses(Tensor(name, 2 * count + number))
         rows = view.tensor_uses(Tensor(name, number))
-        columns = {(use.node, _column(view, use)) for use in rows}
-        are_rows = all(_is_read(view, use, _ENTRY_ROWS) for use in rows)
-        are_shapes = all(_is_read(view, use, _DENSE_SHAPES) for use in shapes)
+        columns = {(use.node, column_of(view, use)) for use in rows}
+        are_rows = all(is_read(view, use, ENTRY_ROWS) for use in rows)
+        are_shapes = all(is_read(view, use, DENSE_SHAPES) for use in shapes)
         if (
             are_rows
             and are_shapes
-            and columns == {(use.node, _column(view, use)) for use in shapes}
+            and columns == {(use.node, column_of(view, use)) for use in shapes}
         ):
             found[number] = [*rows, *shapes]
     return found
 
 
-def _column(view: GraphView, use: Use) -> int:
+def column_of(view: GraphView, use: Use) -> int:
     """Returns the column that an input of a lookup is of."""
     return use.position % _column_count(view, use.node)
+
+
+def weighs(view: GraphView, use: Use) -> bool:
+    """Whether the column that an input of a lookup is of has weights."""
+    if view.op(use.node) == SINGLE:
+        return view.flag_attr(use.node, "use_sparse_weights")
+    attr = view.attr(use.node, "use_sparse_weights")
+    return attr is not None and attr.list.b[column_of(view, use)]
 
 
 def _column_count(view: GraphView, name: str) -> int:
     return view.int_attr(name, "num_columns") if view.op(name) == GROUPED else 1
 
 
-def _is_read(view: GraphView, use: Use, which: int) -> bool:
+def is_read(view: GraphView, use: Use, which: int) -> bool:
     """Whether it is that input of a column with indices, whose rows are those of its shape."""
     op, count = view.op(use.node), 1
     if op not in (GROUPED, SINGLE) or use.node in view.preserved:
@@ -103,8 +111,8 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
         edit.replace(Tensor(name, 2 * len(spec.sparse) + number), shape)
     for use in (use for uses in reads.values() for use in uses):
         count = _column_count(edit.view, use.node)
-        if use.position // count == _ENTRY_ROWS:
-            _set_form(edit, use.node, use.position % count)
+        if use.position // count == ENTRY_ROWS:
+            set_form(edit, use.node, use.position % count, "row_splits")
 
 
 def _new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
@@ -128,8 +136,8 @@ def _new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
     return numbers
 
 
-def _set_form(edit: GraphEdit, lookup: str, column: int) -> None:
-    """Has a column of a lookup read row splits where it has read indices."""
+def set_form(edit: GraphEdit, lookup: str, column: int, form: str) -> None:
+    """Has a column of a lookup read ids in this form, where it has read indices."""
     if lookup not in edit.added:
         node = node_def_pb2.NodeDef()
         node.CopyFrom(edit.view.nodes[lookup])
@@ -137,6 +145,6 @@ def _set_form(edit: GraphEdit, lookup: str, column: int) -> None:
         edit.remove([lookup], lookup)
     node = edit.added[lookup]
     if node.op == SINGLE:
-        node.attr["form"].s = b"row_splits"
+        node.attr["form"].s = form.encode()
     else:
-        node.attr["forms"].list.s[column] = b"row_splits"
+        node.attr["forms"].list.s[column] = form.encode()

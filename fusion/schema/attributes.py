@@ -88,3 +88,14 @@ STOCK_HASHES = {
     "StringToHashBucketStrong": "strong",
 }
 HASHES = tuple(dict.fromkeys(STOCK_HASHES.values()))
+
+#: Stock ops that cross features into hashed ids, and their hashes in the fused op: "seeded" begins
+#: with a key; "plain" and "strong" are those of SparseCrossHashed, which has both.
+STOCK_CROSSES = {"SparseCross": ("seeded",), "SparseCrossHashed": ("plain", "strong")}
+#: The one that gives texts.
+TEXT_CROSS = "SparseCrossV2"
+CROSS_HASHES = tuple(kind for kinds in STOCK_CROSSES.values() for kind in kinds)
+#: The most features of a cross; how it has the values of each, and what its results are.
+MAX_CROSSED = 1024
+FEATURE_FORMS = ("sparse", "masked", "dense", "vector")
+CROSS_FORMS = ("indices", "row_splits", "matrix")

@@ -34,6 +34,7 @@ TABLE_STORE_GATHER = "TableStoreGather"
 PARSE_EXAMPLE = "FusedParseExample"
 PARSE_SEQUENCE = "FusedParseSequenceExample"
 GROUPED_HASH = "GroupedHashBucket"
+GROUPED_CROSS = "GroupedCross"
 
 #: Every op of this package, in this order in lists of them.
 OP_NAMES: tuple[str, ...] = tuple(value for name, value in [*globals().items()] if name.isupper())

@@ -5,6 +5,7 @@ Reshapes do so, and so do slices that leave nothing out: `rows[:, 0]` of rows [B
 
 from __future__ import annotations
 
+from fusion.passes.analysis.crossed_sizes import as_measured
 from fusion.passes.analysis.symbolic_shapes import Element, ShapeMath, Vector, reshaped
 from fusion.passes.graph.tensor import ALIAS_OPS
 from fusion.passes.graph.values import Node, Value
@@ -71,6 +72,8 @@ def rearranged(shapes: ShapeMath, node: Node, position: int, shape: Vector) -> V
         "StridedSlice": _strided,
         "Unpack": _unpacked,
     }
+    if op != "Reshape":
+        shape = as_measured(shape)  # others fail where a size of 1 is 0
     return rules[op](shapes, node, shape) if op in rules else None
 
 

@@ -9,8 +9,8 @@ from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
-from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.attributes import STOCK_CROSSES, STOCK_HASHES
+from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -29,10 +29,14 @@ _SAME_ELEMENTS = frozenset(
     ]
 )
 """Ops whose result has elements of their first input, and no others."""
-_HASHES = STOCK_HASHES.keys() | {GROUPED_HASH}
+_OF_TWO = {"Select": (1, 2), "SelectV2": (1, 2), "SparseToDense": (2, 3)}
+"""Ops whose result has elements of two inputs."""
+_CROSSES = STOCK_CROSSES.keys() | {GROUPED_CROSS}
+_NUMBERED = STOCK_HASHES.keys() | _CROSSES | {GROUPED_HASH, "Bucketize"}
+"""Ops whose results are numbers of buckets."""
 _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
-)
+).union(STOCK_CROSSES)
 """Ops whose first output is indices in row-major order."""
 _PARSERS = {
     "ParseExample": "Nsparse",
@@ -68,6 +72,36 @@ def _buckets(hashes: Node, index: int) -> int:
     return attr.list.i[index]
 
 
+def _numbered(node: Node, index: int) -> Range:
+    """Returns the bounds of an output of an op that gives numbers of buckets."""
+    if node.op in _CROSSES:
+        return _crossed(node, index)
+    if node.op == "Bucketize":
+        attr = node.attr("boundaries")
+        return Range(0, 0 if attr is None else len(attr.list.f))
+    return Range(0, _buckets(node, index) - 1)
+
+
+#: Hashes of crosses without buckets are below it.
+_CROSSES_END = 2**63 - 1
+
+
+def _crossed(crosses: Node, index: int) -> Range:
+    """Returns the bounds of an output of an op that crosses features."""
+    buckets: int | None
+    if crosses.op == GROUPED_CROSS:
+        attr = crosses.attr("num_buckets")
+        if attr is None or index >= len(attr.list.i):
+            return Range()
+        buckets = attr.list.i[index]
+    elif index != 1 or crosses.output(1).dtype != types_pb2.DT_INT64:
+        return Range()
+    else:
+        is_attr = crosses.op == "SparseCross"
+        buckets = crosses.int_attr("num_buckets") if is_attr else crosses.inputs[-3].item
+    return Range(0, (_CROSSES_END if not buckets or buckets < 0 else buckets) - 1)
+
+
 def range_of(value: Value, depth: int = _DEPTH) -> Range:
     """Returns the bounds of the elements of an integer tensor, looking at so many ops behind it."""
     value = value.resolved
@@ -77,17 +111,15 @@ def range_of(value: Value, depth: int = _DEPTH) -> Range:
     if not depth:
         return Range()
     op = node.op
-    if op in _HASHES:
-        return Range(0, _buckets(node, value.index) - 1)
-    if op == "Bucketize":
-        attr = node.attr("boundaries")
-        return Range(0, 0 if attr is None else len(attr.list.f))
+    if op in _NUMBERED:
+        return _numbered(node, value.index)
     if op in _SAME_ELEMENTS:
         return range_of(node.input(0), depth - 1)
     if is_integer_cast(node):
         return wrapped(range_of(node.input(0), depth - 1), node.type_attr("DstT"))
-    if op in ("Select", "SelectV2"):
-        return range_of(node.input(1), depth - 1).covers(range_of(node.input(2), depth - 1))
+    if op in _OF_TWO:
+        one, other = (range_of(node.input(index), depth - 1) for index in _OF_TWO[op])
+        return one.covers(other)
     if op in ("Maximum", "Minimum", "FloorMod"):
         return _bounded(op, *(range_of(operand, depth - 1) for operand in node.inputs))
     if op == "RaggedTensorToSparse" and value.index == 1:

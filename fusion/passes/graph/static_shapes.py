@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -80,6 +80,8 @@ def structural_shape(
         return _parsed_sequence(view, shapes, node.name, index)
     if node.op == GROUPED_HASH:
         return shapes.shape(inputs[index])
+    if node.op == GROUPED_CROSS:
+        return _crossed(node, index)
     rule = _SHAPE_RULES.get(node.op)
     return rule(view, shapes, node.name) if rule is not None else None
 
@@ -104,6 +106,15 @@ def _values(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     """The shape of the values of keys, each of which has that of the default."""
     keys, value = map(shapes.shape, view.inputs(name)[1:3])
     return None if keys is None or value is None else (*keys, *value)
+
+
+def _crossed(node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+    """The shape of an output of the op that crosses features."""
+    part, number = divmod(index, node.attr["num_crosses"].i)
+    form = node.attr["forms"].list.s[number]
+    if part == 0:
+        return (None,) * (2 if form == b"matrix" else 1)
+    return (None, 2) if part == 1 and form == b"indices" else (2,) if part == 2 else (None,)
 
 
 def _ints(view: _View, name: str, key: str) -> list[int]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusion.passes.analysis.crossed_sizes import as_measured
 from fusion.passes.analysis.rearrangements import rearranged
 from fusion.passes.analysis.symbolic_shapes import Dim, Element, ShapeMath, Vector, product
 from fusion.passes.graph.tensor import Tensor
@@ -261,7 +262,7 @@ class _Search:
         return next((name for name in (*others, *reading) if name not in inside), None)
 
     def _slot(self, join: str, position: int, shape: Vector, width: Element) -> Slot | NoMatch:
-        view, device = self.view, self.view.nodes[self.anchor].device
+        view, device, shape = self.view, self.view.nodes[self.anchor].device, as_measured(shape)
         if placement(view, view.nodes[join].device) != placement(view, device):
             return NoMatch("its rows are joined on another device", join)
         if view.type_attr(join, "T") != self.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusion.passes.analysis.crossed_sizes import as_measured
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Value
@@ -30,6 +31,7 @@ def known_shape(
     shape = result_shape(lookup)
     if shape is None or 0 in shape:
         return None
+    shape = as_measured(shape)
     sizes = numbers(shape)
     if sizes.count(-1) <= 1:
         return sizes, None

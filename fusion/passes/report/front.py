@@ -1,4 +1,4 @@
-"""What became of ops in front of lookups: those that parse tf.Examples, and hashes of ids."""
+"""What became of ops in front of lookups: those that parse tf.Examples, hashes, and crosses."""
 
 from __future__ import annotations
 
@@ -72,13 +72,46 @@ class HashReport:
         return {**self.__dict__}
 
 
+@dataclass(frozen=True)
+class CrossReport:
+    """Crosses of features that one op makes, or one that stays a stock op.
+
+    Attributes:
+        name: the op's node.
+        function: the library function the node is in; "" is the main graph.
+        crosses: how many it makes.
+        reason: why it stays as it is; None if it was replaced.
+        node: where that was found out.
+        fused_before: whether it was a fused op before the pass.
+    """
+
+    name: str
+    function: str
+    crosses: int
+    reason: str | None = None
+    node: str | None = None
+    fused_before: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a fused op now."""
+        return self.reason is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings, numbers and truth values, ready for JSON."""
+        return {"fused": self.fused, **self.__dict__}
+
+
 def front_lines(
-    parsers: Iterable[ParserReport], hashes: Iterable[HashReport], verb: str = "fused"
+    parsers: Iterable[ParserReport],
+    hashes: Iterable[HashReport],
+    crosses: Iterable[CrossReport] = (),
+    verb: str = "fused",
 ) -> Iterator[str]:
-    """Yields what became of ops that parse Examples, and of hashes.
+    """Yields what became of ops that parse Examples, of hashes, and of crosses.
 
     Args:
-        parsers, hashes: the reports.
+        parsers, hashes, crosses: the reports.
         verb: what is said of those that are replaced, such as "can be fused".
     """
     for parser in parsers:
@@ -93,3 +126,10 @@ def front_lines(
         verdict = "already fused" if one.fused_before else verb
         prefix = f"{one.function}: " if one.function else ""
         yield f"{verdict}  {prefix}{one.name} (hashes of {counted(one.columns, 'column')})"
+    for cross in crosses:
+        verdict = "already fused" if cross.fused_before else verb if cross.fused else "stock"
+        prefix = f"{cross.function}: " if cross.function else ""
+        yield f"{verdict}  {prefix}{cross.name} ({counted(cross.crosses, 'crossed column')})"
+        if cross.reason is not None:
+            yield f"       {cross.reason}"
+            yield f"       at {cross.node}"

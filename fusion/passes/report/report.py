@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
-from fusion.passes.report.front import HashReport, ParserReport, front_lines
+from fusion.passes.report.front import CrossReport, HashReport, ParserReport, front_lines
 from fusion.printable import printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
@@ -179,6 +179,7 @@ class FusionReport:
             each layer.
         parsers: the ops that parse tf.Examples.
         hashes: the ops that hash ids of several columns.
+        crosses: the ops that cross features.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
     """
@@ -191,6 +192,7 @@ class FusionReport:
     others: tuple[ColumnReport, ...] = ()
     parsers: tuple[ParserReport, ...] = ()
     hashes: tuple[HashReport, ...] = ()
+    crosses: tuple[CrossReport, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -215,6 +217,7 @@ class FusionReport:
             "updates": [update.to_dict() for update in self.updates],
             "parsers": [parser.to_dict() for parser in self.parsers],
             "hashes": [hashes.to_dict() for hashes in self.hashes],
+            "crosses": [crosses.to_dict() for crosses in self.crosses],
             "newer": list(self.newer),
         }
 
@@ -269,7 +272,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in front_lines(self.parsers, self.hashes)),
+            (f"  {line}" for line in front_lines(self.parsers, self.hashes, self.crosses)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -288,6 +291,7 @@ class FusionReport:
             others=tuple(column for part in parts for column in part.others),
             parsers=tuple(parser for part in parts for parser in part.parsers),
             hashes=tuple(hashes for part in parts for hashes in part.hashes),
+            crosses=tuple(crosses for part in parts for crosses in part.crosses),
         )
 
 
@@ -353,12 +357,17 @@ def plainly_named(report: FusionReport) -> FusionReport:
         for parser in report.parsers
     )
     hashes = tuple(replace(one, name=plain_name(one.name)) for one in report.hashes)
+    crosses = tuple(
+        replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
+        for one in report.crosses
+    )
     return replace(
         report,
         columns=tuple(columns),
         updates=tuple(updates),
         parsers=tuple(parsers),
         hashes=hashes,
+        crosses=crosses,
     )
 
 

@@ -87,3 +87,14 @@ def append_text(message: Message, start: int, length: int) -> None:
         append_byte(message, byte(at))
     if length > SHOWN_BYTES:
         append_literal(message, literal("..."))
+
+
+@jit
+def append_number(message: Message, number: int) -> None:
+    """Appends a number that is not negative."""
+    power = int64(1)
+    while number // power >= 10:
+        power *= 10
+    while power > 0:
+        append_byte(message, 48 + number // power % 10)
+        power //= 10

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from fusion.ops.examples.cpu_kernels.layout import Feature
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS
-from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.jit import jit
 from fusion.runtime.native.strings import string_of
-from fusion.runtime.native.text import Message, append_byte, append_literal, byte, literal
+from fusion.runtime.native.text import (
+    Message,
+    append_byte,
+    append_literal,
+    append_number,
+    byte,
+    literal,
+)
 
 
 @jit
@@ -33,17 +40,6 @@ def append_escaped(message: Message, start: int, size: int) -> None:
 def _append_digit(message: Message, number: int) -> None:
     """Appends a hexadecimal digit."""
     append_byte(message, number + (ord("0") if number < 10 else ord("a") - 10))
-
-
-@jit
-def append_number(message: Message, number: int) -> None:
-    """Appends a number that is not negative."""
-    power = int64(1)
-    while number // power >= 10:
-        power *= 10
-    while power > 0:
-        append_byte(message, 48 + number // power % 10)
-        power //= 10
 
 
 @jit

@@ -7,7 +7,6 @@ from fusion.ops.examples.cpu.error_text import (
     append_dtype,
     append_escaped,
     append_example,
-    append_number,
     append_shape,
 )
 from fusion.ops.examples.cpu_kernels.exact import parse_exactly
@@ -37,6 +36,7 @@ from fusion.runtime.native.text import (
     Message,
     append_byte,
     append_literal,
+    append_number,
     begin,
     literal,
 )

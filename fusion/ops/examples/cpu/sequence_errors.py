@@ -13,7 +13,6 @@ from fusion.ops.examples.cpu.error_text import (
     append_bytes,
     append_dtype,
     append_example,
-    append_number,
     append_shape,
 )
 from fusion.ops.examples.cpu_kernels.feature_lists import BROKEN_ROW, CUT, any_feature, any_row
@@ -25,7 +24,7 @@ from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import stack_record
 from fusion.runtime.native.strings import string_of
-from fusion.runtime.native.text import Message, append_literal, begin, literal
+from fusion.runtime.native.text import Message, append_literal, append_number, begin, literal
 
 #: What is wrong: bytes; the dtype of a feature of the context, or of a row; where a row begins; how
 #: many values the context has at most, or in an Example; how many are read of a list of any length;

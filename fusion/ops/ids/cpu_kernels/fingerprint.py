@@ -1,5 +1,7 @@
 """Fingerprint64 of FarmHash (Copyright 2014 Google, MIT licence), for StringToHashBucketFast.
 
+Fingerprints are joined as TensorFlow does for crosses (FingerprintCat64): as MurmurHash adds words.
+
 The names of steps are those of its description: `mix` is its ShiftMix, `joined` its HashLen16.
 """
 
@@ -21,6 +23,9 @@ from fusion.runtime.native.jit import inlined, jit
 
 #: Primes between 2**63 and 2**64.
 _K0, _K1, _K2 = map(np.uint64, (0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F))
+
+#: Of MurmurHash.
+_FACTOR = np.uint64(0xC6A4A7935BD1E995)
 
 
 @inlined
@@ -144,3 +149,10 @@ def fingerprint(at: int, size: int) -> Any:
     if size > 0:
         return of_1_to_3(one_byte(at), one_byte(at + (size >> 1)), one_byte(at + size - 1), size)
     return _K2
+
+
+@inlined
+def concatenated(one: Any, other: Any) -> Any:
+    """The fingerprint of two fingerprints, in this order."""
+    state = (one ^ _FACTOR ^ (_mixed(other * _FACTOR) * _FACTOR)) * _FACTOR
+    return _mixed(_mixed(state) * _FACTOR)

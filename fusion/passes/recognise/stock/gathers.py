@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.crossed_sizes import FilledSize, filled_width
 from fusion.passes.analysis.equal_tensors import is_among
 from fusion.passes.analysis.rearrangements import REARRANGEMENTS, rearranged, rearranged_input
 from fusion.passes.analysis.symbolic_shapes import Dim, ShapeMath, Vector
-from fusion.passes.graph.idioms import compares_with, is_row_gather
+from fusion.passes.graph.idioms import compares_with, is_row_gather, pass_casts
 from fusion.passes.graph.tensor import ARG_OP, Tensor
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
@@ -34,7 +35,13 @@ from fusion.passes.recognise.stock.table import (
 )
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 from fusion.schema.columns import Column
-from fusion.schema.names import GROUPED_HASH, OP_NAMES, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import (
+    GROUPED_CROSS,
+    GROUPED_HASH,
+    OP_NAMES,
+    PARSE_EXAMPLE,
+    PARSE_SEQUENCE,
+)
 
 GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 
@@ -45,7 +52,7 @@ _SOURCES = _VARIABLES | {"Placeholder", ARG_OP}
 A vector that is passed in is none, either: it may be anything.
 """
 
-_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH}
+_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH, GROUPED_CROSS}
 _OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"]) - _FRONT
 """What ids come from that are a part of another lookup's."""
 
@@ -194,7 +201,7 @@ def match_gather(gather: Node, *, keeps_shape: bool) -> Gathered | NoMatch:
         gather.type_attr(_dtype_attr(shard.is_resource)),
         dtype,
         _ids(ids, table, dtype, keeps_shape),
-        _shape(gather, shard),
+        _shape(gather, table),
     )
 
 
@@ -261,12 +268,24 @@ def _table(gather: Node, shard: Shard) -> Table:
     )
 
 
-def _shape(gather: Node, shard: Shard) -> Vector | None:
+def _shape(gather: Node, table: Table) -> Vector | None:
+    (shard,) = table.shards
     width = shard.shape[1] if shard.shape is not None else None
-    of_ids = ShapeMath().shape_of(gather.input(1))
+    of_ids = _shape_of_ids(gather.input(1), table)
     if of_ids is None or shard.is_vector:
         return of_ids
     return (*of_ids, Dim(gather.output().tensor, len(of_ids)) if width is None else width)
+
+
+def _shape_of_ids(ids: Value, table: Table) -> Vector | None:
+    """The symbolic shape of ids; of crosses each row has as many as the features say."""
+    shape = ShapeMath().shape_of(ids)
+    if shape is None or len(shape) != 2 or not isinstance(shape[1], Dim):
+        return shape
+    unwrapped = _unwrapped(ids.resolved, table)
+    inner, _ = pass_casts(ids if unwrapped is None else unwrapped[0])
+    width = filled_width(inner)
+    return shape if width is None else (shape[0], FilledSize.of(width, shape[1]))
 
 
 def _ids(gathered: Value, table: Table, dtype: int, keeps_shape: bool) -> Ids:

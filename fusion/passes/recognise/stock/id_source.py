@@ -190,7 +190,7 @@ def _match_dense(
     if match is None:
         match = _match_hashed(math, ids, dtype, entries.indices, entries.count)
     if match is None:
-        match = _match_grid(math, ids, dtype, entries.indices, entries.count)
+        match = match_grid(math, ids, dtype, entries.indices, entries.count)
     # Ids that are cast after something was added could have overflowed before.
     if match is None or (match[0].stride and dtype != entries.dtype):
         return None
@@ -201,7 +201,7 @@ def _match_to_sparse(
     math: ShapeMath, ids: Value, dtype: int, indices: Value, dense_shape: Value
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != ignored)`."""
-    mask = _match_boolean_mask(math, ids, indices, dense_shape)
+    mask = match_boolean_mask(math, ids, indices, dense_shape)
     number = None if mask is None else _number(mask.ignored)
     if mask is None or number is None:
         return None
@@ -218,14 +218,14 @@ def _match_hashed(
         by.append(node.name)
         passed += node.input(0).aliases
         ids = node.input(0).resolved
-    mask = _match_boolean_mask(math, ids, indices, dense_shape) if by else None
+    mask = match_boolean_mask(math, ids, indices, dense_shape) if by else None
     if mask is None or mask.ignored.shape != ():
         return None
     hashed = Hashing(tuple(reversed(by)), mask.test.tensor)
     return DenseIds(mask.matrix.tensor, dtype, None, 0, hashed), (*by, *passed, *mask.nodes)
 
 
-class _BooleanMask(NamedTuple):
+class BooleanMask(NamedTuple):
     """Elements of a matrix that are not equal to `ignored`, in order; `test` is the mask."""
 
     matrix: Value
@@ -234,9 +234,9 @@ class _BooleanMask(NamedTuple):
     nodes: tuple[str, ...]
 
 
-def _match_boolean_mask(
+def match_boolean_mask(
     math: ShapeMath, values: Value, indices: Value, dense_shape: Value
-) -> _BooleanMask | None:
+) -> BooleanMask | None:
     """Explains `gather_nd(matrix, indices)` with `indices = where(matrix != scalar)`."""
     gather, where = values.producer, indices.producer
     if gather.op != "GatherNd" or where.op != "Where":
@@ -258,10 +258,10 @@ def _match_boolean_mask(
     if shape is None or len(shape) != 2 or math.vector(dense_shape) != shape:
         return None
     nodes = (gather.name, where.name, *matrix.aliases, *compared.aliases)
-    return _BooleanMask(source, ignored, test.resolved, nodes)
+    return BooleanMask(source, ignored, test.resolved, nodes)
 
 
-def _match_grid(
+def match_grid(
     math: ShapeMath, ids: Value, dtype: int, indices: Value, dense_shape: Value
 ) -> tuple[DenseIds, tuple[str, ...]] | None:
     """Explains all elements of a matrix, with the row and the column of each; see `grids`."""
