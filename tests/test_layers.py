@@ -77,7 +77,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("sequence_layout", "feature_lists", "sequence_scan", "sequence_tasks"),
     ),
     "fusion.ops.ids.cpu": (
-        *("hash_layout", "hash_state", "grouped_hash"),
+        *("ids_layout", "ids_state", "grouped_ids"),
         *("cross_layout", "cross_errors", "cross_state", "grouped_cross"),
     ),
     "fusion.ops.ids.cpu_kernels": (
@@ -130,7 +130,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes"),
+        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_ids"),
         *("group_crosses", "fuse_lookups"),
         *(
             "lower_lookups",

@@ -27,11 +27,11 @@ from fusion.ops.bags.stock import (
 )
 from fusion.ops.columns.stock import dense_sum, grouped_post, grouped_post_grad, grouped_pre
 from fusion.ops.examples.stock import parse_example, parse_sequence_example
-from fusion.ops.ids.stock import grouped_cross, grouped_hash
+from fusion.ops.ids.stock import grouped_cross, grouped_ids
 from fusion.schema.columns import Column
 from fusion.schema.names import (
     GROUPED_CROSS,
-    GROUPED_HASH,
+    GROUPED_IDS,
     GROUPED_POST,
     GROUPED_POST_GRAD,
     GROUPED_PRE,
@@ -197,7 +197,7 @@ DEFINITIONS: dict[str, Definition] = {
     GROUPED_POST_GRAD: grouped_post_grad,
     PARSE_EXAMPLE: parse_example,
     PARSE_SEQUENCE: parse_sequence_example,
-    GROUPED_HASH: grouped_hash,
+    GROUPED_IDS: grouped_ids,
     GROUPED_CROSS: grouped_cross,
 }
 """By the name of the op."""

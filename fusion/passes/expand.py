@@ -22,7 +22,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.runtime.tensorflow.private import op_def_registry
 from fusion.schema.names import (
     GROUPED_CROSS,
-    GROUPED_HASH,
+    GROUPED_IDS,
     OP_NAMES,
     PARSE_EXAMPLE,
     PARSE_SEQUENCE,
@@ -192,7 +192,7 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int | None]]:
         forms = [form.decode() for form in node.attr["forms"].list.s]
         for index, dtype in enumerate(dtypes):
             rank: int | None = 2 if arg.name in _MATRICES else 1
-            if node.op in (SINGLE, PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH, GROUPED_CROSS):
+            if node.op in (SINGLE, PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS):
                 rank = 2 if arg.name == "table" else None
             if forms and arg.name == "ids":
                 rank = {"dense": 2, "each": None}.get(forms[index], 1)

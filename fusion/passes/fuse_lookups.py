@@ -13,7 +13,7 @@ from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.group_crosses import CROSSES, group_crosses
-from fusion.passes.group_hashes import group_hashes
+from fusion.passes.group_ids import group_ids
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
@@ -33,7 +33,7 @@ from fusion.passes.report.report import (
     served_first,
 )
 from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
+from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
 
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
@@ -76,9 +76,9 @@ class FuseLookups(LookupPass):
         for view, refusal in self.bodies(graph_def) if _has_front(graph_def) else ():
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
-            hashes = tuple(group_hashes(edit, refusal, self.tasks))
+            ids = tuple(group_ids(edit, refusal, self.tasks))
             crosses = tuple(group_crosses(edit, refusal, self.tasks))
-            reports.append(FusionReport(parsers=parsers, hashes=hashes, crosses=crosses))
+            reports.append(FusionReport(parsers=parsers, ids=ids, crosses=crosses))
             if edit.added:
                 edits[view.function] = edit
         result = apply_edits(graph_def, edits) if edits else graph_def
@@ -122,7 +122,7 @@ _FRONT = (
     PARSERS
     | STOCK_HASHES.keys()
     | CROSSES
-    | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH, GROUPED_CROSS}
+    | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
 )
 
 

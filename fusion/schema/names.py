@@ -33,7 +33,7 @@ READ_TABLE_FILE = "ReadTableFile"
 TABLE_STORE_GATHER = "TableStoreGather"
 PARSE_EXAMPLE = "FusedParseExample"
 PARSE_SEQUENCE = "FusedParseSequenceExample"
-GROUPED_HASH = "GroupedHashBucket"
+GROUPED_IDS = "GroupedIds"
 GROUPED_CROSS = "GroupedCross"
 
 #: Every op of this package, in this order in lists of them.

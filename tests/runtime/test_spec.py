@@ -119,7 +119,7 @@ def test_names_follow_tensorflows_generator():
         "TableStoreGather": "table_store_gather",
         "FusedParseExample": "fused_parse_example",
         "FusedParseSequenceExample": "fused_parse_sequence_example",
-        "GroupedHashBucket": "grouped_hash_bucket",
+        "GroupedIds": "grouped_ids",
         "GroupedCross": "grouped_cross",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected

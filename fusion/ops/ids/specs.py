@@ -1,4 +1,4 @@
-"""GroupedHashBucket and GroupedCross: ids of many columns that are made of other values.
+"""GroupedIds and GroupedCross: ids of many columns that are made of other values.
 
 The first hashes strings, or numbers as text; the second crosses features.
 """
@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.ids.cpu.cross_layout import CrossConstants
-from fusion.ops.ids.cpu.hash_layout import HashConstants
+from fusion.ops.ids.cpu.ids_layout import IdsConstants
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
 from fusion.schema.attributes import CROSS_FORMS, CROSS_HASHES, FEATURE_FORMS, HASHES
 
-_BUILDER = "build_hash_state"
+_BUILDER = "build_ids_state"
 
-#: What the attrs are called, as `HashConstants` has them.
+#: What the attrs are called, as `IdsConstants` has them.
 _ATTRS = {
     "num_columns": "num_columns",
     "dtypes": "Tvalues",
@@ -30,11 +30,11 @@ _ATTRS = {
 
 def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
     attrs = [attr.name for attr in spec.attrs]
-    return [attrs.index(_ATTRS[field]) for field in HashConstants.FIELDS]
+    return [attrs.index(_ATTRS[field]) for field in IdsConstants.FIELDS]
 
 
 SPEC = OpSpec(
-    name=names.GROUPED_HASH,
+    name=names.GROUPED_IDS,
     doc="Hashes values into buckets, for many columns at once.\n\n"
     "Of each column the ids are those of TensorFlow's op for its hash: `fast` is that of\n"
     "StringToHashBucketFast, `legacy` of StringToHashBucket, `strong` of StringToHashBucketStrong\n"
@@ -54,8 +54,8 @@ SPEC = OpSpec(
         Attr("num_buckets", "list(int)", doc="of each, at least 1"),
         Attr("keys", "list(int)", default=(), doc="two for each column; none if no hash has any"),
     ),
-    kernels={"CPU": cpu_body("ids", "grouped_hash")},
-    builder=Builder(_BUILDER, "fusion.ops.ids.cpu.hash_state", _constants),
+    kernels={"CPU": cpu_body("ids", "grouped_ids")},
+    builder=Builder(_BUILDER, "fusion.ops.ids.cpu.ids_state", _constants),
     gradient=NOT_DIFFERENTIABLE,
 )
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from fusion.ops.bags.stock import Attrs, Tensors
 
 
-def grouped_hash(attrs: Attrs, inputs: Tensors) -> Tensors:
+def grouped_ids(attrs: Attrs, inputs: Tensors) -> Tensors:
     """The definition, see `stock_definitions`."""
     results = []
     for index, values in enumerate(inputs):

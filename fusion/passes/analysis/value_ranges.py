@@ -10,7 +10,7 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.schema.attributes import STOCK_CROSSES, STOCK_HASHES
-from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -32,7 +32,7 @@ _SAME_ELEMENTS = frozenset(
 _OF_TWO = {"Select": (1, 2), "SelectV2": (1, 2), "SparseToDense": (2, 3)}
 """Ops whose result has elements of two inputs."""
 _CROSSES = STOCK_CROSSES.keys() | {GROUPED_CROSS}
-_NUMBERED = STOCK_HASHES.keys() | _CROSSES | {GROUPED_HASH, "Bucketize"}
+_NUMBERED = STOCK_HASHES.keys() | _CROSSES | {GROUPED_IDS, "Bucketize"}
 """Ops whose results are numbers of buckets."""
 _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
@@ -65,7 +65,7 @@ class Range(NamedTuple):
 
 def _buckets(hashes: Node, index: int) -> int:
     """Returns how many buckets an output of an op that hashes has."""
-    if hashes.op != GROUPED_HASH:
+    if hashes.op != GROUPED_IDS:
         return hashes.int_attr("num_buckets")
     attr = hashes.attr("num_buckets")
     assert attr is not None, "the op has no default for it"

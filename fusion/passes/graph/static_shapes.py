@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
-from fusion.schema.names import GROUPED_CROSS, GROUPED_HASH, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -78,7 +78,7 @@ def structural_shape(
         return _parsed(view, shapes, node.name, index)
     if node.op == PARSE_SEQUENCE:
         return _parsed_sequence(view, shapes, node.name, index)
-    if node.op == GROUPED_HASH:
+    if node.op == GROUPED_IDS:
         return shapes.shape(inputs[index])
     if node.op == GROUPED_CROSS:
         return _crossed(node, index)

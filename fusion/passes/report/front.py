@@ -52,7 +52,7 @@ class ParserReport:
 
 
 @dataclass(frozen=True)
-class HashReport:
+class IdsReport:
     """Hashes of ids that one op does.
 
     Attributes:
@@ -104,7 +104,7 @@ class CrossReport:
 
 def front_lines(
     parsers: Iterable[ParserReport],
-    hashes: Iterable[HashReport],
+    hashes: Iterable[IdsReport],
     crosses: Iterable[CrossReport] = (),
     verb: str = "fused",
 ) -> Iterator[str]:

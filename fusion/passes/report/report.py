@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
-from fusion.passes.report.front import CrossReport, HashReport, ParserReport, front_lines
+from fusion.passes.report.front import CrossReport, IdsReport, ParserReport, front_lines
 from fusion.printable import printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
@@ -191,7 +191,7 @@ class FusionReport:
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
     parsers: tuple[ParserReport, ...] = ()
-    hashes: tuple[HashReport, ...] = ()
+    ids: tuple[IdsReport, ...] = ()
     crosses: tuple[CrossReport, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
@@ -216,7 +216,7 @@ class FusionReport:
             "others": [column.to_dict() for column in self.others],
             "updates": [update.to_dict() for update in self.updates],
             "parsers": [parser.to_dict() for parser in self.parsers],
-            "hashes": [hashes.to_dict() for hashes in self.hashes],
+            "ids": [one.to_dict() for one in self.ids],
             "crosses": [crosses.to_dict() for crosses in self.crosses],
             "newer": list(self.newer),
         }
@@ -272,7 +272,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in front_lines(self.parsers, self.hashes, self.crosses)),
+            (f"  {line}" for line in front_lines(self.parsers, self.ids, self.crosses)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -290,7 +290,7 @@ class FusionReport:
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
             parsers=tuple(parser for part in parts for parser in part.parsers),
-            hashes=tuple(hashes for part in parts for hashes in part.hashes),
+            ids=tuple(one for part in parts for one in part.ids),
             crosses=tuple(crosses for part in parts for crosses in part.crosses),
         )
 
@@ -356,7 +356,7 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for parser in report.parsers
     )
-    hashes = tuple(replace(one, name=plain_name(one.name)) for one in report.hashes)
+    ids = tuple(replace(one, name=plain_name(one.name)) for one in report.ids)
     crosses = tuple(
         replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
         for one in report.crosses
@@ -366,7 +366,7 @@ def plainly_named(report: FusionReport) -> FusionReport:
         columns=tuple(columns),
         updates=tuple(updates),
         parsers=tuple(parsers),
-        hashes=hashes,
+        ids=ids,
         crosses=crosses,
     )
 

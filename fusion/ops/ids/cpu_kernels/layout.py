@@ -17,7 +17,7 @@ TEXTS, INT32, INT64 = range(3)
 TASK_VALUES = 1024
 
 
-class HashColumn(Layout):
+class IdsColumn(Layout):
     """How the values of a column are hashed."""
 
     source: Int64  # what they are
@@ -27,7 +27,7 @@ class HashColumn(Layout):
     key: Words  # two words
 
 
-class HashCall(Layout):
+class IdsCall(Layout):
     """The tensors of a column in a call."""
 
     values: Address
@@ -35,10 +35,10 @@ class HashCall(Layout):
     count: Int64
 
 
-class HashJob(Job):
+class IdsJob(Job):
     """A call that hashes values."""
 
-    columns: HashColumn
-    calls: HashCall
+    columns: IdsColumn
+    calls: IdsCall
     column_count: Int64
     firsts: Words  # of each column the number of its first task, and that of all tasks

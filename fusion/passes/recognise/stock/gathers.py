@@ -37,7 +37,7 @@ from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 from fusion.schema.columns import Column
 from fusion.schema.names import (
     GROUPED_CROSS,
-    GROUPED_HASH,
+    GROUPED_IDS,
     OP_NAMES,
     PARSE_EXAMPLE,
     PARSE_SEQUENCE,
@@ -52,7 +52,7 @@ _SOURCES = _VARIABLES | {"Placeholder", ARG_OP}
 A vector that is passed in is none, either: it may be anything.
 """
 
-_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_HASH, GROUPED_CROSS}
+_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
 _OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"]) - _FRONT
 """What ids come from that are a part of another lookup's."""
 

@@ -10,13 +10,13 @@ from fusion.passes.emit.node_builder import set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.hashing import HashSpec
-from fusion.schema.names import GROUPED_HASH
+from fusion.schema.names import GROUPED_IDS
 
 
-def emit_hashes(edit: GraphEdit, name: str, specs: Sequence[HashSpec]) -> str:
+def emit_ids(edit: GraphEdit, name: str, specs: Sequence[HashSpec]) -> str:
     """Puts one op in the place of those that hash; returns its name, which begins so."""
     first = specs[0].node.name
-    node = node_def_pb2.NodeDef(name=edit.unique_name(name), op=GROUPED_HASH)
+    node = node_def_pb2.NodeDef(name=edit.unique_name(name), op=GROUPED_IDS)
     node.device = edit.view.nodes[first].device
     node.input.extend(edit.text(spec.values.tensor) for spec in specs)
     keys = [word for spec in specs for word in spec.key]

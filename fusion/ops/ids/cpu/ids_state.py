@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fusion.ops.ids.cpu.hash_layout import HashConstants, HashState
-from fusion.ops.ids.cpu_kernels.layout import INT32, INT64, TEXTS, HashColumn
+from fusion.ops.ids.cpu.ids_layout import IdsConstants, IdsState
+from fusion.ops.ids.cpu_kernels.layout import INT32, INT64, TEXTS, IdsColumn
 from fusion.ops.ids.cpu_kernels.words import Word, signed, unsigned
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
@@ -27,7 +27,7 @@ _ALL = 2**64 - 1
 
 
 @jit
-def _are_lists_whole(creation: Creation, constants: HashConstants, count: int) -> bool:
+def _are_lists_whole(creation: Creation, constants: IdsConstants, count: int) -> bool:
     """Whether lists have an item for each column, and there are buckets."""
     is_whole = attr_count(creation, constants.dtypes) == count
     is_whole = is_whole and attr_count(creation, constants.hashes) == count
@@ -48,7 +48,7 @@ def _are_lists_whole(creation: Creation, constants: HashConstants, count: int) -
 
 @jit
 def _set_column(
-    creation: Creation, constants: HashConstants, column: HashColumn, index: int
+    creation: Creation, constants: IdsConstants, column: IdsColumn, index: int
 ) -> None:
     dtype = attr_item(creation, constants.dtypes, index)
     column.source = INT32 if dtype == _INT32 else INT64 if dtype == _INT64 else TEXTS
@@ -59,17 +59,17 @@ def _set_column(
         column.key[k] = attr_item(creation, constants.keys, _KEY * index + k)
 
 
-def build_hash_state(creation: Creation) -> None:
+def build_ids_state(creation: Creation) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
-    constants = as_record(HashConstants, constants_of(creation))
+    constants = as_record(IdsConstants, constants_of(creation))
     pool = pool_of(creation)
     if constants == 0:
         return
     count = attr_word(creation, constants.num_columns)
     if not _are_lists_whole(creation, constants, count):
         return
-    keys = HashState.SIZE + HashColumn.SIZE * count
-    state = as_record(HashState, begin_state(creation, keys + _KEY * count))
+    keys = IdsState.SIZE + IdsColumn.SIZE * count
+    state = as_record(IdsState, begin_state(creation, keys + _KEY * count))
     if state == 0:
         return
     state.pool = pool

@@ -1,4 +1,4 @@
-"""GroupedHashBucket on a CPU: values of all columns in one job."""
+"""GroupedIds on a CPU: values of all columns in one job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fusion.ops.ids.cpu.hash_layout import HashState
-from fusion.ops.ids.cpu_kernels.hashing import do_task
-from fusion.ops.ids.cpu_kernels.layout import TASK_VALUES, HashCall, HashJob
+from fusion.ops.ids.cpu.ids_layout import IdsState
+from fusion.ops.ids.cpu_kernels.tasks import do_task
+from fusion.ops.ids.cpu_kernels.layout import TASK_VALUES, IdsCall, IdsJob
 from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
@@ -25,7 +25,7 @@ _PARALLEL_VALUES = 2048
 
 
 @jit
-def work(job: HashJob, helps: int) -> None:
+def work(job: IdsJob, helps: int) -> None:
     """Does tasks until all have been begun; `helps` as in `next_task`."""
     while True:
         task = jobs.next_task(job, helps)
@@ -35,7 +35,7 @@ def work(job: HashJob, helps: int) -> None:
 
 
 @jit
-def _open_columns(frame: op.Frame, job: HashJob, tensors: Words) -> int:
+def _open_columns(frame: op.Frame, job: IdsJob, tensors: Words) -> int:
     """Sets the tensors of columns; returns how many values there are."""
     total, tasks = int64(0), int64(0)
     for index in range(job.column_count):
@@ -59,8 +59,8 @@ def _open_columns(frame: op.Frame, job: HashJob, tensors: Words) -> int:
 
 
 @jit
-def _hash(frame: op.Frame, job: HashJob, tensors: Words) -> None:
-    state = as_record(HashState, frame.state)
+def _hash(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
+    state = as_record(IdsState, frame.state)
     total = _open_columns(frame, job, tensors)
     if op.failed(frame):
         return
@@ -75,10 +75,10 @@ def _hash(frame: op.Frame, job: HashJob, tensors: Words) -> None:
 
 def hash_values(frame: op.Frame) -> None:
     """The kernel body."""
-    state, job = as_record(HashState, frame.state), stack_record(HashJob)
+    state, job = as_record(IdsState, frame.state), stack_record(IdsJob)
     count = state.column_count
     clear(job)
-    memory = op.scratch_bytes(frame, 8 * (count + HashCall.SIZE * count + count + 1))
+    memory = op.scratch_bytes(frame, 8 * (count + IdsCall.SIZE * count + count + 1))
     if op.failed(frame):
         return
     tensors = as_words(memory)
@@ -86,12 +86,12 @@ def hash_values(frame: op.Frame) -> None:
         tensors[k] = 0
     job.columns = state.columns
     job.column_count = count
-    job.calls = as_record(HashCall, memory + 8 * count)
-    job.firsts = as_words(job.calls + 8 * HashCall.SIZE * count)
+    job.calls = as_record(IdsCall, memory + 8 * count)
+    job.firsts = as_words(job.calls + 8 * IdsCall.SIZE * count)
     _hash(frame, job, tensors)
     release(tensors, count)
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and the function of helper threads."""
-    return hash_values, work, HashJob
+    return hash_values, work, IdsJob

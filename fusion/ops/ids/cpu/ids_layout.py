@@ -5,21 +5,21 @@ This module needs no Numba.
 
 from __future__ import annotations
 
-from fusion.ops.ids.cpu_kernels.layout import HashColumn
+from fusion.ops.ids.cpu_kernels.layout import IdsColumn
 from fusion.runtime.layout import Int64, Layout, record
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.layout import Pool
 
 
-class HashState(State):
+class IdsState(State):
     """The state of a kernel; the keys of columns follow."""
 
     pool: Pool
     column_count: Int64
-    columns: HashColumn = record(HashColumn, 0)
+    columns: IdsColumn = record(IdsColumn, 0)
 
 
-class HashConstants(Layout):
+class IdsConstants(Layout):
     """What the builder of states needs to know: the indices of attrs."""
 
     num_columns: Int64

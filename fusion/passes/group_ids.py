@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusion.passes.emit.hashing import emit_hashes
+from fusion.passes.emit.ids import emit_ids
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.values import Node, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
-from fusion.passes.report.front import HashReport
+from fusion.passes.report.front import IdsReport
 from fusion.schema.attributes import STOCK_HASHES
 from fusion.schema.names import (
     GROUPED,
-    GROUPED_HASH,
+    GROUPED_IDS,
     GROUPED_KEYED,
     GROUPED_KEYED_PRE,
     GROUPED_PRE,
@@ -26,9 +26,9 @@ _LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
 _DEVICES = frozenset({"CPU"})
 
 
-def group_hashes(
+def group_ids(
     edit: GraphEdit, refusal: str, tasks: frozenset[str] | None
-) -> Iterator[HashReport]:
+) -> Iterator[IdsReport]:
     """Has one op hash the ids of a fused lookup, which waits for all of them; yields reports.
 
     Args:
@@ -37,8 +37,8 @@ def group_hashes(
         tasks: the processes that know the fused op; None: all.
     """
     view, taken = edit.view, set[str]()
-    for node in named(view, GROUPED_HASH):
-        yield HashReport(node.name, view.function, node.int_attr("num_columns"), fused_before=True)
+    for node in named(view, GROUPED_IDS):
+        yield IdsReport(node.name, view.function, node.int_attr("num_columns"), fused_before=True)
     if refusal or view.has_loops or STOCK_HASHES.keys().isdisjoint(view.ops):
         return
     for lookup in named(view, *_LOOKUPS):
@@ -46,8 +46,8 @@ def group_hashes(
         specs = _independent(view, specs)
         if len(specs) > 1 or any(spec.is_of_numbers for spec in specs):
             taken |= {spec.node.name for spec in specs}
-            name = emit_hashes(edit, f"{lookup.name}/hashes", specs)
-            yield HashReport(name, view.function, len(specs))
+            name = emit_ids(edit, f"{lookup.name}/hashes", specs)
+            yield IdsReport(name, view.function, len(specs))
 
 
 def _hashes(lookup: Node, tasks: frozenset[str] | None) -> Iterator[HashSpec]:

@@ -19,9 +19,9 @@ from fusion.ops.ids.cpu_kernels.layout import (
     LEGACY,
     TASK_VALUES,
     TEXTS,
-    HashCall,
-    HashColumn,
-    HashJob,
+    IdsCall,
+    IdsColumn,
+    IdsJob,
 )
 from fusion.ops.ids.cpu_kernels.other_hashes import keyed_hash, legacy_hash
 from fusion.ops.ids.cpu_kernels.words import remainder, signed, unsigned
@@ -32,7 +32,7 @@ from fusion.runtime.native.strings import string_of
 
 
 @jit
-def _hash(column: HashColumn, at: int, size: int) -> Any:
+def _hash(column: IdsColumn, at: int, size: int) -> Any:
     """The hash of a text."""
     if column.hash == FAST:
         return fingerprint(at, size)
@@ -42,7 +42,7 @@ def _hash(column: HashColumn, at: int, size: int) -> Any:
 
 
 @jit
-def _hash_texts(column: HashColumn, call: HashCall, first: int, last: int) -> None:
+def _hash_texts(column: IdsColumn, call: IdsCall, first: int, last: int) -> None:
     buckets, reciprocal = unsigned(column.buckets), unsigned(column.reciprocal)
     values, ids = call.values, call.ids
     if column.hash == FAST:
@@ -56,7 +56,7 @@ def _hash_texts(column: HashColumn, call: HashCall, first: int, last: int) -> No
 
 
 @jit
-def _hash_numbers(column: HashColumn, call: HashCall, first: int, last: int) -> None:
+def _hash_numbers(column: IdsColumn, call: IdsCall, first: int, last: int) -> None:
     buckets, reciprocal = unsigned(column.buckets), unsigned(column.reciprocal)
     memory, is_fast = stack_words(int64(TEXT_BYTES // 8 + 1)), column.hash == FAST
     is_half, values, ids = column.source == INT32, call.values, call.ids
@@ -71,7 +71,7 @@ def _hash_numbers(column: HashColumn, call: HashCall, first: int, last: int) -> 
 
 
 @jit
-def do_task(job: HashJob, task: int) -> None:
+def do_task(job: IdsJob, task: int) -> None:
     """Hashes some values of a column."""
     column = int64(0)
     while job.firsts[column + 1] <= task:

@@ -9,7 +9,7 @@ import tensorflow as tf
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
-from fusion.schema.names import GROUPED_HASH
+from fusion.schema.names import GROUPED_IDS
 from tests.passes.rewritten_graphs import plainly_named
 
 v1 = tf.compat.v1
@@ -103,9 +103,9 @@ def test_texts_and_numbers_of_one_lookup_are_one_op(graph):
     hashes, graph_def = graph.check()
     assert [(one.columns, one.fused_before) for one in hashes] == [(4, False)]
     ops = ops_of(graph_def)
-    assert ops.count(GROUPED_HASH) == 1
+    assert ops.count(GROUPED_IDS) == 1
     assert not {"AsString", "StringToHashBucketFast", "StringToHashBucket"} & {*ops}
-    (node,) = (node for node in graph_def.node if node.op == GROUPED_HASH)
+    (node,) = (node for node in graph_def.node if node.op == GROUPED_IDS)
     assert node.attr["keys"].list.i[-2:] == [1, 2]
     assert "joined/hashes (hashes of 4 columns)" in str(graph.result().report)
 
@@ -167,7 +167,7 @@ def test_a_hash_without_a_lookup_stays(graph):
     tf.identity(fast(text(graph.numbers)), name="out")
     hashes, graph_def = graph.check()
     assert not hashes
-    assert GROUPED_HASH not in ops_of(graph_def)
+    assert GROUPED_IDS not in ops_of(graph_def)
 
 
 def test_devices_and_tasks_are_kept(graph):
