@@ -71,9 +71,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.ops.examples.cpu_kernels": (
         *("wire", "layout", "names", "values", "scan", "exact", "tasks"),
     ),
-    "fusion.ops.ids.cpu": ("hash_layout", "hash_state", "grouped_hash"),
+    "fusion.ops.ids.cpu": (
+        *("ids_layout", "ids_state", "grouped_ids", "index_state", "vocabulary_index"),
+    ),
     "fusion.ops.ids.cpu_kernels": (
-        *("layout", "words", "fingerprint", "other_hashes", "decimal", "hashing"),
+        *("layout", "words", "fingerprint", "other_hashes", "decimal", "vocabulary", "building"),
+        "tasks",
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),
@@ -121,7 +124,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_hashes", "fuse_lookups"),
+        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_ids", "fuse_lookups"),
         *(
             "lower_lookups",
             "gather_tables",

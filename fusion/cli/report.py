@@ -88,7 +88,7 @@ def show_totals(out: Console, report: FusionReport, verb: str) -> None:
     out.print(cell(totals(report, verb)))
     if (line := others_line(report, verb)) is not None:
         out.print(cell(line))
-    for line in front_lines(report.parsers, report.hashes, verb):
+    for line in front_lines(report.parsers, report.ids, verb):
         out.print(cell(line))
 
 

@@ -27,10 +27,10 @@ from fusion.ops.bags.stock import (
 )
 from fusion.ops.columns.stock import dense_sum, grouped_post, grouped_post_grad, grouped_pre
 from fusion.ops.examples.stock import parse_example
-from fusion.ops.ids.stock import grouped_hash
+from fusion.ops.ids.stock import grouped_ids
 from fusion.schema.columns import Column
 from fusion.schema.names import (
-    GROUPED_HASH,
+    GROUPED_IDS,
     GROUPED_POST,
     GROUPED_POST_GRAD,
     GROUPED_PRE,
@@ -194,6 +194,6 @@ DEFINITIONS: dict[str, Definition] = {
     GROUPED_POST: grouped_post,
     GROUPED_POST_GRAD: grouped_post_grad,
     PARSE_EXAMPLE: parse_example,
-    GROUPED_HASH: grouped_hash,
+    GROUPED_IDS: grouped_ids,
 }
 """By the name of the op."""

@@ -20,7 +20,7 @@ from fusion.passes.graph.runtime_ops import TOO_OLD, drop_later_defaults, lackin
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.runtime.tensorflow.private import op_def_registry
-from fusion.schema.names import GROUPED_HASH, OP_NAMES, PARSE_EXAMPLE, SINGLE
+from fusion.schema.names import GROUPED_IDS, OP_NAMES, PARSE_EXAMPLE, SINGLE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
 
 _MATRICES = frozenset(
@@ -185,7 +185,7 @@ def _signature(node: node_def_pb2.NodeDef) -> list[tuple[tf.DType, int | None]]:
         forms = [form.decode() for form in node.attr["forms"].list.s]
         for index, dtype in enumerate(dtypes):
             rank: int | None = 2 if arg.name in _MATRICES else 1
-            if node.op in (SINGLE, PARSE_EXAMPLE, GROUPED_HASH):
+            if node.op in (SINGLE, PARSE_EXAMPLE, GROUPED_IDS):
                 rank = 2 if arg.name == "table" else None
             if forms and arg.name == "ids":
                 rank = {"dense": 2, "each": None}.get(forms[index], 1)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.analysis.static_tables import StaticTables
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
 from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
-from fusion.passes.group_hashes import group_hashes
+from fusion.passes.group_ids import MAKERS, group_ids
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
@@ -31,8 +32,7 @@ from fusion.passes.report.report import (
     FusionResult,
     served_first,
 )
-from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE, SINGLE
+from fusion.schema.names import GROUPED_IDS, PARSE_EXAMPLE, SINGLE
 
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
@@ -43,10 +43,13 @@ class FuseLookups(LookupPass):
     """Replaces stock embedding lookups by fused ops.
 
     Attributes:
+        static_tables: the names of the static hash tables that arguments of functions are bound
+            to outside of the graph, by (function, argument); None for other objects.
         runs: whether the main graph is about to run: only its own nodes change its tables then,
             as far as stock could see.
     """
 
+    static_tables: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
     runs: bool = False
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -72,11 +75,13 @@ class FuseLookups(LookupPass):
             The graph, and a report on that alone.
         """
         edits, reports = dict[str, GraphEdit](), list[FusionReport]()
-        for view, refusal in self.bodies(graph_def) if _has_front(graph_def) else ():
+        bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
+        tables = StaticTables((view for view, _ in bodies), self.static_tables)
+        for view, refusal in bodies:
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
-            hashes = tuple(group_hashes(edit, refusal, self.tasks))
-            reports.append(FusionReport(parsers=parsers, hashes=hashes))
+            ids = tuple(group_ids(edit, refusal, self.tasks, tables))
+            reports.append(FusionReport(parsers=parsers, ids=ids))
             if edit.added:
                 edits[view.function] = edit
         result = apply_edits(graph_def, edits) if edits else graph_def
@@ -116,7 +121,7 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = PARSERS | STOCK_HASHES.keys() | {PARSE_EXAMPLE, GROUPED_HASH}
+_FRONT = PARSERS | MAKERS | {PARSE_EXAMPLE, GROUPED_IDS}
 
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:

@@ -87,4 +87,5 @@ STOCK_HASHES = {
     "StringToHashBucket": "legacy",
     "StringToHashBucketStrong": "strong",
 }
-HASHES = tuple(dict.fromkeys(STOCK_HASHES.values()))
+#: All that the fused op has: of integers the remainder, too.
+HASHES = (*dict.fromkeys(STOCK_HASHES.values()), "remainder")

@@ -32,7 +32,8 @@ REMOVE_KEYS = "RemoveEmbeddingKeys"
 READ_TABLE_FILE = "ReadTableFile"
 TABLE_STORE_GATHER = "TableStoreGather"
 PARSE_EXAMPLE = "FusedParseExample"
-GROUPED_HASH = "GroupedHashBucket"
+GROUPED_IDS = "GroupedIds"
+VOCABULARY_INDEX = "VocabularyIndex"
 
 #: Every op of this package, in this order in lists of them.
 OP_NAMES: tuple[str, ...] = tuple(value for name, value in [*globals().items()] if name.isupper())

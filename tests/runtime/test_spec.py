@@ -118,7 +118,7 @@ def test_names_follow_tensorflows_generator():
         "ReadTableFile": "read_table_file",
         "TableStoreGather": "table_store_gather",
         "FusedParseExample": "fused_parse_example",
-        "GroupedHashBucket": "grouped_hash_bucket",
+        "GroupedIds": "grouped_ids",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -10,7 +10,7 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.schema.attributes import STOCK_HASHES
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_IDS, PARSE_EXAMPLE
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -29,7 +29,7 @@ _SAME_ELEMENTS = frozenset(
     ]
 )
 """Ops whose result has elements of their first input, and no others."""
-_HASHES = STOCK_HASHES.keys() | {GROUPED_HASH}
+_HASHES = STOCK_HASHES.keys() | {GROUPED_IDS}
 _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
 )
@@ -51,13 +51,13 @@ class Range(NamedTuple):
         return Range(low, high)
 
 
-def _buckets(hashes: Node, index: int) -> int:
-    """Returns how many buckets an output of an op that hashes has."""
-    if hashes.op != GROUPED_HASH:
-        return hashes.int_attr("num_buckets")
-    attr = hashes.attr("num_buckets")
-    assert attr is not None, "the op has no default for it"
-    return attr.list.i[index]
+def _hashed(hashes: Node, index: int) -> Range:
+    """Returns the range of an output of an op that hashes."""
+    if hashes.op != GROUPED_IDS:
+        return Range(0, hashes.int_attr("num_buckets") - 1)
+    attrs = [hashes.attr(key) for key in ("num_buckets", "vocabularies")]
+    buckets, vocabularies = [[] if attr is None else [*attr.list.i] for attr in attrs]
+    return Range() if vocabularies and vocabularies[index] >= 0 else Range(0, buckets[index] - 1)
 
 
 def range_of(value: Value, depth: int = _DEPTH) -> Range:
@@ -70,7 +70,7 @@ def range_of(value: Value, depth: int = _DEPTH) -> Range:
         return Range()
     op = node.op
     if op in _HASHES:
-        return Range(0, _buckets(node, value.index) - 1)
+        return _hashed(node, value.index)
     if op == "Bucketize":
         attr = node.attr("boundaries")
         return Range(0, 0 if attr is None else len(attr.list.f))

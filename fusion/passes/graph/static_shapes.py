@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
-from fusion.schema.names import GROUPED_HASH, PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_IDS, PARSE_EXAMPLE
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -76,7 +76,7 @@ def structural_shape(
         return view.variable_shape(inputs[index])
     if node.op == PARSE_EXAMPLE:
         return _parsed(view, shapes, node.name, index)
-    if node.op == GROUPED_HASH:
+    if node.op == GROUPED_IDS:
         return shapes.shape(inputs[index])
     rule = _SHAPE_RULES.get(node.op)
     return rule(view, shapes, node.name) if rule is not None else None

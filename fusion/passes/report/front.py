@@ -1,4 +1,4 @@
-"""What became of ops in front of lookups: those that parse tf.Examples, and hashes of ids."""
+"""What became of ops in front of lookups: those that parse tf.Examples, and those that make ids."""
 
 from __future__ import annotations
 
@@ -47,19 +47,21 @@ class ParserReport:
 
 
 @dataclass(frozen=True)
-class HashReport:
-    """Hashes of ids that one op does.
+class IdsReport:
+    """Ids that one op makes of values, by hashes or vocabularies.
 
     Attributes:
         name: the op's node.
         function: the library function the node is in; "" is the main graph.
-        columns: how many it hashes.
+        columns: of how many columns.
+        vocabularies: how many of these look values up in a vocabulary.
         fused_before: whether it was there before the pass.
     """
 
     name: str
     function: str
     columns: int
+    vocabularies: int = 0
     fused_before: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,12 +70,12 @@ class HashReport:
 
 
 def front_lines(
-    parsers: Iterable[ParserReport], hashes: Iterable[HashReport], verb: str = "fused"
+    parsers: Iterable[ParserReport], ids: Iterable[IdsReport], verb: str = "fused"
 ) -> Iterator[str]:
-    """Yields what became of ops that parse Examples, and of hashes.
+    """Yields what became of ops that parse Examples, and of those that make ids.
 
     Args:
-        parsers, hashes: the reports.
+        parsers, ids: the reports.
         verb: what is said of those that are replaced, such as "can be fused".
     """
     for parser in parsers:
@@ -84,7 +86,8 @@ def front_lines(
         if parser.reason is not None:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
-    for one in hashes:
+    for one in ids:
         verdict = "already fused" if one.fused_before else verb
         prefix = f"{one.function}: " if one.function else ""
-        yield f"{verdict}  {prefix}{one.name} (hashes of {counted(one.columns, 'column')})"
+        by = f", {one.vocabularies} by vocabularies" if one.vocabularies else ""
+        yield f"{verdict}  {prefix}{one.name} (ids of {counted(one.columns, 'column')}{by})"

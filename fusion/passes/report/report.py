@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
-from fusion.passes.report.front import HashReport, ParserReport, front_lines
+from fusion.passes.report.front import IdsReport, ParserReport, front_lines
 from fusion.printable import printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
@@ -178,7 +178,7 @@ class FusionReport:
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
         parsers: the ops that parse tf.Examples.
-        hashes: the ops that hash ids of several columns.
+        ids: the ops that make ids of several columns of hashes and vocabularies.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
     """
@@ -190,7 +190,7 @@ class FusionReport:
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
     parsers: tuple[ParserReport, ...] = ()
-    hashes: tuple[HashReport, ...] = ()
+    ids: tuple[IdsReport, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -214,7 +214,7 @@ class FusionReport:
             "others": [column.to_dict() for column in self.others],
             "updates": [update.to_dict() for update in self.updates],
             "parsers": [parser.to_dict() for parser in self.parsers],
-            "hashes": [hashes.to_dict() for hashes in self.hashes],
+            "ids": [one.to_dict() for one in self.ids],
             "newer": list(self.newer),
         }
 
@@ -269,7 +269,7 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in front_lines(self.parsers, self.hashes)),
+            (f"  {line}" for line in front_lines(self.parsers, self.ids)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -287,7 +287,7 @@ class FusionReport:
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
             parsers=tuple(parser for part in parts for parser in part.parsers),
-            hashes=tuple(hashes for part in parts for hashes in part.hashes),
+            ids=tuple(one for part in parts for one in part.ids),
         )
 
 
@@ -352,13 +352,13 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for parser in report.parsers
     )
-    hashes = tuple(replace(one, name=plain_name(one.name)) for one in report.hashes)
+    ids = tuple(replace(one, name=plain_name(one.name)) for one in report.ids)
     return replace(
         report,
         columns=tuple(columns),
         updates=tuple(updates),
         parsers=tuple(parsers),
-        hashes=hashes,
+        ids=ids,
     )
 
 

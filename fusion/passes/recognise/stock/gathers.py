@@ -34,7 +34,7 @@ from fusion.passes.recognise.stock.table import (
 )
 from fusion.schema.attributes import ID_TYPES, TABLE_TYPES
 from fusion.schema.columns import Column
-from fusion.schema.names import GROUPED_HASH, OP_NAMES, PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_IDS, OP_NAMES, PARSE_EXAMPLE
 
 GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 
@@ -45,7 +45,7 @@ _SOURCES = _VARIABLES | {"Placeholder", ARG_OP}
 A vector that is passed in is none, either: it may be anything.
 """
 
-_OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"]) - {PARSE_EXAMPLE, GROUPED_HASH}
+_OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"]) - {PARSE_EXAMPLE, GROUPED_IDS}
 """What ids come from that are a part of another lookup's."""
 
 

@@ -1,4 +1,4 @@
-"""GroupedHashBucket: the ids are those of TensorFlow's ops, bit by bit."""
+"""GroupedIds: the ids are those of TensorFlow's ops, bit by bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from fusion import ops
-from fusion.ops.ids.stock import grouped_hash
+from fusion.ops.ids.stock import grouped_ids
 from fusion.schema.attributes import HASHES
 from tests import reference
 from tests.reference import MODES
@@ -25,7 +25,7 @@ BUCKETS = (1, 2, 7, 1000, 2**31, 2**32 + 1, 2**63 - 25, 2**63 - 1)
 
 
 def ours(values, hashes, num_buckets, keys=()):
-    return ops.grouped_hash_bucket(
+    return ops.grouped_ids(
         values=list(values),
         num_columns=len(values),
         hashes=list(hashes),
@@ -37,7 +37,7 @@ def ours(values, hashes, num_buckets, keys=()):
 def check(values, hashes, num_buckets, keys=()):
     attrs = {"hashes": hashes, "num_buckets": num_buckets, "keys": keys}
     results = ours(values, hashes, num_buckets, keys)
-    for result, expected in zip(results, grouped_hash(attrs, values), strict=True):
+    for result, expected in zip(results, grouped_ids(attrs, values), strict=True):
         assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(result, expected)
 
@@ -73,7 +73,7 @@ def test_in_every_way_that_graphs_run(mode):
     inputs = {"texts": np.array(TEXTS[:40], object), "numbers": np.array(NUMBERS)}
     for result, expected in zip(
         reference.run(mode, hashed, inputs),
-        grouped_hash(
+        grouped_ids(
             {"hashes": ["fast", "legacy"], "num_buckets": [100, 1000], "keys": []},
             [tf.constant(value) for value in inputs.values()],
         ),
