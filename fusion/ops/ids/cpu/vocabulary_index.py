@@ -17,8 +17,8 @@ from fusion.runtime.native.pointers import as_record, as_words, clear, stack_wor
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 
-#: Numbers of records are in halves of words.
-_MAX_KEYS = 2**31
+#: Places are counted in words of 63 bits, which an index of more keys could not have.
+_MAX_KEYS = 2**40
 
 
 @jit
@@ -75,8 +75,7 @@ def _place(vocabulary: Vocabulary, keys: KeyList, place: int) -> int:
     if keys.source != TEXTS:
         return place + PAIR * slots
     vocabulary.is_of_texts = 1
-    vocabulary.records = place + slots
-    vocabulary.bytes = vocabulary.records + RECORD * pairs
+    vocabulary.bytes = place + RECORD * slots
     vocabulary.byte_count = long_bytes(keys)
     return vocabulary.bytes + (vocabulary.byte_count + 7) // 8
 

@@ -6,30 +6,28 @@ import numpy as np
 
 from fusion.ops.ids.cpu_kernels.layout import INT32, KeyList, Vocabulary
 from fusion.ops.ids.cpu_kernels.vocabulary import (
+    EMPTY,
     HEAD_BYTES,
     PAIR,
     RECORD,
     find_number,
     find_text,
     heads,
-    spread,
-    text_hash,
 )
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load, load_as
 from fusion.runtime.native.pointers import as_words
 from fusion.runtime.native.strings import string_of
-from fusion.runtime.native.unaligned import shifted_right
 
 _LOWEST = -(2**63)
 
 
 @jit
 def slot_count(pairs: int) -> int:
-    """How many slots so many keys have: a power of two, and at least half of them are empty."""
+    """How many slots so many keys have: a power of two, and at least a third of them are empty."""
     count = int64(2)
-    while count < 2 * pairs:
+    while 2 * count < 3 * (pairs + 1):
         count *= 2
     return count
 
@@ -66,14 +64,17 @@ def _number(keys: KeyList, k: int) -> int:
 @jit
 def add_texts(index: Words, vocabulary: Vocabulary, keys: KeyList) -> None:
     """Fills a vocabulary of texts: of equal ones the first counts."""
-    slots, used = as_words(index + 8 * vocabulary.slots), int64(0)
+    slots, used = index + 8 * vocabulary.slots, int64(0)
+    for slot in range(vocabulary.slot_mask + 1):
+        as_words(slots + 8 * RECORD * slot)[1] = EMPTY
     for k in range(-1 if keys.mask != 0 else 0, keys.count):
         at, size = _text(keys, int64(k))
         strings, place = (keys.keys, int64(k)) if k >= 0 else (keys.mask, int64(0))
         low, high = heads(strings, place, at, size)
-        if find_text(index, vocabulary, low, high, at, size) >= 0:
+        slot = find_text(index, vocabulary, low, high, at, size)
+        record = as_words(slots + 8 * RECORD * slot)
+        if record[1] != EMPTY:
             continue
-        record = as_words(index + 8 * (vocabulary.records + RECORD * vocabulary.pairs))
         record[0] = _value(keys, int64(k))
         record[1] = size
         record[2] = low
@@ -82,12 +83,6 @@ def add_texts(index: Words, vocabulary: Vocabulary, keys: KeyList) -> None:
             record[3] = used
             c_memcpy(index + 8 * vocabulary.bytes + used, at, size)
             used += size
-        hashed = text_hash(low, high, at, size)
-        slot = hashed & vocabulary.slot_mask
-        while slots[slot] != 0:
-            slot = (slot + 1) & vocabulary.slot_mask
-        vocabulary.pairs += 1
-        slots[slot] = (shifted_right(hashed, int64(32)) << 32) | vocabulary.pairs
 
 
 @jit
@@ -112,11 +107,7 @@ def add_numbers(index: Words, vocabulary: Vocabulary, keys: KeyList) -> None:
         slots[PAIR * slot] = vocabulary.empty
     for k in range(-1 if keys.mask != 0 else 0, keys.count):
         number = _number(keys, int64(k))
-        if find_number(index, vocabulary, number) >= 0:
-            continue
-        slot = spread(number) & vocabulary.slot_mask
-        while slots[PAIR * slot] != vocabulary.empty:
-            slot = (slot + 1) & vocabulary.slot_mask
-        slots[PAIR * slot] = number
-        slots[PAIR * slot + 1] = _value(keys, int64(k))
-        vocabulary.pairs += 1
+        slot = find_number(index, vocabulary, number)
+        if slots[PAIR * slot] == vocabulary.empty:
+            slots[PAIR * slot] = number
+            slots[PAIR * slot + 1] = _value(keys, int64(k))

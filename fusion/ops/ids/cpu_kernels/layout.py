@@ -48,18 +48,15 @@ class IdsCall(Layout):
 class Vocabulary(Layout):
     """A hash table of keys and values in an index; places count words of the index.
 
-    Slots are words: the upper half of the hash of a text above the number of its record and one; 0
-    is an empty slot. A record has four words: the value, the size of the text, and its first 16
-    bytes; of a longer text the second word of these is the place of its bytes. Integers have no
-    records, but slots of two words: a key and its value.
+    The slot of a text has four words: its value, its size, and its first 16 bytes; of a longer text
+    the second word of these is the place of its bytes. That of an integer has two words, the key
+    and its value.
     """
 
     is_of_texts: Flag
-    pairs: Int64
-    table_size: Int64  # pairs but for those that mask others
+    table_size: Int64  # keys but for the mask
     slot_mask: Int64  # number of slots, a power of two, less 1
     slots: Int64
-    records: Int64
     bytes: Int64
     byte_count: Int64
     empty: Int64  # a number that is no key: of slots that are empty

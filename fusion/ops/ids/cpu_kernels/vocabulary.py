@@ -1,7 +1,7 @@
 """Vocabularies: hash tables of keys and values that lie in a tensor of words.
 
-A value's slot, and then its record, are fetched for a block of values before they are compared:
-each is a miss in the caches if the vocabulary is large.
+The slots of a block of values are fetched before any is compared: each is a miss in the caches if
+the vocabulary is large.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from fusion.runtime.native.strings import STRING_BYTES, is_read_by_words, string
 from fusion.runtime.native.text import byte
 from fusion.runtime.native.unaligned import folded_product, shifted_right, word_at
 
-#: Words of a record, and those of a slot of an integer.
+#: Words of the slot of a text, and of an integer.
 RECORD = 4
 PAIR = 2
+#: As the size of a text: the slot is empty.
+EMPTY = -1
 #: So many bytes of a text are in its record.
 HEAD_BYTES = 16
 #: So many values are looked up together.
 BLOCK = 32
 
 _SALT, _FACTOR = 0x2D358DCCAA6C78A5, 0x1F3D5B79E5C6D7A3
-_HALF = 0xFFFFFFFF
 _WORD_BYTES = 8
 
 
@@ -99,44 +100,42 @@ def _is_rest_same(index: Words, vocabulary: Vocabulary, place: int, at: int, siz
     return word_at(at + last) == word_at(other + last)
 
 
+@inlined
+def is_same(
+    index: Words, vocabulary: Vocabulary, record: Words, low: int, high: int, at: int, size: int
+) -> bool:
+    """Whether a record is that of a text with these first bytes."""
+    if (record[1] ^ size) | (record[2] ^ low) != 0:
+        return False
+    if size <= HEAD_BYTES:
+        return record[3] == high
+    return _is_rest_same(index, vocabulary, record[3], at, size)
+
+
 @jit
 def find_text(index: Words, vocabulary: Vocabulary, low: int, high: int, at: int, size: int) -> int:
-    """The number of the record of a text with these first bytes; -1 if there is none."""
-    slots = as_words(index + 8 * vocabulary.slots)
-    hashed = text_hash(low, high, at, size)
-    slot, tag = hashed & vocabulary.slot_mask, shifted_right(hashed, int64(32))
-    for _ in range(vocabulary.slot_mask + 1):
-        word = slots[slot]
-        number = (word & _HALF) - 1
-        if number < 0 or number >= vocabulary.pairs:
-            return int64(-1)
-        if shifted_right(word, int64(32)) == tag:
-            record = as_words(index + 8 * (vocabulary.records + RECORD * number))
-            if record[1] == size and record[2] == low:
-                if size <= HEAD_BYTES:
-                    if record[3] == high:
-                        return number
-                elif _is_rest_same(index, vocabulary, record[3], at, size):
-                    return number
-        slot = (slot + 1) & vocabulary.slot_mask
-    return int64(-1)
+    """The slot of a text with these first bytes, or else the empty one where it would be."""
+    slots, mask = index + 8 * vocabulary.slots, vocabulary.slot_mask
+    slot = text_hash(low, high, at, size) & mask
+    for _ in range(mask + 1):
+        record = as_words(slots + 8 * RECORD * slot)
+        if record[1] == EMPTY or is_same(index, vocabulary, record, low, high, at, size):
+            return slot
+        slot = (slot + 1) & mask
+    return slot
 
 
 @jit
 def find_number(index: Words, vocabulary: Vocabulary, number: int) -> int:
-    """The slot of an integer; -1 if it has none."""
-    if number == vocabulary.empty:
-        return int64(-1)
-    slots = as_words(index + 8 * vocabulary.slots)
-    slot = spread(number) & vocabulary.slot_mask
-    for _ in range(vocabulary.slot_mask + 1):
+    """The slot of an integer, or else the empty one where it would be."""
+    slots, mask = as_words(index + 8 * vocabulary.slots), vocabulary.slot_mask
+    slot = spread(number) & mask
+    for _ in range(mask + 1):
         key = slots[PAIR * slot]
-        if key == number:
+        if key == number or key == vocabulary.empty:
             return slot
-        if key == vocabulary.empty:
-            return int64(-1)
-        slot = (slot + 1) & vocabulary.slot_mask
-    return int64(-1)
+        slot = (slot + 1) & mask
+    return slot
 
 
 @jit
@@ -152,14 +151,10 @@ def is_whole(index: Index, words: int, number: int, column: IdsColumn) -> bool:
     one = index.vocabularies[number]
     if (one.is_of_texts != 0) != (column.source == TEXTS):
         return False
-    width = 1 if column.source == TEXTS else PAIR
+    width = RECORD if column.source == TEXTS else PAIR
     mask = one.slot_mask
     fits = 0 <= mask < words and mask & (mask + 1) == 0 and 0 <= one.slots <= words
     fits = fits and width * (mask + 1) <= words - one.slots
-    if column.source != TEXTS:
-        return fits
-    fits = fits and 0 <= one.records <= words and 0 <= one.pairs <= words
-    fits = fits and RECORD * one.pairs <= words - one.records
     fits = fits and 0 <= one.bytes <= words and 0 <= one.byte_count <= 8 * words
     return fits and one.byte_count <= 8 * (words - one.bytes)
 
@@ -182,12 +177,7 @@ def find_texts(
       memory: `4 * BLOCK` words.
       found: becomes what each has.
     """
-    slots, mask = index + 8 * vocabulary.slots, vocabulary.slot_mask
-    records, pairs, default = (
-        index + 8 * vocabulary.records,
-        vocabulary.pairs,
-        vocabulary.default,
-    )
+    slots, mask, default = index + 8 * vocabulary.slots, vocabulary.slot_mask, vocabulary.default
     lows, highs = memory, as_words(memory + 8 * BLOCK)
     sizes, places = as_words(memory + 16 * BLOCK), as_words(memory + 24 * BLOCK)
     for k in range(count):
@@ -196,26 +186,19 @@ def find_texts(
         lows[k] = low
         highs[k] = high
         sizes[k] = size
-        place = slots + 8 * (text_hash(low, high, at, size) & mask)
+        place = slots + 8 * RECORD * (text_hash(low, high, at, size) & mask)
         places[k] = place
         prefetch_line(place)
     for k in range(count):
-        number = (load(places[k], int64(0)) & _HALF) - 1
-        # An empty slot has no record: any other is read, and is not the text's or is.
-        place = records + 8 * RECORD * number if 0 <= number < pairs else slots
-        places[k] = place if place != slots else int64(0)
-        prefetch_line(place)
-    for k in range(count):
-        place, value = places[k], default
-        if place != 0:
-            record = as_words(place)
-            same = ((record[1] ^ sizes[k]) | (record[2] ^ lows[k]) | (record[3] ^ highs[k])) == 0
-            if same and sizes[k] <= HEAD_BYTES:
-                value = record[0]
-            else:
-                at, size = string_of(values, first + k)
-                number = find_text(index, vocabulary, lows[k], highs[k], at, size)
-                value = load(records, RECORD * number) if number >= 0 else default
+        record, size, value = as_words(places[k]), sizes[k], default
+        is_found = ((record[1] ^ size) | (record[2] ^ lows[k]) | (record[3] ^ highs[k])) == 0
+        if is_found and size <= HEAD_BYTES:
+            value = record[0]
+        elif record[1] != EMPTY:
+            at, size = string_of(values, first + k)
+            slot = find_text(index, vocabulary, lows[k], highs[k], at, size)
+            record = as_words(slots + 8 * RECORD * slot)
+            value = record[0] if record[1] == size else default
         found[k] = value
 
 
@@ -245,9 +228,8 @@ def find_numbers(
         prefetch_line(place)
     for k in range(count):
         pair, number, value = as_words(found[k]), numbers[k], default
+        if pair[0] != number and pair[0] != empty:
+            pair = as_words(slots + 8 * PAIR * find_number(index, vocabulary, number))
         if pair[0] == number and number != empty:
             value = pair[1]
-        elif pair[0] != empty:
-            slot = find_number(index, vocabulary, number)
-            value = load(slots, PAIR * slot + 1) if slot >= 0 else default
         found[k] = value
