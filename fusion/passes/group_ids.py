@@ -100,10 +100,10 @@ def _found(
 def _is_free(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> bool:
     """Whether nothing else depends on how ids are made."""
     node, view = spec.node, spec.node.view
-    if node.is_preserved or node.controls or refuse_device(view, node.name, _DEVICES, tasks):
+    if node.is_preserved or refuse_device(view, node.name, _DEVICES, tasks) is not None:
         return False
     if isinstance(spec, HashSpec):
-        return not view.control_uses(node.name)
+        return not node.controls and not view.control_uses(node.name)
     # Of what is read elsewhere as well nothing is saved.
     inside = {*spec.nodes}
     inner = (use.node for name in inside - {node.name} for use in view.uses(name))

@@ -27,6 +27,7 @@ BUCKETS = (1, 2, 7, 1000, 2**31, 2**32 + 1, 2**63 - 25, 2**63 - 1)
 def ours(values, hashes, num_buckets, keys=()):
     return ops.grouped_ids(
         values=list(values),
+        index=[],
         num_columns=len(values),
         hashes=list(hashes),
         num_buckets=list(num_buckets),
@@ -35,7 +36,7 @@ def ours(values, hashes, num_buckets, keys=()):
 
 
 def check(values, hashes, num_buckets, keys=()):
-    attrs = {"hashes": hashes, "num_buckets": num_buckets, "keys": keys}
+    attrs = {"hashes": hashes, "num_buckets": num_buckets, "keys": keys, "num_indices": 0}
     results = ours(values, hashes, num_buckets, keys)
     for result, expected in zip(results, grouped_ids(attrs, values), strict=True):
         assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
@@ -74,7 +75,7 @@ def test_in_every_way_that_graphs_run(mode):
     for result, expected in zip(
         reference.run(mode, hashed, inputs),
         grouped_ids(
-            {"hashes": ["fast", "legacy"], "num_buckets": [100, 1000], "keys": []},
+            {"hashes": ["fast", "legacy"], "num_buckets": [100, 1000], "keys": [], "num_indices": 0},
             [tf.constant(value) for value in inputs.values()],
         ),
         strict=True,

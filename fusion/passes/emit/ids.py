@@ -51,9 +51,9 @@ def emit_ids(
     edit.add(node, at=first)
     for index, spec in enumerate(specs):
         edit.replace(Tensor(spec.node.name, 0), Tensor(node.name, index))
-        edit.remove([spec.node.name], node.name)
+    edit.remove([spec.node.name for spec in hashes], node.name)
     for vocabulary in vocabularies:
-        edit.remove(vocabulary.nodes, node.name)
+        edit.remove_pure(vocabulary.nodes, node.name)
     return node.name
 
 

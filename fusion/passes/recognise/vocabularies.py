@@ -65,10 +65,12 @@ class VocabularySpec:
 
 def match_vocabulary(node: Node) -> VocabularySpec | None:
     """Returns how a node looks values up; None if it does something else."""
-    spec = _match_found(node) or _match_buckets(node)
-    if spec is None or any(Node(node.view, name).controls for name in spec.nodes):
+    view, spec = node.view, _match_found(node) or _match_buckets(node)
+    if spec is None:
         return None
-    return spec
+    # TensorFlow puts lookups in the same table in order, which makes no difference.
+    awaited = {name for one in spec.nodes for name in view.controls(one)}
+    return None if any(view.has_effect(name) for name in awaited) else spec
 
 
 def _match_found(node: Node) -> VocabularySpec | None:
