@@ -153,11 +153,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.analysis": (
         *("equal_tensors", "symbolic_shapes", "rearrangements", "index_grids", "expressions"),
         "value_ranges",
-        *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
+        *("order", "handles", "static_tables", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
         *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
+        "vocabularies",
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

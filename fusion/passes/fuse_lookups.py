@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.analysis.static_tables import StaticTables
+from fusion.passes.analysis.static_tables import Bound, StaticTables
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
 from fusion.passes.fuse_parsers import fuse_parsers
@@ -43,13 +43,14 @@ class FuseLookups(LookupPass):
     """Replaces stock embedding lookups by fused ops.
 
     Attributes:
-        static_tables: the names of the static hash tables that arguments of functions are bound
-            to outside of the graph, by (function, argument); None for other objects.
+        bound: what arguments of functions are bound to outside of the graph, by (function,
+            argument): names of static hash tables, constants of the main graph, None for other
+            objects.
         runs: whether the main graph is about to run: only its own nodes change its tables then,
             as far as stock could see.
     """
 
-    static_tables: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
+    bound: Mapping[tuple[str, str], Bound] = field(default_factory=dict)
     runs: bool = False
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -76,7 +77,7 @@ class FuseLookups(LookupPass):
         """
         edits, reports = dict[str, GraphEdit](), list[FusionReport]()
         bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
-        tables = StaticTables((view for view, _ in bodies), self.static_tables)
+        tables = StaticTables((view for view, _ in bodies), self.bound)
         for view, refusal in bodies:
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))

@@ -33,11 +33,11 @@ MAKERS = STOCK_HASHES.keys() | {FIND}
 
 
 class _Found(NamedTuple):
-    """What makes ids of a lookup, and the names of the tables of vocabularies."""
+    """What makes ids of a lookup, and what vocabularies are made of, which says which are equal."""
 
     hashes: list[HashSpec]
     vocabularies: list[VocabularySpec]
-    tables: list[str]
+    contents: list[str]
 
     @property
     def gains(self) -> bool:
@@ -55,7 +55,7 @@ def group_ids(
         edit: of the graph.
         refusal: why all of it has to stay as it is; "" if it need not.
         tasks: the processes that know the fused op; None: all.
-        tables: those that never change.
+        tables: what is the same in all runs.
     """
     view, taken = edit.view, set[str]()
     for node in named(view, GROUPED_IDS):
@@ -91,9 +91,11 @@ def _found(
     for spec in _independent(view, specs):
         if isinstance(spec, HashSpec):
             found.hashes.append(spec)
-        elif (table := tables.name(view, spec.table.tensor)) is not None:
-            found.vocabularies.append(spec)
-            found.tables.append(table)
+        else:
+            parts = [tables.source(view, tensor) for tensor in spec.contents]
+            if None not in parts:
+                found.vocabularies.append(spec)
+                found.contents.append("\0".join(map(str, parts)))
     return found
 
 

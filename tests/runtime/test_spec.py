@@ -119,6 +119,7 @@ def test_names_follow_tensorflows_generator():
         "TableStoreGather": "table_store_gather",
         "FusedParseExample": "fused_parse_example",
         "GroupedIds": "grouped_ids",
+        "VocabularyIndex": "vocabulary_index",
     }
     assert {spec.name: spec.python_name for spec in SPECS} == expected
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
@@ -10,14 +10,12 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from fusion.passes.emit.node_builder import set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
+from fusion.passes.plan.safety import device_type
 from fusion.passes.recognise.hashing import HashSpec
 from fusion.passes.recognise.vocabularies import THE_DEFAULT, VocabularySpec
 from fusion.schema.names import GROUPED_IDS, VOCABULARY_INDEX
 
 _INT64, _RESOURCE = types_pb2.DT_INT64, types_pb2.DT_RESOURCE
-
-#: A table, its default and its mask: what a vocabulary of an index is made of.
-_Vocabulary = tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]
 
 
 def emit_ids(
@@ -25,12 +23,12 @@ def emit_ids(
     name: str,
     hashes: Sequence[HashSpec],
     vocabularies: Sequence[VocabularySpec],
-    tables: Sequence[str],
+    contents: Sequence[str],
 ) -> str:
     """Puts one op in the place of others that make ids; returns its name, which begins so.
 
     Args:
-        tables: the names of the tables of the vocabularies.
+        contents: of each vocabulary a text of what it is made of; equal ones have the same.
     """
     specs: list[HashSpec | VocabularySpec] = [*hashes, *vocabularies]
     first = specs[0].node.name
@@ -47,7 +45,7 @@ def emit_ids(
         keys=keys if any(keys) else [],
     )
     if vocabularies:
-        _add_vocabularies(edit, node, len(hashes), vocabularies, tables)
+        _add_vocabularies(edit, node, len(hashes), vocabularies, contents)
     edit.add(node, at=first)
     for index, spec in enumerate(specs):
         edit.replace(Tensor(spec.node.name, 0), Tensor(node.name, index))
@@ -62,19 +60,18 @@ def _add_vocabularies(
     node: node_def_pb2.NodeDef,
     before: int,
     specs: Sequence[VocabularySpec],
-    tables: Sequence[str],
+    contents: Sequence[str],
 ) -> None:
     """Gives a node the vocabularies of its last columns."""
-    places = dict[_Vocabulary, int]()
+    places = dict[str, int]()
     distinct = list[VocabularySpec]()
     numbers = [-1] * before
-    for spec in specs:
-        vocabulary = spec.table.tensor, spec.default, spec.mask
-        if vocabulary not in places:
+    for spec, content in zip(specs, contents, strict=True):
+        if content not in places:
             distinct.append(spec)
-        numbers.append(places.setdefault(vocabulary, len(places)))
+        numbers.append(places.setdefault(content, len(places)))
     index = _Index(edit, f"{node.name}/vocabularies", node.device, specs[0].node.name)
-    node.input.append(edit.text(index.add(distinct, tables)))
+    node.input.append(edit.text(index.add(distinct, [*places])))
     set_attrs(node, num_indices=1)
     set_lists(
         node,
@@ -97,11 +94,17 @@ class _Index:
     """
 
     def __init__(self, edit: GraphEdit, base: str, device: str, at: str) -> None:
-        self._edit, self._base, self._device, self._at = edit, base, device, at
+        self._edit, self._base, self._at = edit, base, at
+        # Where the ops that make and read the index run: TensorFlow would put variables on GPUs.
+        self._device = device if device_type(device) else f"{device}/device:CPU:0"
 
-    def add(self, specs: Sequence[VocabularySpec], tables: Sequence[str]) -> Tensor:
-        """Returns the index of distinct vocabularies in tables of these names."""
-        named = "\0".join((self._edit.view.function, self._base, *tables))
+    def add(self, specs: Sequence[VocabularySpec], contents: Iterable[str]) -> Tensor:
+        """Returns the index of distinct vocabularies.
+
+        The variable is another one for other contents: what a Session fetches changes which
+        vocabularies an op has.
+        """
+        named = "\0".join((self._edit.view.function, self._base, *contents))
         digest = blake2b(named.encode(), digest_size=8).hexdigest()
         variable = self._node("", "VarHandleOp", [], dtype=_INT64)
         variable.attr["shape"].shape.dim.add().size = -1

@@ -62,6 +62,11 @@ class VocabularySpec:
         """What values have that are not in the table: a scalar."""
         return self.find.input(2).tensor
 
+    @property
+    def contents(self) -> tuple[Tensor, ...]:
+        """What its vocabulary is made of: the table, the default, the mask and what that has."""
+        return (self.table.tensor, self.default, *(self.mask or ()))
+
 
 def match_vocabulary(node: Node) -> VocabularySpec | None:
     """Returns how a node looks values up; None if it does something else."""

@@ -10,10 +10,11 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.ops.registered import DEVICES
-from fusion.passes.analysis.static_tables import STATIC_TABLE
+from fusion.passes.analysis.static_tables import STATIC_TABLE, Bound
 from fusion.passes.analysis.variables import Variable, VariableSearch
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.runtime_ops import recorded_release
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
@@ -42,7 +43,7 @@ def lookup_pass(
         fetched=fetched_names(meta),
     )
     if isinstance(result, FuseLookups):
-        return replace(result, static_tables=_static_tables(meta))
+        return replace(result, bound=_bound_inputs(meta))
     return result
 
 
@@ -197,13 +198,15 @@ def _bindings(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, int
             yield name, argument.name, number
 
 
-def _static_tables(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], str | None]:
-    """Returns the static hash tables that arguments of functions are bound to, None for others."""
+def _bound_inputs(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], Bound]:
+    """Returns the static hash tables and constants that arguments of functions are bound to."""
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
     objects = meta.object_graph_def.nodes
-    names: dict[int, str | None] = {}
+    found: dict[int, Bound] = {}
 
-    def name(number: int) -> str | None:
+    def of(number: int) -> Bound:
+        if objects[number].WhichOneof("kind") == "constant":
+            return Tensor(objects[number].constant.operation)
         for child in objects[number].children:
             if child.local_name != "_create_resource" or child.node_id >= len(objects):
                 continue
@@ -214,11 +217,11 @@ def _static_tables(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], s
                 return made[0].attr["shared_name"].s.decode() or None
         return None
 
-    result: dict[tuple[str, str], str | None] = {}
+    result: dict[tuple[str, str], Bound] = {}
     for function, argument, number in _bindings(meta):
-        if number not in names:
-            names[number] = name(number) if 0 <= number < len(objects) else None
-        result[function, argument] = names[number]
+        if number not in found:
+            found[number] = of(number) if 0 <= number < len(objects) else None
+        result[function, argument] = found[number]
     return result
 
 
