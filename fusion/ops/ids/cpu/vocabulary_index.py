@@ -14,6 +14,7 @@ from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words, clear, stack_words
+from fusion.runtime.native.system import LARGE_PAGE, use_large_pages
 from fusion.runtime.tensorflow.c_api import tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 
@@ -92,6 +93,10 @@ def _build(frame: op.Frame, lists: KeyList, heads: Vocabulary) -> None:
     address = op.shaped_output(frame, int64(0), dims, int64(1), int64(8))
     if op.failed(frame):
         return
+    # Slots are all over the memory: there are more small pages than the processor remembers.
+    first_page = (address + LARGE_PAGE - 1) // LARGE_PAGE * LARGE_PAGE
+    if first_page + LARGE_PAGE <= address + 8 * place:
+        use_large_pages(first_page, address + 8 * place - first_page)
     index = as_words(address)
     for k in range(place):
         index[k] = 0
