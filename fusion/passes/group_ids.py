@@ -9,7 +9,7 @@ from fusion.passes.analysis.static_tables import StaticTables
 from fusion.passes.emit.ids import emit_ids
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
-from fusion.passes.graph.values import Node, named
+from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
@@ -80,7 +80,7 @@ def _found(
 ) -> _Found:
     """Returns what makes ids of a lookup that another op can do, each once."""
     view, found = lookup.view, _Found([], [], [])
-    names = dict.fromkeys(value.producer.name for value in lookup.inputs)
+    names = dict.fromkeys(_maker(value).name for value in lookup.inputs)
     specs = list[HashSpec | VocabularySpec]()
     for name in names.keys() - taken:
         node = Node(view, name)
@@ -97,6 +97,12 @@ def _found(
                 found.vocabularies.append(spec)
                 found.contents.append("\0".join(map(str, parts)))
     return found
+
+
+def _maker(ids: Value) -> Node:
+    """Returns what makes ids, also behind an Identity that waits for a check of them."""
+    node = ids.producer
+    return node.input(0).producer if node.op == "Identity" else node
 
 
 def _is_free(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> bool:

@@ -245,6 +245,26 @@ def test_a_lookup_that_waits_for_an_effect_stays(graph):
     graph.check(2, 0)
 
 
+def test_ids_that_are_checked(graph):
+    """As by a layer without buckets: a check reads the ids, and the lookup waits for it."""
+    found = find(words(), graph.texts, 3)
+    good = v1.Assert(tf.reduce_all(tf.not_equal(found, long(-1))), ["unknown"])
+    with tf.control_dependencies([good]):
+        ids = tf.identity(found)
+    other = find(words("b"), graph.texts, 1)
+    looked_up(ids, fast(graph.texts), other)
+    assert "Assert" in ops_of(graph.check(3, 2))
+
+
+def test_ids_of_what_a_check_guards_stay_apart(graph):
+    found = find(words(), graph.texts, 3)
+    good = v1.Assert(tf.reduce_all(tf.not_equal(found, long(-1))), ["unknown"])
+    with tf.control_dependencies([good]):
+        ids, texts = tf.identity(found), tf.identity(graph.texts)
+    looked_up(ids, find(words("b"), texts, 1), fast(texts))
+    graph.check(2, 1)
+
+
 def test_a_table_that_may_change_stays(graph):
     table = raw.MutableHashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name="mutable")
     filled = raw.LookupTableInsertV2(
