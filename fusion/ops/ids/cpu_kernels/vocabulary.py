@@ -90,7 +90,7 @@ def text_hash(low: int, high: int, at: int, size: int) -> int:
 @jit
 def _is_rest_same(index: Words, vocabulary: Vocabulary, place: int, at: int, size: int) -> bool:
     """Whether a long text is the one at a place behind the first word."""
-    if place < 0 or place > vocabulary.byte_count - size:  # of an index that nobody built
+    if place < 0 or place > vocabulary.byte_count - size:  # of words that are no index
         return False
     other = index + 8 * vocabulary.bytes + place
     for k in range(_WORD_BYTES, size - _WORD_BYTES, _WORD_BYTES):
