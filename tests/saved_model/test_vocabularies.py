@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+import fusion
 from fusion.cli.app import main
 from fusion.saved_model import Rewrite, rewrite_saved_model
 from fusion.saved_model.model.meta_graph import used_ops
@@ -230,6 +231,34 @@ def test_first_calls_at_once(made: Callable[[str], Model]) -> None:
         assert len(results) == len(threads)
         for result in results:
             np.testing.assert_array_equal(result, model.expected)
+
+
+def test_a_loaded_model_is_fused(made: Callable[[str], Model]) -> None:
+    model = made("tables")
+    loaded = fusion.saved_model_load(model.stock)
+    calls = {one.op: one.calls for one in fusion.stats().ops}.get(GROUPED_IDS, 0)
+    np.testing.assert_array_equal(answer(loaded, model.inputs), model.expected)
+    assert {one.op: one.calls for one in fusion.stats().ops}[GROUPED_IDS] == calls + 1
+
+
+def test_a_loaded_model_is_saved_again(made: Callable[[str], Model], tmp_path: Path) -> None:
+    model = made("tables")
+    loaded = tf.saved_model.load(str(model.fused))
+    for _ in range(2):  # before and after the first call
+        tf.saved_model.save(loaded, str(tmp_path), signatures=loaded.signatures)
+        again = tf.saved_model.load(str(tmp_path))
+        np.testing.assert_array_equal(answer(again, model.inputs), model.expected)
+        np.testing.assert_array_equal(answer(loaded, model.inputs), model.expected)
+
+
+def test_several_tables_of_one_file_are_split(made: Callable[[str], Model], tmp_path: Path) -> None:
+    """The model names the file once for each."""
+    model = made("tables")
+    assert main(["split", "--no-verify", str(model.stock), str(tmp_path / "split")]) == 0
+    parts = [tf.saved_model.load(str(tmp_path / "split" / part)) for part in ("lookup", "dense")]
+    embeddings = parts[0].signatures["serving_default"](**model.inputs)
+    (rows,) = parts[1].signatures["serving_default"](**embeddings).values()
+    np.testing.assert_array_equal(rows, model.expected)
 
 
 def test_stock_ops_do_not_read_an_index(
