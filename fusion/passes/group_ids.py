@@ -62,7 +62,8 @@ def group_ids(
         attr = node.attr("vocabularies")
         found = sum(number >= 0 for number in attr.list.i) if attr is not None else 0
         columns = node.int_attr("num_columns")
-        yield IdsReport(node.name, view.function, columns, found, fused_before=True)
+        served = view.is_served(node.name)
+        yield IdsReport(node.name, view.function, columns, found, fused_before=True, served=served)
     if refusal or view.has_loops or MAKERS.isdisjoint(view.ops):
         return
     for lookup in named(view, *_LOOKUPS):
@@ -71,8 +72,9 @@ def group_ids(
             taken |= {spec.node.name for spec in found.hashes}
             taken |= {spec.node.name for spec in found.vocabularies}
             name = emit_ids(edit, f"{lookup.name}/ids", *found)
-            columns = len(found.hashes) + len(found.vocabularies)
-            yield IdsReport(name, view.function, columns, len(found.vocabularies))
+            served, count = view.is_served(lookup.name), len(found.vocabularies)
+            columns = len(found.hashes) + count
+            yield IdsReport(name, view.function, columns, count, served=served)
 
 
 def _found(

@@ -56,6 +56,7 @@ class IdsReport:
         columns: of how many columns.
         vocabularies: how many of these look values up in a vocabulary.
         fused_before: whether it was there before the pass.
+        served: as of a `ParserReport`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class IdsReport:
     columns: int
     vocabularies: int = 0
     fused_before: bool = False
+    served: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, numbers and truth values, ready for JSON."""
@@ -72,7 +74,7 @@ class IdsReport:
 def front_lines(
     parsers: Iterable[ParserReport], ids: Iterable[IdsReport], verb: str = "fused"
 ) -> Iterator[str]:
-    """Yields what became of ops that parse Examples, and of those that make ids.
+    """Yields what became of ops that parse Examples, and of those that make ids and are served.
 
     Args:
         parsers, ids: the reports.
@@ -86,7 +88,7 @@ def front_lines(
         if parser.reason is not None:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
-    for one in ids:
+    for one in (one for one in ids if one.served):
         verdict = "already fused" if one.fused_before else verb
         prefix = f"{one.function}: " if one.function else ""
         by = f", {one.vocabularies} by vocabularies" if one.vocabularies else ""
