@@ -34,7 +34,7 @@ def emit_ids(
     first = specs[0].node.name
     node = node_def_pb2.NodeDef(name=edit.unique_name(name), op=GROUPED_IDS)
     node.device = edit.view.nodes[first].device
-    node.input.extend(edit.text(spec.values.tensor) for spec in specs)
+    node.input.extend(_text(edit, spec.values.tensor) for spec in specs)
     set_attrs(node, num_columns=len(specs))
     set_types(node, Tvalues=[spec.values.dtype for spec in specs])
     keys = [word for spec in specs for word in spec.key]
@@ -53,6 +53,14 @@ def emit_ids(
     for vocabulary in vocabularies:
         edit.remove_pure(vocabulary.nodes, node.name)
     return node.name
+
+
+def _text(edit: GraphEdit, tensor: Tensor) -> str:
+    """Returns the input string of a tensor: an old one where a new node has the name of an old one.
+
+    A parser's outputs have other numbers once it is fused; the edit knows the old ones.
+    """
+    return edit.view.text(tensor) if tensor.node in edit.view.nodes else edit.text(tensor)
 
 
 def _add_vocabularies(
@@ -159,7 +167,7 @@ class _Index:
     ) -> node_def_pb2.NodeDef:
         name = self._edit.unique_name(f"{self._base}/{role}" if role else self._base)
         node = node_def_pb2.NodeDef(name=name, op=op, device=self._device)
-        node.input.extend(self._edit.text(tensor) for tensor in inputs)
+        node.input.extend(_text(self._edit, tensor) for tensor in inputs)
         set_types(node, **types)
         return node
 
