@@ -77,12 +77,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("sequence_layout", "feature_lists", "sequence_scan", "sequence_tasks"),
     ),
     "fusion.ops.ids.cpu": (
-        *("ids_layout", "ids_state", "grouped_ids"),
+        *("ids_layout", "ids_state", "grouped_ids", "index_state", "vocabulary_index"),
         *("cross_layout", "cross_errors", "cross_state", "grouped_cross"),
     ),
     "fusion.ops.ids.cpu_kernels": (
-        *("layout", "words", "fingerprint", "other_hashes", "decimal", "hashing"),
-        *("cross_layout", "crossing"),
+        *("layout", "words", "fingerprint", "other_hashes", "decimal", "vocabulary", "building"),
+        *("tasks", "cross_layout", "crossing"),
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),
@@ -160,12 +160,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.analysis": (
         *("equal_tensors", "symbolic_shapes", "crossed_sizes", "rearrangements", "index_grids"),
         *("expressions", "value_ranges"),
-        *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
+        *("order", "handles", "static_tables", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
         *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
         "crossing",
+        "vocabularies",
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.analysis.static_tables import Bound, StaticTables
 from fusion.passes.analysis.variables import SparseWriters
 from fusion.passes.choose import Choice, choose_fused
 from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.group_crosses import CROSSES, group_crosses
-from fusion.passes.group_ids import group_ids
+from fusion.passes.group_ids import MAKERS, group_ids
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
@@ -32,7 +33,6 @@ from fusion.passes.report.report import (
     FusionResult,
     served_first,
 )
-from fusion.schema.attributes import STOCK_HASHES
 from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
 
 UNSERVED = "no signature runs it"
@@ -44,10 +44,14 @@ class FuseLookups(LookupPass):
     """Replaces stock embedding lookups by fused ops.
 
     Attributes:
+        bound: what arguments of functions are bound to outside of the graph, by (function,
+            argument): names of static hash tables, constants of the main graph, None for other
+            objects.
         runs: whether the main graph is about to run: only its own nodes change its tables then,
             as far as stock could see.
     """
 
+    bound: Mapping[tuple[str, str], Bound] = field(default_factory=dict)
     runs: bool = False
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
@@ -73,10 +77,12 @@ class FuseLookups(LookupPass):
             The graph, and a report on that alone.
         """
         edits, reports = dict[str, GraphEdit](), list[FusionReport]()
-        for view, refusal in self.bodies(graph_def) if _has_front(graph_def) else ():
+        bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
+        tables = StaticTables((view for view, _ in bodies), self.bound)
+        for view, refusal in bodies:
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
-            ids = tuple(group_ids(edit, refusal, self.tasks))
+            ids = tuple(group_ids(edit, refusal, self.tasks, tables))
             crosses = tuple(group_crosses(edit, refusal, self.tasks))
             reports.append(FusionReport(parsers=parsers, ids=ids, crosses=crosses))
             if edit.added:
@@ -118,12 +124,7 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = (
-    PARSERS
-    | STOCK_HASHES.keys()
-    | CROSSES
-    | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
-)
+_FRONT = PARSERS | MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
 
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:

@@ -87,7 +87,8 @@ STOCK_HASHES = {
     "StringToHashBucket": "legacy",
     "StringToHashBucketStrong": "strong",
 }
-HASHES = tuple(dict.fromkeys(STOCK_HASHES.values()))
+#: All that the fused op has: of integers the remainder, too.
+HASHES = (*dict.fromkeys(STOCK_HASHES.values()), "remainder")
 
 #: Stock ops that cross features into hashed ids, and their hashes in the fused op: "seeded" begins
 #: with a key; "plain" and "strong" are those of SparseCrossHashed, which has both.

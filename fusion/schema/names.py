@@ -34,6 +34,7 @@ TABLE_STORE_GATHER = "TableStoreGather"
 PARSE_EXAMPLE = "FusedParseExample"
 PARSE_SEQUENCE = "FusedParseSequenceExample"
 GROUPED_IDS = "GroupedIds"
+VOCABULARY_INDEX = "VocabularyIndex"
 GROUPED_CROSS = "GroupedCross"
 
 #: Every op of this package, in this order in lists of them.

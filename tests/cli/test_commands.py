@@ -24,8 +24,10 @@ def test_inspect_lists_columns(models: Path):
     lines = done.stdout.splitlines()
     row = next(line for line in lines if "shop_embedding/embedding_weights" in line)
     assert row.split()[1:] == ["float[80,", "8]", "sum", "sparse", "int64", "args_0_4", "yes"]
-    assert lines[-2].startswith("4 of 4 columns can be fused, ")
-    assert lines[-1] == "8 other lookups that no signature runs: 8 can be fused"
+    totals = next(k for k, line in enumerate(lines) if line.startswith("4 of 4 columns can be"))
+    assert lines[totals + 1] == "8 other lookups that no signature runs: 8 can be fused"
+    (ids,) = lines[totals + 2 :]
+    assert ids.endswith("/concat/ids (ids of 2 columns, 1 by vocabularies)")
 
 
 def test_inspect_as_json(models: Path, capsys: pytest.CaptureFixture[str]):

@@ -27,6 +27,7 @@ BUCKETS = (1, 2, 7, 1000, 2**31, 2**32 + 1, 2**63 - 25, 2**63 - 1)
 def ours(values, hashes, num_buckets, keys=()):
     return ops.grouped_ids(
         values=list(values),
+        index=[],
         num_columns=len(values),
         hashes=list(hashes),
         num_buckets=list(num_buckets),
@@ -35,7 +36,7 @@ def ours(values, hashes, num_buckets, keys=()):
 
 
 def check(values, hashes, num_buckets, keys=()):
-    attrs = {"hashes": hashes, "num_buckets": num_buckets, "keys": keys}
+    attrs = {"hashes": hashes, "num_buckets": num_buckets, "keys": keys, "num_indices": 0}
     results = ours(values, hashes, num_buckets, keys)
     for result, expected in zip(results, grouped_ids(attrs, values), strict=True):
         assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
@@ -46,14 +47,18 @@ def check(values, hashes, num_buckets, keys=()):
 @pytest.mark.parametrize("buckets", BUCKETS)
 def test_texts_and_numbers_have_the_ids_of_stock(kind, buckets):
     halves = tf.constant([n for n in NUMBERS if -(2**31) <= n < 2**31], tf.int32)
-    values = [tf.constant(TEXTS), tf.constant(NUMBERS, tf.int64), halves]
-    check(values, [kind] * 3, [buckets] * 3, [3, -5] * 3 if kind == "strong" else [])
+    values = [tf.constant(NUMBERS, tf.int64)]
+    values += [halves] if kind != "remainder" or buckets < 2**31 else []
+    values += [tf.constant(TEXTS)] if kind != "remainder" else []
+    count = len(values)
+    check(values, [kind] * count, [buckets] * count, [3, -5] * count if kind == "strong" else [])
 
 
 def test_each_column_has_its_own_hash_and_shape():
     shapes = [[], [0], [300], [3, 100], [2, 0], [300, 1, 1]]
     values = [tf.constant(TEXTS[: int(np.prod(shape))], tf.string, shape) for shape in shapes]
-    check(values, [*HASHES, *HASHES], [11, 12, 13, 14, 15, 16], range(12))
+    hashes = [kind for kind in HASHES if kind != "remainder"]
+    check(values, hashes * 2, [11, 12, 13, 14, 15, 16], range(12))
 
 
 def test_many_values_are_hashed_by_several_threads():
@@ -74,7 +79,12 @@ def test_in_every_way_that_graphs_run(mode):
     for result, expected in zip(
         reference.run(mode, hashed, inputs),
         grouped_ids(
-            {"hashes": ["fast", "legacy"], "num_buckets": [100, 1000], "keys": []},
+            {
+                "hashes": ["fast", "legacy"],
+                "num_buckets": [100, 1000],
+                "keys": [],
+                "num_indices": 0,
+            },
             [tf.constant(value) for value in inputs.values()],
         ),
         strict=True,
@@ -128,6 +138,11 @@ def test_lists_that_do_not_fit_are_errors(attrs, message):
 def test_an_unknown_hash_is_an_error():
     with pytest.raises(ValueError, match="hashes"):
         ours([tf.constant(["a"])], ["slow"], [5])
+
+
+def test_strings_have_no_remainder():
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"hashes\[1\] is remainder"):
+        ours([tf.constant([1]), tf.constant(["a"])], ["remainder"] * 2, [5, 5])
 
 
 def test_floats_are_not_hashed():

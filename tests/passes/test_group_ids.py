@@ -70,7 +70,7 @@ class Graph:
             self.run(before, fetches), self.run(result.graph_def, fetches), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-        return result.report.hashes, result.graph_def
+        return result.report.ids, result.graph_def
 
 
 def names(graph_def):
@@ -107,7 +107,7 @@ def test_texts_and_numbers_of_one_lookup_are_one_op(graph):
     assert not {"AsString", "StringToHashBucketFast", "StringToHashBucket"} & {*ops}
     (node,) = (node for node in graph_def.node if node.op == GROUPED_IDS)
     assert node.attr["keys"].list.i[-2:] == [1, 2]
-    assert "joined/hashes (hashes of 4 columns)" in str(graph.result().report)
+    assert "joined/ids (ids of 4 columns)" in str(graph.result().report)
 
 
 def test_one_number_alone_gains_and_one_text_does_not(graph):
@@ -175,7 +175,7 @@ def test_devices_and_tasks_are_kept(graph):
         other = fast(graph.texts)
     looked_up([other, fast(graph.texts), fast(text(graph.numbers))])
     result = graph.result()
-    assert [one.columns for one in result.report.hashes] == [2]
+    assert [one.columns for one in result.report.ids] == [2]
 
 
 def test_twice_is_once_and_back_are_stock_ops(graph):
@@ -184,7 +184,7 @@ def test_twice_is_once_and_back_are_stock_ops(graph):
     once = graph.result().graph_def
     again = FuseLookups(frozenset({"out"})).apply(once)
     assert not again.modified
-    assert [one.fused_before for one in again.report.hashes] == [True]
+    assert [one.fused_before for one in again.report.ids] == [True]
     stock = LowerLookups(frozenset({"out"})).apply(once).graph_def
     assert not {op for op in ops_of(stock) if op.startswith(("Grouped", "Fused"))}
     np.testing.assert_array_equal(graph.run(before), graph.run(stock))
@@ -200,12 +200,12 @@ def test_functions_and_enable():
         np.testing.assert_array_equal(tf.function(model)(*arguments), expected)
     report = fusion.stats().last_report
     assert report is not None
-    assert [one.columns for one in report.hashes] == [2]
-    assert report.to_dict()["hashes"][0]["columns"] == 2
+    assert [one.columns for one in report.ids] == [2]
+    assert report.to_dict()["ids"][0]["columns"] == 2
 
 
 def test_names_have_no_digests(graph):
     looked_up([fast(graph.texts), fast(text(graph.numbers))])
     result = graph.result()
     assert plainly_named(result.graph_def) is not None
-    assert [one.name for one in result.report.hashes] == ["joined/hashes"]
+    assert [one.name for one in result.report.ids] == ["joined/ids"]

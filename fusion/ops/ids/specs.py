@@ -1,7 +1,4 @@
-"""GroupedIds and GroupedCross: ids of many columns that are made of other values.
-
-The first hashes strings, or numbers as text; the second crosses features.
-"""
+"""The ops that make ids: by hashes and by vocabularies, and by crosses of features."""
 
 from __future__ import annotations
 
@@ -9,65 +6,108 @@ from collections.abc import Callable
 
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.ids.cpu.cross_layout import CrossConstants
-from fusion.ops.ids.cpu.ids_layout import IdsConstants
+from fusion.ops.ids.cpu.ids_layout import IdsConstants, IndexConstants
+from fusion.runtime.layout import LayoutType
 from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
 from fusion.schema.attributes import CROSS_FORMS, CROSS_HASHES, FEATURE_FORMS, HASHES
 
-_BUILDER = "build_ids_state"
-
-#: What the attrs are called, as `IdsConstants` has them.
-_ATTRS = {
-    "num_columns": "num_columns",
-    "dtypes": "Tvalues",
-    "hashes": "hashes",
-    "num_buckets": "num_buckets",
-    "keys": "keys",
-}
+#: What attrs are called where layouts have another name.
+_ATTRS = {"dtypes": "Tvalues"}
+_INDEX_ATTRS = {"dtypes": "Tkeys", "mask_dtypes": "Tmasks"}
+_DTYPES = ("string", "int32", "int64")
 
 
-def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
-    attrs = [attr.name for attr in spec.attrs]
-    return [attrs.index(_ATTRS[field]) for field in IdsConstants.FIELDS]
+def _constants(
+    layout: LayoutType, attrs: dict[str, str]
+) -> Callable[[OpSpec, str, Callable[[AccessRequest], Word]], list[Word]]:
+    def constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
+        names = [attr.name for attr in spec.attrs]
+        return [names.index(attrs.get(field, field)) for field in layout.FIELDS]
+
+    return constants
 
 
-SPEC = OpSpec(
+def _numbers(name: str, doc: str) -> Attr:
+    return Attr(name, "list(int)", default=(), doc=doc)
+
+
+GROUPED_IDS = OpSpec(
     name=names.GROUPED_IDS,
-    doc="Hashes values into buckets, for many columns at once.\n\n"
-    "Of each column the ids are those of TensorFlow's op for its hash: `fast` is that of\n"
-    "StringToHashBucketFast, `legacy` of StringToHashBucket, `strong` of StringToHashBucketStrong\n"
-    "with the column's two `keys`. Integers are hashed as AsString writes them.",
-    inputs=(Arg("values", "Tvalues", "[...]", length="num_columns"),),
+    doc="Makes ids of values, for many columns at once: by vocabularies, and by hashes.\n\n"
+    "The id of a value that is in its column's vocabulary is the value it has there, and that of\n"
+    "another is the vocabulary's default. If there are buckets, the column's `replaced` ids\n"
+    "become the sum of `starts` and the bucket of the value. Without a vocabulary an id is a\n"
+    "bucket. Buckets are those of TensorFlow's ops: `fast` is the hash of StringToHashBucketFast,\n"
+    "`legacy` of StringToHashBucket, `strong` of StringToHashBucketStrong with the column's two\n"
+    "`keys`. Integers are hashed as AsString writes them; `remainder` is their FloorMod.",
+    inputs=(
+        Arg("values", "Tvalues", "[...]", length="num_columns"),
+        Arg("index", "int64", "[?]", length="num_indices", doc="of VocabularyIndex"),
+    ),
     outputs=(Arg("ids", "int64", "[...]", length="num_columns", doc="of the shape of values"),),
     attrs=(
         Attr("num_columns", "int", minimum=1, doc="number of columns"),
-        Attr(
-            "Tvalues",
-            "list(type)",
-            allowed=("string", "int32", "int64"),
-            minimum=1,
-            doc="dtypes of values",
-        ),
+        Attr("Tvalues", "list(type)", allowed=_DTYPES, minimum=1, doc="dtypes of values"),
         Attr("hashes", "list(string)", allowed=HASHES, doc="the hash of each column"),
-        Attr("num_buckets", "list(int)", doc="of each, at least 1"),
-        Attr("keys", "list(int)", default=(), doc="two for each column; none if no hash has any"),
+        Attr("num_buckets", "list(int)", doc="of each, at least 1; 0 with a vocabulary: none"),
+        _numbers("keys", "two for each column; none if no hash has any"),
+        Attr("num_indices", "int", default=0, minimum=0, doc="1 if there are vocabularies"),
+        _numbers("vocabularies", "of each the place in the index, -1: no vocabulary"),
+        _numbers(
+            "replaced",
+            "of each the id of a vocabulary that buckets replace, -2^63: the default; that each if "
+            "empty",
+        ),
+        _numbers(
+            "starts",
+            "of each the id of bucket 0 beside a vocabulary, -1: the number of the keys that this "
+            "has but for its mask; 0 each if empty",
+        ),
     ),
     kernels={"CPU": cpu_body("ids", "grouped_ids")},
-    builder=Builder(_BUILDER, "fusion.ops.ids.cpu.ids_state", _constants),
+    builder=Builder(
+        "build_ids_state", "fusion.ops.ids.cpu.ids_state", _constants(IdsConstants, _ATTRS)
+    ),
     gradient=NOT_DIFFERENTIABLE,
 )
 
-_CROSS_BUILDER = "build_cross_state"
-
-
-def _cross_constants(
-    spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]
-) -> list[Word]:
-    attrs = [attr.name for attr in spec.attrs]
-    return [attrs.index(field) for field in CrossConstants.FIELDS]
-
+VOCABULARY_INDEX = OpSpec(
+    name=names.VOCABULARY_INDEX,
+    doc="Makes an index of vocabularies, in which GroupedIds looks values up.\n\n"
+    "Of equal keys of a vocabulary the first one counts; its mask comes before all keys. An index\n"
+    "is for processes on machines of the same byte order, and may change with versions.",
+    inputs=(
+        Arg("keys", "Tkeys", "[...]", length="num_vocabularies", doc="[n]"),
+        Arg("key_values", "int64", "[...]", length="num_vocabularies", doc="[n], what each has"),
+        Arg(
+            "defaults",
+            "int64",
+            "[...]",
+            length="num_vocabularies",
+            doc="an element each, what all other values have",
+        ),
+        Arg("masks", "Tmasks", "[...]", length="num_masks", doc="a key each"),
+        Arg("mask_values", "int64", "[...]", length="num_masks", doc="what each has"),
+    ),
+    outputs=(Arg("index", "int64", "[?]", doc="words"),),
+    attrs=(
+        Attr("num_vocabularies", "int", minimum=1, doc="number of vocabularies"),
+        Attr("Tkeys", "list(type)", allowed=_DTYPES, minimum=1, doc="dtypes of keys"),
+        Attr("num_masks", "int", default=0, minimum=0, doc="number of masks"),
+        Attr("Tmasks", "list(type)", default=(), allowed=_DTYPES, minimum=0, doc="their dtypes"),
+        _numbers("masked", "of each mask the vocabulary, in increasing order"),
+    ),
+    kernels={"CPU": cpu_body("ids", "vocabulary_index")},
+    builder=Builder(
+        "build_index_state",
+        "fusion.ops.ids.cpu.index_state",
+        _constants(IndexConstants, _INDEX_ATTRS),
+    ),
+    gradient=NOT_DIFFERENTIABLE,
+)
 
 CROSS = OpSpec(
     name=names.GROUPED_CROSS,
@@ -105,13 +145,7 @@ CROSS = OpSpec(
     attrs=(
         Attr("num_crosses", "int", minimum=1, doc="number of crosses"),
         Attr("num_sparse", "int", minimum=0, doc="number of features of form sparse"),
-        Attr(
-            "Tvalues",
-            "list(type)",
-            allowed=("string", "int32", "int64"),
-            minimum=1,
-            doc="dtypes of values",
-        ),
+        Attr("Tvalues", "list(type)", allowed=_DTYPES, minimum=1, doc="dtypes of values"),
         Attr("feature_counts", "list(int)", doc="how many features each cross has, at most 1,024"),
         Attr("feature_forms", "list(string)", allowed=FEATURE_FORMS, doc="of each feature"),
         Attr("ignored", "list(int)", default=(), doc="of each feature; none if none is masked"),
@@ -121,6 +155,8 @@ CROSS = OpSpec(
         Attr("forms", "list(string)", allowed=CROSS_FORMS, doc="of the results of each cross"),
     ),
     kernels={"CPU": cpu_body("ids", "grouped_cross")},
-    builder=Builder(_CROSS_BUILDER, "fusion.ops.ids.cpu.cross_state", _cross_constants),
+    builder=Builder(
+        "build_cross_state", "fusion.ops.ids.cpu.cross_state", _constants(CrossConstants, {})
+    ),
     gradient=NOT_DIFFERENTIABLE,
 )

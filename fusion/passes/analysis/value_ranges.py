@@ -63,13 +63,13 @@ class Range(NamedTuple):
         return Range(low, high)
 
 
-def _buckets(hashes: Node, index: int) -> int:
-    """Returns how many buckets an output of an op that hashes has."""
+def _hashed(hashes: Node, index: int) -> Range:
+    """Returns the range of an output of an op that hashes."""
     if hashes.op != GROUPED_IDS:
-        return hashes.int_attr("num_buckets")
-    attr = hashes.attr("num_buckets")
-    assert attr is not None, "the op has no default for it"
-    return attr.list.i[index]
+        return Range(0, hashes.int_attr("num_buckets") - 1)
+    attrs = [hashes.attr(key) for key in ("num_buckets", "vocabularies")]
+    buckets, vocabularies = [[] if attr is None else [*attr.list.i] for attr in attrs]
+    return Range() if vocabularies and vocabularies[index] >= 0 else Range(0, buckets[index] - 1)
 
 
 def _numbered(node: Node, index: int) -> Range:
@@ -79,7 +79,7 @@ def _numbered(node: Node, index: int) -> Range:
     if node.op == "Bucketize":
         attr = node.attr("boundaries")
         return Range(0, 0 if attr is None else len(attr.list.f))
-    return Range(0, _buckets(node, index) - 1)
+    return _hashed(node, index)
 
 
 #: Hashes of crosses without buckets are below it.

@@ -45,6 +45,7 @@ _MAX_DEPTH = 64
 _NO_EFFECT = frozenset(
     {"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderV2", ARG_OP}
     | {"ResourceGather", "HashTable", "HashTableV2", GROUPED_GATHER}
+    | {"LookupTableFindV2", "LookupTableSizeV2"}
     | VALUE_READS
 )
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})

@@ -1,4 +1,4 @@
-"""What became of ops in front of lookups: those that parse tf.Examples, hashes, and crosses."""
+"""What became of ops in front of lookups: those that parse tf.Examples, and those that make ids."""
 
 from __future__ import annotations
 
@@ -53,19 +53,23 @@ class ParserReport:
 
 @dataclass(frozen=True)
 class IdsReport:
-    """Hashes of ids that one op does.
+    """Ids that one op makes of values, by hashes or vocabularies.
 
     Attributes:
         name: the op's node.
         function: the library function the node is in; "" is the main graph.
-        columns: how many it hashes.
+        columns: of how many columns.
+        vocabularies: how many of these look values up in a vocabulary.
         fused_before: whether it was there before the pass.
+        served: as of a `ParserReport`.
     """
 
     name: str
     function: str
     columns: int
+    vocabularies: int = 0
     fused_before: bool = False
+    served: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, numbers and truth values, ready for JSON."""
@@ -104,14 +108,14 @@ class CrossReport:
 
 def front_lines(
     parsers: Iterable[ParserReport],
-    hashes: Iterable[IdsReport],
+    ids: Iterable[IdsReport],
     crosses: Iterable[CrossReport] = (),
     verb: str = "fused",
 ) -> Iterator[str]:
-    """Yields what became of ops that parse Examples, of hashes, and of crosses.
+    """Yields what became of ops that parse Examples, and of those that make ids and are served.
 
     Args:
-        parsers, hashes, crosses: the reports.
+        parsers, ids, crosses: the reports.
         verb: what is said of those that are replaced, such as "can be fused".
     """
     for parser in parsers:
@@ -122,10 +126,11 @@ def front_lines(
         if parser.reason is not None:
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
-    for one in hashes:
+    for one in (one for one in ids if one.served):
         verdict = "already fused" if one.fused_before else verb
         prefix = f"{one.function}: " if one.function else ""
-        yield f"{verdict}  {prefix}{one.name} (hashes of {counted(one.columns, 'column')})"
+        by = f", {one.vocabularies} by vocabularies" if one.vocabularies else ""
+        yield f"{verdict}  {prefix}{one.name} (ids of {counted(one.columns, 'column')}{by})"
     for cross in crosses:
         verdict = "already fused" if cross.fused_before else verb if cross.fused else "stock"
         prefix = f"{cross.function}: " if cross.function else ""

@@ -178,7 +178,7 @@ class FusionReport:
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
         parsers: the ops that parse tf.Examples.
-        hashes: the ops that hash ids of several columns.
+        ids: the ops that make ids of several columns of hashes and vocabularies.
         crosses: the ops that cross features.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.

@@ -35,6 +35,12 @@ def string_at(data: Words) -> tuple[int, int]:
 
 
 @jit
+def is_read_by_words(data: Words) -> bool:
+    """Whether 16 bytes may be read where those of a string begin, however short it is."""
+    return data[0] & 3 == _SMALL or data[0] & 3 == _LARGE
+
+
+@jit
 def string_of(strings: int, index: int) -> tuple[int, int]:
     """The address of the bytes of an element of a tensor at an address, and how many."""
     return string_at(as_words(strings + STRING_BYTES * index))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError, Message
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.ops.registered import DEVICES
+from fusion.passes.analysis.static_tables import STATIC_TABLE, Bound
 from fusion.passes.analysis.variables import Variable, VariableSearch
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.runtime_ops import recorded_release
+from fusion.passes.graph.tensor import Tensor
 from fusion.passes.lookup_pass import LookupPass, Pass
 from fusion.passes.report.report import FusionResult
 from fusion.passes.targets import PASSES, Target
@@ -31,14 +35,16 @@ def lookup_pass(
         target: what lookups become.
         runtime: the TensorFlow release that stock ops are written for; by default that of `meta`.
     """
-    variables = variable_search(meta).known
-    return PASSES[target](
+    result = PASSES[target](
         preserved_names(meta),
-        variables=variables,
+        variables=variable_search(meta).known,
         devices=DEVICES,
         runtime=runtime or release_of(meta),
         fetched=fetched_names(meta),
     )
+    if isinstance(result, FuseLookups):
+        return replace(result, bound=_bound_inputs(meta))
+    return result
 
 
 def release_of(meta: meta_graph_pb2.MetaGraphDef) -> Release:
@@ -169,21 +175,54 @@ def variable_search(meta: meta_graph_pb2.MetaGraphDef) -> VariableSearch:
 
 
 def bound_arguments(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, int]]:
-    """Yields (function, argument, number of the object) of variables that functions are bound to.
+    """Yields (function, argument, number of the object) of variables that functions have."""
+    objects = meta.object_graph_def.nodes
+    for function, argument, number in _bindings(meta):
+        is_object = 0 <= number < len(objects)
+        if is_object and objects[number].WhichOneof("kind") == "variable":
+            yield function, argument, number
 
-    The object graph binds them to the last arguments.
+
+def _bindings(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, int]]:
+    """Yields (function, argument, number of the object) for all that functions are bound to.
+
+    The object graph binds objects to the last arguments.
     """
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    objects = meta.object_graph_def.nodes
     for name, saved in meta.object_graph_def.concrete_functions.items():
         bound = list(saved.bound_inputs)
         if name not in functions or not bound:
             continue
         arguments = functions[name].signature.input_arg[-len(bound) :]
         for argument, number in zip(arguments, bound, strict=False):
-            is_object = 0 <= number < len(objects)
-            if is_object and objects[number].WhichOneof("kind") == "variable":
-                yield name, argument.name, number
+            yield name, argument.name, number
+
+
+def _bound_inputs(meta: meta_graph_pb2.MetaGraphDef) -> dict[tuple[str, str], Bound]:
+    """Returns the static hash tables and constants that arguments of functions are bound to."""
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    objects = meta.object_graph_def.nodes
+    found: dict[int, Bound] = {}
+
+    def of(number: int) -> Bound:
+        if objects[number].WhichOneof("kind") == "constant":
+            return Tensor(objects[number].constant.operation)
+        for child in objects[number].children:
+            if child.local_name != "_create_resource" or child.node_id >= len(objects):
+                continue
+            creators = objects[child.node_id].function.concrete_functions
+            bodies = [functions[one].node_def for one in creators if one in functions]
+            made = [node for body in bodies for node in body if "Table" in node.op]
+            if len(made) == 1 and made[0].op == STATIC_TABLE:
+                return made[0].attr["shared_name"].s.decode() or None
+        return None
+
+    result: dict[tuple[str, str], Bound] = {}
+    for function, argument, number in _bindings(meta):
+        if number not in found:
+            found[number] = of(number) if 0 <= number < len(objects) else None
+        result[function, argument] = found[number]
+    return result
 
 
 def _bound(meta: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str, Variable]]:

@@ -217,12 +217,12 @@ def _write_model(
         wanted = {key.encode() for key in plan.keys[name]}
         write_rest(bundle, bundle.entries.keys() - wanted, folder / VARIABLES)
     files = {str(table.file): table for table in tables}
-    for asset in meta.asset_file_def:
-        target = folder / "assets" / asset.filename
+    for filename in dict.fromkeys(asset.filename for asset in meta.asset_file_def):
+        target = folder / "assets" / filename
         target.parent.mkdir(parents=True, exist_ok=True)
-        table = files.get(asset.filename)
+        table = files.get(filename)
         if table is None:
-            copy_file(source.path / "assets" / asset.filename, target)
+            copy_file(source.path / "assets" / filename, target)
         elif table.dtype == types_pb2.DT_FLOAT:
             link_file(staging / TABLES / table.file.name / ROWS, target)
         else:

@@ -1,4 +1,4 @@
-"""GroupedIds on a CPU: values of all columns in one job."""
+"""GroupedIds on a CPU: ids of all columns in one job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from fusion.ops.ids.cpu.ids_layout import IdsState
+from fusion.ops.ids.cpu_kernels.layout import TASK_VALUES, IdsCall, IdsJob, Index
 from fusion.ops.ids.cpu_kernels.tasks import do_task
-from fusion.ops.ids.cpu_kernels.layout import TASK_VALUES, IdsCall, IdsJob
+from fusion.ops.ids.cpu_kernels.vocabulary import is_whole
 from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
@@ -59,9 +60,28 @@ def _open_columns(frame: op.Frame, job: IdsJob, tensors: Words) -> int:
 
 
 @jit
-def _hash(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
+def _open_index(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
+    """Takes the index of vocabularies, which comes after the values."""
+    count = job.column_count
+    index = take(frame, tensors, count, count)
+    if op.failed(frame):
+        return
+    words = element_count(index)
+    job.index = as_record(Index, tf_tensor_data(index))
+    for k in range(count):
+        number = job.columns[k].vocabulary
+        if number >= 0 and not is_whole(job.index, words, number, job.columns[k]):
+            text = "index has no vocabulary %lld for column %lld: VocabularyIndex makes indices"
+            op.fail(frame, op.INVALID_ARGUMENT, text, number, int64(k))
+            return
+
+
+@jit
+def _make_ids(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
     state = as_record(IdsState, frame.state)
-    total = _open_columns(frame, job, tensors)
+    if state.has_index != 0:
+        _open_index(frame, job, tensors)
+    total = _open_columns(frame, job, tensors) if not op.failed(frame) else int64(0)
     if op.failed(frame):
         return
     pool = as_record(Pool, state.pool if total >= _PARALLEL_VALUES else int64(0))
@@ -73,25 +93,26 @@ def _hash(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
     jobs.count_helpers(frame, job)
 
 
-def hash_values(frame: op.Frame) -> None:
+def make_ids(frame: op.Frame) -> None:
     """The kernel body."""
     state, job = as_record(IdsState, frame.state), stack_record(IdsJob)
     count = state.column_count
     clear(job)
-    memory = op.scratch_bytes(frame, 8 * (count + IdsCall.SIZE * count + count + 1))
+    inputs = count + 1
+    memory = op.scratch_bytes(frame, 8 * (inputs + IdsCall.SIZE * count + count + 1))
     if op.failed(frame):
         return
     tensors = as_words(memory)
-    for k in range(count):
+    for k in range(inputs):
         tensors[k] = 0
     job.columns = state.columns
     job.column_count = count
-    job.calls = as_record(IdsCall, memory + 8 * count)
+    job.calls = as_record(IdsCall, memory + 8 * inputs)
     job.firsts = as_words(job.calls + 8 * IdsCall.SIZE * count)
-    _hash(frame, job, tensors)
-    release(tensors, count)
+    _make_ids(frame, job, tensors)
+    release(tensors, inputs)
 
 
 def kernel_body(spec: OpSpec, types: Mapping[str, str]) -> tuple[Any, Any, Any]:
     """The kernel body, and the function of helper threads."""
-    return hash_values, work, IdsJob
+    return make_ids, work, IdsJob

@@ -1,4 +1,4 @@
-"""What the kernel that hashes values knows of a node.
+"""What the kernels that make ids know of a node.
 
 This module needs no Numba.
 """
@@ -6,7 +6,7 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.ops.ids.cpu_kernels.layout import IdsColumn
-from fusion.runtime.layout import Int64, Layout, record
+from fusion.runtime.layout import Flag, Int64, Layout, Words, record
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.layout import Pool
 
@@ -16,6 +16,7 @@ class IdsState(State):
 
     pool: Pool
     column_count: Int64
+    has_index: Flag
     columns: IdsColumn = record(IdsColumn, 0)
 
 
@@ -27,3 +28,25 @@ class IdsConstants(Layout):
     hashes: Int64
     num_buckets: Int64
     keys: Int64
+    num_indices: Int64
+    vocabularies: Int64
+    replaced: Int64
+    starts: Int64
+
+
+class IndexState(State):
+    """The state of a kernel that makes an index; arrays follow."""
+
+    count: Int64  # vocabularies
+    mask_count: Int64
+    sources: Words  # of each vocabulary what its keys are
+    masks: Words  # of each the number of its mask, or -1
+
+
+class IndexConstants(Layout):
+    """As `IdsConstants`."""
+
+    num_vocabularies: Int64
+    dtypes: Int64
+    masked: Int64
+    mask_dtypes: Int64

@@ -1,9 +1,16 @@
-"""The builder of the states of the op that hashes values."""
+"""The builder of the states of the op that makes ids."""
 
 from __future__ import annotations
 
 from fusion.ops.ids.cpu.ids_layout import IdsConstants, IdsState
-from fusion.ops.ids.cpu_kernels.layout import INT32, INT64, TEXTS, IdsColumn
+from fusion.ops.ids.cpu_kernels.layout import (
+    DEFAULT,
+    INT32,
+    INT64,
+    REMAINDER,
+    TEXTS,
+    IdsColumn,
+)
 from fusion.ops.ids.cpu_kernels.words import Word, signed, unsigned
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
@@ -27,36 +34,79 @@ _ALL = 2**64 - 1
 
 
 @jit
+def _is_list_whole(creation: Creation, attr: int, count: int) -> bool:
+    """Whether a list has an item for each column, or none for any."""
+    return attr_count(creation, attr) == count or attr_count(creation, attr) == 0
+
+
+@jit
 def _are_lists_whole(creation: Creation, constants: IdsConstants, count: int) -> bool:
-    """Whether lists have an item for each column, and there are buckets."""
+    """Whether lists have an item for each column."""
     is_whole = attr_count(creation, constants.dtypes) == count
     is_whole = is_whole and attr_count(creation, constants.hashes) == count
     is_whole = is_whole and attr_count(creation, constants.num_buckets) == count
+    for attr in (constants.vocabularies, constants.replaced, constants.starts):
+        is_whole = is_whole and _is_list_whole(creation, attr, count)
     keys = attr_count(creation, constants.keys)
     if not is_whole or (keys != 0 and keys != _KEY * count):
         text = "lists of attrs must have an item for each of %lld columns, and keys two or none"
         refuse(creation, INVALID_ARGUMENT, text, count)
         return False
-    for index in range(count):
-        buckets = attr_item(creation, constants.num_buckets, int64(index))
-        if buckets < 1:
-            text = "num_buckets must be at least 1, not %lld"
-            refuse(creation, INVALID_ARGUMENT, text, buckets)
-            return False
     return True
 
 
 @jit
-def _set_column(
-    creation: Creation, constants: IdsConstants, column: IdsColumn, index: int
-) -> None:
-    dtype = attr_item(creation, constants.dtypes, index)
-    column.source = INT32 if dtype == _INT32 else INT64 if dtype == _INT64 else TEXTS
+def _item_or(creation: Creation, attr: int, index: int, default: int) -> int:
+    """An item of a list, or a default if it has none."""
+    return attr_item(creation, attr, index) if attr_count(creation, attr) != 0 else default
+
+
+@jit
+def source_of(dtype: int) -> int:
+    """What values of a dtype are."""
+    return INT32 if dtype == _INT32 else INT64 if dtype == _INT64 else TEXTS
+
+
+@jit
+def _check_column(creation: Creation, column: IdsColumn, index: int) -> None:
+    if column.vocabulary < -1:
+        text = "vocabularies[%lld] must be at least -1, not %lld"
+        refuse(creation, INVALID_ARGUMENT, text, index, column.vocabulary)
+    least = int64(1 if column.vocabulary < 0 else 0)
+    if column.buckets < least:
+        text = "num_buckets must be at least %lld, not %lld"
+        refuse(creation, INVALID_ARGUMENT, text, least, column.buckets)
+    if column.start < -1:
+        text = "starts[%lld] must be at least -1, not %lld"
+        refuse(creation, INVALID_ARGUMENT, text, index, column.start)
+    if column.hash == REMAINDER and column.source == TEXTS:
+        text = "hashes[%lld] is remainder, which strings do not have"
+        refuse(creation, INVALID_ARGUMENT, text, index)
+
+
+@jit
+def _set_column(creation: Creation, constants: IdsConstants, column: IdsColumn, index: int) -> None:
+    column.source = source_of(attr_item(creation, constants.dtypes, index))
     column.hash = attr_item(creation, constants.hashes, index)
     column.buckets = attr_item(creation, constants.num_buckets, index)
-    column.reciprocal = signed(Word(_ALL) // unsigned(column.buckets))
+    column.vocabulary = _item_or(creation, constants.vocabularies, index, int64(-1))
+    column.replaced = _item_or(creation, constants.replaced, index, int64(DEFAULT))
+    column.start = _item_or(creation, constants.starts, index, int64(0))
+    _check_column(creation, column, index)
+    if column.buckets > 0:
+        column.reciprocal = signed(Word(_ALL) // unsigned(column.buckets))
     for k in range(_KEY if attr_count(creation, constants.keys) != 0 else 0):
         column.key[k] = attr_item(creation, constants.keys, _KEY * index + k)
+
+
+@jit
+def _check_index(creation: Creation, state: IdsState) -> None:
+    needs = int64(0)
+    for index in range(state.column_count):
+        needs = max(needs, int64(1 if state.columns[index].vocabulary >= 0 else 0))
+    if state.has_index != needs:
+        text = "num_indices must be %lld, not %lld: vocabularies are in an index"
+        refuse(creation, INVALID_ARGUMENT, text, needs, state.has_index)
 
 
 def build_ids_state(creation: Creation) -> None:
@@ -74,7 +124,9 @@ def build_ids_state(creation: Creation) -> None:
         return
     state.pool = pool
     state.column_count = count
+    state.has_index = attr_word(creation, constants.num_indices)
     for index in range(count):
         column = state.columns[index]
         column.key = as_words(state + 8 * (keys + _KEY * index))
         _set_column(creation, constants, column, int64(index))
+    _check_index(creation, state)

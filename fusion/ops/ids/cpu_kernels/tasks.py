@@ -1,10 +1,8 @@
-"""Values of a column, hashed into buckets."""
+"""Ids of the values of a column: by a vocabulary, and by hashes."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from fusion.ops.ids.cpu_kernels.decimal import (
     TEXT_BYTES,
@@ -14,21 +12,31 @@ from fusion.ops.ids.cpu_kernels.decimal import (
 )
 from fusion.ops.ids.cpu_kernels.fingerprint import fingerprint
 from fusion.ops.ids.cpu_kernels.layout import (
+    DEFAULT,
     FAST,
-    INT32,
     LEGACY,
+    REMAINDER,
     TASK_VALUES,
     TEXTS,
     IdsCall,
     IdsColumn,
     IdsJob,
+    Vocabulary,
 )
 from fusion.ops.ids.cpu_kernels.other_hashes import keyed_hash, legacy_hash
+from fusion.ops.ids.cpu_kernels.vocabulary import (
+    BLOCK,
+    find_numbers,
+    find_texts,
+    number_at,
+)
 from fusion.ops.ids.cpu_kernels.words import remainder, signed, unsigned
-from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.memory import load, load_as
-from fusion.runtime.native.pointers import stack_words
+from fusion.runtime.layout import Words
+from fusion.runtime.native.jit import inlined, int64, jit
+from fusion.runtime.native.pointers import as_words, stack_words
 from fusion.runtime.native.strings import string_of
+
+_TEXT_WORDS = TEXT_BYTES // 8 + 1
 
 
 @jit
@@ -39,6 +47,22 @@ def _hash(column: IdsColumn, at: int, size: int) -> Any:
     if column.hash == LEGACY:
         return legacy_hash(at, size)
     return keyed_hash(at, size, unsigned(column.key[0]), unsigned(column.key[1]))
+
+
+@inlined
+def _bucket_of(column: IdsColumn, hashed: Any) -> int:
+    return signed(remainder(hashed, unsigned(column.buckets), unsigned(column.reciprocal)))
+
+
+@inlined
+def _bucket_of_number(column: IdsColumn, number: int, memory: Words) -> int:
+    """The bucket of an integer; `memory` for its text."""
+    if column.hash == FAST and is_short(number):
+        return _bucket_of(column, short_fingerprint(number))
+    if column.hash == REMAINDER:
+        return number % column.buckets
+    at, size = write_decimal(number, memory)
+    return _bucket_of(column, _hash(column, at, size))
 
 
 @jit
@@ -57,29 +81,75 @@ def _hash_texts(column: IdsColumn, call: IdsCall, first: int, last: int) -> None
 
 @jit
 def _hash_numbers(column: IdsColumn, call: IdsCall, first: int, last: int) -> None:
-    buckets, reciprocal = unsigned(column.buckets), unsigned(column.reciprocal)
-    memory, is_fast = stack_words(int64(TEXT_BYTES // 8 + 1)), column.hash == FAST
-    is_half, values, ids = column.source == INT32, call.values, call.ids
+    memory, ids = stack_words(int64(_TEXT_WORDS)), call.ids
     for k in range(first, last):
-        number = int64(load_as(values, k, np.int32)) if is_half else load(values, k)
-        if is_fast and is_short(number):
-            hashed = short_fingerprint(number)
-        else:
-            at, size = write_decimal(number, memory)
-            hashed = _hash(column, at, size)
-        ids[k] = signed(remainder(hashed, buckets, reciprocal))
+        ids[k] = _bucket_of_number(column, number_at(column, call, k), memory)
+
+
+@inlined
+def _first_bucket(column: IdsColumn, vocabulary: Vocabulary) -> int:
+    return column.start if column.start >= 0 else vocabulary.table_size
+
+
+@inlined
+def _replaced(column: IdsColumn, vocabulary: Vocabulary) -> int:
+    return vocabulary.default if column.replaced == int64(DEFAULT) else column.replaced
+
+
+@jit
+def _look_texts_up(
+    column: IdsColumn, call: IdsCall, index: Words, vocabulary: Vocabulary, first: int, last: int
+) -> None:
+    memory, values, ids = stack_words(int64(4 * BLOCK)), call.values, call.ids
+    start, replaced = _first_bucket(column, vocabulary), _replaced(column, vocabulary)
+    for block in range(first, last, BLOCK):
+        count, found = min(int64(BLOCK), last - block), as_words(ids + 8 * block)
+        find_texts(index, vocabulary, values, block, count, memory, found)
+        if column.buckets > 0:
+            for k in range(count):
+                if found[k] == replaced:
+                    at, size = string_of(values, block + k)
+                    found[k] = start + _bucket_of(column, _hash(column, at, size))
+
+
+@jit
+def _look_numbers_up(
+    column: IdsColumn, call: IdsCall, index: Words, vocabulary: Vocabulary, first: int, last: int
+) -> None:
+    memory, numbers = stack_words(int64(_TEXT_WORDS)), stack_words(int64(BLOCK))
+    ids, start, replaced = (
+        call.ids,
+        _first_bucket(column, vocabulary),
+        _replaced(column, vocabulary),
+    )
+    for block in range(first, last, BLOCK):
+        count, found = min(int64(BLOCK), last - block), as_words(ids + 8 * block)
+        for k in range(count):
+            numbers[k] = number_at(column, call, block + k)
+        find_numbers(index, vocabulary, numbers, count, found)
+        if column.buckets > 0:
+            for k in range(count):
+                if found[k] == replaced:
+                    found[k] = start + _bucket_of_number(column, numbers[k], memory)
 
 
 @jit
 def do_task(job: IdsJob, task: int) -> None:
-    """Hashes some values of a column."""
-    column = int64(0)
-    while job.firsts[column + 1] <= task:
-        column += 1
-    call = job.calls[column]
-    first = (task - job.firsts[column]) * TASK_VALUES
+    """Makes the ids of some values of a column."""
+    number = int64(0)
+    while job.firsts[number + 1] <= task:
+        number += 1
+    call, column = job.calls[number], job.columns[number]
+    first = (task - job.firsts[number]) * TASK_VALUES
     last = min(first + TASK_VALUES, call.count)
-    if job.columns[column].source == TEXTS:
-        _hash_texts(job.columns[column], call, first, last)
+    index = as_words(job.index)
+    if column.vocabulary >= 0:
+        vocabulary = job.index.vocabularies[column.vocabulary]
+        if column.source == TEXTS:
+            _look_texts_up(column, call, index, vocabulary, first, last)
+        else:
+            _look_numbers_up(column, call, index, vocabulary, first, last)
+    elif column.source == TEXTS:
+        _hash_texts(column, call, first, last)
     else:
-        _hash_numbers(job.columns[column], call, first, last)
+        _hash_numbers(column, call, first, last)
