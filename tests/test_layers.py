@@ -130,7 +130,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
-        *("expand", "ungroup", "parse_to_splits", "fuse_parsers", "group_ids"),
+        *("expand", "ungroup", "ungroup_ids", "parse_to_splits", "fuse_parsers", "group_ids"),
         *("group_crosses", "fuse_lookups"),
         *(
             "lower_lookups",

@@ -29,6 +29,7 @@ from fusion.passes.report.fused_before import (
 )
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
 from fusion.passes.ungroup import ungrouped
+from fusion.passes.ungroup_ids import with_stock_vocabularies
 from fusion.schema.names import OP_NAMES, UPDATE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
 
@@ -42,14 +43,15 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        apart = ungrouped(graph_def, self.preserve, self.runtime)
+        source = with_stock_vocabularies(graph_def, self.preserve)
+        apart = ungrouped(source, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         lowered = apply_edits(apart, edits) if edits else apart
         result, results, _ = expanded(lowered, self.preserve, self.runtime)
         if result is apart:
             # To take groups apart is a step on the way, and no gain.
-            result = graph_def
+            result = source
         columns, others = served_first(
             _expanded(column, results) for rewrite in rewrites for column in rewrite.columns
         )

@@ -55,8 +55,8 @@ def test_no_op_is_needed_that_tensorflow_does_not_have(lowered: dict[str, Path],
     assert record["load"] == "This model uses no op of fusion: it loads like any SavedModel."
 
 
-def test_a_fused_model_becomes_a_stock_one_again(models: Path, tmp_path: Path) -> None:
-    kind = "tf2"
+@pytest.mark.parametrize("kind", ["v1_ref", "keras"])
+def test_a_fused_model_becomes_a_stock_one_again(models: Path, tmp_path: Path, kind: str) -> None:
     fusion.fuse_saved_model(models / kind, tmp_path / "fused", verify=False)
     assert ops(tmp_path / "fused") & {*OP_NAMES}
     done = rewrite_saved_model(tmp_path / "fused", tmp_path / "stock", RewriteOptions("stock"))
@@ -64,14 +64,6 @@ def test_a_fused_model_becomes_a_stock_one_again(models: Path, tmp_path: Path) -
     assert done.verification.same
     assert not ops(tmp_path / "stock") & {*OP_NAMES}
     assert fusion.saved_model.compare_models(models / kind, tmp_path / "stock").same
-
-
-@pytest.mark.parametrize("kind", ["v1_ref", "keras"])
-def test_a_fused_model_of_vocabularies_does_not(models: Path, tmp_path: Path, kind: str) -> None:
-    fusion.fuse_saved_model(models / kind, tmp_path / "fused", verify=False)
-    message = "cannot become stock ops; use the model that was fused instead"
-    with pytest.raises(ModelError, match=message):
-        rewrite_saved_model(tmp_path / "fused", tmp_path / "stock", RewriteOptions("stock"))
 
 
 def test_a_second_run_writes_the_same_bytes(
