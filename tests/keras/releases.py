@@ -15,7 +15,7 @@ HAS_RAGGED_INPUTS = "ragged" in inspect.signature(keras.Input).parameters
 EXPORTS_TABLES = _RELEASE >= (3, 9)
 
 #: Whether it is a Keras that makes other graphs of models and their training than the pages show.
-MAKES_OTHER_GRAPHS = _RELEASE < (3, 7)
+MAKES_OTHER_GRAPHS = not (3, 7) <= _RELEASE < (3, 16)
 
 #: Whether `add` squeezes a matrix of one row to a bias.
 SQUEEZES_BIASES = _RELEASE < (3, 16)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fusion.cpu_ops.column_layout import AXIS, SEQUENCE
+from fusion.cpu_ops.column_layout import AXIS
 from fusion.cpu_ops.vectors import TileOps, larger, larger_or_nan, rounder, tile_ops
 from fusion.runtime.native.jit import jit
 from fusion.runtime.native.memory import load_as
@@ -31,9 +31,6 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 
 #: Bytes of what TensorFlow's packages compute at once: AVX's vectors, or those of Arm.
 PACKET_BYTES = 16 if platform.machine() in ("aarch64", "arm64") else 32
-
-#: The release of TensorFlow since which maxima in an order are as they are now.
-MAX_RELEASES = {AXIS: (2, 21), SEQUENCE: (2, 22)}
 
 #: The lowest finite numbers of half types.
 _LOWEST = {"float16": -65504.0, "bfloat16": -float.fromhex("0x1.fep127")}
@@ -66,7 +63,7 @@ def fold_of(stored: str, order: int, takes_max: bool, is_older: bool = False) ->
     """The `Fold` of the sum, or the maximum, of numbers of dtype `stored` in an order.
 
     Args:
-      is_older: whether a maximum is that of releases of TensorFlow before `MAX_RELEASES`.
+      is_older: whether a maximum is that of TensorFlow before 2.21 over an axis, 2.22 in sequence.
     """
     rounded, is_half = rounder(stored), DTYPES[stored].is_widened
     if takes_max and order == AXIS:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fusion.cpu_ops.column_layout import AXIS, SEGMENT
-from fusion.cpu_ops.dense.folds import MAX_RELEASES
+from fusion.cpu_ops.column_layout import AXIS, SEGMENT, SEQUENCE
 from fusion.cpu_ops.kernel_indices import (
     DTYPE_COUNT,
     FIRST_FLOAT,
@@ -28,6 +27,9 @@ from fusion.schema.columns import SUM_ORDERS
 from fusion.schema.row_formats import PACKED_FORMATS, PLAIN
 
 _NAMES = {dtype.code: name for name, dtype in DTYPES.items()}
+
+#: The release of TensorFlow since which the maxima of an order are as they are now, see `folds`.
+_MAX_RELEASES = {AXIS: (2, 21), SEQUENCE: (2, 22)}
 
 #: So many variants, the first ones, have no limited norms.
 _UNCLIPPED = 2
@@ -76,8 +78,8 @@ def _ordered(shape: _Shape, variant: int) -> RowKernel:
     order += SEGMENT + 1
     extras = f"{('', '_weighted', '_less')[terms]}{'_max' if takes_max else ''}_{SUM_ORDERS[order]}"
     how: tuple[object, ...] = (terms, order, takes_max, shape.row_format)
-    if takes_max and order in MAX_RELEASES:
-        how += (_release() < MAX_RELEASES[order],)
+    if takes_max and order in _MAX_RELEASES:
+        how += (_release() < _MAX_RELEASES[order],)
     return _row_kernel("fusion.cpu_ops.dense.kernels", f"gather_{shape.name}{extras}", shape, how)
 
 
