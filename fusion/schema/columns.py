@@ -110,6 +110,11 @@ class Column:
     epsilon_input: bool = _attr(
         False, "weights are one number, added to the divisor in place of divisor_epsilon; only axis"
     )
+    id_column: int = _attr(
+        -1,
+        "the column of the matrix of ids that counts; -1: all ids do; only each, CPU",
+        minimum=-1,
+    )
     row_format: str = _attr(
         PLAIN,
         "how the table stores rows: plain ones are D elements; of others, see above, `dim` is "
@@ -188,7 +193,8 @@ FORMS_DOC = (
     "- dense: ids [..., L]; B is the product of all sizes but L;\n"
     "- lengths: ids as dense, entry_rows [B] or [B, 1] how many of a row are entries, from the\n"
     "  left;\n"
-    "- each: ids of any shape, each of them a row of its own, in row-major order.\n"
+    "- each: ids of any shape, each of them a row of its own, in row-major order; with\n"
+    "  `id_column` ids are [B, C], of which that column counts.\n"
     "What a form has no use for is not read. No size of dense_shape may be negative, nor their\n"
     "product be 2**63 and more.\n\n"
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
@@ -229,6 +235,7 @@ ROWS_DOC = (
 _POST_ONLY = (
     *("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives", "sum_orders"),
     *("mask_products", "mask_penalties", "divisor_epsilons", "epsilon_inputs", "row_formats"),
+    "id_columns",
 )
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")

@@ -11,6 +11,7 @@ from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
     copy_arguments,
+    of_matrix,
     set_boundaries,
     set_column_attrs,
     set_columns,
@@ -23,7 +24,7 @@ from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.forms import is_joinable, is_shaped
+from fusion.passes.plan.forms import is_joinable, is_on_cpu, is_shaped
 from fusion.passes.plan.plan import Group
 from fusion.passes.plan.sizes import known_shape
 from fusion.passes.recognise.lookup_match import LookupMatch
@@ -99,8 +100,9 @@ class InferenceEmitter:
 
     def _group_column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
-            build = NodeBuilder.of(self.edit, column.full_spec)
-            return column_arguments(build, with_plain_ids(build, column.full_spec))
+            build, view = NodeBuilder.of(self.edit, column.full_spec), self.edit.view
+            arguments = column_arguments(build, with_plain_ids(build, column.full_spec))
+            return of_matrix(view, arguments) if is_on_cpu(view, column.anchor) else arguments
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 
