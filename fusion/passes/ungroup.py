@@ -160,8 +160,8 @@ class _Ungroup:
     def _single(self, build: NodeBuilder, column: FusedColumn, *, last: bool = False) -> Tensor:
         attrs, inputs, tids = column.column, column.inputs, column.dtypes[0]
         if attrs.id_column >= 0:
-            inputs = (inputs[0], self._taken_out(build, column), *inputs[2:])
-            attrs, column = replace(attrs, id_column=-1), replace(column, inputs=inputs)
+            inputs = (inputs[0], self._sliced(build, column), *inputs[2:])
+            attrs, column = replace(attrs, form="dense", id_column=-1), replace(column, inputs=inputs)
         if column.boundaries:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32
@@ -175,17 +175,21 @@ class _Ungroup:
         set_column_attrs(node, attrs, column.name)
         return Tensor(build.add(node))
 
-    def _taken_out(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
-        """Takes the ids out of their matrix."""
-        number, node = column.column.id_column, build.node("ids", "StridedSlice")
-        bounds = {"begin": [0, number], "end": [0, number + 1], "strides": [1, 1]}
-        corners = [
-            build.constant(role, np.array(bound, np.int32)) for role, bound in bounds.items()
-        ]
-        build.inputs(node, column.inputs[1], *corners)
-        set_types(node, T=column.dtypes[0], Index=types_pb2.DT_INT32)
-        set_attrs(node, begin_mask=1, end_mask=1, shrink_axis_mask=2)
-        return Tensor(build.add(node))
+    def _sliced(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
+        """Returns the ids of a column of a matrix, a matrix of one column."""
+        number, (_, ids, *_) = column.column.id_column, column.inputs
+        key = ("StridedSlice", ids, number, build.device)
+        if key not in self.edit.shared:
+            node = build.node("ids", "StridedSlice")
+            bounds = {"begin": [0, number], "end": [0, number + 1], "strides": [1, 1]}
+            corners = (
+                build.constant(role, np.array(bound, np.int32)) for role, bound in bounds.items()
+            )
+            build.inputs(node, ids, *corners)
+            set_types(node, T=column.dtypes[0], Index=types_pb2.DT_INT32)
+            set_attrs(node, begin_mask=1, end_mask=1)
+            self.edit.shared[key] = build.add(node)
+        return Tensor(self.edit.shared[key])
 
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
         values, dtype = column.inputs[1], column.dtypes[0]

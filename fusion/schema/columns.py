@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -237,6 +237,9 @@ _POST_ONLY = (
     *("mask_products", "mask_penalties", "divisor_epsilons", "epsilon_inputs", "row_formats"),
     "id_columns",
 )
+#: Lists that came after models with these ops had been saved. They may be empty, which is the
+#: default for all columns.
+LATER_LISTS = ("id_columns",)
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")
 
@@ -280,8 +283,28 @@ def list_attrs(attrs: Mapping[str, Attr]) -> tuple[Attr, ...]:
         Attr(
             name,
             f"list({attr.kind})",
+            default=() if name in LATER_LISTS else None,
             allowed=attr.allowed,
-            doc=attr.doc if attr.name in _OWN else f"{attr.name} of each column",
+            doc=_list_doc(name, attr),
         )
         for name, attr in attrs.items()
     )
+
+
+def _list_doc(name: str, attr: Attr) -> str:
+    if attr.name in _OWN:
+        return attr.doc
+    each = f"{attr.name} of each column"
+    return f"if not empty, {each}; else {attr.default} of all" if name in LATER_LISTS else each
+
+
+def list_items(name: str, attr: Attr, values: Sequence[Any], count: int) -> Sequence[Any]:
+    """The items of a list of an attr for so many columns: defaults where it may be empty, and is.
+
+    Args:
+      name: of the list.
+      attr: of a column.
+      values: of the list.
+      count: how many columns there are.
+    """
+    return values or [attr.default] * count if name in LATER_LISTS else values

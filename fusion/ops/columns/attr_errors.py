@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fusion.runtime.tensorflow.spec import Attr
 from fusion.schema.column_rules import broken
-from fusion.schema.columns import COLUMN_ATTRS
+from fusion.schema.columns import COLUMN_ATTRS, list_items
 
 #: The inputs that fields of a column are the dtypes of.
 _TYPED = {"T": "weights", "Tids": "ids", "Trows": "entry_rows"}
@@ -28,7 +28,10 @@ def attr_errors(
     def attr_error(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
         is_group = isinstance(inputs["ids"], list)
         count = len(inputs["ids"]) if is_group else 1
-        columns = {attr.name: attrs[key if is_group else attr.name] for key, attr in lists.items()}
+        columns = {
+            attr.name: list_items(key, attr, attrs[key], count) if is_group else attrs[attr.name]
+            for key, attr in lists.items()
+        }
         columns |= {name: inputs[key] for name, key in _TYPED.items()}
         counts = attrs["boundary_counts"] if is_group else len(attrs["boundaries"])
         columns["boundaries"] = counts

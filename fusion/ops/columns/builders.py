@@ -31,7 +31,14 @@ from fusion.runtime.tensorflow.dtypes import DTYPES, FLOATS, INT32, INT64
 from fusion.runtime.tensorflow.layout import double_word
 from fusion.runtime.tensorflow.spec import Attr, Builder, Constants, OpSpec
 from fusion.schema.column_rules import RULES, Rule, Test
-from fusion.schema.columns import COLUMN_ATTRS, GRAD_ATTRS, GROUP_FORMS, POST_ATTRS, PRE_ATTRS
+from fusion.schema.columns import (
+    COLUMN_ATTRS,
+    GRAD_ATTRS,
+    GROUP_FORMS,
+    LATER_LISTS,
+    POST_ATTRS,
+    PRE_ATTRS,
+)
 
 _ATTRS = {attr.name: attr for attr in COLUMN_ATTRS.values()}
 
@@ -96,6 +103,7 @@ def _source(spec: OpSpec, attrs: list[str], name: str, list_name: str) -> list[W
         attr = spec.attrs[attrs.index(attr_name)]
         words[Source.is_list] = int(attr.is_list)
         words[Source.is_dtype] = int(attr.element == "type")
+        words[Source.may_be_empty] = int(attr_name in LATER_LISTS)
     return words
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from fusion import ops
 from fusion.ops.bags.stock import combine_entries
 from fusion.ops.columns.stock import dense_sum, wrapped
-from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS, Column
+from fusion.schema.columns import COLUMN_ATTRS, PRE_ATTRS, Column, list_items
 from fusion.schema.row_formats import PLAIN
 
 
@@ -48,7 +48,10 @@ def columns_of(op: tf.Operation) -> list[ColumnCall]:
       LookupError: a table has packed rows.
     """
     count = op.get_attr("num_columns")
-    lists = {attr.name: op.get_attr(name) for name, attr in COLUMN_ATTRS.items()}
+    lists = {
+        attr.name: list_items(name, attr, op.get_attr(name), count)
+        for name, attr in COLUMN_ATTRS.items()
+    }
     columns = [Column.of({k: values[n] for k, values in lists.items()}) for n in range(count)]
     _refuse_packed(columns)
     all_boundaries = iter(op.get_attr("boundaries"))

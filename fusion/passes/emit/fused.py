@@ -24,7 +24,7 @@ from fusion.passes.emit.sizes import shape_tensor
 from fusion.passes.emit.tables import Reader, share_tables
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
-from fusion.passes.plan.forms import is_joinable, is_on_cpu, is_shaped
+from fusion.passes.plan.forms import is_joinable, is_shaped
 from fusion.passes.plan.plan import Group
 from fusion.passes.plan.sizes import known_shape
 from fusion.passes.recognise.lookup_match import LookupMatch
@@ -102,7 +102,7 @@ class InferenceEmitter:
         if isinstance(column, LookupMatch):
             build, view = NodeBuilder.of(self.edit, column.full_spec), self.edit.view
             arguments = column_arguments(build, with_plain_ids(build, column.full_spec))
-            return of_matrix(view, arguments) if is_on_cpu(view, column.anchor) else arguments
+            return of_matrix(view, arguments, column.anchor)
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 

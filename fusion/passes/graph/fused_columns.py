@@ -11,7 +11,7 @@ from tensorflow.core.framework import attr_value_pb2
 
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
-from fusion.schema.columns import COLUMN_ATTRS, Column
+from fusion.schema.columns import COLUMN_ATTRS, Column, list_items
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class FusedColumn:
 def grouped_columns(view: GraphView, name: str) -> Iterator[FusedColumn]:
     """Yields the columns of a GroupedEmbeddingLookup."""
     count, inputs = view.int_attr(name, "num_columns"), view.inputs(name)
-    lists = {attr.name: [*_items(view, name, key, attr.kind)] for key, attr in COLUMN_ATTRS.items()}
+    lists = {
+        attr.name: list_items(key, attr, [*_items(view, name, key, attr.kind)], count)
+        for key, attr in COLUMN_ATTRS.items()
+    }
     tids, trows = list_attr(view, name, "Tids").type, list_attr(view, name, "Trows").type
     boundaries = [*list_attr(view, name, "boundaries").f]
     counts = [*list_attr(view, name, "boundary_counts").i]

@@ -89,6 +89,7 @@ class Source(Layout):
     attr: Int64  # its index, -1 for none
     is_list: Flag  # with an element for each column
     is_dtype: Flag
+    may_be_empty: Flag  # of a list: then all columns have the default
     default: Int64
 
 

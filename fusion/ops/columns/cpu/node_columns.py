@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusion.ops.columns.cpu.layout import ATTR_FIELDS, ColumnsConstants, NodeColumn
+from fusion.ops.columns.cpu.layout import ATTR_FIELDS, ColumnsConstants, NodeColumn, Source
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import store
 from fusion.runtime.registration.creation import Creation
@@ -27,7 +27,7 @@ def check_lists(creation: Creation, constants: ColumnsConstants, count: int) -> 
     for field in range(ATTR_FIELDS):
         source = constants.sources[field]
         attr = source.attr
-        if attr < 0 or source.is_list == 0:
+        if attr < 0 or source.is_list == 0 or _is_left_out(creation, source):
             continue
         _check_length(creation, attr, count)
     counts = constants.boundary_counts_attr
@@ -39,6 +39,12 @@ def check_lists(creation: Creation, constants: ColumnsConstants, count: int) -> 
     has_many = constants.count_attr >= 0
     if names >= 0 and has_many and attr_count(creation, names) > 0:
         _check_length(creation, names, count)
+
+
+@jit
+def _is_left_out(creation: Creation, source: Source) -> bool:
+    """Whether an attr is a list that may be empty, and is."""
+    return source.may_be_empty != 0 and attr_count(creation, source.attr) == 0
 
 
 @jit
@@ -131,7 +137,7 @@ def read_column(
     for field in range(ATTR_FIELDS):
         source = constants.sources[field]
         attr, value = source.attr, source.default
-        if attr >= 0:
+        if attr >= 0 and not _is_left_out(creation, source):
             if source.is_list == 0:
                 value = attr_word(creation, attr)
             else:

@@ -6,6 +6,8 @@ several, so that no op is needed to join or to split them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.ops.columns.attr_errors import attr_errors
@@ -25,6 +27,7 @@ from fusion.schema.columns import (
     OUTPUT_ATTRS,
     ROWS_DOC,
     VALUES,
+    list_attrs,
 )
 
 _DOC = (
@@ -99,15 +102,7 @@ GROUPED = OpSpec(
         TABLE_ATTR,
         Attr("Tids", "list(type)", allowed=VALUES, minimum=1, doc="dtypes of ids"),
         Attr("Trows", "list(type)", allowed=IDS, minimum=1, doc="dtypes of entry_rows"),
-        *(
-            Attr(
-                name,
-                f"list({attr.kind})",
-                allowed=GROUP_FORMS if name == "forms" else attr.allowed,
-                doc=f"{attr.name} of each column",
-            )
-            for name, attr in COLUMN_ATTRS.items()
-        ),
+        *list_attrs(COLUMN_ATTRS | {"forms": replace(COLUMN_ATTRS["forms"], allowed=GROUP_FORMS)}),
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,
