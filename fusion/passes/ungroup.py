@@ -161,7 +161,10 @@ class _Ungroup:
         attrs, inputs, tids = column.column, column.inputs, column.dtypes[0]
         if attrs.id_column >= 0:
             inputs = (inputs[0], self._sliced(build, column), *inputs[2:])
-            attrs, column = replace(attrs, form="dense", id_column=-1), replace(column, inputs=inputs)
+            attrs, column = (
+                replace(attrs, form="dense", id_column=-1),
+                replace(column, inputs=inputs),
+            )
         if column.boundaries:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32

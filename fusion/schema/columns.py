@@ -193,8 +193,7 @@ FORMS_DOC = (
     "- dense: ids [..., L]; B is the product of all sizes but L;\n"
     "- lengths: ids as dense, entry_rows [B] or [B, 1] how many of a row are entries, from the\n"
     "  left;\n"
-    "- each: ids of any shape, each of them a row of its own, in row-major order; with\n"
-    "  `id_column` ids are [B, C], of which that column counts.\n"
+    "- each: ids of any shape, each of them a row of its own, in row-major order.\n"
     "What a form has no use for is not read. No size of dense_shape may be negative, nor their\n"
     "product be 2**63 and more.\n\n"
     "Of each element: an `ignored_id` is no entry; `boundaries` make it an id; `column_stride` is\n"
@@ -202,6 +201,7 @@ FORMS_DOC = (
     "with `wrap_negative` the rows of the table are added to what is < 0; `prune` drops what\n"
     "still is, `prune_sparse_weights` what has no weight > 0. "
 )
+MATRIX_DOC = "With `id_column`, for each, ids are [B, C], and those of that column count.\n\n"
 ORDERS_DOC = (
     "With `sum_order` axis, for dense and lengths, the rows of ids [B, L] are added in the order\n"
     "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, with `mask_product` as\n"

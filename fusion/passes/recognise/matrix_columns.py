@@ -32,25 +32,23 @@ def match_column(value: Value) -> MatrixColumn | None:
 
 def _sliced(node: Node, index: int) -> MatrixColumn | None:
     matrix, *bounds = node.inputs
-    begin, end, strides = (bound.elements for bound in bounds)
-    shape = matrix.shape
+    shape, constants = matrix.shape, [bound.constant for bound in bounds]
     if shape is None or len(shape) != 2 or shape[1] is None:
         return None
-    if not all(isinstance(bound, list) and len(bound) == 2 for bound in (begin, end, strides)):
+    sizes = [None if bound is None else bound.size for bound in constants]
+    if sizes != [2, 2, 2] or node.int_attr("ellipsis_mask") or node.int_attr("new_axis_mask"):
         return None
-    assert isinstance(begin, list) and isinstance(end, list) and isinstance(strides, list)
+    rows, columns = zip(*(bound.tolist() for bound in constants if bound is not None), strict=True)
     masks = [node.int_attr(f"{key}_mask") for key in ("begin", "end", "shrink_axis")]
-    others = [node.int_attr(f"{key}_mask") for key in ("ellipsis", "new_axis")]
-    all_rows = masks[0] & 1 and masks[1] & 1 and not masks[2] & 1 and strides[0] == 1
-    if any(others) or not all_rows or strides[1] != 1:
+    is_every_row = rows[2] == 1 and [mask & 1 for mask in masks] == [1, 1, 0]
+    if not is_every_row or columns[2] != 1:
         return None
-    first = 0 if masks[0] & 2 and not masks[2] & 2 else begin[1]
-    first += shape[1] if first < 0 else 0
-    if masks[2] & 2:
-        return MatrixColumn(matrix, first)
-    last = shape[1] if masks[1] & 2 else end[1]
-    last = min(last + (shape[1] if last < 0 else 0), shape[1])
-    return MatrixColumn(matrix, first) if last - first == 1 else None
+    has_no_begin, has_no_end, is_vector = (bool(mask & 2) for mask in masks)
+    begin, end = (bound + shape[1] if bound < 0 else bound for bound in columns[:2])
+    if is_vector:  # the end is not read, nor the mask
+        return MatrixColumn(matrix, begin)
+    begin, end = 0 if has_no_begin else begin, shape[1] if has_no_end else min(end, shape[1])
+    return MatrixColumn(matrix, begin) if end - begin == 1 else None
 
 
 def _unpacked(node: Node, index: int) -> MatrixColumn | None:

@@ -21,6 +21,7 @@ from fusion.schema.columns import (
     COLUMN_ATTRS,
     FORMS_DOC,
     GROUP_FORMS,
+    MATRIX_DOC,
     NAME_ATTR,
     NAMES_ATTR,
     ORDERS_DOC,
@@ -34,6 +35,7 @@ _DOC = (
     FORMS_DOC + "Rows that keep\n"
     "no entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of\n"
     "weight `default_weight`. Numbers, rounding and `row_count` are those of the v2 family.\n\n"
+    + MATRIX_DOC
     + ORDERS_DOC
     + ROWS_DOC
 )
