@@ -28,7 +28,7 @@ def attr_errors(
     def attr_error(inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> str:
         is_group = isinstance(inputs["ids"], list)
         count = len(inputs["ids"]) if is_group else 1
-        columns = {
+        columns: dict[str, Any] = {
             attr.name: list_items(key, attr, attrs[key], count) if is_group else attrs[attr.name]
             for key, attr in lists.items()
         }

@@ -15,11 +15,17 @@ class MatrixColumn(NamedTuple):
 
 
 def match_column(value: Value) -> MatrixColumn | None:
-    """Returns the column of a matrix that a tensor is, [B] or [B, 1]; None if it is none."""
+    """Returns the column of a matrix that a tensor is, [B] or [B, 1]; None if it is none.
+
+    What takes it out waits for nothing else, nor do the constants that say which it is.
+    """
     value = value.resolved
     node = value.producer
     rules = {"StridedSlice": _sliced, "Unpack": _unpacked, "Split": _split}
     if node.op not in rules or node.controls:
+        return None
+    constants = [one.producer for one in node.inputs if one.producer.op == "Const"]
+    if any(constant.controls for constant in constants):
         return None
     column = rules[node.op](node, value.index)
     if column is None:
