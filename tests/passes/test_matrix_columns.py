@@ -194,6 +194,28 @@ def test_values_that_boundaries_make_ids() -> None:
     assert list(only(after, GROUPED).attr["boundary_counts"].list.i) == [3, 1, 4, 0]
 
 
+def test_hashes_of_a_matrix() -> None:
+    """One op hashes all of it, as it did."""
+
+    def build() -> tf.Tensor:
+        texts = tf.as_string(matrix())
+        hashes = tf.strings.to_hash_bucket_fast(texts, ROWS)
+        return looked_up([hashes[:, 0], hashes[:, 4], hashes[:, 0:1]])
+
+    after = agrees(graph_of(build))
+    assert numbers_of(after) == [0, 4, 0]
+
+
+def test_casts_of_columns_are_read_behind_them() -> None:
+    def build() -> tf.Tensor:
+        ids = matrix(dtype=tf.int32)
+        whole = tf.cast(ids, tf.int64)
+        return looked_up([tf.cast(ids[:, 1], tf.int64), whole[:, 2], ids[:, 3]])
+
+    after = agrees(graph_of(build))
+    assert numbers_of(after)[1:] == [2, 3]
+
+
 # What stays
 
 
