@@ -153,8 +153,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("order", "handles", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (
-        *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
-        *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
+        *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),
+        *("control_dependencies", "parts", "lookup_match", "forward_only", "lookup", "updates"),
+        *("parsing", "hashing"),
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

@@ -222,8 +222,8 @@ def set_columns(
     """Sets those attrs of an op that list what `Column` has, here by the name of their list."""
     own = {key: attr.name for key, attr in attrs.items() if hasattr(Column, attr.name)}
     lists = {key: [getattr(one.column, name) for one in columns] for key, name in own.items()}
-    for key in LATER_LISTS:  # a fusion that does not know them has their defaults
-        if {*lists.get(key, ())} == {attrs[key].default}:
+    for key in lists.keys() & {*LATER_LISTS}:
+        if {*lists[key]} == {attrs[key].default}:
             del lists[key]
     set_lists(node, **lists)
     _set_packed(node, lists.get("row_formats", ()))
