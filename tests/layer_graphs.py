@@ -46,6 +46,7 @@ class Model:
       bag: what is made of the rows of the last axis of the ids, or of ragged or sparse ids, which
         are padded; see `BAGS`.
       any_length: whether the graph does not know `shape`, only that there are as many sizes.
+      taken: how ids are taken out of one matrix of those of all lookups, `ids_0`; see `TAKEN`.
     """
 
     tables: tuple[Table, ...] = (Table(), Table(13, 3), Table(7, 8))
@@ -58,6 +59,7 @@ class Model:
     beside: bool = False
     bag: str = ""
     any_length: bool = False
+    taken: str = ""
 
     @property
     def is_ragged(self) -> bool:
@@ -82,9 +84,37 @@ def values(table: Table, dtype: str, seed: int) -> npt.NDArray[Any]:
 def build(model: Model) -> graph_pb2.GraphDef:
     """A graph with placeholders `ids_0` and so on, `initialize`, and `out`, `out_1` of joins."""
     with tf.Graph().as_default() as graph:
-        outputs(model, [ids_placeholder(model, k) for k in range(len(model.tables))])
+        outputs(model, all_ids(model))
         tf.group(v1.global_variables_initializer(), name="initialize")
         return graph.as_graph_def(add_shapes=True)
+
+
+def all_ids(model: Model) -> list[Any]:
+    """The ids of each lookup."""
+    count = len(model.tables)
+    if not model.taken:
+        return [ids_placeholder(model, k) for k in range(count)]
+    matrix = v1.placeholder(model.ids, [None, count + 1], "ids_0")
+    return [TAKEN[model.taken](matrix, column_of(model, k)) for k in range(count)]
+
+
+def column_of(model: Model, number: int) -> int:
+    """The column of the ids of a lookup, of a matrix of those of all: nobody reads the first."""
+    return len(model.tables) - number
+
+
+#: Each (matrix, column) -> ids; of shape () or (1,).
+TAKEN: dict[str, Callable[[Any, int], Any]] = {
+    "vector": lambda matrix, k: matrix[:, k],
+    "from the end": lambda matrix, k: matrix[:, k - matrix.shape[1]],
+    "unstack": lambda matrix, k: tf.unstack(matrix, axis=1)[k],
+    "ellipsis": lambda matrix, k: matrix[..., k],
+    "slice": lambda matrix, k: matrix[:, k : k + 1],
+    "slice from the end": lambda matrix, k: matrix[:, k - matrix.shape[1] :][:, :1],
+    "split": lambda matrix, k: tf.split(matrix, matrix.shape[1], 1)[k],
+    "expanded": lambda matrix, k: tf.expand_dims(matrix[:, k], 1),
+}
+TAKEN_VECTORS, TAKEN_MATRICES = tuple(TAKEN)[:4], tuple(TAKEN)[4:]
 
 
 def ids_placeholder(model: Model, number: int) -> Any:
@@ -366,4 +396,12 @@ def feeds(model: Model, batch: int = 7, seed: int = 1) -> dict[str, Any]:
             found[f"epsilon_{k}:0"] = np.array(1 / (k + 3), model.dtype)
         if "weighted" in model.bag:
             found[f"weights_{k}:0"] = rng.normal(size=shape).astype(model.dtype)
-    return found
+    return _in_a_matrix(model, found, batch) if model.taken else found
+
+
+def _in_a_matrix(model: Model, each: dict[str, Any], batch: int) -> dict[str, Any]:
+    count = len(model.tables)
+    matrix = np.full((batch, count + 1), 1 << 30, model.ids)
+    for k in range(count):
+        matrix[:, column_of(model, k)] = each[ids_key(model, k)].reshape(-1)
+    return {"ids_0:0": matrix}

@@ -163,10 +163,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("order", "handles", "static_tables", "variables", "stock_bits", "ranks_by_use"),
     ),
     "fusion.passes.recognise": (
-        *("spec", "match", "bucketize", "stock", "fused", "backward", "control_dependencies"),
-        *("parts", "lookup_match", "forward_only", "lookup", "updates", "parsing", "hashing"),
-        "crossing",
-        "vocabularies",
+        *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),
+        *("control_dependencies", "parts", "lookup_match", "forward_only", "lookup", "updates"),
+        *("parsing", "hashing", "crossing", "vocabularies"),
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),

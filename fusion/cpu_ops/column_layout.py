@@ -57,6 +57,7 @@ class ColumnInputs(Layout):
     ids: Address
     id_count: Int64
     id_columns: Int64  # ids of a row of a dense matrix
+    id_gap: Int64  # what lies between two ids, in elements, if others do
     entry_rows: Address  # or row splits
     entry_row_stride: Int64  # from one to the next, in elements
     weights: Address

@@ -60,6 +60,12 @@ def integer_at(address: int, index: int, dtype: int) -> int:
 
 
 @jit
+def value_bytes(dtype: int) -> int:
+    """The bytes of an id, or of a value that boundaries make one of."""
+    return int64(8 if dtype in (INT64, FLOAT64) else 4)
+
+
+@jit
 def rows_until(last: int) -> int:
     """The number of rows up to that of the last entry; none if it is negative.
 
@@ -118,6 +124,7 @@ def id_at(column: ColumnAttrs, source: ColumnInputs, index: int, position: int) 
     """The id of an element: its index among all, and its position in its row."""
     ids, dtype = source.ids, column.ids_dtype
     count = column.boundary_count
+    index += index * source.id_gap
     if count > 0:
         number = _bucket_at(ids, index, dtype, source.boundaries, count)
     else:
@@ -145,6 +152,7 @@ def is_ignored(column: ColumnAttrs, source: ColumnInputs, index: int) -> bool:
     if column.use_ignored_id == 0:
         return False
     dtype = column.ids_dtype
+    index += index * source.id_gap
     if dtype == FLOAT32:
         return load_as(source.ids, index, np.float32) == np.float32(column.ignored_id)
     if dtype == FLOAT64:

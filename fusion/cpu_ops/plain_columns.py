@@ -66,13 +66,13 @@ list_sorted, list_sorted_weighted = _listing_sorted(weighted=False), _listing_so
 def _list_all(batch: Batch, first: int, end: int) -> bool:
     """Lists all elements, ignoring rows; returns whether all ids are in the table."""
     column, source = batch.column, batch.source
-    ids = source.ids
+    ids, step = source.ids, 1 + source.id_gap
     dtype = column.ids_dtype
     addresses = batch.addresses
     table, table_rows = source.table, source.table_rows
     row_bytes, inside = source.row_bytes, int64(-1)
     for k in range(first, end):
-        number = integer_at(ids, k, dtype)
+        number = integer_at(ids, k * step, dtype)
         # The first is negative unless the id is, the second unless it is too large.
         inside &= ~number & (number - table_rows)
         addresses[k - first] = table + number * row_bytes
@@ -83,7 +83,7 @@ def _list_all(batch: Batch, first: int, end: int) -> bool:
 def list_rows(batch: Batch, first: int, last: int) -> int:
     """Lists rows that are dense or have splits, without weights."""
     column, source = batch.column, batch.source
-    ids, dtype = source.ids, column.ids_dtype
+    ids, dtype, step = source.ids, column.ids_dtype, 1 + source.id_gap
     addresses, starts = batch.addresses, batch.starts
     table, table_rows = source.table, source.table_rows
     row_bytes = source.row_bytes
@@ -106,7 +106,7 @@ def list_rows(batch: Batch, first: int, last: int) -> int:
             starts[row + 1] = end - first
             continue
         for k in range(start, end):
-            number = integer_at(ids, k, dtype)
+            number = integer_at(ids, k * step, dtype)
             if may_ignore and number == ignored:
                 continue
             number += (k - start) * stride
@@ -133,7 +133,7 @@ def _listing_singles(id_of: Any) -> Any:
     @jit
     def list_singles(batch: Batch) -> int:
         column, source = batch.column, batch.source
-        ids = source.ids
+        ids, step = source.ids, 1 + source.id_gap
         dtype = column.ids_dtype
         limits = source.boundaries
         limit_count, first = column.boundary_count, batch.first
@@ -148,7 +148,7 @@ def _listing_singles(id_of: Any) -> Any:
         may_ignore = column.use_ignored_id != 0
         wrapped = table_rows if column.wrap_negative != 0 else int64(0)
         for row in range(batch.count):
-            number = id_of(ids, dtype, limits, limit_count, first + row)
+            number = id_of(ids, dtype, limits, limit_count, (first + row) * step)
             address = table + number * row_bytes
             is_ignored = may_ignore and number == ignored
             if buckets > 0 and not 0 <= number < buckets:

@@ -3,6 +3,7 @@
 GroupedEmbeddingLookup -> a FusedEmbeddingLookup for each column, and the concat of them, or one
     for each output
 boundaries of a FusedEmbeddingLookup -> a Bucketize in front of it
+a column of a matrix of ids -> a StridedSlice in front of it
 ReadEmbeddingTables -> a ReadVariableOp for each variable
 GroupedEmbeddingGather -> a ResourceGather for each variable
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
@@ -66,7 +67,7 @@ class _Ungroup:
         for name in [*view.named(GROUPED)]:
             self._split(name)
         for name in [*view.named(SINGLE)]:
-            if list_attr(view, name, "boundaries").f:
+            if list_attr(view, name, "boundaries").f or view.int_attr(name, "id_column") >= 0:
                 build = self._builder(name)
                 self._replace(name, self._single(build, only_column(view, name), last=True))
         for name in [*view.named(READ_TABLES)]:
@@ -157,7 +158,13 @@ class _Ungroup:
         self.edit.replace(Tensor(name), new)
 
     def _single(self, build: NodeBuilder, column: FusedColumn, *, last: bool = False) -> Tensor:
-        inputs, tids = column.inputs, column.dtypes[0]
+        attrs, inputs, tids = column.column, column.inputs, column.dtypes[0]
+        if attrs.id_column >= 0:
+            inputs = (inputs[0], self._sliced(build, column), *inputs[2:])
+            attrs, column = (
+                replace(attrs, form="dense", id_column=-1),
+                replace(column, inputs=inputs),
+            )
         if column.boundaries:
             inputs = (inputs[0], self._bucketized(build, column), *inputs[2:])
             tids = types_pb2.DT_INT32
@@ -168,8 +175,24 @@ class _Ungroup:
         build.inputs(node, *inputs)
         table = build.edit.view.type_attr(build.base, "T")
         set_types(node, T=table, Tids=tids, Trows=column.dtypes[1])
-        set_column_attrs(node, column.column, column.name)
+        set_column_attrs(node, attrs, column.name)
         return Tensor(build.add(node))
+
+    def _sliced(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
+        """Returns the ids of a column of a matrix, a matrix of one column."""
+        number, (_, ids, *_) = column.column.id_column, column.inputs
+        key = ("StridedSlice", ids, number, build.device)
+        if key not in self.edit.shared:
+            node = build.node("ids", "StridedSlice")
+            bounds = {"begin": [0, number], "end": [0, number + 1], "strides": [1, 1]}
+            corners = (
+                build.constant(role, np.array(bound, np.int32)) for role, bound in bounds.items()
+            )
+            build.inputs(node, ids, *corners)
+            set_types(node, T=column.dtypes[0], Index=types_pb2.DT_INT32)
+            set_attrs(node, begin_mask=1, end_mask=1)
+            self.edit.shared[key] = build.add(node)
+        return Tensor(self.edit.shared[key])
 
     def _bucketized(self, build: NodeBuilder, column: FusedColumn) -> Tensor:
         values, dtype = column.inputs[1], column.dtypes[0]

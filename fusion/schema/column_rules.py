@@ -66,6 +66,7 @@ _ORDER, _AXIS = "sum_order {sum_order}", _is("sum_order", "axis")
 _NO_AXIS, _NO_SEGMENT = _is_not("sum_order", "axis"), _is_not("sum_order", "segment")
 _SEGMENTS, _WEIGHTED = _is("sum_order", "dense_segment"), _flag("use_sparse_weights")
 _LIMITED = Test("max_norm", low=0)
+_ONE_COLUMN = Test("id_column", low=0)
 _TWO_MASKS = f"{_ORDER} does not go with use_sparse_weights beside other masks"
 _EPSILONS = f"{_ORDER} does not go with epsilon_input beside use_sparse_weights or divisor_epsilon"
 _PENALTY = f"{_ORDER} does not go with mask_penalty beside products"
@@ -119,6 +120,9 @@ _OF_LOOKUPS = (
     _rule(_CHANGED, _LISTED, _nonzero("boundaries")),
     _rule(_CHANGED, _LISTED, _nonzero("column_stride")),
     _rule(_CHANGED, _LISTED, _flag("use_ignored_id")),
+    _rule("id_column has no kernel on a GPU", _ONE_COLUMN, _flag("on_gpu")),
+    _rule("id_column is not implemented for this op", _ONE_COLUMN, _is_not("role", "full")),
+    _rule("id_column does not go with form {form}", _ONE_COLUMN, _is_not("form", "each")),
     _only_axis("form lengths", _is("form", "lengths")),
     _only_axis("mask_product", _flag("mask_product")),
     _only_axis("mask_penalty", _nonzero("mask_penalty")),

@@ -110,6 +110,11 @@ class Column:
     epsilon_input: bool = _attr(
         False, "weights are one number, added to the divisor in place of divisor_epsilon; only axis"
     )
+    id_column: int = _attr(
+        -1,
+        "the column of the matrix of ids that counts; -1: all ids do; only each, CPU",
+        minimum=-1,
+    )
     row_format: str = _attr(
         PLAIN,
         "how the table stores rows: plain ones are D elements; of others, see above, `dim` is "
@@ -196,6 +201,7 @@ FORMS_DOC = (
     "with `wrap_negative` the rows of the table are added to what is < 0; `prune` drops what\n"
     "still is, `prune_sparse_weights` what has no weight > 0. "
 )
+MATRIX_DOC = "With `id_column`, for each, ids are [B, C], and those of that column count.\n\n"
 ORDERS_DOC = (
     "With `sum_order` axis, for dense and lengths, the rows of ids [B, L] are added in the order\n"
     "of Sum over axis 1 of [B, L, D]; what is no entry counts as zeros, with `mask_product` as\n"
@@ -229,6 +235,7 @@ ROWS_DOC = (
 _POST_ONLY = (
     *("combiners", "max_norms", "divide_no_nans", "dims", "wrap_negatives", "sum_orders"),
     *("mask_products", "mask_penalties", "divisor_epsilons", "epsilon_inputs", "row_formats"),
+    "id_columns",
 )
 #: Attrs that the ops for whole lookups do not have.
 _OWN = ("sort_key", "copied", "offset")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import layer_graphs as layers
 from tests.differential.agreement import Array, agreement, check_models, fused_and_lowered
 from tests.differential.strategies import PLAIN_REPORT
-from tests.layer_graphs import BAGS, SLICES, Model, Table
+from tests.layer_graphs import BAGS, SLICES, TAKEN_MATRICES, TAKEN_VECTORS, Model, Table
 from tests.tiers import examples
 
 KEEP = frozenset({"out", "out_1", "initialize"})
@@ -70,6 +70,7 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
         ways = _OF_COLUMN
     between, joins = draw(st.sampled_from(ways))
     halves = () if "ragged weighted" in bag else ("float16", "bfloat16")
+    taken = {(): TAKEN_VECTORS, (1,): TAKEN_MATRICES}.get(shape, ()) if not bags else ()
     return Model(
         tables,
         shape,
@@ -83,6 +84,7 @@ def models(draw: st.DrawFn, *, bags: bool) -> Model:
         and draw(st.booleans()),
         bag=bag,
         any_length=not bags and ways == _OF_SEQUENCES and draw(st.booleans()),
+        taken=draw(st.sampled_from(("", *taken))),
     )
 
 
@@ -114,7 +116,8 @@ def check(model: Model, batch: int, bad: int) -> str:
     feed = layers.feeds(model, batch, seed=batch)
     ids = feed[layers.ids_key(model, 0)]
     if bad and ids.size:
-        ids.reshape(-1)[-1] = model.tables[0].rows
+        last = ids[:, layers.column_of(model, 0)] if model.taken else ids.reshape(-1)
+        last[-1] = model.tables[0].rows
     names = ["out:0", "out_1:0"][: len(model.joins)]
     report, rewritten = fused_and_lowered(graph_def, KEEP)
     assert report.fused_count == len(model.tables), str(report)

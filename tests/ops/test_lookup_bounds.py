@@ -115,6 +115,19 @@ for row_format in PACKED_FORMATS:
             found, expected = lookup(of_packed).numpy(), lookup(of_plain).numpy()
             assert found.tobytes() == expected.tobytes(), (row_format, dim, told)
 
+table = rng.standard_normal((16, 6)).astype(np.float32)
+for dtype in (np.int32, np.int64, np.float32, np.float64):
+    matrix = rng.integers(0, 16, (16, 4)).astype(dtype)
+    limits = [] if np.dtype(dtype).kind == "i" else [1.0, 4.0, 9.0]
+    for number, more in ((0, {}), (3, {}), (3, {"max_norm": 1.0}), (3, {"use_ignored_id": True})):
+        results = []
+        for ids, own in ((guarded(matrix), {"id_column": number}), (matrix[:, number].copy(), {})):
+            inputs = {"table": table, "ids": ids, "entry_rows": NO_IDS, "dense_shape": NO_IDS}
+            inputs["weights"] = np.zeros(0, np.float32)
+            told = attrs(form="each", boundaries=limits, dim=6, **more, **own)
+            results.append(lookup({"inputs": inputs, "attrs": told}).numpy().tobytes())
+        assert results[0] == results[1], (dtype, number, more)
+
 variable = keyed(6, 64)
 weights = rng.random(32).astype(np.float32)
 ids = rng.integers(1, 64, 32)

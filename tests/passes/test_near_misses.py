@@ -59,6 +59,8 @@ LAYERS = {
         _SMALL, (2,), between="", joins=(("concat", 2),), any_length=True
     ),
     "constants": Model(tuple(replace(table, kind="constant") for table in _SMALL), between=""),
+    "columns of a matrix": Model(_SMALL, (), between="", taken="vector"),
+    "narrow columns of a matrix": Model(_SMALL, taken="slice"),
     "packed": Model(_SMALL, (), between="", joins=(("pack", 1),)),
     **{
         f"bag {name}": Model(_SMALL, (4,), between="", bag=name, wraps=name.startswith("selected"))
@@ -158,8 +160,7 @@ def _build_layers(model: Model | Product) -> graph_pb2.GraphDef:
                 if isinstance(model, Product):
                     result = tf.matmul(products.matrix(model), products.kernel(model))
                 else:
-                    ids = [layers.ids_placeholder(model, k) for k in range(len(model.tables))]
-                    (result,) = layers.outputs(model, ids)
+                    (result,) = layers.outputs(model, layers.all_ids(model))
             tf.identity(result, name=f"out_{name}")
         tf.group(v1.global_variables_initializer(), name="initialize")
         return graph.as_graph_def()

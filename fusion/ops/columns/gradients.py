@@ -6,6 +6,7 @@ Inference never gets here. But a model made for it can still be trained further.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ def single_gradient(op: tf.Operation, top_grad: tf.Tensor) -> list[Any]:
     """
     column = Column.of({attr.name: op.get_attr(attr.name) for attr in COLUMN_ATTRS.values()})
     _refuse_packed([column])
-    call = ColumnCall(*[*op.inputs, column, op.get_attr("boundaries")])
+    call = _with_own_ids(ColumnCall(*[*op.inputs, column, op.get_attr("boundaries")]))
     of_table, of_weights = column_gradients(call, top_grad)
     return [of_table, None, None, None, of_weights]
 
@@ -53,7 +54,8 @@ def columns_of(op: tf.Operation) -> list[ColumnCall]:
     all_boundaries = iter(op.get_attr("boundaries"))
     boundaries = [list(islice(all_boundaries, n)) for n in op.get_attr("boundary_counts")]
     inputs = [op.inputs[index * count : (index + 1) * count] for index in range(5)]
-    return [ColumnCall(*parts) for parts in zip(*inputs, columns, boundaries, strict=True)]
+    parts = zip(*inputs, columns, boundaries, strict=True)
+    return [_with_own_ids(ColumnCall(*one)) for one in parts]
 
 
 def _refuse_packed(columns: Sequence[Column]) -> None:
@@ -102,6 +104,14 @@ class ColumnCall(NamedTuple):
     weights: tf.Tensor
     column: Column
     boundaries: Sequence[float]
+
+
+def _with_own_ids(call: ColumnCall) -> ColumnCall:
+    """Takes ids that are a column of a matrix out of it."""
+    if call.column.id_column < 0:
+        return call
+    column = replace(call.column, id_column=-1)
+    return call._replace(ids=call.ids[:, call.column.id_column], column=column)
 
 
 def column_gradients(call: ColumnCall, top_grad: tf.Tensor) -> tuple[Any, tf.Tensor | None]:

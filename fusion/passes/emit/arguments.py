@@ -11,8 +11,11 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import AttrValue, NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.tensor import Shape, Tensor
-from fusion.passes.plan.forms import clips_in_op
+from fusion.passes.graph.values import Node, Value
+from fusion.passes.graph.view import GraphView
+from fusion.passes.plan.forms import clips_in_op, is_on_cpu, placement
 from fusion.passes.recognise.bucketize import folded_bucketize
+from fusion.passes.recognise.matrix_columns import match_column
 from fusion.passes.recognise.spec import (
     DenseIds,
     Hashing,
@@ -169,6 +172,34 @@ def column_arguments(build: NodeBuilder, spec: LookupSpec) -> ColumnArguments:
     name = column_name(scope, spec.table.name)
     column = column_of(spec)
     return ColumnArguments(ids, entry_rows, dense_shape, values, dtypes, column, boundaries, name)
+
+
+def of_matrix(view: GraphView, column: ColumnArguments, anchor: str) -> ColumnArguments:
+    """Returns the same with a matrix of ids, where ids are a column of one, one for each row.
+
+    Ids that are sliced on another device stay: more than them would be sent from there.
+
+    Args:
+        view: the graph.
+        column: the arguments.
+        anchor: the node of the lookup.
+    """
+    attrs = column.column
+    is_plain = attrs.form in ("dense", "each") and not attrs.is_dense_sum
+    if not is_plain or attrs.use_sparse_weights or attrs.epsilon_input:
+        return column
+    ids = Value(view, column.ids)
+    found = match_column(ids)
+    if found is None or not (is_on_cpu(view, anchor) and _is_beside(view, ids.producer, anchor)):
+        return column
+    attrs = replace(attrs, form="each", column_stride=0, id_column=found.column)
+    return column._replace(ids=found.matrix.tensor, column=attrs)
+
+
+def _is_beside(view: GraphView, node: Node, anchor: str) -> bool:
+    """Whether two nodes are on the same device."""
+    device, own = view.nodes[node.name].device, view.nodes[anchor].device
+    return placement(view, device) == placement(view, own)
 
 
 def copy_arguments(build: NodeBuilder, matrix: Tensor, dtype: int) -> ColumnArguments:

@@ -11,6 +11,7 @@ from fusion.passes.emit.arguments import (
     ColumnArguments,
     column_arguments,
     copy_arguments,
+    of_matrix,
     set_boundaries,
     set_column_attrs,
     set_columns,
@@ -99,8 +100,9 @@ class InferenceEmitter:
 
     def _group_column(self, column: LookupMatch | Tensor, first: LookupSpec) -> ColumnArguments:
         if isinstance(column, LookupMatch):
-            build = NodeBuilder.of(self.edit, column.full_spec)
-            return column_arguments(build, with_plain_ids(build, column.full_spec))
+            build, view = NodeBuilder.of(self.edit, column.full_spec), self.edit.view
+            arguments = column_arguments(build, with_plain_ids(build, column.full_spec))
+            return of_matrix(view, arguments, column.anchor)
         build = NodeBuilder.of(self.edit, first)
         return copy_arguments(build, column, first.table.dtype)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusion.cpu_ops.column_layout import COPY, DENSE, INDICES, ROW_SPLITS, ColumnAttrs, ColumnInputs
-from fusion.cpu_ops.elements import integer_at, overflows, rows_until
+from fusion.cpu_ops.elements import integer_at, overflows, rows_until, value_bytes
 from fusion.ops.columns.cpu.layout import POST, PRE, ColumnsState
 from fusion.runtime.layout import Address, Int64, Layout, Words, fields
 from fusion.runtime.native import op
@@ -184,6 +184,27 @@ def _take_listed(column: ColumnAttrs, source: ColumnInputs, shared: SharedInputs
 
 
 @jit
+def _take_column(
+    frame: int, column: ColumnAttrs, index: int, ids: int, source: ColumnInputs
+) -> bool:
+    """Takes a column of a matrix of ids, each of which is a row."""
+    if not _has_rank(frame, index, ids, int64(2)):
+        return False
+    number, columns = column.id_column, tf_dim(ids, np.int32(1))
+    if number >= columns:
+        if frame != 0:
+            text = ": id_column is %lld, but ids have %lld columns"
+            op.fail_column(frame, op.INVALID_ARGUMENT, text, index, number, columns)
+        return False
+    source.batch_size = tf_dim(ids, np.int32(0))
+    source.ids = tf_tensor_data(ids) + number * value_bytes(column.ids_dtype)
+    source.id_count = source.batch_size
+    source.id_columns = 1
+    source.id_gap = columns - 1
+    return True
+
+
+@jit
 def _take_each(ids: int, source: ColumnInputs) -> bool:
     """Takes ids of any shape, each of which is a row."""
     if ids == 0:
@@ -263,6 +284,8 @@ def _take_ids(
     column = state.columns[index]
     is_dense = column.id_format == DENSE
     ids = _take(ctx, state, index, _IDS_INPUT, source, status)
+    if column.id_column >= 0:
+        return _take_column(frame, column, index, ids, source)
     if column.is_each != 0:
         return _take_each(ids, source)
     rank = int64(max(tf_num_dims(ids), np.int32(2))) if is_dense and ids != 0 else int64(1)

@@ -6,6 +6,8 @@ several, so that no op is needed to join or to split them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusion.ops.base.bodies import cpu_body
 from fusion.ops.base.gpu_bodies import gpu_body
 from fusion.ops.columns.attr_errors import attr_errors
@@ -19,18 +21,21 @@ from fusion.schema.columns import (
     COLUMN_ATTRS,
     FORMS_DOC,
     GROUP_FORMS,
+    MATRIX_DOC,
     NAME_ATTR,
     NAMES_ATTR,
     ORDERS_DOC,
     OUTPUT_ATTRS,
     ROWS_DOC,
     VALUES,
+    list_attrs,
 )
 
 _DOC = (
     FORMS_DOC + "Rows that keep\n"
     "no entry give zeros, or with `fill_empty_row` and default_id >= 0 the row of that id, of\n"
     "weight `default_weight`. Numbers, rounding and `row_count` are those of the v2 family.\n\n"
+    + MATRIX_DOC
     + ORDERS_DOC
     + ROWS_DOC
 )
@@ -99,15 +104,7 @@ GROUPED = OpSpec(
         TABLE_ATTR,
         Attr("Tids", "list(type)", allowed=VALUES, minimum=1, doc="dtypes of ids"),
         Attr("Trows", "list(type)", allowed=IDS, minimum=1, doc="dtypes of entry_rows"),
-        *(
-            Attr(
-                name,
-                f"list({attr.kind})",
-                allowed=GROUP_FORMS if name == "forms" else attr.allowed,
-                doc=f"{attr.name} of each column",
-            )
-            for name, attr in COLUMN_ATTRS.items()
-        ),
+        *list_attrs(COLUMN_ATTRS | {"forms": replace(COLUMN_ATTRS["forms"], allowed=GROUP_FORMS)}),
         Attr("boundaries", "list(float)", doc="of all columns, one after the other"),
         Attr("boundary_counts", "list(int)", doc="how many each column has"),
         NAMES_ATTR,

@@ -33,6 +33,8 @@ def match_whole(node: Node) -> Whole | NoMatch:
         return NoMatch("its ids are made of values by boundaries", name)
     if column.column.is_packed:
         return NoMatch("the rows of its table are packed", name)
+    if column.column.id_column >= 0:
+        return NoMatch("its ids are a column of a matrix", name)
     spec = column_spec(view, name, column)
     if spec.column.is_dense_sum:
         return NoMatch("its rows are added as stock's dense sums do", name)
