@@ -210,4 +210,4 @@ def _put_plain(values: attr_value_pb2.AttrValue.ListValue, attr: Attr, count: in
         values.s.extend([(attr.allowed or ("",))[0].encode()] * count)
     else:
         field = {"int": values.i, "float": values.f, "bool": values.b}[attr.element]
-        field.extend([COLUMN_ATTRS[attr.name].default if attr.element == "float" else 0] * count)
+        field.extend([COLUMN_ATTRS[attr.name].default if attr.name in COLUMN_ATTRS else 0] * count)

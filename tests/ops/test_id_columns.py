@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from fusion import ops
 from fusion.schema.column_rules import broken
@@ -269,35 +268,12 @@ def lists_of(columns: list[Any], **given: Any) -> tf.Tensor:
     )
 
 
-def test_the_list_may_be_left_out() -> None:
-    """As in models that were saved before there was one."""
+def test_the_list_has_an_item_for_each_column() -> None:
     _, sliced = pair(ids_of("plain"), 1)
     expected = np.concatenate([run(sliced)] * 2, 1)
-    same(lists_of([sliced, sliced]).numpy(), expected)
-    same(lists_of([sliced, sliced], id_columns=[]).numpy(), expected)
     same(lists_of([sliced, sliced], id_columns=[-1, -1]).numpy(), expected)
     with pytest.raises(tf.errors.InvalidArgumentError, match="id_columns has 1 items for 2 col"):
         lists_of([sliced, sliced], id_columns=[-1])
-    table = tf.constant(sliced["inputs"]["table"])
-    with tf.GradientTape() as tape:
-        tape.watch(table)
-        result = lists_of([{**sliced, "inputs": {**sliced["inputs"], "table": table}}])
-    assert np.any(tf.convert_to_tensor(tape.gradient(result, table)))
-
-
-def test_a_graph_without_the_list_runs() -> None:
-    _, sliced = pair(ids_of("plain"), 1)
-    expected = run(sliced)
-    with tf.Graph().as_default() as graph:
-        tf.identity(grouped([sliced]), "out")
-    graph_def: graph_pb2.GraphDef = graph.as_graph_def()
-    for node in graph_def.node:
-        if node.op == "GroupedEmbeddingLookup":
-            del node.attr["id_columns"]
-    with tf.Graph().as_default() as graph:
-        (out,) = tf.import_graph_def(graph_def, return_elements=["out:0"])
-    with tf.compat.v1.Session(graph=graph) as session:
-        same(session.run(out), expected)
 
 
 def test_static_shapes() -> None:

@@ -79,7 +79,8 @@ def numbers_of(graph_def: graph_pb2.GraphDef) -> list[int]:
 
 def takes_none(graph_def: graph_pb2.GraphDef) -> bool:
     """Whether no op takes a column out of a matrix of ids."""
-    return not any(node.attr["id_columns"].list.i for node in graph_def.node if node.op == GROUPED)
+    grouped = (node for node in graph_def.node if node.op == GROUPED)
+    return all({*node.attr["id_columns"].list.i} <= {-1} for node in grouped)
 
 
 def agrees(graph_def: graph_pb2.GraphDef, low: int = 0, exact: bool = True) -> graph_pb2.GraphDef:
