@@ -145,8 +145,11 @@ def check_equal(
             for other in others:
                 answer = read_response(other.send(content))
                 names = sorted(expected.keys() | answer.keys())
-                pairs = ((name, expected.get(name), answer.get(name)) for name in names)
-                differ = [name for name, *pair in pairs if not _same(*pair, tolerance)]
+                differ = [
+                    name
+                    for name in names
+                    if not _same(expected.get(name), answer.get(name), tolerance)
+                ]
                 if differ:
                     raise Different(
                         f"the models give different answers: {', '.join(differ)}; see "
