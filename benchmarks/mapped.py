@@ -25,6 +25,8 @@ _TABLES, _DIM, _BATCH = 8, 64, 512
 _ROW_BYTES = 4 * _DIM * _TABLES
 _WAYS = ("variables", "mapped", "memory")
 _MAX_SECONDS = 90
+#: What a process with TensorFlow needs beside tables in files, and little more.
+_PROCESS_BYTES = 1 << 30
 #: How the system reads, and what the model says of its size to have it.
 _READS = {"as chosen": None, "ahead": 0, "page by page": 1 << 60}
 
@@ -40,7 +42,12 @@ def measure(part: str, gigabytes: float, starts: int, seconds: float) -> Iterato
             that. Of "warm" at most one, of "pages" at most half.
         starts: of each model.
         seconds: of warm calls.
+
+    Raises:
+        ValueError: a process has no room in the memory for half of the tables of "pages".
     """
+    if part == "pages" and gigabytes * 1e9 / 4 < _PROCESS_BYTES:
+        raise ValueError(f"pages: --gigabytes must be 4.3 or more, is {gigabytes:g}")
     most = {"starts": gigabytes, "warm": min(gigabytes, 1.0), "pages": min(gigabytes / 2, 4.3)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -124,8 +124,20 @@ def made_up_requests(model: str, signature: str, rows: int, count: int) -> list[
     return [request({name: parts[name][i] for name in parts}, signature) for i in range(count)]
 
 
-def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
-    """Raises Different unless all servers answer all requests with the same bits."""
+def check_equal(
+    addresses: Sequence[str], requests: Sequence[bytes], tolerance: float = 0.0
+) -> None:
+    """Compares the answers of all servers to all requests.
+
+    Args:
+        addresses: of the servers.
+        requests: serialized.
+        tolerance: what floats may differ by, as a share of the largest of an answer; 0 compares
+            bits.
+
+    Raises:
+        Different: two answers differ.
+    """
     with ExitStack() as stack:
         first, *others = (stack.enter_context(connect(address)) for address in addresses)
         for content in requests:
@@ -133,7 +145,11 @@ def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
             for other in others:
                 answer = read_response(other.send(content))
                 names = sorted(expected.keys() | answer.keys())
-                differ = [name for name in names if not _same(expected.get(name), answer.get(name))]
+                differ = [
+                    name
+                    for name in names
+                    if not _same(expected.get(name), answer.get(name), tolerance)
+                ]
                 if differ:
                     raise Different(
                         f"the models give different answers: {', '.join(differ)}; see "
@@ -141,12 +157,12 @@ def check_equal(addresses: Sequence[str], requests: Sequence[bytes]) -> None:
                     )
 
 
-def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+def _same(one: NDArray[Any] | None, other: NDArray[Any] | None, tolerance: float) -> bool:
+    from fusion.saved_model.verify.values import difference_of
+
     if one is None or other is None:
         return False
-    if one.dtype == object:  # strings
-        return np.array_equal(one, other)
-    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    return difference_of(one, other, tolerance) is None
 
 
 def call(address: str, requests: Sequence[Sequence[bytes]], seconds: float, load: Load) -> None:
@@ -180,6 +196,7 @@ def measure(
     rounds: int = 5,
     max_rows: int = 1,
     native: str | None = None,
+    tolerance: float = 0.0,
 ) -> list[Load]:
     """Returns what calls take, for each server.
 
@@ -192,9 +209,10 @@ def measure(
         rounds: in each of which every model has its turn.
         max_rows: of requests that a server in Python computes together.
         native: a library of ops for servers in C.
+        tolerance: of answers, see `check_equal`.
 
     Raises:
-        Different: the models do not give the same bits.
+        Different: the models give different answers.
     """
     requests = made_up_requests(models[0], signature, rows, _REQUESTS * clients)
     by_client = [requests[i::clients] for i in range(clients)]
@@ -207,7 +225,7 @@ def measure(
         for model in models if native is not None else ():
             address = stack.enter_context(served(model, *options, native=native))
             servers.append((address, Load(f"{model} (C)")))
-        check_equal([address for address, _ in servers], requests)
+        check_equal([address for address, _ in servers], requests, tolerance)
         for turn in range(rounds):
             first = turn % len(servers)
             for address, load in servers[first:] + servers[:first]:
@@ -244,6 +262,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--max-rows", type=int, default=1, help="of the servers: %(default)s")
     parser.add_argument("--native", metavar="LIBRARY", help="ops for the same models served in C")
+    tolerance = "what floats may differ by, as in `fusion verify`; default: %(default)s, the bits"
+    parser.add_argument("--tolerance", type=float, default=0.0, help=tolerance)
     options = vars(parser.parse_args())
     try:
         loads = measure(**options)
@@ -254,7 +274,9 @@ def main() -> int:
     together = f"up to {options['max_rows']} rows together" if options["max_rows"] > 1 else "alone"
     print(f"{options['clients']} clients, {options['rows']} rows a request, computed {together}")
     print(*table(loads, options["rows"]), sep="\n")
-    print(f"{count:,} calls in {options['rounds']} rounds; all answers compared, equal to the bit")
+    share = options["tolerance"]
+    equal = f"equal within {share:g} of the largest" if share else "equal to the bit"
+    print(f"{count:,} calls in {options['rounds']} rounds; all answers compared, {equal}")
     return 0
 
 

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.catalog import CASES
 from docs.pages import CODE, ROOT, pages, prose
 from fusion.cli.app import cli
+from fusion.ops.registered import SPECS
 
 #: Folders whose modules are programs.
 OURS = {"benchmarks", "docs", "examples", "fusion", "modelzoo", "tests"}
@@ -119,3 +120,9 @@ def test_commands_are_found_and_what_is_not_there_is_named(tmp_path: Path) -> No
         ["no command nothing"],
         [],
     ]
+
+
+@pytest.mark.parametrize("name", ["docs/native.md", "examples/native/README.md"])
+def test_pages_show_how_many_ops_a_library_has(name: str) -> None:
+    shown = re.findall(r"^libfusion_ops.so: (\d+) ops, ", (ROOT / name).read_text(), re.MULTILINE)
+    assert shown == [str(len(SPECS))]

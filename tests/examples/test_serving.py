@@ -315,5 +315,8 @@ def test_the_load_test_refuses_models_that_differ(models: Path) -> None:
     check_equal([stock, plain], requests)
     with pytest.raises(Different, match="different answers: vector; see"):
         check_equal([stock, other], requests)
+    with pytest.raises(Different, match="different answers: vector; see"):
+        check_equal([stock, other], requests, tolerance=1e-5)
+    check_equal([stock, other], requests, tolerance=10.0)
     for server in servers:
         server.stop(0)
