@@ -26,6 +26,7 @@ from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.recognise.stock.gathers import NoBag
+from fusion.passes.recognise.vocabularies import FIND
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import (
     ColumnReport,
@@ -78,7 +79,9 @@ class FuseLookups(LookupPass):
         """
         edits, reports = dict[str, GraphEdit](), list[FusionReport]()
         bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
-        tables = StaticTables((view for view, _ in bodies), self.bound)
+        # Only lookups in tables ask for them, and calls are followed for it.
+        asks = any(FIND in view.ops for view, _ in bodies)
+        tables = StaticTables((view for view, _ in bodies if asks), self.bound)
         for view, refusal in bodies:
             edit = GraphEdit(view)
             parsers = tuple(fuse_parsers(edit, refusal, self.tasks))

@@ -84,12 +84,11 @@ def _found(
     view, found = lookup.view, _Found([], [], [])
     names = dict.fromkeys(_maker(value).name for value in lookup.inputs)
     specs = list[HashSpec | VocabularySpec]()
-    for name in names.keys() - taken:
+    for name in names:
         node = Node(view, name)
-        spec = match_hash(node) or match_vocabulary(node)
+        spec = None if name in taken else match_hash(node) or match_vocabulary(node)
         if spec is not None and _is_free(spec, tasks):
             specs.append(spec)
-    specs.sort(key=lambda spec: [*names].index(spec.node.name))
     for spec in _independent(view, specs):
         if isinstance(spec, HashSpec):
             found.hashes.append(spec)

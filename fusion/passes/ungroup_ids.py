@@ -32,6 +32,9 @@ def with_stock_vocabularies(
         graph_def: the graph, which is not changed.
         preserved: names of main-graph nodes that outsiders refer to.
     """
+    graphs = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    if not any(node.op == GROUPED_IDS for nodes in graphs for node in nodes):
+        return graph_def
     edits = {}
     for view in bodies(graph_def, preserved):
         edit = GraphEdit(view)
