@@ -178,7 +178,6 @@ def test_a_model_in_a_file(tmp_path: Path):
 
 def test_an_exported_model_has_stock_ops_alone(tmp_path: Path):
     model = functional(Embedding)
-    keras.config.disable_interactive_logging()
     model.export(tmp_path / "serving", verbose=False)
     served = tf.saved_model.load(tmp_path / "serving")
     np.testing.assert_allclose(served.serve(IDS), model(IDS), rtol=1e-6)

@@ -273,7 +273,6 @@ def test_a_model_in_files(tmp_path: Path):
     other.load_weights(tmp_path / "a.weights.h5")
     np.testing.assert_array_equal(other(IDS), one(IDS))
 
-    keras.config.disable_interactive_logging()
     one.export(tmp_path / "serving", verbose=False)
     served = tf.saved_model.load(tmp_path / "serving")
     np.testing.assert_allclose(served.serve(IDS), one(IDS), rtol=1e-6)
