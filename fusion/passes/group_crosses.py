@@ -23,7 +23,7 @@ from fusion.passes.parse_to_splits import (
     set_form,
     weighs,
 )
-from fusion.passes.plan.safety import refuse_device
+from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.crossing import CrossSpec, match_cross
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.front import CrossReport
@@ -66,7 +66,7 @@ def group_crosses(
         yield CrossReport(node.name, view.function, count, fused_before=True)
     if CROSSES.isdisjoint(view.ops):
         return
-    refusal = refusal or ("it is in a loop of TensorFlow 1" if view.has_loops else "")
+    refusal = refusal or (IN_LOOP if view.has_loops else "")
     for lookup in () if refusal else named(view, *_LOOKUPS):
         specs = [spec for spec in _crosses(lookup, tasks) if spec.node.name not in taken]
         specs = _independent(view, specs)

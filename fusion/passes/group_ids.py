@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
-from fusion.passes.plan.safety import refuse_device
+from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
+from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.vocabularies import FIND, VocabularySpec, match_vocabulary
 from fusion.passes.report.front import IdsReport
 from fusion.schema.attributes import STOCK_HASHES
@@ -23,10 +25,17 @@ from fusion.schema.names import (
     GROUPED_KEYED_PRE,
     GROUPED_PRE,
     SINGLE,
+    VOCABULARY_INDEX,
 )
 
 _LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
 _DEVICES = frozenset({"CPU"})
+
+_NO_OP = "there is no fused op for what it does"
+_ALONE = "one op for the ids of one column gains nothing"
+_OTHER_OPS = "other ops are between its ids and the fused lookup"
+_UNREAD = "no fused lookup reads its ids"
+_UNKNOWN_TABLE = "its table may change, or may not be the same in all calls"
 
 #: What ids are made by, for which there is something better.
 MAKERS = STOCK_HASHES.keys() | {FIND}
@@ -64,39 +73,84 @@ def group_ids(
         columns = node.int_attr("num_columns")
         served = view.is_served(node.name)
         yield IdsReport(node.name, view.function, columns, found, fused_before=True, served=served)
-    if refusal or view.has_loops or MAKERS.isdisjoint(view.ops):
+    if MAKERS.isdisjoint(view.ops):
         return
-    for lookup in named(view, *_LOOKUPS):
-        found = _found(lookup, taken, tasks, tables)
+    refusal = refusal or (IN_LOOP if view.has_loops else "")
+    refused = dict[str, NoMatch]()
+    lookups = [] if refusal else [*named(view, *_LOOKUPS)]
+    for lookup in lookups:
+        found = _found(lookup, taken, refused, tasks, tables)
+        specs: list[HashSpec | VocabularySpec] = [*found.hashes, *found.vocabularies]
         if found.gains:
-            taken |= {spec.node.name for spec in found.hashes}
-            taken |= {spec.node.name for spec in found.vocabularies}
+            taken |= {name for spec in specs for name in spec.nodes}
             name = emit_ids(edit, f"{lookup.name}/ids", *found)
             served, count = view.is_served(lookup.name), len(found.vocabularies)
-            columns = len(found.hashes) + count
-            yield IdsReport(name, view.function, columns, count, served=served)
+            yield IdsReport(name, view.function, len(specs), count, served=served)
+        else:
+            refused |= {spec.node.name: NoMatch(_ALONE, spec.node.name) for spec in specs}
+    inside = {part: why for name, why in refused.items() for part in _nodes_of(Node(view, name))}
+    before = reached([lookup.name for lookup in lookups], view.before)
+    taken |= reached(view.named(VOCABULARY_INDEX), view.before).keys()  # what fills one
+    reasons = defaultdict[tuple[str, bool], list[str]](list)
+    for name in view.named(*MAKERS):
+        if name not in taken:
+            unread = _OTHER_OPS if name in before else _UNREAD
+            reason = refusal or (inside[name].reason if name in inside else unread)
+            reasons[reason, view.is_served(name)].append(name)
+    for (reason, served), names in reasons.items():
+        yield IdsReport(
+            names[0], view.function, len(names), served=served, reason=reason, node=names[0]
+        )
+
+
+def _nodes_of(node: Node) -> tuple[str, ...]:
+    """Returns what makes ids with a node."""
+    spec = match_hash(node) or match_vocabulary(node)
+    return (node.name,) if spec is None else spec.nodes
 
 
 def _found(
-    lookup: Node, taken: set[str], tasks: frozenset[str] | None, tables: StaticTables
+    lookup: Node,
+    taken: set[str],
+    refused: dict[str, NoMatch],
+    tasks: frozenset[str] | None,
+    tables: StaticTables,
 ) -> _Found:
-    """Returns what makes ids of a lookup that another op can do, each once."""
+    """Returns what makes ids of a lookup that another op can do, each once.
+
+    Args:
+        lookup: a fused one.
+        taken: nodes that other lookups' ops replace.
+        refused: gets why others are not among them.
+        tasks: see `group_ids`.
+        tables: likewise.
+    """
     view, found = lookup.view, _Found([], [], [])
     names = dict.fromkeys(_maker(value).name for value in lookup.inputs)
     specs = list[HashSpec | VocabularySpec]()
-    for name in names:
+    for name in (one for one in names if one not in taken):
         node = Node(view, name)
-        spec = None if name in taken else match_hash(node) or match_vocabulary(node)
-        if spec is not None and _is_free(spec, tasks):
+        spec = match_hash(node) or match_vocabulary(node)
+        if spec is None:
+            refused[name] = NoMatch(_NO_OP, name)
+        elif (why := _refuse(spec, tasks)) is not None:
+            refused[name] = why
+        else:
             specs.append(spec)
-    for spec in _independent(view, specs):
-        if isinstance(spec, HashSpec):
+    first = _before(view, specs)
+    for spec in specs:
+        name = spec.node.name
+        if name in first:
+            refused[name] = NoMatch("other ids of the lookup are computed from its ids", name)
+        elif isinstance(spec, HashSpec):
             found.hashes.append(spec)
         else:
             parts = [tables.source(view, tensor) for tensor in spec.contents]
-            if None not in parts:
-                found.vocabularies.append(spec)
-                found.contents.append("\0".join(map(str, parts)))
+            if None in parts:
+                refused[name] = NoMatch(_UNKNOWN_TABLE, name)
+                continue
+            found.vocabularies.append(spec)
+            found.contents.append("\0".join(map(str, parts)))
     return found
 
 
@@ -106,23 +160,23 @@ def _maker(ids: Value) -> Node:
     return node.input(0).producer if node.op == "Identity" else node
 
 
-def _is_free(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> bool:
-    """Whether nothing else depends on how ids are made."""
+def _refuse(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> NoMatch | None:
+    """Returns why ids are made as before: something else depends on how they are made."""
     node, view = spec.node, spec.node.view
-    if node.is_preserved or refuse_device(view, node.name, _DEVICES, tasks) is not None:
-        return False
+    if node.is_preserved:
+        return NoMatch("its ids are fetched", node.name)
+    if (device := refuse_device(view, node.name, _DEVICES, tasks)) is not None:
+        return device
     if isinstance(spec, HashSpec):
-        return not node.controls and not view.control_uses(node.name)
-    # Of what is read elsewhere as well nothing is saved.
+        waits = node.controls or view.control_uses(node.name)
+        return NoMatch("there is a control dependency", node.name) if waits else None
     inside = {*spec.nodes}
-    inner = (use.node for name in inside - {node.name} for use in view.uses(name))
-    return inside.issuperset(inner) and not inside & view.preserved
+    for name in inside - {node.name}:
+        if name in view.preserved or any(use.node not in inside for use in view.uses(name)):
+            return NoMatch("what is looked up is read elsewhere as well", name)
+    return None
 
 
-def _independent(
-    view: GraphView, specs: list[HashSpec | VocabularySpec]
-) -> list[HashSpec | VocabularySpec]:
-    """Leaves out what others are computed from."""
-    starts = [spec.values.node for spec in specs]
-    before = reached(starts, view.before)
-    return [spec for spec in specs if spec.node.name not in before]
+def _before(view: GraphView, specs: list[HashSpec | VocabularySpec]) -> dict[str, None]:
+    """Returns what the values of some ids are computed from."""
+    return reached([spec.values.node for spec in specs], view.before)

@@ -62,15 +62,26 @@ class Graph:
             with v1.Session(graph=graph) as session:
                 return session.run(list(fetches), present)
 
-    def check(self, preserve=("out",), fetches=("out:0",)):
-        """Rewrites; results are equal. Returns the hashes of the report, and the graph."""
+    def check(self, *reasons, preserve=("out",), fetches=("out:0",)):
+        """Rewrites; results are equal. Returns the hashes of the report, and the graph.
+
+        Args:
+            reasons: why others stay.
+            preserve: of the pass.
+            fetches: whose results are compared.
+        """
         before = self.graph.as_graph_def()
         result = self.result(preserve)
         for one, other in zip(
             self.run(before, fetches), self.run(result.graph_def, fetches), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-        return result.report.ids, result.graph_def
+        assert stays(result.report) == {*reasons}
+        return [one for one in result.report.ids if one.fused], result.graph_def
+
+
+def stays(report):
+    return {one.reason for one in report.ids if not one.fused}
 
 
 def names(graph_def):
@@ -118,7 +129,7 @@ def test_one_number_alone_gains_and_one_text_does_not(graph):
     other = Graph()
     with other.graph.as_default():
         bags_of(fast(other.texts))
-    hashes, graph_def = other.check()
+    hashes, graph_def = other.check("one op for the ids of one column gains nothing")
     assert not hashes
     assert "StringToHashBucketFast" in ops_of(graph_def)
 
@@ -141,7 +152,12 @@ def test_a_hash_that_is_fetched_or_waited_for_stays(graph):
     with tf.control_dependencies([second]):
         tf.identity(graph.texts, name="after")
     looked_up([first, second, fast(graph.texts), fast(text(graph.numbers))])
-    hashes, graph_def = graph.check(("out", "first", "after"), ("out:0", "first:0"))
+    hashes, graph_def = graph.check(
+        "its ids are fetched",
+        "there is a control dependency",
+        preserve=("out", "first", "after"),
+        fetches=("out:0", "first:0"),
+    )
     assert [one.columns for one in hashes] == [2]
     assert ops_of(graph_def).count("StringToHashBucketFast") == 2
 
@@ -150,7 +166,7 @@ def test_other_consumers_read_the_new_op(graph):
     ids = fast(text(graph.numbers))
     tf.add(ids, 1, name="more")
     looked_up([ids, fast(graph.texts)])
-    hashes, _ = graph.check(("out", "more"), ("out:0", "more:0"))
+    hashes, _ = graph.check(preserve=("out", "more"), fetches=("out:0", "more:0"))
     assert [one.columns for one in hashes] == [2]
 
 
@@ -158,14 +174,14 @@ def test_hashes_that_others_are_made_of_stay_apart(graph):
     first = fast(text(graph.numbers))
     second = fast(tf.strings.join([text(first), graph.texts]))
     looked_up([first, second, fast(graph.texts)])
-    hashes, graph_def = graph.check()
+    hashes, graph_def = graph.check("other ids of the lookup are computed from its ids")
     assert [one.columns for one in hashes] == [2]
     assert "StringToHashBucketFast" in ops_of(graph_def)
 
 
 def test_a_hash_without_a_lookup_stays(graph):
     tf.identity(fast(text(graph.numbers)), name="out")
-    hashes, graph_def = graph.check()
+    hashes, graph_def = graph.check("no fused lookup reads its ids")
     assert not hashes
     assert GROUPED_IDS not in ops_of(graph_def)
 
@@ -174,8 +190,9 @@ def test_devices_and_tasks_are_kept(graph):
     with tf.device("/device:GPU:0"):
         other = fast(graph.texts)
     looked_up([other, fast(graph.texts), fast(text(graph.numbers))])
-    result = graph.result()
-    assert [one.columns for one in result.report.ids] == [2]
+    report = graph.result().report
+    assert [one.columns for one in report.ids if one.fused] == [2]
+    assert stays(report) == {"placed on /device:GPU:0; the fused ops run on CPU"}
 
 
 def test_twice_is_once_and_back_are_stock_ops(graph):

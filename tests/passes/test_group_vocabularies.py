@@ -21,6 +21,13 @@ NUMBERS = np.array([5, 7, 12, -3, 0, 9, 2**40])
 NUMBER_KEYS = [7, 5, -3]
 DEFAULT = -1
 
+ALONE = "one op for the ids of one column gains nothing"
+CHANGES = "its table may change, or may not be the same in all calls"
+FETCHED = "its ids are fetched"
+INSIDE = "what is looked up is read elsewhere as well"
+NO_OP = "there is no fused op for what it does"
+OTHER_OPS = "other ops are between its ids and the fused lookup"
+
 
 def static(keys, values, name, dtype=None):
     """A static table's handle; what initializes it is in the collection of table initializers."""
@@ -116,17 +123,36 @@ class Graph:
             np.testing.assert_equal(result, results[0])
         return results[0]
 
-    def check(self, columns, vocabularies, preserve=("out",), fetches=("out:0",), **options):
-        """Rewrites; the op has so many columns, and results are equal. Returns the graph."""
+    def check(
+        self, columns, vocabularies, *reasons, preserve=("out",), fetches=("out:0",), **options
+    ):
+        """Rewrites; the op has so many columns, and results are equal. Returns the graph.
+
+        Args:
+            columns, vocabularies: the numbers in the report.
+            reasons: why others stay.
+            preserve, options: of the pass.
+            fetches: whose results are compared.
+        """
         result = self.result(preserve, **options)
-        found = [(one.columns, one.vocabularies) for one in result.report.ids]
-        assert found == ([(columns, vocabularies)] if columns else []), str(result.report)
+        assert fused(result) == ([(columns, vocabularies)] if columns else []), str(result.report)
+        assert stays(result) == {*reasons}
         before = self.run(self.graph.as_graph_def(), fetches)
         for one, other in zip(before, self.run(result.graph_def, fetches), strict=True):
             np.testing.assert_array_equal(one, other)
         made = ops_of(result.graph_def)
         assert made.count(VOCABULARY_INDEX) == bool(vocabularies)
         return result.graph_def
+
+
+def fused(result):
+    """How many columns fused ops have, and of how many vocabularies."""
+    return [(one.columns, one.vocabularies) for one in result.report.ids if one.fused]
+
+
+def stays(result):
+    """Why others stay."""
+    return {one.reason for one in result.report.ids if not one.fused}
 
 
 def names(graph_def):
@@ -199,8 +225,8 @@ def test_forms(graph, form):
 
 
 def test_a_vocabulary_alone_gains_nothing(graph):
-    looked_up(find(words(), graph.texts, 3))
-    graph.check(0, 0)
+    looked_up(find(words(), graph.texts, 3), tf.zeros_like(graph.numbers))
+    graph.check(0, 0, ALONE)
 
 
 def test_vocabularies_and_hashes_of_one_lookup_are_one_op(graph):
@@ -242,7 +268,7 @@ def test_a_lookup_that_waits_for_an_effect_stays(graph):
     with tf.control_dependencies([tf.print("effect", output_stream="file:///dev/null")]):
         ids = raw.LookupTableFindV2(table_handle=table, keys=graph.texts, default_value=default)
     looked_up(ids, fast(graph.texts), fast(graph.texts))
-    graph.check(2, 0)
+    graph.check(2, 0, NO_OP)
 
 
 def test_ids_that_are_checked(graph):
@@ -262,7 +288,7 @@ def test_ids_of_what_a_check_guards_stay_apart(graph):
     with tf.control_dependencies([good]):
         ids, texts = tf.identity(found), tf.identity(graph.texts)
     looked_up(ids, find(words("b"), texts, 1), fast(texts))
-    graph.check(2, 1)
+    graph.check(2, 1, "other ids of the lookup are computed from its ids")
 
 
 def test_a_table_that_may_change_stays(graph):
@@ -272,14 +298,14 @@ def test_a_table_that_may_change_stays(graph):
     )
     v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, filled)
     looked_up(find(table, graph.texts, 3), fast(graph.texts), fast(graph.texts))
-    graph.check(2, 0)
+    graph.check(2, 0, CHANGES)
 
 
 def test_ids_of_int32_stay(graph):
     table = static(KEYS, tf.range(4), "halves")
     ids = raw.LookupTableFindV2(table_handle=table, keys=graph.texts, default_value=3)
     looked_up(ids, fast(graph.texts), fast(graph.texts))
-    graph.check(2, 0)
+    graph.check(2, 0, NO_OP)
 
 
 def test_what_is_not_the_same_in_all_runs_stays(graph):
@@ -294,7 +320,7 @@ def test_what_is_not_the_same_in_all_runs_stays(graph):
         fast(texts),
     )
     graph.feeds |= {"given:0": np.int64(5), "mask:0": b"zz"}
-    graph_def = graph.check(2, 0)
+    graph_def = graph.check(2, 0, CHANGES)
     assert ops_of(graph_def).count("SelectV2") == 2
 
 
@@ -349,7 +375,7 @@ OTHERS = {
 def test_other_forms_stay(graph, what):
     ids = OTHERS[what](graph.texts, graph.numbers)
     looked_up(ids, fast(graph.texts), fast(graph.texts))
-    assert "LookupTableFindV2" in ops_of(graph.check(2, 0))
+    assert "LookupTableFindV2" in ops_of(graph.check(2, 0, OTHER_OPS))
 
 
 def test_an_id_that_is_read_within_stays(graph):
@@ -357,20 +383,21 @@ def test_an_id_that_is_read_within_stays(graph):
     tf.add(found, long(1), name="more")
     ids = bucketed(found, fast(graph.texts), default=3)
     looked_up(ids, fast(graph.texts), fast(graph.texts))
-    graph.check(2, 0, ("out", "more"), ("out:0", "more:0"))
+    graph.check(2, 0, INSIDE, preserve=("out", "more"), fetches=("out:0", "more:0"))
 
 
 def test_an_id_that_is_fetched_within_stays(graph):
     found = find(words(), graph.texts, 3, "found")
     looked_up(masked(graph.texts, found, b"a"), fast(graph.texts), fast(graph.texts))
-    graph.check(2, 0, ("out", "found"), ("out:0", "found:0"))
+    graph.check(2, 0, INSIDE, preserve=("out", "found"), fetches=("out:0", "found:0"))
 
 
 def test_ids_that_are_fetched_stay_and_ids_that_are_read_do_not(graph):
     first, second = find(words(), graph.texts, 3, "first"), find(words("b"), graph.texts, 3)
     tf.add(second, long(1), name="more")
     looked_up(first, second, fast(graph.texts))
-    graph.check(2, 1, ("out", "first", "more"), ("out:0", "first:0", "more:0"))
+    preserve, fetches = ("out", "first", "more"), ("out:0", "first:0", "more:0")
+    graph.check(2, 1, FETCHED, preserve=preserve, fetches=fetches)
 
 
 def test_devices_are_kept(graph):
@@ -378,7 +405,8 @@ def test_devices_are_kept(graph):
         other = find(words(), graph.texts, 3)
     looked_up(other, find(words("b"), graph.texts, 3), fast(graph.texts))
     result = graph.result()
-    assert [(one.columns, one.vocabularies) for one in result.report.ids] == [(2, 1)]
+    assert fused(result) == [(2, 1)]
+    assert stays(result) == {"placed on /device:GPU:0; the fused ops run on CPU"}
 
 
 def test_the_index_stays_in_memory_of_the_host(graph):
@@ -401,7 +429,7 @@ def test_v1_loops_stay(graph):
         finally:
             v1.enable_control_flow_v2()
     looked_up(ids, find(table, graph.texts, 3), fast(graph.texts))
-    graph.check(0, 0)
+    graph.check(0, 0, "it is in a loop of TensorFlow 1")
 
 
 def called(texts, *captured, jit=None):
@@ -427,7 +455,7 @@ def test_a_function_that_is_called_with_two_tables_stays(graph):
     first = lookup(graph.texts, words())
     second = lookup(graph.texts, words("b", [b"zz"]))
     tf.concat([first, second], 1, name="out")
-    graph.check(2, 0)
+    graph.check(2, 0, CHANGES)
 
 
 def test_a_function_that_is_called_with_two_defaults_stays(graph):
@@ -438,7 +466,7 @@ def test_a_function_that_is_called_with_two_defaults_stays(graph):
     table = words()
     calls = [lookup(graph.texts, table, long(default)) for default in (3, 4)]
     tf.concat(calls, 1, name="out")
-    graph.check(2, 0)
+    graph.check(2, 0, CHANGES)
 
 
 def test_a_function_that_is_called_twice_with_equal_defaults(graph):
@@ -456,12 +484,15 @@ def test_a_function_that_nothing_calls_has_arguments_of_unknown_origin(graph):
     graph_def = graph.graph.as_graph_def()
     del graph_def.node[:]
     result = FuseLookups(frozenset()).apply(graph_def)
-    assert not result.report.ids
+    assert not fused(result)
+    assert stays(result) == {CHANGES, ALONE}
 
 
 def test_what_xla_compiles_stays(graph):
     tf.identity(called(graph.texts, words(), words("b"), jit=True), name="out")
-    assert not graph.result().report.ids
+    result = graph.result()
+    assert not fused(result)
+    assert stays(result) == {"the function is compiled by XLA"}
 
 
 def test_a_table_that_is_not_initialized_is_the_error_of_stock(graph):
@@ -508,15 +539,20 @@ def test_twice_is_once(graph):
     preserved = frozenset({"out", *graph.initializers()})
     again = FuseLookups(preserved).apply(result.graph_def)
     assert not again.modified
-    assert [(one.columns, one.vocabularies) for one in again.report.ids] == [(2, 1)]
+    assert (fused(again), stays(again)) == ([(2, 1)], set())
     assert again.report.ids[0].fused_before
 
 
-def test_reports_have_vocabularies(graph):
+def test_reports_have_vocabularies_and_why_others_stay(graph):
+    tf.identity(find(words(), graph.texts, 3, "unread"), name="more")
     looked_up(find(words(), graph.texts, 3), fast(graph.texts))
-    report = graph.result().report
+    report = graph.result(("out", "more")).report
     assert "joined/ids (ids of 2 columns, 1 by vocabularies)" in str(report)
-    assert report.to_dict()["ids"][0]["vocabularies"] == 1
+    why = "no fused lookup reads its ids"
+    assert f"stock  unread (1 op that makes ids)\n         {why}\n         at unread" in str(report)
+    one, other = report.to_dict()["ids"]
+    assert (one["vocabularies"], one["fused"]) == (1, True)
+    assert (other["reason"], other["node"], other["fused"]) == (why, "unread", False)
 
 
 def test_sessions_under_enable_take_several_fetches_in_turn(graph):
@@ -575,4 +611,5 @@ def test_functions_under_enable_have_handles_of_unknown_origin():
         np.testing.assert_array_equal(tf.function(model)(texts), expected)
     report = fusion.stats().last_report
     assert report is not None
-    assert [(one.columns, one.vocabularies) for one in report.ids] == [(2, 0)]
+    (one, other) = report.ids
+    assert (one.columns, one.vocabularies, other.columns, other.reason) == (2, 0, 1, CHANGES)

@@ -21,6 +21,9 @@ _NAMED_OUTSIDE = (
     "control-flow context"
 )
 
+IN_LOOP = "it is in a loop of TensorFlow 1"
+"""What is said of ops in front of lookups in such loops."""
+
 
 @dataclass(frozen=True)
 class Refusals:

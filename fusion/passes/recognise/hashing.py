@@ -34,6 +34,11 @@ class HashSpec:
     key: tuple[int, int] = (0, 0)
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all of the nodes."""
+        return (self.node.name,)
+
+    @property
     def is_of_numbers(self) -> bool:
         """Whether integers are hashed."""
         return self.values.dtype in _INTEGERS

@@ -53,15 +53,17 @@ class ParserReport:
 
 @dataclass(frozen=True)
 class IdsReport:
-    """Ids that one op makes of values, by hashes or vocabularies.
+    """Ids that one op makes of values, by hashes or vocabularies, or ops that stay for one reason.
 
     Attributes:
-        name: the op's node.
+        name: the op's node; of several ops the first one's.
         function: the library function the node is in; "" is the main graph.
-        columns: of how many columns.
-        vocabularies: how many of these look values up in a vocabulary.
+        columns: of how many columns; of ops that stay, how many they are.
+        vocabularies: how many of the columns look values up in a vocabulary.
         fused_before: whether it was there before the pass.
         served: as of a `ParserReport`.
+        reason: why they stay as they are; None if they were replaced.
+        node: where that was found out.
     """
 
     name: str
@@ -70,10 +72,17 @@ class IdsReport:
     vocabularies: int = 0
     fused_before: bool = False
     served: bool = True
+    reason: str | None = None
+    node: str | None = None
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is a fused op now."""
+        return self.reason is None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns strings, numbers and truth values, ready for JSON."""
-        return {**self.__dict__}
+        return {"fused": self.fused, **self.__dict__}
 
 
 @dataclass(frozen=True)
@@ -127,10 +136,16 @@ def front_lines(
             yield f"       {parser.reason}"
             yield f"       at {parser.node}"
     for one in (one for one in ids if one.served):
-        verdict = "already fused" if one.fused_before else verb
+        verdict = "already fused" if one.fused_before else verb if one.fused else "stock"
         prefix = f"{one.function}: " if one.function else ""
         by = f", {one.vocabularies} by vocabularies" if one.vocabularies else ""
-        yield f"{verdict}  {prefix}{one.name} (ids of {counted(one.columns, 'column')}{by})"
+        of = f"ids of {counted(one.columns, 'column')}{by}"
+        if not one.fused:
+            of = "1 op that makes ids" if one.columns == 1 else f"{one.columns} ops that make ids"
+        yield f"{verdict}  {prefix}{one.name} ({of})"
+        if one.reason is not None:
+            yield f"       {one.reason}"
+            yield f"       at {one.node}"
     for cross in crosses:
         verdict = "already fused" if cross.fused_before else verb if cross.fused else "stock"
         prefix = f"{cross.function}: " if cross.function else ""

@@ -178,7 +178,7 @@ class FusionReport:
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
         parsers: the ops that parse tf.Examples.
-        ids: the ops that make ids of several columns of hashes and vocabularies.
+        ids: the ops that make ids of several columns by hashes and vocabularies, and which stay.
         crosses: the ops that cross features.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
@@ -356,7 +356,10 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for parser in report.parsers
     )
-    ids = tuple(replace(one, name=plain_name(one.name)) for one in report.ids)
+    ids = tuple(
+        replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
+        for one in report.ids
+    )
     crosses = tuple(
         replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
         for one in report.crosses
