@@ -185,6 +185,8 @@ STATS = FusionStats(
     columns_fused=2,
     updates_fused=1,
     parsers_fused=3,
+    ids_fused=26,
+    crosses_fused=0,
     milliseconds=12.5,
     failures=0,
     timeouts=1,
@@ -195,13 +197,14 @@ STATS = FusionStats(
 
 def test_what_people_read() -> None:
     assert str(STATS) == (
-        "enable() is on: 4 graphs seen, 2 columns, 1 update and 3 parsers fused, 12.5 ms, "
+        "enable() is on: 4 graphs seen, fused 2 columns, 1 update, 3 parsers, "
+        "26 id columns, 0 crossed columns, 12.5 ms, "
         "0 failures, 1 timeout\n"
         "fused ops called:\n"
         "  A: 4 calls, 1,234,567,890,123 rows, 1.5 threads, 1,500.0 ms\n"
         "  B: 1 call, 0 rows, 1.0 threads, 0.2 ms"
     )
-    none = FusionStats(True, 0, 0, 0, 0, 0.0, 0, 0, None)
+    none = FusionStats(True, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, None)
     assert str(none).endswith("\nno fused op was called")
 
 
@@ -211,7 +214,7 @@ def test_a_server_of_rewritten_models_shows_its_ops_first() -> None:
     assert (first, last) == ("fused ops called:", "enable() is off")
     # What was fused before `disable` is of interest still.
     assert str(replace(STATS, enabled=False)).startswith(
-        "enable() is off: 4 graphs seen, 2 columns"
+        "enable() is off: 4 graphs seen, fused 2 columns"
     )
 
 
@@ -250,5 +253,7 @@ def test_what_prometheus_reads() -> None:
     assert samples["fusion_op_seconds_total", "A"] == 1.5
     assert samples["fusion_enabled", ""] == 1
     assert samples["fusion_parsers_fused", ""] == 3
+    assert samples["fusion_ids_fused", ""] == 26
+    assert samples["fusion_crosses_fused", ""] == 0
     assert samples["fusion_optimizer_seconds_total", ""] == 0.0125
-    assert len(samples) == 2 * 4 + 8
+    assert len(samples) == 2 * 4 + 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorflow.core.framework import graph_pb2
@@ -13,20 +13,22 @@ from fusion.passes.choose import Choice, choose_fused
 from fusion.passes.fuse_parsers import fuse_parsers
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
-from fusion.passes.group_crosses import CROSSES, group_crosses
-from fusion.passes.group_ids import MAKERS, group_ids
+from fusion.passes.group_crosses import group_crosses
+from fusion.passes.group_ids import group_ids
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import Refusals, refuse_unsafe
 from fusion.passes.plan.training_step import TrainingStep
+from fusion.passes.recognise.crossing import CROSSES
 from fusion.passes.recognise.forward_only import match_forward
 from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.recognise.stock.gathers import NoBag
-from fusion.passes.recognise.vocabularies import FIND
+from fusion.passes.recognise.vocabularies import FIND, ID_MAKERS
+from fusion.passes.report.front import FrontReport
 from fusion.passes.report.fused_before import in_one_op, is_reported, refuse_fused, trained_columns
 from fusion.passes.report.report import (
     ColumnReport,
@@ -64,34 +66,28 @@ class FuseLookups(LookupPass):
         report = _report(rewrites, front, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)
 
-    def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
-        """See `LookupPass`."""
-        count = count_nodes(graph_def)
-        if not _has_front(graph_def):  # else what is in front depends on what lookups become
-            return _report(self.rewrites(graph_def), FusionReport(), count, count)
-        return replace(self.apply(graph_def).report, nodes_after=count)
-
-    def _fuse_front(self, graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, FusionReport]:
+    def _fuse_front(
+        self, graph_def: graph_pb2.GraphDef
+    ) -> tuple[graph_pb2.GraphDef, list[FrontReport]]:
         """Replaces what is in front of lookups, which have been recognised with it: see `_FRONT`.
 
         Returns:
-            The graph, and a report on that alone.
+            The graph, and what became of each op.
         """
-        edits, reports = dict[str, GraphEdit](), list[FusionReport]()
+        edits, reports = dict[str, GraphEdit](), list[FrontReport]()
         bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
         # Only lookups in tables ask for them, and calls are followed for it.
         asks = any(FIND in view.ops for view, _ in bodies)
         tables = StaticTables((view for view, _ in bodies if asks), self.bound)
         for view, refusal in bodies:
             edit = GraphEdit(view)
-            parsers = tuple(fuse_parsers(edit, refusal, self.tasks))
-            ids = tuple(group_ids(edit, refusal, self.tasks, tables))
-            crosses = tuple(group_crosses(edit, refusal, self.tasks))
-            reports.append(FusionReport(parsers=parsers, ids=ids, crosses=crosses))
+            reports += fuse_parsers(edit, refusal, self.tasks)
+            reports += group_ids(edit, refusal, self.tasks, tables)
+            reports += group_crosses(edit, refusal, self.tasks)
             if edit.added:
                 edits[view.function] = edit
         result = apply_edits(graph_def, edits) if edits else graph_def
-        return result, FusionReport.merge(reports)
+        return result, reports
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
@@ -127,7 +123,7 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = PARSERS | MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
+_FRONT = PARSERS | ID_MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
 
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:
@@ -137,11 +133,11 @@ def _has_front(graph_def: graph_pb2.GraphDef) -> bool:
 
 
 def _report(
-    rewrites: Sequence[Rewrite], front: FusionReport, before: int, after: int
+    rewrites: Sequence[Rewrite], front: Iterable[FrontReport], before: int, after: int
 ) -> FusionReport:
     """Returns the report on a graph of so many nodes before and after."""
     columns, others = served_first(one for rewrite in rewrites for one in rewrite.columns)
-    return replace(front, columns=columns, others=others, nodes_before=before, nodes_after=after)
+    return FusionReport(columns, before, after, others=others, front=tuple(front))
 
 
 def _as_served(view: GraphView, lookup: LookupMatch) -> LookupMatch:

@@ -46,7 +46,8 @@ def fuse_parsers(
         records = SEQUENCES if node.op in SEQUENCE_PARSERS else EXAMPLES
         said: dict[str, Any] = {"served": served, "records": records}
         if isinstance(why, NoMatch):
-            yield ParserReport(node.name, function, 0, why.reason, why.node, **said)
+            said |= {"reason": why.reason, "node": why.node}
+            yield ParserReport(node.name, function, **said)
         elif not isinstance(spec, NoMatch):
             _replace(edit, node.name, spec)
             yield ParserReport(node.name, function, len(spec.features), **said)

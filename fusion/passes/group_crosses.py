@@ -24,10 +24,9 @@ from fusion.passes.parse_to_splits import (
     weighs,
 )
 from fusion.passes.plan.safety import IN_LOOP, refuse_device
-from fusion.passes.recognise.crossing import CrossSpec, match_cross
+from fusion.passes.recognise.crossing import CROSSES, CrossSpec, match_cross
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.front import CrossReport
-from fusion.schema.attributes import STOCK_CROSSES, TEXT_CROSS
 from fusion.schema.names import (
     GROUPED,
     GROUPED_CROSS,
@@ -36,9 +35,6 @@ from fusion.schema.names import (
     GROUPED_PRE,
     SINGLE,
 )
-
-#: Ops that cross.
-CROSSES = frozenset({*STOCK_CROSSES, TEXT_CROSS})
 
 _LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
 _DEVICES = frozenset({"CPU"})
@@ -63,7 +59,8 @@ def group_crosses(
     view, taken = edit.view, set[str]()
     for node in named(view, GROUPED_CROSS):
         count = node.int_attr("num_crosses")
-        yield CrossReport(node.name, view.function, count, fused_before=True)
+        served = view.is_served(node.name)
+        yield CrossReport(node.name, view.function, count, fused_before=True, served=served)
     if CROSSES.isdisjoint(view.ops):
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
@@ -76,11 +73,12 @@ def group_crosses(
                 edit, f"{lookup.name}/crosses", specs, [_form(view, spec) for spec in specs]
             )
             _read_crosses(edit, name, specs)
-            yield CrossReport(name, view.function, len(specs))
+            served = view.is_served(lookup.name)
+            yield CrossReport(name, view.function, len(specs), served=served)
     for node in named(view, *CROSSES):
         if node.name not in taken and view.is_served(node.name):
             why = _refuse(node, tasks, refusal)
-            yield CrossReport(node.name, view.function, 1, why.reason, why.node)
+            yield CrossReport(node.name, view.function, 1, reason=why.reason, node=why.node)
 
 
 def _refuse(node: Node, tasks: frozenset[str] | None, refusal: str) -> NoMatch:

@@ -15,9 +15,8 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.vocabularies import FIND, VocabularySpec, match_vocabulary
+from fusion.passes.recognise.vocabularies import ID_MAKERS, VocabularySpec, match_vocabulary
 from fusion.passes.report.front import IdsReport
-from fusion.schema.attributes import STOCK_HASHES
 from fusion.schema.names import (
     GROUPED,
     GROUPED_IDS,
@@ -36,9 +35,6 @@ _ALONE = "one op for the ids of one column gains nothing"
 _OTHER_OPS = "other ops are between its ids and the fused lookup"
 _UNREAD = "no fused lookup reads its ids"
 _UNKNOWN_TABLE = "its table may change, or may not be the same in all calls"
-
-#: What ids are made by, for which there is something better.
-MAKERS = STOCK_HASHES.keys() | {FIND}
 
 
 class _Found(NamedTuple):
@@ -73,7 +69,7 @@ def group_ids(
         columns = node.int_attr("num_columns")
         served = view.is_served(node.name)
         yield IdsReport(node.name, view.function, columns, found, fused_before=True, served=served)
-    if MAKERS.isdisjoint(view.ops):
+    if ID_MAKERS.isdisjoint(view.ops):
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
     refused = dict[str, NoMatch]()
@@ -92,7 +88,7 @@ def group_ids(
     before = reached([lookup.name for lookup in lookups], view.before)
     taken |= reached(view.named(VOCABULARY_INDEX), view.before).keys()  # what fills one
     reasons = defaultdict[tuple[str, bool], list[str]](list)
-    for name in view.named(*MAKERS):
+    for name in view.named(*ID_MAKERS):
         if name not in taken:
             unread = _OTHER_OPS if name in before else _UNREAD
             reason = refusal or (inside[name].reason if name in inside else unread)

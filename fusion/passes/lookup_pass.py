@@ -20,9 +20,10 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.report.call_parts import call_parts
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
-from fusion.passes.report.front import ParserReport
+from fusion.passes.report.front import FrontReport
 from fusion.passes.report.fused_before import is_of_fused_ops
 from fusion.passes.report.report import (
     ColumnReport,
@@ -117,9 +118,15 @@ class LookupPass(ABC):
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
 
-    @abstractmethod
     def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
-        """Returns what `apply` would do and why it would leave the rest, changing nothing."""
+        """Returns what `apply` would do and why it would leave the rest, changing nothing.
+
+        The report has the parts of a call.
+        """
+        result = self.apply(graph_def)
+        graphs = [self.views(one).values() for one in (graph_def, result.graph_def)]
+        count = count_nodes(graph_def)
+        return replace(result.report, nodes_after=count, call=call_parts(*graphs))
 
     @abstractmethod
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
@@ -225,8 +232,8 @@ def column_report(
     )
 
 
-def is_compiled(report: ColumnReport | ParserReport) -> bool:
-    """Whether a lookup or a parser stays as it is because XLA compiles it."""
+def is_compiled(report: ColumnReport | FrontReport) -> bool:
+    """Whether a lookup, or what is in front of it, stays as it is because XLA compiles it."""
     return report.reason is not None and report.reason.endswith(COMPILED_REASON)
 
 

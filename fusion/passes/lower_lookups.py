@@ -62,10 +62,6 @@ class LowerLookups(LookupPass):
         report = FusionReport(columns, *nodes, newer=newer, others=others)
         return FusionResult(result, report, modified=result is not graph_def)
 
-    def explain(self, graph_def: graph_pb2.GraphDef) -> FusionReport:
-        """See `LookupPass`."""
-        return replace(self.apply(graph_def).report, nodes_after=count_nodes(graph_def))
-
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""
         recognised = self.named(view, recognise_all(view))

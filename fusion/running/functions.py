@@ -71,7 +71,7 @@ def fuse_function(concrete_function: ConcreteFunction) -> ConcreteFunction:
         library = Library.of(concrete_function)
         result = _pass_over(library, concrete_function).apply(library.graph_def)
         fused = {column.function for column in result.report.columns if column.fused}
-        fused |= {parser.function for parser in result.report.parsers if parser.is_replaced}
+        fused |= {one.function for one in result.report.front if one.is_replaced}
         if not fused:
             return concrete_function
         return _Rebuild(library, result.graph_def, fused).function(concrete_function)
@@ -133,14 +133,13 @@ class Library:
             replace(column, function="") if column.function == self.top else column
             for column in report.columns
         )
-        parsers = (
-            replace(parser, function="") if parser.function == self.top else parser
-            for parser in report.parsers
+        front = (
+            replace(one, function="") if one.function == self.top else one for one in report.front
         )
         return replace(
             report,
             columns=tuple(sorted(columns, key=lambda c: c.function != "")),
-            parsers=tuple(sorted(parsers, key=lambda p: p.function != "")),
+            front=tuple(sorted(front, key=lambda one: one.function != "")),
         )
 
     def captured_variables(self, function: ConcreteFunction) -> Iterator[tuple[str, str, Variable]]:

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +29,6 @@ from fusion.passes.fuse_updates import FuseUpdates
 from fusion.passes.gather_tables import GatherTables
 from fusion.passes.lookup_pass import Pass, apply_passes
 from fusion.passes.recognise.lookup import FORMS
-from fusion.passes.report.front import ParserReport
 from fusion.passes.report.report import (
     ColumnReport,
     FusionReport,
@@ -37,7 +37,7 @@ from fusion.passes.report.report import (
 )
 from fusion.printable import printable, printable_lines
 from fusion.running import compiled
-from fusion.running.process_stats import FusionStats, op_stats
+from fusion.running.process_stats import FUSED, FusionStats, fused_counts, op_stats
 from fusion.runtime import process
 from fusion.runtime.optimizer import plugin
 from fusion.runtime.optimizer.prefilter import Rule
@@ -65,9 +65,7 @@ class _State:
     def __init__(self) -> None:
         self.enabled = False
         self.scopes = 0
-        self.columns_fused = 0
-        self.updates_fused = 0
-        self.parsers_fused = 0
+        self.fused = Counter[str]()
         self.failures = 0
         self.last_report: FusionReport | None = None
         self.observers: dict[int, Callable[[plugin.Item], None]] = {}
@@ -213,9 +211,7 @@ def stats() -> FusionStats:
         return FusionStats(
             enabled=_state.on,
             graphs_seen=counts.graphs,
-            columns_fused=_state.columns_fused,
-            updates_fused=_state.updates_fused,
-            parsers_fused=_state.parsers_fused,
+            **{name: _state.fused[name] for name in FUSED},
             milliseconds=counts.seconds * 1e3,
             failures=_state.failures,
             timeouts=counts.timeouts,
@@ -260,10 +256,10 @@ def _optimize(item: plugin.Item) -> bytes | None:
 
 
 def _log(report: FusionReport) -> None:
-    """Logs the columns and the parsers that stay, and the counts."""
+    """Logs what stays, and the counts."""
     rest = [
         *((one.name, one.reason, one.node) for one in report.columns if _is_left(one)),
-        *((one.name, one.reason, one.node) for one in report.parsers if not one.fused),
+        *((one.name, one.reason, one.node) for one in report.front if not one.fused),
     ]
     for name, reason, node in rest:
         where = printable(name), printable(reason), printable(node)
@@ -280,15 +276,8 @@ def _is_left(column: ColumnReport) -> bool:
 
 def _count(report: FusionReport, sign: int) -> None:
     """Adds what a report has as fused; with a sign of -1 it is taken away."""
-    updates = sum(one.fused and not one.fused_before for one in report.updates)
-    _state.columns_fused += sign * report.fused_count
-    _state.updates_fused += sign * updates
-    _state.parsers_fused += sign * len(_new_parsers(report))
-
-
-def _new_parsers(report: FusionReport) -> list[ParserReport]:
-    """The parsers that this pass has fused."""
-    return [parser for parser in report.parsers if parser.is_replaced]
+    for name, count in fused_counts(report).items():
+        _state.fused[name] += sign * count
 
 
 def _take_back(report: FusionReport, shown: FusionReport, before: FusionReport | None) -> None:
@@ -355,15 +344,15 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
     if last is None:
         return report
     known = {name for column in last.columns for name in (column.anchor, column.op)}
-    known |= {parser.name for parser in last.parsers}
+    known |= {one.name for one in last.front}
     fused_before = {
         column.anchor
         for column in report.columns
         # A part of a concat, and what goes to several, is named after one.
         if column.fused_before and column.anchor.rpartition("/")[0] not in known
     }
-    fused_before |= {parser.name for parser in report.parsers if parser.fused_before}
-    is_new = report.fused_count or _new_parsers(report)
+    fused_before |= {one.name for one in report.front if one.fused_before}
+    is_new = report.fused_count or any(one.is_replaced for one in report.front)
     looks_again = not is_new and _rest(report) <= _rest(last) and fused_before <= known
     if not looks_again:
         return report
@@ -374,6 +363,6 @@ def _last_report(report: FusionReport, last: FusionReport | None) -> FusionRepor
 
 
 def _rest(report: FusionReport) -> set[tuple[str, str | None]]:
-    """The columns and parsers that are not fused, and why."""
+    """What is not fused, and why."""
     columns = {(column.anchor, column.reason) for column in report.columns if _is_left(column)}
-    return columns | {(one.name, one.reason) for one in report.parsers if not one.fused}
+    return columns | {(one.name, one.reason) for one in report.front if not one.fused}

@@ -25,7 +25,7 @@ from fusion.passes.graph.tensor import ARG_OP
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import COMPILED, is_compiled
 from fusion.passes.report.columns import named_columns
-from fusion.passes.report.front import ParserReport
+from fusion.passes.report.front import FrontReport
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.printable import printable
 from fusion.running.functions import Library, explain_function
@@ -155,8 +155,8 @@ class _Run:
     def _as_function(self, report: FusionReport) -> FusionReport:
         """Returns a report in which the graph has the name of the function that it is."""
         columns = (replace(one, function=one.function or self.function) for one in report.columns)
-        parsers = (replace(one, function=one.function or self.function) for one in report.parsers)
-        return replace(report, columns=tuple(columns), parsers=tuple(parsers))
+        front = (replace(one, function=one.function or self.function) for one in report.front)
+        return replace(report, columns=tuple(columns), front=tuple(front))
 
 
 def _function_run(
@@ -218,7 +218,7 @@ def _cannot_run(error: Exception) -> ValueError:
 def _explained(
     graph_def: graph_pb2.GraphDef, runs: list[_Run], others: FusionReport | None
 ) -> FusionReport:
-    """Returns the report on the columns and parsers of runs, and of functions that stay functions.
+    """Returns the report on runs, and on functions that stay functions.
 
     Of a column that is seen several times that is the form in which it is fused in the end, or else
     what was said of it first.
@@ -235,8 +235,8 @@ def _explained(
     reports = [report for run in runs for report in run.reports()]
     if others is not None:
         compiled = tuple(filter(is_compiled, others.columns))
-        parsers = tuple(filter(is_compiled, others.parsers))
-        reports.append(FusionReport(compiled, parsers=parsers))
+        front = tuple(filter(is_compiled, others.front))
+        reports.append(FusionReport(compiled, front=front))
     traces = [numbered for report in reports for numbered in _numbered(report.columns)]
     columns: dict[tuple[str, str, str, int], ColumnReport] = {}
     fused = {(column.function, column.op) for _, column in traces if column.fused}
@@ -247,17 +247,17 @@ def _explained(
         if key not in columns or (column.fused and not columns[key].fused):
             columns[key] = column
     count = len(graph_def.node) + sum(len(f.node_def) for f in graph_def.library.function)
-    return FusionReport(tuple(columns.values()), count, count, parsers=_distinct_parsers(reports))
+    return FusionReport(tuple(columns.values()), count, count, front=_distinct(reports))
 
 
-def _distinct_parsers(reports: Iterable[FusionReport]) -> tuple[ParserReport, ...]:
-    """Returns what is said of each parser: that it is fused, or else what was said of it first."""
-    parsers: dict[tuple[str, str], ParserReport] = {}
-    for parser in (one for report in reports for one in report.parsers):
-        key = parser.function, parser.name
-        if key not in parsers or (parser.fused and not parsers[key].fused):
-            parsers[key] = parser
-    return tuple(parsers.values())
+def _distinct(reports: Iterable[FusionReport]) -> tuple[FrontReport, ...]:
+    """Returns what is said of each op in front of lookups: that it is fused, or what came first."""
+    front: dict[tuple[str, str], FrontReport] = {}
+    for one in (one for report in reports for one in report.front):
+        key = one.function, one.name
+        if key not in front or (one.fused and not front[key].fused):
+            front[key] = one
+    return tuple(front.values())
 
 
 def _numbered(columns: Iterable[ColumnReport]) -> Iterator[_Numbered]:

@@ -32,10 +32,33 @@ _PROCESS_METRICS = (
     ("columns_fused", 1, "columns_fused", "gauge", "lookups replaced in these graphs"),
     ("updates_fused", 1, "updates_fused", "gauge", "updates of tables replaced in these graphs"),
     ("parsers_fused", 1, "parsers_fused", "gauge", "parsers of Examples replaced in these graphs"),
+    ("ids_fused", 1, "ids_fused", "gauge", "columns whose ids fused ops make in these graphs"),
+    ("crosses_fused", 1, "crosses_fused", "gauge", "crosses of features replaced in these graphs"),
     ("milliseconds", 1e-3, "optimizer_seconds_total", "counter", "time spent on these graphs"),
     ("failures", 1, "failures_total", "counter", "graphs left alone because of an error"),
     ("timeouts", 1, "timeouts_total", "counter", "graphs left alone for lack of Python's lock"),
 )
+
+
+#: Fields of `FusionStats` that count what was replaced, and words for people.
+FUSED = {
+    "columns_fused": "column",
+    "updates_fused": "update",
+    "parsers_fused": "parser",
+    "ids_fused": "id column",
+    "crosses_fused": "crossed column",
+}
+
+
+def fused_counts(report: FusionReport) -> dict[str, int]:
+    """Returns what a report adds to each of these fields."""
+    return {
+        "columns_fused": report.fused_count,
+        "updates_fused": sum(one.fused and not one.fused_before for one in report.updates),
+        "parsers_fused": sum(one.is_replaced for one in report.parsers),
+        "ids_fused": sum(one.columns for one in report.ids if one.is_replaced),
+        "crosses_fused": sum(one.crosses for one in report.crosses if one.is_replaced),
+    }
 
 
 @dataclass(frozen=True)
@@ -97,6 +120,8 @@ class FusionStats:
         updates_fused: how many updates of tables were, what an optimizer does to a table and its
             slots in a step being one.
         parsers_fused: how many ops that parse tf.Examples were.
+        ids_fused: how many columns have ids that fused ops make, by hashes and vocabularies.
+        crosses_fused: how many crosses of features were replaced.
         milliseconds: the time spent in all of this, summed over threads.
         failures: how often something went wrong, and the graph stayed as it was.
         timeouts: how often a graph stayed as it was because another thread kept Python's lock (the
@@ -111,6 +136,8 @@ class FusionStats:
     columns_fused: int
     updates_fused: int
     parsers_fused: int
+    ids_fused: int
+    crosses_fused: int
     milliseconds: float
     failures: int
     timeouts: int
@@ -144,10 +171,10 @@ class FusionStats:
         state = f"enable() is {'on' if self.enabled else 'off'}"
         if not self.enabled and not self.graphs_seen:  # as in servers of rewritten models
             return "\n".join([*ops, state])
+        fused = (counted(getattr(self, name), noun) for name, noun in FUSED.items())
         head = (
-            f"{state}: {counted(self.graphs_seen, 'graph')} seen, "
-            f"{counted(self.columns_fused, 'column')}, {counted(self.updates_fused, 'update')} "
-            f"and {counted(self.parsers_fused, 'parser')} fused, {self.milliseconds:.1f} ms, "
+            f"{state}: {counted(self.graphs_seen, 'graph')} seen, fused {', '.join(fused)}, "
+            f"{self.milliseconds:.1f} ms, "
             f"{counted(self.failures, 'failure')}, {counted(self.timeouts, 'timeout')}"
         )
         lines = [head, *ops]

@@ -35,10 +35,13 @@ def failure(capsys: Capture, *arguments: object) -> str:
     return line.removeprefix("fusion: error: ")
 
 
+PARTS = {"parsing": 0.004, "ids": 0.126, "lookups": 0.37, "dense": 0.5}
+
+
 def _report(*models: str) -> BenchReport:
     measurements = [
-        Measurement(way, 64, 2, model, 1234, 0.5, 0.25, 12.345, 98765.4)
-        for way in (bench.IN_GRAPH, bench.END_TO_END)
+        Measurement(way, 64, 2, model, 1234, 0.5, 0.25, 12.345, 98765.4, 0, parts)
+        for way, parts in ((bench.IN_GRAPH, PARTS), (bench.END_TO_END, {}))
         for model in range(len(models))
     ]
     ratios = [Ratio(way, 64, 2, 2.0, 1.5, 2.5) for way in (bench.IN_GRAPH, bench.END_TO_END)]
@@ -65,9 +68,10 @@ def _printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch, *models: str) -> 
 
 def test_the_table_of_one_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     heading, first, second, *notes = _printed(capsys, monkeypatch, "a")
-    assert _cells(heading) == ["batch", "clients", *LATENCIES, "examples/s", "calls"]
+    parts = "% parse/ids/lookups/dense"
+    assert _cells(heading) == ["batch", "clients", *LATENCIES, "examples/s", "calls", parts]
     numbers = ["64", "2", "0.5", "0.25", "12.3", "98,765", "1,234"]
-    assert _cells(first) == ["in graph", *numbers]
+    assert _cells(first) == ["in graph", *numbers, "0/13/37/50"]
     assert _cells(second) == ["end to end", *numbers]
     assert notes == [
         "signature rank, generated inputs",
@@ -79,11 +83,19 @@ def test_the_table_of_two_models(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     heading, first, second, *_, outputs, _, conclusion = _printed(
         capsys, monkeypatch, "models/[a]", "models/b"
     )
-    last = ["examples/s", "calls", "times as fast"]
+    last = ["examples/s", "calls", "times as fast", "% parse/ids/lookups/dense"]
     assert _cells(heading) == ["batch", "clients", "model", *LATENCIES, *last]
     numbers = ["0.5", "0.25", "12.3", "98,765", "1,234"]
-    assert _cells(first) == ["in graph", "64", "2", "[a]", *numbers]
-    assert _cells(second) == ["in graph", "64", "2", "b", *numbers, "2.00 (1.50-2.50)"]
+    assert _cells(first) == ["in graph", "64", "2", "[a]", *numbers, "0/13/37/50"]
+    assert _cells(second) == [
+        "in graph",
+        "64",
+        "2",
+        "b",
+        *numbers,
+        "2.00 (1.50-2.50)",
+        "0/13/37/50",
+    ]
     assert outputs == "outputs compared: alike"
     clear = "2.00 times as fast (2.00 to 2.00), clearly so under 1 of 1 loads"
     assert conclusion == f"b beside [a]: in graph {clear}; end to end {clear}"
@@ -133,6 +145,7 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
     )
     report = BenchReport.from_dict(found)
     assert (len(report.measurements), len(report.ratios)) == (16, 8)
+    assert all(bool(one.parts) == (one.way == bench.IN_GRAPH) for one in report.measurements)
     shares = [measurement.fused_share for measurement in report.measurements]
     assert all((share > 0) == (index % 2) for index, share in enumerate(shares))
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")

@@ -26,8 +26,9 @@ def test_inspect_lists_columns(models: Path):
     assert row.split()[1:] == ["float[80,", "8]", "sum", "sparse", "int64", "args_0_4", "yes"]
     totals = next(k for k, line in enumerate(lines) if line.startswith("4 of 4 columns can be"))
     assert lines[totals + 1] == "8 other lookups that no signature runs: 8 can be fused"
-    (ids,) = lines[totals + 2 :]
+    ids, call = lines[totals + 2 :]
     assert ids.endswith("/concat/ids (ids of 2 columns, 1 by vocabularies)")
+    assert re.fullmatch(r"ops of a call: ids \d+ -> \d+, lookups \d+ -> \d+, dense .*", call)
 
 
 def test_inspect_as_json(models: Path, capsys: pytest.CaptureFixture[str]):

@@ -355,7 +355,7 @@ def test_what_is_refused(name: str) -> None:
     result = replace(PASS, tasks=TASKS).apply(before)
     assert not result.modified
     (report,) = result.report.parsers
-    assert report == ParserReport("parse", "", 0, reason, "parse")
+    assert report == ParserReport("parse", "", reason=reason, node="parse")
     assert not report.fused
     assert [parse.name in line for line in str(result.report).splitlines()][1:] == [
         True,

@@ -266,7 +266,7 @@ def test_what_is_refused(name: str) -> None:
     result = PASS.apply(before)
     assert not result.modified
     (report,) = result.report.parsers
-    assert report == ParserReport("parse", "", 0, reason, "parse", records=SEQUENCES)
+    assert report == ParserReport("parse", "", reason=reason, node="parse", records=SEQUENCES)
     assert f"  stock  parse (tf.SequenceExamples)\n         {reason}\n" in str(result.report)
 
 

@@ -217,9 +217,9 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
         min_bytes = options.least_table_bytes
         out.print(cell(f"packed tables: no float32 table has --table-bytes ({min_bytes})"))
     is_packed = any(not table.refusal for table in done.packed)
-    # A graph of stock ops is a copy unless something changed; reports have no parsers of these.
+    # A graph of stock ops is a copy unless something changed; reports have no front of these.
     is_fused = is_stock or any(column.fused for column in report.lookups)
-    is_fused |= any(parser.is_replaced for parser in report.parsers)
+    is_fused |= any(one.is_replaced for one in report.front)
     if done.runtimes is None or not (is_fused or done.tables or is_packed):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return

@@ -16,6 +16,9 @@ from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.stock.id_source import BooleanMask, match_boolean_mask, match_grid
 from fusion.schema.attributes import MAX_CROSSED, STOCK_CROSSES, TEXT_CROSS
 
+#: Ops that cross.
+CROSSES = STOCK_CROSSES.keys() | {TEXT_CROSS}
+
 _INT32, _INT64, _STRING = types_pb2.DT_INT32, types_pb2.DT_INT64, types_pb2.DT_STRING
 #: What a matrix without negative numbers has not.
 _NONE = -1

@@ -14,8 +14,11 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.recognise.hashing import match_hash
+from fusion.schema.attributes import STOCK_HASHES
 
 FIND = "LookupTableFindV2"
+#: What ids are made by, for which there is something better.
+ID_MAKERS = STOCK_HASHES.keys() | {FIND}
 _SELECTS = frozenset({"Select", "SelectV2"})
 _ADDS = frozenset({"Add", "AddV2"})
 _KEYS = frozenset({types_pb2.DT_STRING, types_pb2.DT_INT32, types_pb2.DT_INT64})

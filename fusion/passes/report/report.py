@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,13 +14,22 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
-from fusion.passes.report.front import CrossReport, IdsReport, ParserReport, front_lines
+from fusion.passes.report.front import (
+    CrossReport,
+    FrontReport,
+    IdsReport,
+    ParserReport,
+    front_lines,
+)
 from fusion.printable import printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
     import networkx as nx
 
     from fusion.passes.graph.view import GraphView
+
+#: The parts of a call, in their order.
+PARTS = PARSING, IDS, LOOKUPS, DENSE = "parsing", "ids", "lookups", "dense"
 
 SCOPE = "~"
 """Stands for the scope of a lookup in what is printed about it."""
@@ -144,6 +153,26 @@ class UpdateReport:
         return {"fused": self.fused, **self.__dict__}
 
 
+@dataclass(frozen=True)
+class CallPart:
+    """A part of what signatures run.
+
+    Attributes:
+        name: "parsing" (of Examples), "ids" (what lookups read but for tables), "lookups" (with
+            reads of tables) or "dense" (the rest).
+        ops_before, ops_after: how many ops it has before and after the rewrite; constants, inputs
+            and calls do not count.
+    """
+
+    name: str
+    ops_before: int
+    ops_after: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns strings and numbers, ready for JSON."""
+        return {**self.__dict__}
+
+
 class Networks(NamedTuple):
     """A model's graph before and after a rewrite, see `FusionReport.to_networkx`."""
 
@@ -177,9 +206,8 @@ class FusionReport:
             written, as far as that is known.
         others: lookups that no signature runs: training ops, and what models of tf_keras hold of
             each layer.
-        parsers: the ops that parse tf.Examples.
-        ids: the ops that make ids of several columns by hashes and vocabularies, and which stay.
-        crosses: the ops that cross features.
+        front: the ops in front of lookups: `parsers`, those that make `ids`, and `crosses`.
+        call: what of a call is parsing, ids, lookups and dense; empty where a graph is rewritten.
         networks: makes the graphs of `to_networkx`; None where the report is on graphs that are
             not there any more.
     """
@@ -190,15 +218,29 @@ class FusionReport:
     updates: tuple[UpdateReport, ...] = ()
     newer: tuple[str, ...] = ()
     others: tuple[ColumnReport, ...] = ()
-    parsers: tuple[ParserReport, ...] = ()
-    ids: tuple[IdsReport, ...] = ()
-    crosses: tuple[CrossReport, ...] = ()
+    front: tuple[FrontReport, ...] = ()
+    call: tuple[CallPart, ...] = ()
     networks: NetworkSource | None = field(default=None, repr=False, compare=False)
 
     @property
     def fused_count(self) -> int:
         """How many columns are fused."""
         return sum(column.fused for column in self.columns)
+
+    @property
+    def parsers(self) -> tuple[ParserReport, ...]:
+        """The ops that parse tf.Examples."""
+        return tuple(one for one in self.front if isinstance(one, ParserReport))
+
+    @property
+    def ids(self) -> tuple[IdsReport, ...]:
+        """The ops that make ids of several columns by hashes and vocabularies, and which stay."""
+        return tuple(one for one in self.front if isinstance(one, IdsReport))
+
+    @property
+    def crosses(self) -> tuple[CrossReport, ...]:
+        """The ops that cross features."""
+        return tuple(one for one in self.front if isinstance(one, CrossReport))
 
     @property
     def lookups(self) -> tuple[ColumnReport, ...]:
@@ -218,6 +260,7 @@ class FusionReport:
             "parsers": [parser.to_dict() for parser in self.parsers],
             "ids": [one.to_dict() for one in self.ids],
             "crosses": [crosses.to_dict() for crosses in self.crosses],
+            "call": [part.to_dict() for part in self.call],
             "newer": list(self.newer),
         }
 
@@ -272,7 +315,8 @@ class FusionReport:
             _lines(columns),
             _group_lines(columns),
             () if others is None else (f"  {others}",),
-            (f"  {line}" for line in front_lines(self.parsers, self.ids, self.crosses)),
+            (f"  {line}" for line in front_lines(self.front)),
+            (f"  {line}" for line in call_lines(self.call)),
             _update_lines(self.updates),
             (f"  newer than the runtime  {newer}" for newer in self.newer),
         )
@@ -289,10 +333,19 @@ class FusionReport:
             updates=tuple(update for part in parts for update in part.updates),
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
-            parsers=tuple(parser for part in parts for parser in part.parsers),
-            ids=tuple(one for part in parts for one in part.ids),
-            crosses=tuple(crosses for part in parts for crosses in part.crosses),
+            front=tuple(one for part in parts for one in part.front),
+            call=_merged(chain.from_iterable(part.call for part in parts)),
         )
+
+
+def _merged(parts: Iterable[CallPart]) -> tuple[CallPart, ...]:
+    """Adds up parts of the same name."""
+    sums = dict[str, CallPart]()
+    for one in parts:
+        to = sums.get(one.name, CallPart(one.name, 0, 0))
+        before, after = to.ops_before + one.ops_before, to.ops_after + one.ops_after
+        sums[one.name] = CallPart(one.name, before, after)
+    return tuple(sums.values())
 
 
 @dataclass(frozen=True)
@@ -347,31 +400,16 @@ def plainly_named(report: FusionReport) -> FusionReport:
         )
         for update in report.updates
     )
-    parsers = (
+    front = (
         replace(
-            parser,
-            name=plain_name(parser.name),
-            reason=parser.reason and plain_name(parser.reason),
-            node=parser.node and plain_name(parser.node),
+            one,
+            name=plain_name(one.name),
+            reason=one.reason and plain_name(one.reason),
+            node=one.node and plain_name(one.node),
         )
-        for parser in report.parsers
+        for one in report.front
     )
-    ids = tuple(
-        replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
-        for one in report.ids
-    )
-    crosses = tuple(
-        replace(one, name=plain_name(one.name), node=one.node and plain_name(one.node))
-        for one in report.crosses
-    )
-    return replace(
-        report,
-        columns=tuple(columns),
-        updates=tuple(updates),
-        parsers=tuple(parsers),
-        ids=ids,
-        crosses=crosses,
-    )
+    return replace(report, columns=tuple(columns), updates=tuple(updates), front=tuple(front))
 
 
 def already_fused(columns: Collection[ColumnReport]) -> str | None:
@@ -409,6 +447,18 @@ def others_line(report: FusionReport, verb: str) -> str | None:
     fused = sum(column.fused for column in report.others)
     count = counted(len(report.others), "other lookup")
     return f"{count} that no signature runs: {fused} {verb}"
+
+
+def call_lines(parts: Sequence[CallPart]) -> Iterator[str]:
+    """Yields how many ops the parts of a call have and will have, if it is not dense alone."""
+    ops = [
+        f"{part.name} {part.ops_before}"
+        + (f" -> {part.ops_after}" if part.ops_after != part.ops_before else "")
+        for part in parts
+        if part.ops_before or part.ops_after
+    ]
+    if any(part.ops_before for part in parts if part.name != DENSE):
+        yield f"ops of a call: {', '.join(ops)}"
 
 
 def counted(count: int, noun: str) -> str:

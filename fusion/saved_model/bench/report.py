@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from os.path import commonpath, relpath
 from typing import Any
 
@@ -28,6 +29,8 @@ class Measurement:
         p50_ms, p90_ms, p99_ms: percentiles of a call's latency in milliseconds.
         examples_per_s: examples per second of all clients together.
         fused_share: the share of a call's latency that is in kernels of fused ops, from 0 to 1.
+        parts: the share of each part of a call, "parsing", "ids", "lookups" and "dense" (see
+            `CallPart`), in the time of all ops of some calls that are traced; empty end to end.
     """
 
     way: str
@@ -40,6 +43,7 @@ class Measurement:
     p99_ms: float
     examples_per_s: float
     fused_share: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.core.protobuf import config_pb2
 
+from fusion.passes.graph.view import GraphView
+from fusion.passes.report.call_parts import parts_of
+from fusion.passes.report.report import PARTS
 from fusion.saved_model.bench.feeds import Feeds
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
 from fusion.saved_model.inputs.signature import Signature, TensorSpec
@@ -17,6 +22,8 @@ from fusion.saved_model.model.source import SourceModel
 from fusion.saved_model.verify.runner import loaders
 
 _SCOPE = "fusion_bench_inputs"
+_TRACED = 10
+"""How many calls are traced, after which shares hardly change."""
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -30,6 +37,10 @@ class Side(Protocol):
 
     def call(self, feeds: Feeds) -> Callable[[], object]:
         """Returns what runs the signature on these inputs, until another such call is asked for."""
+        ...
+
+    def shares(self, feeds: Feeds) -> dict[str, float]:
+        """Returns the share of each part of a call in the time of all ops; none where unknown."""
         ...
 
     def close(self) -> None:
@@ -75,6 +86,28 @@ class InGraph:
         computed = [graph.get_tensor_by_name(name).op for name in self._tensors().values()]
         run: Callable[[], object] = self._session.make_callable(computed)
         return run
+
+    def shares(self, feeds: Feeds) -> dict[str, float]:
+        """Traces some calls; what reads the inputs does not count."""
+        self._assign(feeds)
+        computed = [self._session.graph.get_tensor_by_name(n).op for n in self._tensors().values()]
+        options = config_pb2.RunOptions(
+            trace_level=config_pb2.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
+        )
+        times = Counter[str]()
+        for _ in range(_TRACED):
+            metadata = config_pb2.RunMetadata()
+            self._session.run(computed, options=options, run_metadata=metadata)
+            parts = dict[str, str]()
+            for graph_def in metadata.partition_graphs:
+                parts |= parts_of(GraphView.of_graph(graph_def))
+            for device in metadata.step_stats.dev_stats:
+                for node in device.node_stats:
+                    if node.node_name in parts and not node.node_name.startswith(_SCOPE):
+                        took = node.op_end_rel_nanos - node.op_start_rel_nanos
+                        times[parts[node.node_name]] += took
+        total = times.total()
+        return {part: times[part] / total for part in PARTS} if total else {}
 
     def close(self) -> None:
         """Closes the session and with it the variables."""
@@ -128,6 +161,10 @@ class EndToEnd:
     def call(self, feeds: Feeds) -> Callable[[], object]:
         """Returns what calls the signature."""
         return lambda: self._runner.run(self._signature, feeds)
+
+    def shares(self, feeds: Feeds) -> dict[str, float]:
+        """Not known: calls from Python are not traced."""
+        return {}
 
     def close(self) -> None:
         """Frees the model."""

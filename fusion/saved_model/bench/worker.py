@@ -190,6 +190,7 @@ def _measured(
 ) -> Iterator[tuple[list[Measurement], list[Ratio]]]:
     """Yields for each load the models' measurements, and of two models their ratio."""
     for batch, arrays in feeds.items():
+        parts = [side.shares(arrays) for side in sides]
         calls = [side.call(arrays) for side in sides]
         for clients in request.clients:
             progress(f"{way}: batch {batch}, {clients} client{'s' * (clients > 1)}")
@@ -199,7 +200,7 @@ def _measured(
             }
             rounds = interleaved(runs, _ROUNDS)
             loads = [
-                _measurement(way, batch, clients, model, rounds[model])
+                _measurement((way, batch, clients, model), rounds[model], parts[model])
                 for model in range(len(calls))
             ]
             pairs = zip(rounds[0], rounds[1], strict=True) if len(calls) > 1 else ()
@@ -216,14 +217,19 @@ def _round(call: Callable[[], object], clients: int, seconds: float) -> tuple[Lo
 
 
 def _measurement(
-    way: str, batch: int, clients: int, model: int, rounds: Sequence[tuple[Load, float]]
+    what: tuple[str, int, int, int],
+    rounds: Sequence[tuple[Load, float]],
+    parts: Mapping[str, float],
 ) -> Measurement:
+    way, batch, clients, model = what
     latencies = np.concatenate([load.latencies for load, _ in rounds]) * 1e3
     p50, p90, p99 = (float(latency) for latency in np.percentile(latencies, (50, 90, 99)))
     rate = batch * float(np.mean([load.calls_per_s for load, _ in rounds]))
     within = float(np.mean([milliseconds for _, milliseconds in rounds]))
     share = min(within / float(np.mean(latencies)), 1.0)
-    return Measurement(way, batch, clients, model, len(latencies), p50, p90, p99, rate, share)
+    return Measurement(
+        way, batch, clients, model, len(latencies), p50, p90, p99, rate, share, parts
+    )
 
 
 if __name__ == "__main__":

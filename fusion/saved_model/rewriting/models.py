@@ -384,10 +384,10 @@ def _custom_ops(proto: saved_model_pb2.SavedModel) -> frozenset[str]:
 
 
 def _not_reached(proto: saved_model_pb2.SavedModel, report: FusionReport) -> tuple[str, ...]:
-    """Returns the functions with fused lookups or parsers that no main graph calls."""
+    """Returns the functions with new fused ops that no main graph calls."""
     reached = frozenset[str]().union(*(reached_functions(m.graph_def) for m in proto.meta_graphs))
     fused = dict.fromkeys(c.function for c in report.lookups if c.fused and c.function)
-    fused |= dict.fromkeys(p.function for p in report.parsers if p.is_replaced and p.function)
+    fused |= dict.fromkeys(one.function for one in report.front if one.is_replaced and one.function)
     return tuple(name for name in fused if name not in reached)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fusion.passes.report.report import PARTS
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds
-from fusion.saved_model.bench.report import IN_GRAPH
+from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, InGraph, Side
 from fusion.saved_model.model.source import read_saved_model
@@ -65,6 +66,21 @@ def test_a_stock_model_is_not_rewritten_and_a_fused_one_stays_so(
     assert any(op.startswith("SparseSegment") for op in stock)
     assert any("EmbeddingLookup" in op for op in fused)
     assert not any(op.startswith("SparseSegment") for op in fused)
+
+
+def test_shares_are_those_of_what_the_graph_has(models: Path, tmp_path: Path) -> None:
+    fuse_saved_model(models / "example", tmp_path / "fused", verify=False)
+    for path in (models / "example", tmp_path / "fused"):
+        with _loaded(IN_GRAPH, path) as (side, feeds):
+            shares = side.shares(feeds[64])
+        assert [*shares] == [*PARTS]
+        assert sum(shares.values()) == pytest.approx(1)
+        # Its ids are in the Examples as they are.
+        assert min(shares, key=shares.__getitem__) == "ids", shares
+    with _loaded(IN_GRAPH, models / "plain") as (side, feeds):
+        assert side.shares(feeds[5]) == {"parsing": 0, "ids": 0, "lookups": 0, "dense": 1}
+    with _loaded(END_TO_END, models / "plain") as (side, feeds):
+        assert side.shares(feeds[5]) == {}
 
 
 def _ops(side: InGraph) -> set[str]:
