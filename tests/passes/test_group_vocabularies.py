@@ -549,7 +549,7 @@ def test_reports_have_vocabularies_and_why_others_stay(graph):
     report = graph.result(("out", "more")).report
     assert "joined/ids (ids of 2 columns, 1 by vocabularies)" in str(report)
     why = "no fused lookup reads its ids"
-    assert f"stock  unread (1 op that makes ids)\n         {why}\n         at unread" in str(report)
+    assert f"stock  unread (1 op that makes ids)\n         {why}" in str(report)
     one, other = report.to_dict()["ids"]
     assert (one["vocabularies"], one["fused"]) == (1, True)
     assert (other["reason"], other["node"], other["fused"]) == (why, "unread", False)

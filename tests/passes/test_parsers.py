@@ -357,11 +357,7 @@ def test_what_is_refused(name: str) -> None:
     (report,) = result.report.parsers
     assert report == ParserReport("parse", "", reason=reason, node="parse")
     assert not report.fused
-    assert [parse.name in line for line in str(result.report).splitlines()][1:] == [
-        True,
-        False,
-        True,
-    ]
+    assert [parse.name in line for line in str(result.report).splitlines()][1:] == [True, False]
 
 
 GOOD = {
@@ -415,8 +411,7 @@ def test_what_reports_say() -> None:
     again = str(PASS.apply(result.graph_def).report).splitlines()
     assert "  already fused  parse (tf.Examples, 4 features)" in again
     refused = str(PASS.apply(REFUSED["two features of one key"][0]()).report)
-    assert "  stock  parse (tf.Examples)\n         two features have one key\n" in refused
-    assert refused.endswith("         at parse")
+    assert refused.endswith("  stock  parse (tf.Examples)\n         two features have one key")
 
 
 def test_what_no_signature_runs() -> None:

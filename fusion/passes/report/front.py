@@ -122,5 +122,5 @@ def front_lines(front: Iterable[FrontReport], verb: str = "fused") -> Iterator[s
         prefix = f"{one.function}: " if one.function else ""
         yield f"{verdict}  {prefix}{one.name} ({one.what})"
         if one.reason is not None:
-            yield f"       {one.reason}"
-            yield f"       at {one.node}"
+            at = "" if one.node == one.name else f", at {one.node}"
+            yield f"       {one.reason}{at}"
