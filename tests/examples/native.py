@@ -89,7 +89,7 @@ def running(*command: object, **variables: str) -> Iterator[Process]:
     finally:
         process.stop()
         ended = process.ended()
-    assert ended == (0, "stopped\n", "")
+    assert ended == (0, "stopped\n", ""), ended
 
 
 def inputs(rows: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -20,13 +20,20 @@ ROWS = 50
 FEATURES = {
     "items": tf.io.VarLenFeature(tf.int64),
     "word": tf.io.FixedLenFeature([], tf.string, default_value="none"),
-    "age": tf.io.FixedLenFeature([2], tf.float32),
+    "age": tf.io.FixedLenFeature([2], tf.float32, default_value=[0.5, 1.5]),
 }
+
+
+def of_ages(*values: float) -> bytes:
+    made = tf.train.Example()
+    made.features.feature["age"].float_list.value.extend(values)
+    return made.SerializeToString()
+
 
 #: Bytes that are no such Example, and what is said of them.
 WRONG = {
     b"no Example": "Could not parse example input, value: 'no Example'",
-    b"": "Name: <unknown>, Feature: age (data type: float) is required but could not be found.",
+    of_ages(1.0, 2.0, 3.0): "Key: age, Index: 1.  Number of float values != expected.",
 }
 
 
@@ -52,7 +59,8 @@ def example(number: int) -> bytes:
     made = tf.train.Example()
     feature = made.features.feature
     feature["items"].int64_list.value.extend(range(number % 5))
-    feature["age"].float_list.value.extend([number, -0.5])
+    if number % 4:
+        feature["age"].float_list.value.extend([number, -0.5])
     if number % 3:
         feature["word"].bytes_list.value.append(b"word" * number)
     return made.SerializeToString()
