@@ -33,7 +33,7 @@ def of_ages(*values: float) -> bytes:
 #: Bytes that are no such Example, and what is said of them.
 WRONG = {
     b"no Example": "Could not parse example input, value: 'no Example'",
-    of_ages(1.0, 2.0, 3.0): "Key: age, Index: 1.  Number of float values != expected.",
+    of_ages(1.0, 2.0, 3.0): "Number of float values != expected.",
 }
 
 
