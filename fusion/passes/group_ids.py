@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fusion.passes.analysis.static_tables import StaticTables
 from fusion.passes.emit.ids import emit_ids
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
-from fusion.passes.graph.values import Node, Value, named
+from fusion.passes.graph.values import Node, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
-from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.vocabularies import ID_MAKERS, VocabularySpec, match_vocabulary
 from fusion.passes.report.front import IdsReport
 from fusion.schema.names import (
@@ -29,6 +28,13 @@ from fusion.schema.names import (
 
 _LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
 _DEVICES = frozenset({"CPU"})
+
+#: Between ids and lookups. An Identity may wait for a check of the ids.
+_PASSED = frozenset(
+    {"Add", "AddV2", "Cast", "ExpandDims", "Identity", "Maximum", "Minimum", "Mul", "Reshape"}
+    | {"Select", "SelectV2", "Squeeze", "Sub"}
+)
+_MAX_PASSED = 6
 
 _NO_OP = "there is no fused op for what it does"
 _ALONE = "one op for the ids of one column gains nothing"
@@ -72,7 +78,7 @@ def group_ids(
     if ID_MAKERS.isdisjoint(view.ops):
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
-    refused = dict[str, NoMatch]()
+    refused = dict[str, str]()
     lookups = [] if refusal else [*named(view, *_LOOKUPS)]
     for lookup in lookups:
         found = _found(lookup, taken, refused, tasks, tables)
@@ -83,32 +89,41 @@ def group_ids(
             served, count = view.is_served(lookup.name), len(found.vocabularies)
             yield IdsReport(name, view.function, len(specs), count, served=served)
         else:
-            refused |= {spec.node.name: NoMatch(_ALONE, spec.node.name) for spec in specs}
-    inside = {part: why for name, why in refused.items() for part in _nodes_of(Node(view, name))}
-    before = reached([lookup.name for lookup in lookups], view.before)
+            refused |= {spec.node.name: _ALONE for spec in specs}
     taken |= reached(view.named(VOCABULARY_INDEX), view.before).keys()  # what fills one
-    reasons = defaultdict[tuple[str, bool], list[str]](list)
-    for name in view.named(*ID_MAKERS):
-        if name not in taken:
-            unread = _OTHER_OPS if name in before else _UNREAD
-            reason = refusal or (inside[name].reason if name in inside else unread)
-            reasons[reason, view.is_served(name)].append(name)
-    for (reason, served), names in reasons.items():
-        yield IdsReport(
-            names[0], view.function, len(names), served=served, reason=reason, node=names[0]
-        )
+    rest = [Node(view, name) for name in view.named(*ID_MAKERS) if name not in taken]
+    if rest:
+        before = reached([lookup.name for lookup in lookups], view.before)
+        inside = {
+            part: why
+            for name, why in refused.items()
+            if (spec := _match(Node(view, name))) is not None
+            for part in spec.nodes
+        }
+        yield from _stays(rest, dict.fromkeys(before, _OTHER_OPS) | inside, refusal)
 
 
-def _nodes_of(node: Node) -> tuple[str, ...]:
-    """Returns what makes ids with a node."""
-    spec = match_hash(node) or match_vocabulary(node)
-    return (node.name,) if spec is None else spec.nodes
+def _stays(rest: Iterable[Node], reasons: Mapping[str, str], refusal: str) -> Iterator[IdsReport]:
+    """Yields why nodes stay as they are, those with one reason together.
+
+    Args:
+        rest: the nodes.
+        reasons: why each of them stays, if it can be replaced and a lookup reads its ids.
+        refusal: why all stay; "" if they need not.
+    """
+    groups = defaultdict[tuple[str, bool], list[Node]](list)
+    for node in rest:
+        reason = _NO_OP if _match(node) is None else reasons.get(node.name, _UNREAD)
+        groups[refusal or reason, node.view.is_served(node.name)].append(node)
+    for (reason, served), (first, *others) in groups.items():
+        of = first.name, first.view.function, 1 + len(others)
+        yield IdsReport(*of, served=served, reason=reason, node=first.name)
 
 
 def _found(
     lookup: Node,
     taken: set[str],
-    refused: dict[str, NoMatch],
+    refused: dict[str, str],
     tasks: frozenset[str] | None,
     tables: StaticTables,
 ) -> _Found:
@@ -122,14 +137,12 @@ def _found(
         tables: likewise.
     """
     view, found = lookup.view, _Found([], [], [])
-    names = dict.fromkeys(_maker(value).name for value in lookup.inputs)
     specs = list[HashSpec | VocabularySpec]()
-    for name in (one for one in names if one not in taken):
-        node = Node(view, name)
-        spec = match_hash(node) or match_vocabulary(node)
+    for name in _makers(lookup):
+        spec = None if name in taken else _match(Node(view, name))
         if spec is None:
-            refused[name] = NoMatch(_NO_OP, name)
-        elif (why := _refuse(spec, tasks)) is not None:
+            continue
+        if (why := _refuse(spec, tasks)) is not None:
             refused[name] = why
         else:
             specs.append(spec)
@@ -137,39 +150,52 @@ def _found(
     for spec in specs:
         name = spec.node.name
         if name in first:
-            refused[name] = NoMatch("other ids of the lookup are computed from its ids", name)
+            refused[name] = "other ids of the lookup are computed from its ids"
         elif isinstance(spec, HashSpec):
             found.hashes.append(spec)
         else:
             parts = [tables.source(view, tensor) for tensor in spec.contents]
             if None in parts:
-                refused[name] = NoMatch(_UNKNOWN_TABLE, name)
+                refused[name] = _UNKNOWN_TABLE
                 continue
             found.vocabularies.append(spec)
             found.contents.append("\0".join(map(str, parts)))
     return found
 
 
-def _maker(ids: Value) -> Node:
-    """Returns what makes ids, also behind an Identity that waits for a check of them."""
-    node = ids.producer
-    return node.input(0).producer if node.op == "Identity" else node
+def _makers(lookup: Node) -> Iterator[str]:
+    """Yields the nodes that may make ids of a lookup, each once, also behind elementwise ops."""
+    seen = set[str]()
+    stack = [(value.producer, _MAX_PASSED) for value in reversed(lookup.inputs)]
+    while stack:
+        node, left = stack.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if _match(node) is not None:
+            yield node.name
+        elif left and node.op in _PASSED:
+            stack += [(value.producer, left - 1) for value in reversed(node.inputs)]
 
 
-def _refuse(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> NoMatch | None:
+def _match(node: Node) -> HashSpec | VocabularySpec | None:
+    return match_hash(node) or match_vocabulary(node)
+
+
+def _refuse(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> str | None:
     """Returns why ids are made as before: something else depends on how they are made."""
     node, view = spec.node, spec.node.view
     if node.is_preserved:
-        return NoMatch("its ids are fetched", node.name)
+        return "its ids are fetched"
     if (device := refuse_device(view, node.name, _DEVICES, tasks)) is not None:
-        return device
+        return device.reason
     if isinstance(spec, HashSpec):
         waits = node.controls or view.control_uses(node.name)
-        return NoMatch("there is a control dependency", node.name) if waits else None
+        return "there is a control dependency" if waits else None
     inside = {*spec.nodes}
     for name in inside - {node.name}:
         if name in view.preserved or any(use.node not in inside for use in view.uses(name)):
-            return NoMatch("what is looked up is read elsewhere as well", name)
+            return "what is looked up is read elsewhere as well"
     return None
 
 

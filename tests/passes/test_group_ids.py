@@ -162,6 +162,19 @@ def test_a_hash_that_is_fetched_or_waited_for_stays(graph):
     assert ops_of(graph_def).count("StringToHashBucketFast") == 2
 
 
+def test_a_mask_behind_a_hash_stays_and_the_hash_is_taken(graph):
+    """As Keras's Hashing has it: bucket 0 is that of the mask."""
+    one = tf.constant(1, tf.int64)
+    texts = tf.where(tf.equal(graph.texts, b"a"), 0 * one, fast(graph.texts) + one)
+    hashed = tf.math.minimum(fast(text(graph.numbers)) + one, BUCKETS - 1)
+    numbers = tf.where(tf.equal(graph.numbers, 5), tf.zeros_like(hashed), hashed)
+    looked_up([tf.math.minimum(texts, BUCKETS - 1), numbers])
+    hashes, graph_def = graph.check()
+    assert [one.columns for one in hashes] == [2]
+    assert ops_of(graph_def).count("SelectV2") == 2
+    assert "AsString" not in ops_of(graph_def)
+
+
 def test_other_consumers_read_the_new_op(graph):
     ids = fast(text(graph.numbers))
     tf.add(ids, 1, name="more")

@@ -371,11 +371,26 @@ OTHERS = {
 }
 
 
+#: Of these another hash is taken, too.
+WITH_HASHES = {
+    "buckets of other texts",
+    "buckets without a start",
+    "buckets of other ids",
+    "buckets in place of ids by more",
+    "size of another table",
+}
+#: An op that a comparison reads stays.
+COMPARED = WITH_HASHES - {"buckets of other texts", "size of another table"}
+
+
 @pytest.mark.parametrize("what", OTHERS)
-def test_other_forms_stay(graph, what):
+def test_of_other_forms_the_lookup_is_taken_and_the_rest_stays(graph, what):
     ids = OTHERS[what](graph.texts, graph.numbers)
     looked_up(ids, fast(graph.texts), fast(graph.texts))
-    assert "LookupTableFindV2" in ops_of(graph.check(2, 0, OTHER_OPS))
+    graph_def = graph.check(
+        3 + (what in WITH_HASHES), 1, *([OTHER_OPS] if what in COMPARED else [])
+    )
+    assert "SelectV2" in ops_of(graph_def)
 
 
 def test_an_id_that_is_read_within_stays(graph):
