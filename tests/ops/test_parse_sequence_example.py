@@ -36,6 +36,7 @@ OTHER_SIZE = "Number of values != expected.  values size: {size} but output shap
 BROKEN = "Error in sequence feature l in example <unknown>"
 
 ONE, TWO = ints([1]), ints([2])
+ELEVEN = message(3, message(1, b"\x80" * 10 + b"\x01"))
 #: A list of strings, the last of which is cut off.
 CUT = b"\x0a\x07\x0a\x01a\x0a\x09bc"
 
@@ -110,7 +111,7 @@ CASES = {
         context(FLOATS, of(b"\x12\x07\x0a\x05abcde")), OTHER_DTYPE.format(dtype="float")
     ),
     "a varint of eleven bytes": Case(
-        context(RAGGED, of(message(3, message(1, b"\x80" * 10 + b"\x01")))),
+        context(RAGGED, of(ELEVEN)),
         OTHER_DTYPE.format(dtype="int64"),
     ),
     "integers that are not packed": Case(context(RAGGED, of(ints([1, -1], False))), [1, -1]),
@@ -219,6 +220,18 @@ CASES = {
         OUTER,
     ),
     "a row of another dtype": Case(lists(ROWS, rows(ONE, floats([1]))), OTHER_ROW),
+    "a row with a varint of eleven bytes": Case(lists(ROWS, rows(ONE, ELEVEN)), OTHER_ROW),
+    "one in a ragged list": Case(lists(RAGGED_LIST, rows(ONE, ELEVEN)), OTHER_ROW),
+    "one in front of a row that is too long": Case(
+        lists(ROWS, rows(ONE, ELEVEN, ints([1, 2]))), OTHER_ROW
+    ),
+    "one behind a row that is too long": Case(lists(ROWS, rows(ints([1, 2]), ELEVEN)), OTHER_ROW),
+    "one in front of a row of another dtype": Case(
+        lists(ROWS, rows(ONE, ELEVEN, floats([1]))), OTHER_ROW
+    ),
+    "one beside values that are no whole rows": Case(
+        lists(PAIRS, rows(ONE, ELEVEN, ONE)), OTHER_ROW
+    ),
     "an empty row of another dtype": Case(lists(RAGGED_LIST, rows(ONE, b"\x12\x00")), OTHER_ROW),
     "a row of two bytes that is no empty list": Case(
         lists(RAGGED_LIST, rows(ONE, b"\x1a\x01") + b""), OTHER_ROW

@@ -66,7 +66,7 @@ def _row_error(reader: SequenceReader, number: int) -> tuple[bool, int, bool]:
     piece, dtype = reader.pieces[number], reader.job.features[number].dtype
     at, end, row, values, is_cut = piece.value, piece.value + piece.size, int64(0), int64(0), False
     while at < end:
-        _, count, kind, at = any_row(dtype, at, end, end)
+        _, count, kind, at = any_row(dtype, at, end, int64(0))
         if count < 0:
             code = int64(BROKEN if count == BROKEN_ROW else OTHER_ROW)
             return _set_error(reader, code, number, row, int64(0)), values, is_cut
@@ -121,7 +121,7 @@ def _dense_row_error(reader: SequenceReader, number: int) -> bool:
     piece, feature = reader.pieces[number], reader.job.features[number]
     at, end, row = piece.value, piece.value + piece.size, int64(0)
     while at < end:
-        _, count, kind, at = any_row(feature.dtype, at, end, end)
+        _, count, kind, at = any_row(feature.dtype, at, end, int64(0))
         if kind == CUT:
             return _set_error(reader, int64(BROKEN), number, row, count)
         if count != feature.count:

@@ -103,9 +103,10 @@ def any_feature(dtype: int, at: int, end: int) -> Values:
 def feature_at(dtype: int, at: int, end: int, readable: int) -> Values:
     """As `any_feature`; bytes up to `readable` may be read, beyond `end` too.
 
-    Integers of too many bytes may be among packed ones: they are found when they are written.
+    Integers of too many bytes may be among packed ones: they are found when they are written, or by
+    `any_feature`, which is what looks at the list where `readable` is 0.
     """
-    if at < end:
+    if at < end and readable != 0:
         start, size = find_values(at, end, dtype)
         if start != 0:
             count = count_values(dtype, start, start + size, readable)
@@ -116,7 +117,7 @@ def feature_at(dtype: int, at: int, end: int, readable: int) -> Values:
 
 @jit
 def any_row(dtype: int, at: int, end: int, readable: int) -> Values:
-    """The row of a feature list that begins at a position."""
+    """The row of a feature list that begins at a position; `readable` see `feature_at`."""
     wrong = int64(BROKEN_ROW)
     if byte(at) != FIRST:
         return at, wrong, int64(PACKED), at
