@@ -129,7 +129,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("file_layout", "file_index"),
     ),
     "fusion.passes": (
-        *("graph", "analysis", "recognise", "plan", "report", "emit", "choose", "lookup_pass"),
+        *("graph", "analysis", "recognise", "plan", "report", "emit", "choose"),
+        *("merge_parsers", "lookup_pass"),
         *("expand", "ungroup", "ungroup_ids", "parse_to_splits", "fuse_parsers", "group_ids"),
         *("group_crosses", "fuse_lookups"),
         *(

@@ -59,9 +59,10 @@ class FuseLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        rewrites = self.rewrites(graph_def)
+        source = self.with_merged_parsers(graph_def)
+        rewrites = self.rewrites(source)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
-        result = apply_edits(graph_def, edits) if edits else graph_def
+        result = apply_edits(source, edits) if edits else source
         result, front = self._fuse_front(result)
         report = _report(rewrites, front, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)

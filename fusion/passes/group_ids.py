@@ -32,7 +32,7 @@ _DEVICES = frozenset({"CPU"})
 #: Between ids and lookups. An Identity may wait for a check of the ids.
 _PASSED = frozenset(
     {"Add", "AddV2", "Cast", "ExpandDims", "Identity", "Maximum", "Minimum", "Mul", "Reshape"}
-    | {"Select", "SelectV2", "Squeeze", "Sub"}
+    | {"Select", "SelectV2", "SparseToDense", "Squeeze", "Sub"}
 )
 _MAX_PASSED = 6
 

@@ -12,11 +12,12 @@ from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.variables import SparseWriters, Variable, variables_name
 from fusion.passes.graph.calls import called, functions_run_by
-from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.view import GraphView
+from fusion.passes.merge_parsers import merge_parsers
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
@@ -137,6 +138,15 @@ class LookupPass(ABC):
             refusal: why all of it has to stay as it is; "" if it need not.
             writers: of variables, in all of the graph and its library.
         """
+
+    def with_merged_parsers(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+        """Returns a graph in which ops that parse the same Examples are one."""
+        edits = {
+            view.function: edit
+            for view, refusal in self.bodies(graph_def)
+            if not refusal and not view.has_loops and (edit := merge_parsers(view)) is not None
+        }
+        return apply_edits(graph_def, edits) if edits else graph_def
 
     def rewrites(self, graph_def: graph_pb2.GraphDef) -> list[Rewrite]:
         """Returns what becomes of the main graph and of each function."""

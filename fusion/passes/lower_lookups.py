@@ -43,7 +43,7 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = with_stock_vocabularies(graph_def, self.preserve)
+        source = with_stock_vocabularies(self.with_merged_parsers(graph_def), self.preserve)
         apart = ungrouped(source, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import node_def_pb2, tensor_pb2, types_pb2
 
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
@@ -118,13 +118,27 @@ class NodeBuilder:
         return Tensor(self.edit.shared[key])
 
     def constant(self, role: str, value: npt.NDArray[Any], device: str | None = None) -> Tensor:
-        """Returns a constant, one for all lookups that need it on the device."""
+        """Returns a constant, one for all lookups that need it on the device.
+
+        Args:
+            role: what its name ends with.
+            value: the elements; not of strings that may end in zeros, see `texts`.
+            device: where it is.
+        """
+        return self._constant(role, tensor_util.make_tensor_proto(value, shape=value.shape), device)
+
+    def texts(self, role: str, texts: Sequence[bytes]) -> Tensor:
+        """Returns a constant vector of any bytes."""
+        proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=texts)
+        proto.tensor_shape.dim.add(size=len(texts))
+        return self._constant(role, proto, None)
+
+    def _constant(self, role: str, proto: tensor_pb2.TensorProto, device: str | None) -> Tensor:
         device = self.device if device is None else device
         wait = self.frame_anchor()
-        key = ("Const", value.shape, value.tobytes(), value.dtype.name, device, wait)
+        key = ("Const", proto.SerializeToString(deterministic=True), device, wait)
         if key not in self.edit.shared:
             node = self.node(role, "Const", device)
-            proto = tensor_util.make_tensor_proto(value, shape=value.shape)
             node.attr["value"].tensor.CopyFrom(proto)
             set_types(node, dtype=proto.dtype)
             self.edit.shared[key] = self.add(node)

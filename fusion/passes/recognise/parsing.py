@@ -19,10 +19,11 @@ _DTYPES = frozenset({types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING
 
 D = TypeVar("D", bound="Feature")
 
-_V1, _V2, _SINGLE = "ParseExample", "ParseExampleV2", "ParseSingleExample"
+PARSE_V2 = "ParseExampleV2"
+_V1, _SINGLE = "ParseExample", "ParseSingleExample"
 _SEQUENCE_V1, _SEQUENCE_V2 = "ParseSequenceExample", "ParseSequenceExampleV2"
 SEQUENCE_PARSERS = frozenset({_SEQUENCE_V1, _SEQUENCE_V2})
-PARSERS = SEQUENCE_PARSERS | {_V1, _V2, _SINGLE}
+PARSERS = SEQUENCE_PARSERS | {_V1, PARSE_V2, _SINGLE}
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,11 @@ def _of_single(node: Node) -> ParseSpec:
     return _made(node, serialized, None, sparse, dense, [], tuple(defaults))
 
 
-_FORMS: dict[str, Callable[[Node], ParseSpec]] = {_V1: _of_v1, _V2: _of_v2, _SINGLE: _of_single}
+_FORMS: dict[str, Callable[[Node], ParseSpec]] = {
+    _V1: _of_v1,
+    PARSE_V2: _of_v2,
+    _SINGLE: _of_single,
+}
 
 
 def _made(
