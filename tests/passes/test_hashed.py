@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fusion.passes.recognise.spec import DenseIds, SparseIds
+from fusion.schema.names import GROUPED_IDS
 from tests.passes import stock_graphs as stock
 from tests.passes.planned_graphs import GROUP, PASS, POST, SINGLE, checked, graph_of, named, ops
 
@@ -40,10 +41,10 @@ def test_words_and_numbers_are_hashed_where_they_lie() -> None:
 
     feed = {"words:0": WORDS, "numbers:0": NUMBERS}
     after = checked(graph_of(build), feed, ["grouped"] * 2)
-    assert {"StringToHashBucketFast", "AsString", "SelectV2", GROUP} <= set(ops(after))
+    assert {GROUPED_IDS, "SelectV2", GROUP} <= set(ops(after))
     assert not {"GatherNd", "Where"} & set(ops(after))
     for node in after.node:
-        if node.op in ("StringToHashBucketFast", "AsString"):
+        if node.op == GROUPED_IDS:
             assert "_output_shapes" not in node.attr
 
 
@@ -106,7 +107,7 @@ def test_hashed_buckets_are_not_the_ids() -> None:
 
     values = np.array([[-1, 0.5], [2, np.nan]], np.float32)
     after = checked(graph_of(build), {"values:0": values}, ["single"])
-    assert {"Bucketize", "AsString", SINGLE} <= set(ops(after))
+    assert {"Bucketize", GROUPED_IDS, SINGLE} <= set(ops(after))
 
 
 @pytest.mark.parametrize("ignored", [["", "x"], [["x"], [""], ["x"], [""]]])
