@@ -33,6 +33,7 @@ class Asked:
         dtype: of its values.
         shape: of a row; of "padded" ones that of a stride.
         splits: the dtype of row splits.
+        buckets: how many its strings are hashed to; 0 if they are not.
     """
 
     key: bytes
@@ -40,6 +41,12 @@ class Asked:
     dtype: Dtype = "int64"
     shape: tuple[int, ...] = ()
     splits: str = "int64"
+    buckets: int = 0
+
+    @property
+    def value_dtype(self) -> str:
+        """Of what the op gives."""
+        return "int64" if self.buckets else self.dtype
 
     @property
     def is_dense(self) -> bool:
@@ -111,8 +118,9 @@ def keys(features: Sequence[Asked]) -> list[bytes]:
 def stock(call: Call) -> Result:
     """What TensorFlow makes of a call."""
     sparse, dense, ragged = call.of("sparse"), call.dense, call.of("ragged")
-    return result_of(
-        lambda: tf.raw_ops.ParseExampleV2(
+
+    def parsed() -> list[list[tf.Tensor]]:
+        result = tf.raw_ops.ParseExampleV2(
             serialized=call.serialized,
             names=tf.constant(call.names, tf.string, [len(call.names)]),
             sparse_keys=tf.constant(keys(sparse), tf.string, [len(sparse)]),
@@ -125,7 +133,18 @@ def stock(call: Call) -> Result:
             ragged_split_types=[tf.as_dtype(one.splits) for one in ragged],
             dense_shapes=[[None if n < 0 else n for n in one.dims] for one in dense],
         )
-    )
+        indices, values, shapes, rows, others, splits = result
+        hashed = (_hashed(*pair) for pair in ((values, sparse), (rows, dense), (others, ragged)))
+        return [indices, next(hashed), shapes, *hashed, splits]
+
+    return result_of(parsed)
+
+
+def _hashed(values: Sequence[tf.Tensor], features: Sequence[Asked]) -> list[tf.Tensor]:
+    return [
+        tf.strings.to_hash_bucket_fast(one, feature.buckets) if feature.buckets else one
+        for one, feature in zip(values, features, strict=True)
+    ]
 
 
 def arguments(call: Call) -> dict[str, Any]:
@@ -137,14 +156,17 @@ def arguments(call: Call) -> dict[str, Any]:
         "dense_defaults": [one.default for one in dense if not one.is_required],
         "num_sparse": len(sparse),
         "sparse_keys": keys(sparse),
-        "sparse_types": [one.dtype for one in sparse],
+        "sparse_types": [one.value_dtype for one in sparse],
+        "sparse_buckets": [one.buckets for one in sparse],
         "dense_keys": keys(dense),
-        "Tdense": [one.dtype for one in dense],
+        "Tdense": [one.value_dtype for one in dense],
+        "dense_buckets": [one.buckets for one in dense],
         "dense_ranks": [len(one.dims) for one in dense],
         "dense_dims": [size for one in dense for size in one.dims],
         "required": [one.is_required for one in dense],
         "ragged_keys": keys(ragged),
-        "ragged_value_types": [one.dtype for one in ragged],
+        "ragged_value_types": [one.value_dtype for one in ragged],
+        "ragged_buckets": [one.buckets for one in ragged],
         "ragged_split_types": [one.splits for one in ragged],
     }
 

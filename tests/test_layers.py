@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FAMILIES = ("bags", "columns", "tables", "stores", "updates", "examples", "ids")
+FAMILIES = ("bags", "columns", "tables", "stores", "updates", "ids", "examples")
 
 #: The parts of a family of ops; not each has all of them.
 FAMILY = (
@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.gpu_ops": ("layout", "language", "kernels", "steps", "host"),
     "fusion.ops": (
-        *("base", "tables", "bags", "columns", "stores", "updates", "examples", "ids"),
+        *("base", "tables", "bags", "columns", "stores", "updates", "ids", "examples"),
         *("stock_definitions", "registered", "node_kernels"),
     ),
     **{f"fusion.ops.{family}": FAMILY for family in FAMILIES},

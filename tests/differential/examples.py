@@ -88,7 +88,9 @@ def _feature(random: Random, name: bytes) -> Asked:
         # TensorFlow crashes of floats of which a row has none.
         none = (1,) if dtype == "float32" else (0,)
         shape = random.choice(((), (1,), (1,), (2,), (3,), (2, 2), none))
-    return Asked(name, form, dtype, shape, random.choice(("int32", "int64")))
+    may_be_hashed = dtype == "string" and form != "padded" and prod(shape) == 1
+    buckets = random.choice((0, 1, 7, 1000, 2**62 + 1)) if may_be_hashed else 0
+    return Asked(name, form, dtype, shape, random.choice(("int32", "int64")), buckets)
 
 
 def _call(random: Random, features: tuple[Asked, ...]) -> Call:

@@ -26,6 +26,7 @@ _ATTRS = {
     "required": "required",
     "default_types": "Tdefaults",
 }
+_BUCKETS = {f"{kind}_buckets": f"{kind}_buckets" for kind in ("sparse", "dense", "ragged")}
 _DTYPES = ("float32", "int64", "string")
 
 
@@ -36,7 +37,7 @@ def _group_constants(spec: OpSpec, names: Mapping[str, str]) -> list[Word]:
 
 
 def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
-    return _group_constants(spec, _ATTRS)
+    return _group_constants(spec, _ATTRS | _BUCKETS)
 
 
 def _types(name: str, doc: str) -> Attr:
@@ -45,6 +46,11 @@ def _types(name: str, doc: str) -> Attr:
 
 def _keys(name: str, doc: str) -> Attr:
     return Attr(name, "list(string)", default=(), doc=doc)
+
+
+def _buckets(kind: str) -> Attr:
+    doc = f"0, or by how many buckets the strings of a {kind} feature are hashed: int64s are given"
+    return Attr(f"{kind}_buckets", "list(int)", default=(), doc=doc)
 
 
 def _split_types(name: str) -> Attr:
@@ -67,7 +73,8 @@ PARSE_EXAMPLE = OpSpec(
     doc="Parses serialized tf.Examples, as ParseExampleV2 of TensorFlow does.\n\n"
     "Tensors and errors are those of TensorFlow. Shapes of dense features are numbers here, since\n"
     "its C API has no shapes as attrs; keys are attrs, as they are found once, when the kernel is\n"
-    "created. A scalar is one Example without a batch.",
+    "created. A scalar is one Example without a batch. Strings may be hashed where they lie, as\n"
+    "StringToHashBucketFast does: lists of them, and dense features of one value.",
     inputs=(
         Arg("serialized", "string", "[...]", doc="[B], or a scalar"),
         Arg("names", "string", "[...]", doc="[B] of Examples, for messages; or empty"),
@@ -91,8 +98,10 @@ PARSE_EXAMPLE = OpSpec(
         Attr("num_sparse", "int", minimum=0, doc="number of sparse features"),
         _keys("sparse_keys", "names of sparse features"),
         _types("sparse_types", "dtypes of their values"),
+        _buckets("sparse"),
         _keys("dense_keys", "names of dense features"),
         _types("Tdense", "dtypes of their values"),
+        _buckets("dense"),
         Attr("dense_ranks", "list(int)", default=(), doc="rank of the shape of each"),
         Attr(
             "dense_dims",
@@ -104,6 +113,7 @@ PARSE_EXAMPLE = OpSpec(
         _types("Tdefaults", "dtypes of defaults"),
         _keys("ragged_keys", "names of ragged features"),
         _types("ragged_value_types", "dtypes of their values"),
+        _buckets("ragged"),
         _split_types("ragged_split_types"),
     ),
     kernels={"CPU": cpu_body("examples", "parse_example")},

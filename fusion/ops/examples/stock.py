@@ -33,20 +33,43 @@ def _defaults(
 def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
     """The definition, see `stock_definitions`."""
     serialized, names, *defaults = inputs
+    kinds = {"sparse": "sparse_types", "dense": "Tdense", "ragged": "ragged_value_types"}
+    buckets = {kind: attrs[f"{kind}_buckets"] for kind in kinds}
+    dtypes = {
+        kind: [
+            tf.string if count else dtype for dtype, count in zip(attrs[key], counts, strict=True)
+        ]
+        for (kind, key), counts in zip(kinds.items(), buckets.values(), strict=True)
+    }
     result = tf.raw_ops.ParseExampleV2(
         serialized=serialized,
         names=names,
         sparse_keys=_keys(attrs["sparse_keys"]),
         dense_keys=_keys(attrs["dense_keys"]),
         ragged_keys=_keys(attrs["ragged_keys"]),
-        dense_defaults=_defaults(attrs["Tdense"], attrs["required"], defaults),
+        dense_defaults=_defaults(dtypes["dense"], attrs["required"], defaults),
         num_sparse=attrs["num_sparse"],
-        sparse_types=attrs["sparse_types"],
-        ragged_value_types=attrs["ragged_value_types"],
+        sparse_types=dtypes["sparse"],
+        ragged_value_types=dtypes["ragged"],
         ragged_split_types=attrs["ragged_split_types"],
         dense_shapes=_shapes(attrs["dense_ranks"], attrs["dense_dims"]),
     )
-    return [tensor for tensors in result for tensor in tensors]
+    values = {
+        kind: [_hashed(*one) for one in zip(getattr(result, f"{kind}_values"), counts, strict=True)]
+        for kind, counts in buckets.items()
+    }
+    return [
+        *result.sparse_indices,
+        *values["sparse"],
+        *result.sparse_shapes,
+        *values["dense"],
+        *values["ragged"],
+        *result.ragged_row_splits,
+    ]
+
+
+def _hashed(values: tf.Tensor, buckets: int) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(values, buckets) if buckets else values
 
 
 def parse_sequence_example(attrs: Attrs, inputs: Tensors) -> Tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
 from fusion.passes.graph.edit import GraphEdit
@@ -33,10 +33,10 @@ def emit_parser(
     set_attrs(node, num_sparse=len(spec.sparse))
     set_types(
         node,
-        sparse_types=_dtypes(spec.sparse),
-        Tdense=_dtypes(spec.dense),
+        sparse_types=_value_types(spec.sparse),
+        Tdense=_value_types(spec.dense),
         Tdefaults=_dtypes(_with_default(spec.dense)),
-        ragged_value_types=_dtypes(spec.ragged),
+        ragged_value_types=_value_types(spec.ragged),
         ragged_split_types=[feature.split_dtype for feature in spec.ragged],
     )
     set_lists(
@@ -47,6 +47,9 @@ def emit_parser(
         dense_ranks=[len(feature.shape) for feature in spec.dense],
         dense_dims=_sizes(*(feature.shape for feature in spec.dense)),
         required=[feature.default is None for feature in spec.dense],
+        sparse_buckets=[feature.buckets for feature in spec.sparse],
+        dense_buckets=[feature.buckets for feature in spec.dense],
+        ragged_buckets=[feature.buckets for feature in spec.ragged],
     )
     _put(edit, node, is_renumbered)
 
@@ -97,6 +100,11 @@ def _keys(features: Sequence[Feature]) -> list[bytes]:
 
 def _dtypes(features: Sequence[Feature]) -> list[int]:
     return [feature.dtype for feature in features]
+
+
+def _value_types(features: Sequence[Feature]) -> list[int]:
+    """The dtypes of what is given of features: buckets are int64."""
+    return [types_pb2.DT_INT64 if one.buckets else one.dtype for one in features]
 
 
 def _sizes(*shapes: Shape) -> list[int]:

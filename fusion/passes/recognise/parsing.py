@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tensorflow.core.framework import types_pb2
@@ -33,10 +33,12 @@ class Feature:
     Attributes:
         key: its name in Examples.
         dtype: a DataType.
+        buckets: how many its strings are hashed to; 0 if they are not.
     """
 
     key: bytes
     dtype: int
+    buckets: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)

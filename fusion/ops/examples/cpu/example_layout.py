@@ -55,3 +55,6 @@ class GroupConstants(Layout):
     required: Int64
     default_types: Int64  # -1: there are no defaults
     num_dense: Int64  # -1: there is no such attr
+    sparse_buckets: Int64  # -1: nothing is hashed
+    dense_buckets: Int64
+    ragged_buckets: Int64

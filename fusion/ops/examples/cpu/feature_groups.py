@@ -13,6 +13,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
 )
 from fusion.ops.examples.cpu_kernels.names import add_name, set_name
 from fusion.ops.examples.cpu_kernels.wire import FLOATS, INTS, STRINGS
+from fusion.ops.ids.cpu_kernels.words import Word, signed, unsigned
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy
@@ -26,6 +27,11 @@ from fusion.runtime.tensorflow.dtypes import DTYPES
 from fusion.schema.attributes import MAX_FEATURES
 
 _FLOAT, _INT64, _INT32 = (DTYPES[name].enum for name in ("float32", "int64", "int32"))
+#: The number of TF_STRING.
+_STRING = 7
+
+#: The largest word.
+_ALL = 2**64 - 1
 
 #: No tensor has so many elements in a row.
 _MAX_COUNT = 1 << 40
@@ -131,6 +137,10 @@ def is_group_whole(creation: Creation, constants: GroupConstants) -> bool:
     is_whole = is_whole and _is_count(creation, constants.num_sparse, constants.sparse_keys)
     if is_whole and constants.num_dense >= 0:
         is_whole = _is_count(creation, constants.num_dense, constants.dense_keys)
+    if is_whole and constants.dense_buckets >= 0:
+        is_whole = _has_items(creation, constants.sparse_buckets, sparse)
+        is_whole = is_whole and _has_items(creation, constants.dense_buckets, dense)
+        is_whole = is_whole and _has_items(creation, constants.ragged_buckets, ragged)
     if not is_whole:
         return False
     if dense + sparse + ragged > MAX_FEATURES:
@@ -151,6 +161,23 @@ def _set_dtype(feature: Feature, dtype: int) -> None:
     else:
         feature.dtype = STRINGS
         feature.item_bytes = STRING_BYTES
+
+
+@jit
+def _set_buckets(creation: Creation, attr: int, feature: Feature, number: int) -> bool:
+    """Has the strings of a feature hashed, if they are to be; whether that may be."""
+    buckets = attr_item(creation, attr, number) if attr >= 0 else int64(0)
+    if buckets == 0:
+        return True
+    is_row = feature.form != PADDED and feature.count == 1
+    if buckets < 0 or feature.dtype != INTS or not is_row:
+        text = "%s[%lld] is %lld: only one int64 of a row, or a list of them, is a hash"
+        refuse(creation, INVALID_ARGUMENT, text, name_of(creation, attr), number, buckets)
+        return False
+    feature.dtype = STRINGS
+    feature.buckets = buckets
+    feature.reciprocal = signed(Word(_ALL) // unsigned(buckets))
+    return True
 
 
 @jit
@@ -211,7 +238,8 @@ def _set_default(
             return int64(-1)
         return defaults
     dtype = attr_item(creation, constants.default_types, defaults)
-    if dtype != attr_item(creation, constants.dense_types, number):
+    wanted = _STRING if feature.buckets > 0 else attr_item(creation, constants.dense_types, number)
+    if dtype != wanted:
         text = "%s[%lld] is not the dtype of %s[%lld]"
         name = name_of(creation, constants.default_types)
         refuse(creation, INVALID_ARGUMENT, text, name, defaults, keys, number)
@@ -244,6 +272,8 @@ def _set_dense(
         feature.dims = as_words(dims + 8 * first)
         if not _set_shape(creation, constants, feature, first, number):
             return False
+        if not _set_buckets(creation, constants.dense_buckets, feature, number):
+            return False
         first += feature.rank
         feature.output = group.first_output + 3 * group.sparse_count + index
         feature.is_required = attr_item(creation, constants.required, number)
@@ -264,8 +294,8 @@ def _set_dense(
 
 
 @jit
-def _set_others(creation: Creation, constants: GroupConstants, group: FeatureGroup) -> None:
-    """Sets sparse and ragged features."""
+def _set_others(creation: Creation, constants: GroupConstants, group: FeatureGroup) -> bool:
+    """Sets sparse and ragged features; whether they may be hashed as they are to be."""
     sparse, dense = group.sparse_count, group.dense_count
     # Dense lists have two outputs.
     ragged_output = group.first_output + 3 * sparse + dense * (1 + group.is_of_lists)
@@ -280,12 +310,17 @@ def _set_others(creation: Creation, constants: GroupConstants, group: FeatureGro
             _set_dtype(feature, attr_item(creation, constants.sparse_types, int64(index)))
             feature.form = SPARSE
             feature.output = group.first_output + sparse + index
+            attr, number = constants.sparse_buckets, int64(index)
         else:
             _set_dtype(feature, attr_item(creation, constants.ragged_types, number))
             feature.form = RAGGED
             feature.output = ragged_output + number
             is_half = attr_item(creation, constants.split_types, number) == _INT32
             feature.split_bytes = 4 if is_half else 8
+            attr = constants.ragged_buckets
+        if not _set_buckets(creation, attr, feature, number):
+            return False
+    return True
 
 
 @jit
@@ -329,5 +364,6 @@ def set_group(
     _set_names(creation, constants.ragged_keys, ragged, text)
     if not _set_dense(creation, constants, group, as_words(words)):
         return False
-    _set_others(creation, constants, group)
+    if not _set_others(creation, constants, group):
+        return False
     return _add_names(creation, constants, names)

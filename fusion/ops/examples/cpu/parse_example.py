@@ -186,6 +186,10 @@ def _parse_inputs(frame: op.Frame, job: ParseJob, tensors: Words) -> None:
     job.targets = new_targets(frame, state.group.names.count)
     if op.failed(frame):
         return
+    for number in range(job.names.count):
+        feature, target = job.names.features[number], job.targets[number]
+        target.buckets = feature.buckets
+        target.reciprocal = feature.reciprocal
     share_out(frame, job, total, reader_words(job.names.count, job.place_count))
     if op.failed(frame):
         return

@@ -25,7 +25,7 @@ from fusion.ops.examples.cpu_kernels.layout import (
 from fusion.ops.examples.cpu_kernels.lists import int_list, skipped, unpacked_floats
 from fusion.ops.examples.cpu_kernels.names import find_name, first_words
 from fusion.ops.examples.cpu_kernels.scan import fill_absent, row_of, set_place
-from fusion.ops.examples.cpu_kernels.values import write_values
+from fusion.ops.examples.cpu_kernels.values import is_hashed, write_buckets, write_values
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
     FLOATS,
@@ -185,15 +185,18 @@ def _write_row(reader: Reader, number: int, at: int, count: int, is_packed: bool
     if count != feature.count:
         return OTHER_SIZE
     row = row_of(reader, reader.job.targets[number])
-    _clear_row(feature, row)
     end = reader.findings[number].end
+    if is_hashed(feature.dtype, feature.item_bytes):
+        write_buckets(reader.job.targets[number], at, count, row, end)
+        return OK
+    _clear_row(feature, row)
     return OK if write_values(feature.dtype, at, count, is_packed, row, end) else NO_MEMORY
 
 
 @jit
 def _clear_row(feature: Feature, row: int) -> None:
     """Makes strings empty that were written before something unusual was found."""
-    if feature.dtype == STRINGS:
+    if feature.dtype == STRINGS and feature.item_bytes == STRING_BYTES:
         for k in range(feature.count):
             clear_string(row + STRING_BYTES * k)
 

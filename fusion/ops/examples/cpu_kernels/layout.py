@@ -16,6 +16,9 @@ FIXED, PADDED, SPARSE, RAGGED = range(4)
 OK, UNUSUAL, MALFORMED, UNSUPPORTED, OTHER_DTYPE, BAD_FEATURE, OTHER_SIZE, BROKEN_STRIDE = range(8)
 ABSENT, NO_MEMORY = 8, 9
 
+#: Of what becomes of a string that is hashed.
+HASH_BYTES = 8
+
 
 class Name(Layout):
     """A name of a feature."""
@@ -38,8 +41,10 @@ class Feature(Name):
     is_required: Int64  # whether each Example must have it
     rank: Int64  # of its shape, without the batch
     dims: Words  # of its shape; -1 in front of strides
-    item_bytes: Int64  # of a value in memory
+    item_bytes: Int64  # of a value in memory; of a string HASH_BYTES if it is hashed
     split_bytes: Int64  # of a row split
+    buckets: Int64  # how many strings are hashed to
+    reciprocal: Int64  # of that, see `words.remainder`
 
 
 class Names(Layout):
@@ -75,6 +80,8 @@ class Target(Layout):
     default: Address  # of the values of its default
     inner_splits: Address  # of a RAGGED feature list
     lengths: Words  # of a PADDED feature list
+    buckets: Int64  # as of the feature
+    reciprocal: Int64
 
 
 class Total(Layout):

@@ -10,12 +10,19 @@ from __future__ import annotations
 from fusion.ops.examples.cpu_kernels.guesses import find_entry, next_guess
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
+    HASH_BYTES,
     PADDED,
     Reader,
     Slot,
     Target,
 )
-from fusion.ops.examples.cpu_kernels.values import copy_values, write_values
+from fusion.ops.examples.cpu_kernels.values import (
+    copy_values,
+    is_hashed,
+    put_bucket,
+    write_buckets,
+    write_values,
+)
 from fusion.ops.examples.cpu_kernels.wire import (
     FIRST,
     FLOATS,
@@ -29,7 +36,7 @@ from fusion.ops.examples.cpu_kernels.wire import (
     short_length,
 )
 from fusion.runtime.native.jit import inlined, int64, jit
-from fusion.runtime.native.strings import put_string
+from fusion.runtime.native.strings import put_string, string_of
 from fusion.runtime.native.text import byte
 from fusion.runtime.native.unaligned import half_at, put_half, put_word, word_at
 
@@ -137,6 +144,9 @@ def _take_one(reader: Reader, slot: Slot, at: int, size: int, readable: int) -> 
         if size == 4:
             put_half(row, half_at(at))
         return size == 4
+    if slot.row_bytes == HASH_BYTES:
+        put_bucket(reader.job.targets[slot.number], row, at, size)
+        return True
     return put_string(row, at, size, readable)
 
 
@@ -170,6 +180,9 @@ def _take_list(reader: Reader, slot: Slot, at: int, end: int, readable: int) -> 
         if count != slot.count or count <= 0:
             return False
         row = slot.values + (reader.example - 1) * slot.row_bytes
+        if is_hashed(dtype, slot.row_bytes):
+            write_buckets(reader.job.targets[slot.number], at, count, row, readable)
+            return True
         return write_values(dtype, at, count, True, row, readable)
     if count < 0 or (slot.form == PADDED and count % slot.count != 0):
         return False
@@ -221,6 +234,10 @@ def fill_absent(reader: Reader, number: int) -> bool:
     feature, target = reader.job.names.features[number], reader.job.targets[number]
     if target.default == 0:
         return False
+    if is_hashed(feature.dtype, feature.item_bytes):
+        at, size = string_of(target.default, int64(0))
+        put_bucket(target, row_of(reader, target), at, size)
+        return True
     return copy_values(feature.dtype, row_of(reader, target), feature.count, target.default)
 
 

@@ -20,7 +20,12 @@ from fusion.ops.examples.cpu_kernels.layout import (
     Total,
 )
 from fusion.ops.examples.cpu_kernels.scan import scan_example
-from fusion.ops.examples.cpu_kernels.values import fill_values, write_values
+from fusion.ops.examples.cpu_kernels.values import (
+    fill_values,
+    is_hashed,
+    write_buckets,
+    write_values,
+)
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, as_words
 from fusion.runtime.native.unaligned import put_half, put_word
@@ -169,7 +174,9 @@ def fill_place(job: ExampleJob, filler: Filler, place: Place, example: int, read
     """Writes the values of a feature of an Example; whether that was done, see `write_values`."""
     count, out = place.count >> 1, filler.values
     is_packed = place.count & 1 == 0
-    if count > 0 and not write_values(filler.dtype, place.start, count, is_packed, out, readable):
+    if is_hashed(filler.dtype, filler.item_bytes):
+        write_buckets(job.targets[filler.number], place.start, count, out, readable)
+    elif count > 0 and not write_values(filler.dtype, place.start, count, is_packed, out, readable):
         return False
     if filler.form == PADDED:
         return _pad(job, filler, count)

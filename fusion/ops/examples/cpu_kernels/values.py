@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusion.ops.examples.cpu_kernels.layout import HASH_BYTES, Target
 from fusion.ops.examples.cpu_kernels.wire import (
     FLOATS,
     INTS,
@@ -12,7 +13,9 @@ from fusion.ops.examples.cpu_kernels.wire import (
     joined,
     varint,
 )
-from fusion.runtime.native.jit import int64, jit
+from fusion.ops.ids.cpu_kernels.fingerprint import fingerprint
+from fusion.ops.ids.cpu_kernels.words import remainder, signed, unsigned
+from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.memory import c_memcpy
 from fusion.runtime.native.strings import STRING_BYTES, copy_string, put_string
 from fusion.runtime.native.unaligned import (
@@ -92,6 +95,29 @@ def write_values(dtype: int, at: int, count: int, is_packed: bool, out: int, rea
                 return False
             at += size
     return True
+
+
+@inlined
+def is_hashed(dtype: int, item_bytes: int) -> bool:
+    """Whether values of a list, of so many bytes in memory, are hashed strings."""
+    return dtype == STRINGS and item_bytes == HASH_BYTES
+
+
+@jit
+def put_bucket(target: Target, out: int, at: int, size: int) -> None:
+    """Writes the bucket of a string, as StringToHashBucketFast has it."""
+    buckets, reciprocal = unsigned(target.buckets), unsigned(target.reciprocal)
+    put_word(out, signed(remainder(fingerprint(at, size), buckets, reciprocal)))
+
+
+@jit
+def write_buckets(target: Target, at: int, count: int, out: int, readable: int) -> None:
+    """Writes the buckets of so many strings of a list, see `write_values`."""
+    for k in range(count):
+        size, at = any_varint(at + 1, readable)
+        size &= int64(LOW_HALF)
+        put_bucket(target, out + HASH_BYTES * k, at, size)
+        at += size
 
 
 @jit
