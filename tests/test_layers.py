@@ -131,7 +131,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose"),
         *("merge_parsers", "lookup_pass"),
-        *("expand", "ungroup", "ungroup_ids", "parse_to_splits", "fuse_parsers", "group_ids"),
+        *(
+            "expand",
+            "ungroup",
+            "ungroup_ids",
+            "parse_to_splits",
+            "hash_parsed",
+            "fuse_parsers",
+            "group_ids",
+        ),
         *("group_crosses", "fuse_lookups"),
         *(
             "lower_lookups",

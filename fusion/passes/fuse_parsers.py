@@ -9,7 +9,8 @@ from fusion.passes.emit.parsing import emit_parser, emit_sequence_parser
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
-from fusion.passes.parse_to_splits import as_ragged, read_splits, sparse_reads
+from fusion.passes.hash_parsed import as_hashed, hashes_of, read_buckets
+from fusion.passes.parse_to_splits import as_ragged, new_numbers, read_splits, sparse_reads
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import (
@@ -49,19 +50,23 @@ def fuse_parsers(
             said |= {"reason": why.reason, "node": why.node}
             yield ParserReport(node.name, function, **said)
         elif not isinstance(spec, NoMatch):
-            _replace(edit, node.name, spec)
+            said["hashed"] = _replace(edit, node.name, spec)
             yield ParserReport(node.name, function, len(spec.features), **said)
 
 
-def _replace(edit: GraphEdit, name: str, spec: ParseSpec | SequenceSpec) -> None:
-    """Puts the fused op in the place of a stock one."""
+def _replace(edit: GraphEdit, name: str, spec: ParseSpec | SequenceSpec) -> int:
+    """Puts the fused op in the place of a stock one; returns how many features it hashes."""
     if isinstance(spec, SequenceSpec):
         emit_sequence_parser(edit, name, spec)
-        return
-    reads = sparse_reads(edit.view, name, spec)
-    emit_parser(edit, name, as_ragged(spec, reads), is_renumbered=bool(reads))
+        return 0
+    reads, hashes = sparse_reads(edit.view, name, spec), hashes_of(edit.view, name, spec)
+    asked = as_ragged(as_hashed(spec, hashes), reads)
+    emit_parser(edit, name, asked, is_renumbered=bool(reads or hashes))
+    numbers = new_numbers(spec, [*reads])
     if reads:
         read_splits(edit, name, spec, reads)
+    read_buckets(edit, name, hashes, numbers)
+    return len(hashes)
 
 
 def _refuse(
@@ -80,10 +85,14 @@ def _reports_before(view: GraphView) -> Iterator[ParserReport]:
         parts = ("context_", "feature_list_") if is_sequence else ("",)
         kinds = ("sparse", "dense", "ragged")
         keys = (node.attr(f"{part}{kind}_keys") for part in parts for kind in kinds)
+        hashed = () if is_sequence else (node.attr(f"{kind}_buckets") for kind in kinds)
         yield ParserReport(
             node.name,
             view.function,
             sum(len(attr.list.s) for attr in keys if attr is not None),
+            hashed=sum(
+                buckets > 0 for attr in hashed if attr is not None for buckets in attr.list.i
+            ),
             fused_before=True,
             served=view.is_served(node.name),
             records=SEQUENCES if is_sequence else EXAMPLES,

@@ -68,7 +68,7 @@ def group_ids(
         tasks: the processes that know the fused op; None: all.
         tables: what is the same in all runs.
     """
-    view, taken = edit.view, set[str]()
+    view, taken = edit.view, {*edit.removed}  # which parsers do
     for node in named(view, GROUPED_IDS):
         attr = node.attr("vocabularies")
         found = sum(number >= 0 for number in attr.list.i) if attr is not None else 0

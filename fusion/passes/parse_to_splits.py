@@ -16,7 +16,7 @@ from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor, Use
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.parsing import ListFeature, ParseSpec
+from fusion.passes.recognise.parsing import ParseSpec
 from fusion.schema.names import GROUPED, SINGLE
 
 #: Which list of the inputs of a lookup for many columns has what.
@@ -90,7 +90,7 @@ def as_ragged(spec: ParseSpec, reads: Reads) -> ParseSpec:
     """Returns what a parser is asked for when features are ragged."""
     kept = (feature for number, feature in enumerate(spec.sparse) if number not in reads)
     more = (spec.sparse[number] for number in reads)
-    ragged = (ListFeature(one.key, one.dtype, types_pb2.DT_INT64) for one in more)
+    ragged = (replace(one, split_dtype=types_pb2.DT_INT64) for one in more)
     return replace(spec, sparse=tuple(kept), ragged=(*spec.ragged, *ragged))
 
 
@@ -103,7 +103,7 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
         spec: what the old one was asked for.
         reads: what is ragged now.
     """
-    for old, new in _new_numbers(spec, [*reads]).items():
+    for old, new in new_numbers(spec, [*reads]).items():
         edit.replace(Tensor(name, old), Tensor(name, new))
     build = NodeBuilder(edit, name, edit.view.nodes[name].device, spec.serialized.node)
     for number in reads:
@@ -115,7 +115,7 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
             set_form(edit, use.node, use.position % count, "row_splits")
 
 
-def _new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
+def new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
     """Returns the new numbers of outputs by the old ones: of indices those of row splits."""
     kept = [number for number in range(len(spec.sparse)) if number not in ragged]
     old, count = len(spec.sparse), len(kept)

@@ -56,7 +56,8 @@ def fused_counts(report: FusionReport) -> dict[str, int]:
         "columns_fused": report.fused_count,
         "updates_fused": sum(one.fused and not one.fused_before for one in report.updates),
         "parsers_fused": sum(one.is_replaced for one in report.parsers),
-        "ids_fused": sum(one.columns for one in report.ids if one.is_replaced),
+        "ids_fused": sum(one.columns for one in report.ids if one.is_replaced)
+        + sum(one.hashed for one in report.parsers if one.is_replaced),
         "crosses_fused": sum(one.crosses for one in report.crosses if one.is_replaced),
     }
 

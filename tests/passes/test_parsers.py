@@ -402,6 +402,7 @@ def test_what_reports_say() -> None:
         "name": "parse",
         "function": "",
         "features": 4,
+        "hashed": 0,
         "reason": None,
         "node": None,
         "fused_before": False,

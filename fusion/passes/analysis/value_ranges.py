@@ -102,6 +102,18 @@ def _crossed(crosses: Node, index: int) -> Range:
     return Range(0, (_CROSSES_END if not buckets or buckets < 0 else buckets) - 1)
 
 
+def _parsed(parser: Node, index: int) -> Range:
+    """Returns the range of what the fused parser gives of strings that it hashes."""
+    buckets = {}
+    for kind in ("sparse", "dense", "ragged"):
+        attr = parser.attr(f"{kind}_buckets")
+        buckets[kind] = [] if attr is None else [*attr.list.i]
+    sparse = [0] * len(buckets["sparse"])
+    numbers = [*sparse, *buckets["sparse"], *sparse, *buckets["dense"], *buckets["ragged"]]
+    count = numbers[index] if index < len(numbers) else 0
+    return Range(0, count - 1) if count else Range()
+
+
 def range_of(value: Value, depth: int = _DEPTH) -> Range:
     """Returns the bounds of the elements of an integer tensor, looking at so many ops behind it."""
     value = value.resolved
@@ -113,6 +125,8 @@ def range_of(value: Value, depth: int = _DEPTH) -> Range:
     op = node.op
     if op in _NUMBERED:
         return _numbered(node, value.index)
+    if op == PARSE_EXAMPLE:
+        return _parsed(node, value.index)
     if op in _SAME_ELEMENTS:
         return range_of(node.input(0), depth - 1)
     if is_integer_cast(node):

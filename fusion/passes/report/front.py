@@ -58,17 +58,19 @@ class ParserReport(FrontReport):
 
     Attributes:
         features: how many it is asked for; 0 where that is not known.
+        hashed: how many of these are strings that it hashes.
         records: what it parses, "tf.Examples" or "tf.SequenceExamples".
     """
 
     features: int = 0
+    hashed: int = field(default=0, kw_only=True)
     records: str = field(default=EXAMPLES, kw_only=True)
 
     @property
     def what(self) -> str:
         """What is parsed."""
         of = f", {counted(self.features, 'feature')}" if self.features else ""
-        return f"{self.records}{of}"
+        return f"{self.records}{of}" + (f", {self.hashed} hashed" if self.hashed else "")
 
 
 @dataclass(frozen=True)
