@@ -34,12 +34,14 @@ class _Workload(NamedTuple):
         asked: the argument of `tf.io.parse_example`.
         is_shuffled: whether features come in another order in each Example.
         lists: feature lists of SequenceExamples; none of Examples.
+        is_hashed: whether strings are hashed behind the parser.
     """
 
     draw: Callable[[np.random.Generator], Features]
     asked: Mapping[str, Any]
     is_shuffled: bool = False
     lists: Mapping[str, Any] = {}
+    is_hashed: bool = False
 
 
 def _numbers(generator: np.random.Generator) -> dict[str, list[float]]:
@@ -92,13 +94,17 @@ def _sequences(feature: Any) -> _Workload:
 
 
 _SOME = {f"feature_{k}": _FIXED_INT for k in range(0, _MANY, _MANY // _ASKED)}
-_STRING = tf.io.FixedLenFeature([1], tf.string)
+_STRING, _STRINGS = tf.io.FixedLenFeature([1], tf.string), tf.io.VarLenFeature(tf.string)
 WORKLOADS = {
     "fixed": _Workload(_one_id, _each(_FIXED_INT)),
     "varlen": _Workload(_one_id, _each(tf.io.VarLenFeature(tf.int64))),
     "ragged": _Workload(_one_id, _each(tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64))),
     "strings of 8": _Workload(_text(8), _each(_STRING)),
     "strings of 40": _Workload(_text(40), _each(_STRING)),
+    "hashed strings of 8": _Workload(_text(8), _each(_STRING), is_hashed=True),
+    "hashed strings of 40": _Workload(_text(40), _each(_STRING), is_hashed=True),
+    "hashed strings of 8, varlen": _Workload(_text(8), _each(_STRINGS), is_hashed=True),
+    "hashed strings of 40, varlen": _Workload(_text(40), _each(_STRINGS), is_hashed=True),
     "bags of 0 to 5": _Workload(_bags, _each(tf.io.VarLenFeature(tf.int64))),
     "lists of 20": _Workload(
         _lists, {f"list{k}": tf.io.VarLenFeature(tf.int64) for k in range(_LISTS)}
@@ -111,6 +117,8 @@ WORKLOADS = {
     "ragged sequences": _sequences(tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)),
 }
 """By name: one value for each of 26 ids unless they are lists, and 13 numbers.
+
+Hashed ones are buckets of strings, by to_hash_bucket_fast, and all of them joined.
 
 SequenceExamples have 10 numbers, and 4 lists of 20 rows of an id each.
 """
@@ -167,8 +175,13 @@ def _parser(workload: _Workload, shown: slice) -> Callable[[tf.Tensor], list[tf.
             parsed = tf.io.parse_sequence_example(texts, asked, dict(workload.lists))
         else:
             parsed = tf.io.parse_example(texts, asked)
-        tensors: list[tf.Tensor] = tf.nest.flatten(parsed, expand_composites=True)[shown]
-        return tensors
+        tensors: list[tf.Tensor] = tf.nest.flatten(parsed, expand_composites=True)
+        if workload.is_hashed:  # all of them are needed for the first tensor
+            texts = [tensor for tensor in tensors if tensor.dtype == tf.string]
+            hashes = [tf.strings.to_hash_bucket_fast(one, _ROWS) for one in texts]
+            rest = [tensor for tensor in tensors if tensor.dtype != tf.string]
+            tensors = [tf.concat(hashes, 0), *rest]
+        return tensors[shown]
 
     return parse
 
