@@ -81,12 +81,19 @@ class Call:
         examples: serialized.
         is_single: whether the first one is parsed alone, without a batch.
         names: of Examples.
+        outputs: the number of the output of each dense feature; else each has its own.
     """
 
     features: tuple[Asked, ...]
     examples: tuple[bytes, ...]
     is_single: bool = False
     names: tuple[bytes, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the outputs of dense features."""
+        return [*self.outputs] or [*range(len(self.dense))]
 
     @property
     def serialized(self) -> tf.Tensor:
@@ -135,9 +142,25 @@ def stock(call: Call) -> Result:
         )
         indices, values, shapes, rows, others, splits = result
         hashed = (_hashed(*pair) for pair in ((values, sparse), (rows, dense), (others, ragged)))
-        return [indices, next(hashed), shapes, *hashed, splits]
+        values, rows, others = hashed
+        return [indices, values, shapes, _side_by_side(call, rows), others, splits]
 
     return result_of(parsed)
+
+
+def _side_by_side(call: Call, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The rows of features that have one output, joined."""
+    pairs = [*zip(rows, call.numbers, strict=True)]
+    outputs = [[row for row, number in pairs if number == k] for k in sorted({*call.numbers})]
+    batch = [] if call.is_single else [len(call.examples)]
+    return [
+        one[0] if len(one) == 1 else tf.concat([_flat(row, batch) for row in one], -1)
+        for one in outputs
+    ]
+
+
+def _flat(row: tf.Tensor, batch: list[int]) -> tf.Tensor:
+    return tf.reshape(row, [*batch, row.shape[len(batch) :].num_elements()])
 
 
 def _hashed(values: Sequence[tf.Tensor], features: Sequence[Asked]) -> list[tf.Tensor]:
@@ -161,6 +184,8 @@ def arguments(call: Call) -> dict[str, Any]:
         "dense_keys": keys(dense),
         "Tdense": [one.value_dtype for one in dense],
         "dense_buckets": [one.buckets for one in dense],
+        "dense_outputs": call.numbers,
+        "Tvalues": [dense[call.numbers.index(k)].value_dtype for k in sorted({*call.numbers})],
         "dense_ranks": [len(one.dims) for one in dense],
         "dense_dims": [size for one in dense for size in one.dims],
         "required": [one.is_required for one in dense],

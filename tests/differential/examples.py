@@ -102,7 +102,23 @@ def _call(random: Random, features: tuple[Asked, ...]) -> Call:
     is_single = random.random() < 0.25
     has_names = random.random() < 0.2 and not is_single
     names = tuple(b"n%d" % number for number in range(count)) if has_names else ()
-    return Call(features, examples, is_single, names)
+    outputs = _outputs(random, features) if random.random() < 0.3 else ()
+    return Call(features, examples, is_single, names, outputs)
+
+
+def _outputs(random: Random, features: tuple[Asked, ...]) -> tuple[int, ...]:
+    """The numbers of the outputs of dense features, some of which are side by side."""
+    numbers, open_ones, count = list[int](), dict[str, int](), 0
+    for one in (one for one in features if one.is_dense):
+        may_join = one.form != "padded" and 0 not in one.shape
+        if may_join and one.value_dtype in open_ones and random.random() < 0.7:
+            numbers.append(open_ones[one.value_dtype])
+            continue
+        numbers.append(count)
+        if may_join:
+            open_ones[one.value_dtype] = count
+        count += 1
+    return tuple(numbers)
 
 
 def feature_of(random: Random, dtype: Dtype, count: int) -> bytes:
@@ -240,7 +256,14 @@ def _without_one(call: Call) -> Iterator[Call]:
     for k in range(len(call.examples)):
         yield replace(call, examples=(*call.examples[:k], *call.examples[k + 1 :]))
     for k in range(len(call.features)):
-        yield replace(call, features=(*call.features[:k], *call.features[k + 1 :]))
+        features = (*call.features[:k], *call.features[k + 1 :])
+        outputs = call.outputs
+        if outputs and call.features[k].is_dense:
+            gone = call.dense.index(call.features[k])
+            left = (*outputs[:gone], *outputs[gone + 1 :])
+            numbers = [*dict.fromkeys(left)]
+            outputs = tuple(map(numbers.index, left))
+        yield replace(call, features=features, outputs=outputs)
 
 
 def smallest(call: C, family: Family[C]) -> C:

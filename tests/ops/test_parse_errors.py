@@ -65,6 +65,35 @@ def test_the_calls_are_good_before_they_are_made_bad() -> None:
             {"dense_ranks": [2, 1], "dense_dims": [0, 1 << 62, -1]},
             "dense_dims of dense_keys[0]: 4611686018427387904 is too large a size",
         ),
+        ({"sparse_buckets": []}, "sparse_buckets has 0 items, not 1"),
+        ({"dense_buckets": [0, 0, 0]}, "dense_buckets has 3 items, not 2"),
+        ({"ragged_buckets": [0, 0]}, "ragged_buckets has 2 items, not 1"),
+        (
+            {"dense_buckets": [0, 5]},
+            "dense_buckets[1] is 5: only one int64 of a row, or a list of them, is a hash",
+        ),
+        (
+            {"sparse_buckets": [-1]},
+            "sparse_buckets[0] is -1: only one int64 of a row, or a list of them, is a hash",
+        ),
+        ({"dense_outputs": [0]}, "dense_outputs has 1 items, not 2"),
+        (
+            {"dense_outputs": [1, 0]},
+            "dense_outputs[0] = 1: outputs of dense features are numbered in their order",
+        ),
+        (
+            {"dense_outputs": [0, -1]},
+            "dense_outputs[1] = -1: outputs of dense features are numbered in their order",
+        ),
+        ({"dense_outputs": [0, 0]}, "Tvalues has 2 items, not 1"),
+        (
+            {"dense_outputs": [0, 0], "Tvalues": ["int64"]},
+            "dense_outputs[1]: it has no values, or is filled up, and has no output of its own",
+        ),
+        (
+            {"Tvalues": ["int64", "float32"]},
+            "Tvalues[1] is not the dtype of a feature in it",
+        ),
         ({"dense_ranks": [-1, 3]}, "dense_ranks[0] = -1 is not in [0, 253]"),
         ({"dense_ranks": [254, 1]}, "dense_ranks[0] = 254 is not in [0, 253]"),
         (

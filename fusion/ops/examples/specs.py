@@ -26,7 +26,11 @@ _ATTRS = {
     "required": "required",
     "default_types": "Tdefaults",
 }
-_BUCKETS = {f"{kind}_buckets": f"{kind}_buckets" for kind in ("sparse", "dense", "ragged")}
+_OF_EXAMPLES = {
+    **{f"{kind}_buckets": f"{kind}_buckets" for kind in ("sparse", "dense", "ragged")},
+    "dense_outputs": "dense_outputs",
+    "value_types": "Tvalues",
+}
 _DTYPES = ("float32", "int64", "string")
 
 
@@ -37,7 +41,7 @@ def _group_constants(spec: OpSpec, names: Mapping[str, str]) -> list[Word]:
 
 
 def _constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
-    return _group_constants(spec, _ATTRS | _BUCKETS)
+    return _group_constants(spec, _ATTRS | _OF_EXAMPLES)
 
 
 def _types(name: str, doc: str) -> Attr:
@@ -90,7 +94,7 @@ PARSE_EXAMPLE = OpSpec(
         _indices("sparse_indices", "num_sparse", "[nnz, 2]"),
         _each("sparse_values", "sparse_types", "[nnz]"),
         _indices("sparse_shapes", "num_sparse", "[2]"),
-        _each("dense_values", "Tdense", "[B, shape]"),
+        _each("dense_values", "Tvalues", "[B, shape], or [B, values of several side by side]"),
         _each("ragged_values", "ragged_value_types", "[nnz]"),
         _each("ragged_row_splits", "ragged_split_types", "[B + 1]"),
     ),
@@ -102,6 +106,13 @@ PARSE_EXAMPLE = OpSpec(
         _keys("dense_keys", "names of dense features"),
         _types("Tdense", "dtypes of their values"),
         _buckets("dense"),
+        Attr(
+            "dense_outputs",
+            "list(int)",
+            default=(),
+            doc="the number of the output of each; those of one lie side by side in it, in order",
+        ),
+        _types("Tvalues", "dtypes of these outputs"),
         Attr("dense_ranks", "list(int)", default=(), doc="rank of the shape of each"),
         Attr(
             "dense_dims",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tensorflow as tf
@@ -62,10 +63,24 @@ def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
         *result.sparse_indices,
         *values["sparse"],
         *result.sparse_shapes,
-        *values["dense"],
+        *_side_by_side(values["dense"], attrs, tf.shape(serialized)),
         *values["ragged"],
         *result.ragged_row_splits,
     ]
+
+
+def _side_by_side(rows: Tensors, attrs: Attrs, batch: tf.Tensor) -> Tensors:
+    """Returns the outputs of dense features; `batch` is the shape of the Examples."""
+    shapes, numbers = _shapes(attrs["dense_ranks"], attrs["dense_dims"]), attrs["dense_outputs"]
+    outputs: list[list[tf.Tensor]] = [[] for _ in attrs["Tvalues"]]
+    for tensor, number, shape in zip(rows, numbers, shapes, strict=True):
+        is_joined = numbers.count(number) > 1
+        outputs[number].append(_flat(tensor, batch, shape) if is_joined else tensor)
+    return [one[0] if len(one) == 1 else tf.concat(one, -1) for one in outputs]
+
+
+def _flat(rows: tf.Tensor, batch: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
+    return tf.reshape(rows, tf.concat([batch, [prod(size or 0 for size in shape)]], 0))
 
 
 def _hashed(values: tf.Tensor, buckets: int) -> tf.Tensor:

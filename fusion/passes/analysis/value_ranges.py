@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -108,8 +109,13 @@ def _parsed(parser: Node, index: int) -> Range:
     for kind in ("sparse", "dense", "ragged"):
         attr = parser.attr(f"{kind}_buckets")
         buckets[kind] = [] if attr is None else [*attr.list.i]
+    attr, rows = parser.attr("dense_outputs"), defaultdict[int, list[int]](list)
+    outputs = [] if attr is None else [*attr.list.i]
+    for number, count in zip(outputs, buckets["dense"], strict=True):
+        rows[number].append(count)
     sparse = [0] * len(buckets["sparse"])
-    numbers = [*sparse, *buckets["sparse"], *sparse, *buckets["dense"], *buckets["ragged"]]
+    dense = [max(counts) if all(counts) else 0 for counts in rows.values()]
+    numbers = [*sparse, *buckets["sparse"], *sparse, *dense, *buckets["ragged"]]
     count = numbers[index] if index < len(numbers) else 0
     return Range(0, count - 1) if count else Range()
 

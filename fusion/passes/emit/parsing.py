@@ -31,10 +31,12 @@ def emit_parser(
     """
     node = _begun(edit, name, PARSE_EXAMPLE, spec.serialized, spec.names, spec.dense)
     set_attrs(node, num_sparse=len(spec.sparse))
+    types, outputs = _value_types(spec.dense), spec.outputs or range(len(spec.dense))
     set_types(
         node,
         sparse_types=_value_types(spec.sparse),
-        Tdense=_value_types(spec.dense),
+        Tdense=types,
+        Tvalues=[types[outputs.index(number)] for number in sorted({*outputs})],
         Tdefaults=_dtypes(_with_default(spec.dense)),
         ragged_value_types=_value_types(spec.ragged),
         ragged_split_types=[feature.split_dtype for feature in spec.ragged],
@@ -49,6 +51,7 @@ def emit_parser(
         required=[feature.default is None for feature in spec.dense],
         sparse_buckets=[feature.buckets for feature in spec.sparse],
         dense_buckets=[feature.buckets for feature in spec.dense],
+        dense_outputs=[*outputs],
         ragged_buckets=[feature.buckets for feature in spec.ragged],
     )
     _put(edit, node, is_renumbered)

@@ -6,6 +6,7 @@ All others are left to them, see `shape_functions`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -130,6 +131,10 @@ def _dense_shapes(view: _View, name: str, part: str) -> list[Shape]:
     return [tuple(None if size < 0 else size for size in shape) for shape in sizes]
 
 
+def _elements(shape: Shape) -> int:
+    return prod(size or 0 for size in shape)
+
+
 def _sparse_shapes(count: int, rank: int) -> list[Shape]:
     """The shapes of indices, values and shapes of so many SparseTensors of a rank."""
     return [(None, rank)] * count + [(None,)] * count + [(rank,)] * count
@@ -141,7 +146,13 @@ def _parsed(view: _View, shapes: _Shapes, name: str, index: int) -> Shape | None
     if batch is None:
         return None
     found = _sparse_shapes(view.int_attr(name, "num_sparse"), 1 + len(batch))
-    found += [(*batch, *shape) for shape in _dense_shapes(view, name, "")]
+    outputs: dict[int, list[Shape]] = {}
+    numbers = _ints(view, name, "dense_outputs")
+    for number, shape in zip(numbers, _dense_shapes(view, name, ""), strict=True):
+        outputs.setdefault(number, []).append(shape)
+    for one in outputs.values():
+        is_own = len(one) == 1
+        found.append((*batch, *(one[0] if is_own else (sum(map(_elements, one)),))))
     return found[index] if index < len(found) else (None,)
 
 

@@ -103,10 +103,13 @@ class ParseSpec(FeatureSpec[DenseFeature]):
     Attributes:
         serialized: the Examples.
         names: of Examples, for messages; None where the op takes none.
+        outputs: of the fused op: the number of the output of each dense feature; if there are
+            none, each has its own.
     """
 
     serialized: Value
     names: Value | None
+    outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class FeatureGroup(Layout):
     is_of_lists: Int64  # whether they are feature lists of SequenceExamples
     sparse_count: Int64
     dense_count: Int64
+    output_count: Int64  # of dense features, if several may have one
     default_count: Int64
     ragged_count: Int64
     place_count: Int64
@@ -58,3 +59,5 @@ class GroupConstants(Layout):
     sparse_buckets: Int64  # -1: nothing is hashed
     dense_buckets: Int64
     ragged_buckets: Int64
+    dense_outputs: Int64  # -1: each has its own
+    value_types: Int64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusion.ops.examples.cpu.example_layout import FIRST_DEFAULT, FeatureGroup, GroupConstants
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
+    HASHED,
     PADDED,
     RAGGED,
     SPARSE,
@@ -141,6 +142,7 @@ def is_group_whole(creation: Creation, constants: GroupConstants) -> bool:
         is_whole = _has_items(creation, constants.sparse_buckets, sparse)
         is_whole = is_whole and _has_items(creation, constants.dense_buckets, dense)
         is_whole = is_whole and _has_items(creation, constants.ragged_buckets, ragged)
+        is_whole = is_whole and _has_items(creation, constants.dense_outputs, dense)
     if not is_whole:
         return False
     if dense + sparse + ragged > MAX_FEATURES:
@@ -275,6 +277,8 @@ def _set_dense(
         if not _set_buckets(creation, constants.dense_buckets, feature, number):
             return False
         first += feature.rank
+        if feature.buckets > 0:
+            feature.place = HASHED
         feature.output = group.first_output + 3 * group.sparse_count + index
         feature.is_required = attr_item(creation, constants.required, number)
         feature.default_input = -1
@@ -290,6 +294,58 @@ def _set_dense(
             places += 1
     group.place_count = places
     group.default_count = defaults
+    return constants.dense_outputs < 0 or _set_outputs(creation, constants, group)
+
+
+@jit
+def _set_outputs(creation: Creation, constants: GroupConstants, group: FeatureGroup) -> bool:
+    """Sets which dense features are side by side; whether they may be."""
+    features, attr, count = group.names.features, constants.dense_outputs, int64(0)
+    for index in range(group.dense_count):
+        feature, number = features[index], attr_item(creation, attr, int64(index))
+        if number < 0 or number > count:
+            text = "%s[%lld] = %lld: outputs of dense features are numbered in their order"
+            refuse(creation, INVALID_ARGUMENT, text, name_of(creation, attr), int64(index), number)
+            return False
+        row = features[number]
+        if number == count:
+            row.starts = index
+            row.total = 0
+            count += 1
+        feature.output = group.first_output + 3 * group.sparse_count + number
+        feature.first = row.starts
+        feature.offset = feature.item_bytes * row.total
+        row.total = row.total + feature.count
+    group.output_count = count
+    return _has_items(creation, constants.value_types, count) and _are_rows(
+        creation, constants, group
+    )
+
+
+@jit
+def _are_rows(creation: Creation, constants: GroupConstants, group: FeatureGroup) -> bool:
+    """Whether features that are side by side are of one dtype and length; sets that of rows."""
+    features, outputs, types = (
+        group.names.features,
+        constants.dense_outputs,
+        constants.value_types,
+    )
+    for index in range(group.dense_count):
+        feature, number = features[index], attr_item(creation, outputs, int64(index))
+        total = features[number].total
+        if attr_item(creation, types, number) != attr_item(
+            creation, constants.dense_types, int64(index)
+        ):
+            text = "%s[%lld] is not the dtype of a feature in it"
+            refuse(creation, INVALID_ARGUMENT, text, name_of(creation, types), number)
+            return False
+        if total == feature.count and feature.first == index:
+            continue
+        if feature.form != FIXED or feature.count == 0:
+            text = "%s[%lld]: it has no values, or is filled up, and has no output of its own"
+            refuse(creation, INVALID_ARGUMENT, text, name_of(creation, outputs), int64(index))
+            return False
+        feature.row_values = total
     return True
 
 
@@ -298,7 +354,8 @@ def _set_others(creation: Creation, constants: GroupConstants, group: FeatureGro
     """Sets sparse and ragged features; whether they may be hashed as they are to be."""
     sparse, dense = group.sparse_count, group.dense_count
     # Dense lists have two outputs.
-    ragged_output = group.first_output + 3 * sparse + dense * (1 + group.is_of_lists)
+    outputs = group.output_count if constants.dense_outputs >= 0 else dense
+    ragged_output = group.first_output + 3 * sparse + outputs * (1 + group.is_of_lists)
     for index in range(sparse + group.ragged_count):
         feature = group.names.features[dense + index]
         is_sparse, number = index < sparse, index - sparse

@@ -33,8 +33,10 @@ from fusion.ops.examples.cpu_kernels.layout import (
     OK,
     PADDED,
     SPARSE,
+    Feature,
     ParseJob,
     Place,
+    Target,
     Total,
 )
 from fusion.ops.examples.cpu_kernels.tasks import do_task, open_reader, reader_of, reader_words
@@ -42,7 +44,13 @@ from fusion.ops.tables.cpu.inputs import element_count, release, take
 from fusion.runtime.layout import Words
 from fusion.runtime.native import op
 from fusion.runtime.native.jit import int64, jit
-from fusion.runtime.native.pointers import as_record, as_words, clear, stack_record
+from fusion.runtime.native.pointers import (
+    as_record,
+    as_words,
+    clear,
+    stack_record,
+    stack_words,
+)
 from fusion.runtime.tensorflow.c_api import tf_dim, tf_num_dims, tf_tensor_data
 from fusion.runtime.tensorflow.spec import OpSpec
 from fusion.runtime.threads import jobs
@@ -150,13 +158,30 @@ def _report_wrong(frame: op.Frame, job: ParseJob, names: int) -> bool:
 
 
 @jit
+def _new_rows(frame: op.Frame, job: ParseJob, feature: Feature, target: Target) -> None:
+    """Rows of a FIXED feature: a new tensor, or a part of one that it shares with others."""
+    if feature.row_values == 0:
+        new_rows(frame, job, feature, target, int64(1))
+        return
+    item = feature.item_bytes
+    target.row_bytes = item * feature.row_values
+    if feature.offset != 0:
+        target.values = job.targets[feature.first].values + feature.offset
+        return
+    dims, is_batch = stack_words(int64(2)), int64(0 if job.is_single != 0 else 1)
+    dims[0] = job.example_count
+    dims[is_batch] = feature.row_values
+    target.values = op.shaped_output(frame, feature.output, dims, 1 + is_batch, item)
+
+
+@jit
 def _parse(frame: op.Frame, job: ParseJob, names: int) -> None:
     """Parses, when inputs are there."""
     count = job.names.count
     for number in range(count):
         feature = job.names.features[number]
         if feature.form == FIXED:
-            new_rows(frame, job, feature, job.targets[number], int64(1))
+            _new_rows(frame, job, feature, job.targets[number])
     places = 8 * Place.SIZE * job.place_count * job.example_count
     job.places = as_record(Place, op.scratch_bytes(frame, places))
     if op.failed(frame):

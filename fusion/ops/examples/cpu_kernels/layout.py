@@ -18,6 +18,8 @@ ABSENT, NO_MEMORY = 8, 9
 
 #: Of what becomes of a string that is hashed.
 HASH_BYTES = 8
+#: The place of a feature that is FIXED and hashed.
+HASHED = -1
 
 
 class Name(Layout):
@@ -35,7 +37,7 @@ class Feature(Name):
     dtype: Int64  # the tag of its list, see `wire`
     form: Int64
     count: Int64  # values of a row, or of a stride if it is PADDED
-    place: Int64  # its number among those that are not FIXED
+    place: Int64  # its number among those that are not FIXED; of others HASHED if they are hashed
     output: Int64  # the number of the output for its values, among all
     default_input: Int64  # the number of the input with its default, among all; -1 for none
     is_required: Int64  # whether each Example must have it
@@ -45,6 +47,11 @@ class Feature(Name):
     split_bytes: Int64  # of a row split
     buckets: Int64  # how many strings are hashed to
     reciprocal: Int64  # of that, see `words.remainder`
+    row_values: Int64  # of a FIXED one beside others: values of a row of all of them; else 0
+    offset: Int64  # bytes of a row in front of it, then
+    first: Int64  # the number of the feature that a row begins with
+    starts: Int64  # as of that of the output of this one's number; and the values of its rows
+    total: Int64
 
 
 class Names(Layout):
@@ -98,7 +105,7 @@ class Slot(Layout):
     dtype: Int64  # as of the feature
     form: Int64
     count: Int64
-    place: Int64
+    place: Int64  # likewise
     number: Int64  # of the feature
     values: Address  # as of its target
     row_bytes: Int64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fusion.ops.examples.cpu_kernels.guesses import find_entry, next_guess
 from fusion.ops.examples.cpu_kernels.layout import (
     FIXED,
-    HASH_BYTES,
+    HASHED,
     PADDED,
     Reader,
     Slot,
@@ -144,7 +144,7 @@ def _take_one(reader: Reader, slot: Slot, at: int, size: int, readable: int) -> 
         if size == 4:
             put_half(row, half_at(at))
         return size == 4
-    if slot.row_bytes == HASH_BYTES:
+    if slot.place == HASHED:
         put_bucket(reader.job.targets[slot.number], row, at, size)
         return True
     return put_string(row, at, size, readable)
@@ -180,7 +180,7 @@ def _take_list(reader: Reader, slot: Slot, at: int, end: int, readable: int) -> 
         if count != slot.count or count <= 0:
             return False
         row = slot.values + (reader.example - 1) * slot.row_bytes
-        if is_hashed(dtype, slot.row_bytes):
+        if slot.place == HASHED:
             write_buckets(reader.job.targets[slot.number], at, count, row, readable)
             return True
         return write_values(dtype, at, count, True, row, readable)
