@@ -81,19 +81,25 @@ class Call:
         examples: serialized.
         is_single: whether the first one is parsed alone, without a batch.
         names: of Examples.
-        outputs: the number of the output of each dense feature; else each has its own.
+        outputs: the number of the output of each dense feature, and how many values are in front of
+            it in a row; else each has its own.
     """
 
     features: tuple[Asked, ...]
     examples: tuple[bytes, ...]
     is_single: bool = False
     names: tuple[bytes, ...] = ()
-    outputs: tuple[int, ...] = ()
+    outputs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The numbers of the outputs of dense features, and where these lie in a row."""
+        return [*self.outputs] or [(k, 0) for k in range(len(self.dense))]
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the outputs of dense features."""
-        return [*self.outputs] or [*range(len(self.dense))]
+        """The first of these."""
+        return [number for number, _ in self.places]
 
     @property
     def serialized(self) -> tf.Tensor:
@@ -150,8 +156,11 @@ def stock(call: Call) -> Result:
 
 def _side_by_side(call: Call, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The rows of features that have one output, joined."""
-    pairs = [*zip(rows, call.numbers, strict=True)]
-    outputs = [[row for row, number in pairs if number == k] for k in sorted({*call.numbers})]
+    places = {place: row for row, place in zip(rows, call.places, strict=True)}
+    outputs = [
+        [places[place] for place in sorted(places) if place[0] == k]
+        for k in sorted({*call.numbers})
+    ]
     batch = [] if call.is_single else [len(call.examples)]
     return [
         one[0] if len(one) == 1 else tf.concat([_flat(row, batch) for row in one], -1)
@@ -185,6 +194,7 @@ def arguments(call: Call) -> dict[str, Any]:
         "Tdense": [one.value_dtype for one in dense],
         "dense_buckets": [one.buckets for one in dense],
         "dense_outputs": call.numbers,
+        "dense_columns": [column for _, column in call.places],
         "Tvalues": [dense[call.numbers.index(k)].value_dtype for k in sorted({*call.numbers})],
         "dense_ranks": [len(one.dims) for one in dense],
         "dense_dims": [size for one in dense for size in one.dims],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
@@ -106,19 +106,31 @@ def _call(random: Random, features: tuple[Asked, ...]) -> Call:
     return Call(features, examples, is_single, names, outputs)
 
 
-def _outputs(random: Random, features: tuple[Asked, ...]) -> tuple[int, ...]:
-    """The numbers of the outputs of dense features, some of which are side by side."""
-    numbers, open_ones, count = list[int](), dict[str, int](), 0
-    for one in (one for one in features if one.is_dense):
+def _outputs(random: Random, features: tuple[Asked, ...]) -> tuple[tuple[int, int], ...]:
+    """The outputs of dense features, some of which are side by side, and where these lie."""
+    dense = [one for one in features if one.is_dense]
+    numbers, of_dtype, count = list[int](), dict[str, int](), 0
+    for one in dense:
         may_join = one.form != "padded" and 0 not in one.shape
-        if may_join and one.value_dtype in open_ones and random.random() < 0.7:
-            numbers.append(open_ones[one.value_dtype])
+        if may_join and one.value_dtype in of_dtype and random.random() < 0.7:
+            numbers.append(of_dtype[one.value_dtype])
             continue
         numbers.append(count)
         if may_join:
-            open_ones[one.value_dtype] = count
+            of_dtype[one.value_dtype] = count
         count += 1
-    return tuple(numbers)
+    return placed(random, dense, numbers)
+
+
+def placed(
+    random: Random, dense: Sequence[Asked], numbers: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Where features lie in the rows of their outputs, in any order."""
+    columns, widths = [0] * len(dense), dict[int, int]()
+    for k in random.sample(range(len(dense)), len(dense)):
+        columns[k] = widths.get(numbers[k], 0)
+        widths[numbers[k]] = columns[k] + prod(dense[k].shape)
+    return tuple(zip(numbers, columns, strict=True))
 
 
 def feature_of(random: Random, dtype: Dtype, count: int) -> bytes:
@@ -260,9 +272,10 @@ def _without_one(call: Call) -> Iterator[Call]:
         outputs = call.outputs
         if outputs and call.features[k].is_dense:
             gone = call.dense.index(call.features[k])
-            left = (*outputs[:gone], *outputs[gone + 1 :])
+            left = [number for number, _ in (*outputs[:gone], *outputs[gone + 1 :])]
             numbers = [*dict.fromkeys(left)]
-            outputs = tuple(map(numbers.index, left))
+            dense = [one for one in features if one.is_dense]
+            outputs = placed(Random(0), dense, [numbers.index(number) for number in left])
         yield replace(call, features=features, outputs=outputs)
 
 

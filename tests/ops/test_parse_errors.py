@@ -86,8 +86,17 @@ def test_the_calls_are_good_before_they_are_made_bad() -> None:
             "dense_outputs[1] = -1: outputs of dense features are numbered in their order",
         ),
         ({"dense_outputs": [0, 0]}, "Tvalues has 2 items, not 1"),
+        ({"dense_columns": [0]}, "dense_columns has 1 items, not 2"),
+        (
+            {"dense_columns": [1, 0]},
+            "dense_columns[0] = 1: features of an output are not side by side",
+        ),
         (
             {"dense_outputs": [0, 0], "Tvalues": ["int64"]},
+            "dense_columns[0] = 0: features of an output are not side by side",
+        ),
+        (
+            {"dense_outputs": [0, 0], "dense_columns": [0, 1], "Tvalues": ["int64"]},
             "dense_outputs[1]: it has no values, or is filled up, and has no output of its own",
         ),
         (

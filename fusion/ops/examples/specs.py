@@ -29,6 +29,7 @@ _ATTRS = {
 _OF_EXAMPLES = {
     **{f"{kind}_buckets": f"{kind}_buckets" for kind in ("sparse", "dense", "ragged")},
     "dense_outputs": "dense_outputs",
+    "dense_columns": "dense_columns",
     "value_types": "Tvalues",
 }
 _DTYPES = ("float32", "int64", "string")
@@ -110,7 +111,13 @@ PARSE_EXAMPLE = OpSpec(
             "dense_outputs",
             "list(int)",
             default=(),
-            doc="the number of the output of each; those of one lie side by side in it, in order",
+            doc="the number of the output of each; those of one lie side by side in it",
+        ),
+        Attr(
+            "dense_columns",
+            "list(int)",
+            default=(),
+            doc="how many values are in front of each in a row of its output",
         ),
         _types("Tvalues", "dtypes of these outputs"),
         Attr("dense_ranks", "list(int)", default=(), doc="rank of the shape of each"),

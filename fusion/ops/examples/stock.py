@@ -72,11 +72,13 @@ def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
 def _side_by_side(rows: Tensors, attrs: Attrs, batch: tf.Tensor) -> Tensors:
     """Returns the outputs of dense features; `batch` is the shape of the Examples."""
     shapes, numbers = _shapes(attrs["dense_ranks"], attrs["dense_dims"]), attrs["dense_outputs"]
-    outputs: list[list[tf.Tensor]] = [[] for _ in attrs["Tvalues"]]
-    for tensor, number, shape in zip(rows, numbers, shapes, strict=True):
+    outputs: list[dict[int, tf.Tensor]] = [{} for _ in attrs["Tvalues"]]
+    each = zip(rows, numbers, shapes, attrs["dense_columns"], strict=True)
+    for tensor, number, shape, column in each:
         is_joined = numbers.count(number) > 1
-        outputs[number].append(_flat(tensor, batch, shape) if is_joined else tensor)
-    return [one[0] if len(one) == 1 else tf.concat(one, -1) for one in outputs]
+        outputs[number][column] = _flat(tensor, batch, shape) if is_joined else tensor
+    parts = ([one[column] for column in sorted(one)] for one in outputs)
+    return [one[0] if len(one) == 1 else tf.concat(one, -1) for one in parts]
 
 
 def _flat(rows: tf.Tensor, batch: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:

@@ -31,7 +31,9 @@ def emit_parser(
     """
     node = _begun(edit, name, PARSE_EXAMPLE, spec.serialized, spec.names, spec.dense)
     set_attrs(node, num_sparse=len(spec.sparse))
-    types, outputs = _value_types(spec.dense), spec.outputs or range(len(spec.dense))
+    types = _value_types(spec.dense)
+    places = spec.outputs or [(number, 0) for number in range(len(spec.dense))]
+    outputs = [number for number, _ in places]
     set_types(
         node,
         sparse_types=_value_types(spec.sparse),
@@ -51,7 +53,8 @@ def emit_parser(
         required=[feature.default is None for feature in spec.dense],
         sparse_buckets=[feature.buckets for feature in spec.sparse],
         dense_buckets=[feature.buckets for feature in spec.dense],
-        dense_outputs=[*outputs],
+        dense_outputs=outputs,
+        dense_columns=[column for _, column in places],
         ragged_buckets=[feature.buckets for feature in spec.ragged],
     )
     _put(edit, node, is_renumbered)

@@ -103,13 +103,13 @@ class ParseSpec(FeatureSpec[DenseFeature]):
     Attributes:
         serialized: the Examples.
         names: of Examples, for messages; None where the op takes none.
-        outputs: of the fused op: the number of the output of each dense feature; if there are
-            none, each has its own.
+        outputs: of the fused op: the number of the output of each dense feature, and how many
+            values are in front of it in a row; if there are none, each has its own.
     """
 
     serialized: Value
     names: Value | None
-    outputs: tuple[int, ...] = ()
+    outputs: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

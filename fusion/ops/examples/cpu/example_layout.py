@@ -60,4 +60,5 @@ class GroupConstants(Layout):
     dense_buckets: Int64
     ragged_buckets: Int64
     dense_outputs: Int64  # -1: each has its own
+    dense_columns: Int64
     value_types: Int64

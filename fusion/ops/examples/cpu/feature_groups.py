@@ -143,6 +143,7 @@ def is_group_whole(creation: Creation, constants: GroupConstants) -> bool:
         is_whole = is_whole and _has_items(creation, constants.dense_buckets, dense)
         is_whole = is_whole and _has_items(creation, constants.ragged_buckets, ragged)
         is_whole = is_whole and _has_items(creation, constants.dense_outputs, dense)
+        is_whole = is_whole and _has_items(creation, constants.dense_columns, dense)
     if not is_whole:
         return False
     if dense + sparse + ragged > MAX_FEATURES:
@@ -314,12 +315,28 @@ def _set_outputs(creation: Creation, constants: GroupConstants, group: FeatureGr
             count += 1
         feature.output = group.first_output + 3 * group.sparse_count + number
         feature.first = row.starts
-        feature.offset = feature.item_bytes * row.total
+        feature.column = attr_item(creation, constants.dense_columns, int64(index))
+        feature.offset = feature.item_bytes * feature.column
         row.total = row.total + feature.count
     group.output_count = count
     return _has_items(creation, constants.value_types, count) and _are_rows(
         creation, constants, group
     )
+
+
+@jit
+def _is_beside_others(features: Feature, count: int, index: int) -> bool:
+    """Whether one feature of its output ends where this one begins, if a row does not."""
+    feature, found = features[index], int64(0)
+    if feature.column == 0 and feature.first == index and features[index].total == feature.count:
+        return True
+    for k in range(count):
+        other = features[k]
+        if other.output == feature.output and k != index:
+            if other.column == feature.column:
+                return False
+            found += int64(1 if other.column + other.count == feature.column else 0)
+    return found == int64(0 if feature.column == 0 else 1)
 
 
 @jit
@@ -338,6 +355,11 @@ def _are_rows(creation: Creation, constants: GroupConstants, group: FeatureGroup
         ):
             text = "%s[%lld] is not the dtype of a feature in it"
             refuse(creation, INVALID_ARGUMENT, text, name_of(creation, types), number)
+            return False
+        if not _is_beside_others(features, group.dense_count, int64(index)):
+            text = "%s[%lld] = %lld: features of an output are not side by side"
+            name = name_of(creation, constants.dense_columns)
+            refuse(creation, INVALID_ARGUMENT, text, name, int64(index), feature.column)
             return False
         if total == feature.count and feature.first == index:
             continue

@@ -165,13 +165,16 @@ def _new_rows(frame: op.Frame, job: ParseJob, feature: Feature, target: Target) 
         return
     item = feature.item_bytes
     target.row_bytes = item * feature.row_values
-    if feature.offset != 0:
-        target.values = job.targets[feature.first].values + feature.offset
+    first = job.targets[feature.first]
+    if target != first:
+        start = first.values - job.names.features[feature.first].offset
+        target.values = start + feature.offset
         return
     dims, is_batch = stack_words(int64(2)), int64(0 if job.is_single != 0 else 1)
     dims[0] = job.example_count
     dims[is_batch] = feature.row_values
-    target.values = op.shaped_output(frame, feature.output, dims, 1 + is_batch, item)
+    start = op.shaped_output(frame, feature.output, dims, 1 + is_batch, item)
+    target.values = start + feature.offset
 
 
 @jit

@@ -48,8 +48,9 @@ class Feature(Name):
     buckets: Int64  # how many strings are hashed to
     reciprocal: Int64  # of that, see `words.remainder`
     row_values: Int64  # of a FIXED one beside others: values of a row of all of them; else 0
-    offset: Int64  # bytes of a row in front of it, then
-    first: Int64  # the number of the feature that a row begins with
+    column: Int64  # values in front of it in a row
+    offset: Int64  # and bytes
+    first: Int64  # the number of the first feature of its output
     starts: Int64  # as of that of the output of this one's number; and the values of its rows
     total: Int64
 
