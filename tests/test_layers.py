@@ -137,6 +137,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "ungroup_ids",
             "parse_to_splits",
             "hash_parsed",
+            "join_parsed",
             "fuse_parsers",
             "group_ids",
         ),

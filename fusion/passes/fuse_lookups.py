@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fusion.passes.analysis.static_tables import Bound, StaticTables
 from fusion.passes.analysis.variables import SparseWriters
@@ -15,6 +15,7 @@ from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.view import GraphView
 from fusion.passes.group_crosses import group_crosses
 from fusion.passes.group_ids import group_ids
+from fusion.passes.join_parsed import with_joined
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
@@ -60,6 +61,28 @@ class FuseLookups(LookupPass):
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
         source = self.with_merged_parsers(graph_def)
+        joined, apart = self._with_joined(source)
+        result = self._fused(joined, graph_def)
+        if any(node.name in apart for node in _nodes(result.graph_def)):
+            result = self._fused(source, graph_def)  # not all is read as columns of a matrix
+        return result
+
+    def _with_joined(self, graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, set[str]]:
+        """Returns a graph in which dense features are joined, and what takes them apart again."""
+        if not any(node.op in PARSERS for node in _nodes(graph_def)):
+            return graph_def, set()
+        edits, apart = dict[str, GraphEdit](), set[str]()
+        for view, refusal in self.bodies(graph_def):
+            if refusal or view.has_loops or PARSERS.isdisjoint(view.ops):
+                continue
+            edit, names = with_joined(view, self.tasks)
+            if edit.added:
+                edits[view.function] = edit
+                apart.update(names)
+        return (apply_edits(graph_def, edits) if edits else graph_def), apart
+
+    def _fused(self, source: graph_pb2.GraphDef, graph_def: graph_pb2.GraphDef) -> FusionResult:
+        """Returns what becomes of a graph, which was made of another one."""
         rewrites = self.rewrites(source)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(source, edits) if edits else source
@@ -129,8 +152,14 @@ _FRONT = PARSERS | ID_MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED
 
 def _has_front(graph_def: graph_pb2.GraphDef) -> bool:
     """Whether a graph or its library has ops in front of lookups."""
-    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    return any(node.op in _FRONT for body in bodies for node in body)
+    return any(node.op in _FRONT for node in _nodes(graph_def))
+
+
+def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
+    """Yields the nodes of a graph and of its library."""
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
 
 
 def _report(

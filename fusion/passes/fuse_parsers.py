@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from fusion.passes.emit.parsing import emit_parser, emit_sequence_parser
@@ -10,7 +11,14 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.values import named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.hash_parsed import as_hashed, hashes_of, read_buckets
-from fusion.passes.parse_to_splits import as_ragged, new_numbers, read_splits, sparse_reads
+from fusion.passes.join_parsed import joins_of, read_joined, side_by_side
+from fusion.passes.parse_to_splits import (
+    as_ragged,
+    new_numbers,
+    read_splits,
+    renumber,
+    sparse_reads,
+)
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.parsing import (
@@ -60,12 +68,17 @@ def _replace(edit: GraphEdit, name: str, spec: ParseSpec | SequenceSpec) -> int:
         emit_sequence_parser(edit, name, spec)
         return 0
     reads, hashes = sparse_reads(edit.view, name, spec), hashes_of(edit.view, name, spec)
+    hashed = {one.node.name for found in hashes.values() for one in found}
+    joins = joins_of(edit.view, name, spec, hashed)
+    spec = replace(spec, outputs=side_by_side(spec, joins))
     asked = as_ragged(as_hashed(spec, hashes), reads)
-    emit_parser(edit, name, asked, is_renumbered=bool(reads or hashes))
+    emit_parser(edit, name, asked, is_renumbered=bool(reads or hashes or joins))
     numbers = new_numbers(spec, [*reads])
+    renumber(edit, name, numbers)
     if reads:
         read_splits(edit, name, spec, reads)
     read_buckets(edit, name, hashes, numbers)
+    read_joined(edit, name, spec, joins, 3 * len(asked.sparse))
     return len(hashes)
 
 

@@ -33,7 +33,7 @@ def hashes_of(view: GraphView, name: str, spec: ParseSpec) -> Hashes:
     found: dict[int, list[HashSpec]] = {}
     for number, feature in _values(spec).items():
         nodes = [use.node for use in Node(view, name).output(number).uses]
-        hashes = [one for node in nodes if (one := _fast(node)) is not None]
+        hashes = [one for node in nodes if (one := fast_hash(node)) is not None]
         buckets = {one.buckets for one in hashes}
         if len(buckets) == 1 and len(hashes) == len(nodes) and _is_row(feature):
             found[number] = hashes
@@ -47,7 +47,7 @@ def _values(spec: ParseSpec) -> dict[int, Feature]:
     return {start + k: one for start, features in starts for k, one in enumerate(features)}
 
 
-def _fast(node: Node) -> HashSpec | None:
+def fast_hash(node: Node) -> HashSpec | None:
     """Returns a hash of strings that the parser can have, and that may go."""
     spec = match_hash(node)
     if spec is None or spec.hash != "fast" or spec.is_of_numbers or node.is_preserved:
@@ -82,15 +82,16 @@ def as_hashed(spec: ParseSpec, hashes: Hashes) -> ParseSpec:
 
 
 def read_buckets(edit: GraphEdit, name: str, hashes: Hashes, numbers: Mapping[int, int]) -> None:
-    """Lets all who read hashes read the parser.
+    """Lets all who read hashes read the parser, but for those that it writes beside others.
 
     Args:
         edit: that has the parser already.
         name: of the parser.
         hashes: what it does.
-        numbers: of outputs of the parser, by those that the stock one has.
+        numbers: of outputs of the parser by those of the stock one, as far as they are there.
     """
     for number, found in hashes.items():
         for spec in found:
-            edit.replace(Tensor(spec.node.name), Tensor(name, numbers.get(number, number)))
+            if number in numbers:
+                edit.replace(Tensor(spec.node.name), Tensor(name, numbers[number]))
             edit.remove([spec.node.name], name)

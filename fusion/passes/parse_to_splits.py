@@ -95,7 +95,7 @@ def as_ragged(spec: ParseSpec, reads: Reads) -> ParseSpec:
 
 
 def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> None:
-    """Lets all who read a parser read the one in its place, and lookups its row splits.
+    """Lets lookups read row splits.
 
     Args:
         edit: that has the new parser already.
@@ -103,8 +103,6 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
         spec: what the old one was asked for.
         reads: what is ragged now.
     """
-    for old, new in new_numbers(spec, [*reads]).items():
-        edit.replace(Tensor(name, old), Tensor(name, new))
     build = NodeBuilder(edit, name, edit.view.nodes[name].device, spec.serialized.node)
     for number in reads:
         shape = build.constant("unused_shape", np.ones(1, np.int64))
@@ -115,8 +113,22 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
             set_form(edit, use.node, use.position % count, "row_splits")
 
 
+def renumber(edit: GraphEdit, name: str, numbers: Mapping[int, int]) -> None:
+    """Lets all who read a parser read the one in its place."""
+    for old, new in numbers.items():
+        if old != new:
+            edit.replace(Tensor(name, old), Tensor(name, new))
+
+
 def new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
-    """Returns the new numbers of outputs by the old ones: of indices those of row splits."""
+    """Returns the new numbers of outputs by the old ones: of indices those of row splits.
+
+    Those of dense features that have no output of their own are not among them.
+
+    Args:
+        spec: what the stock parser was asked for, with `outputs` of the new one.
+        ragged: sparse features that are ragged now.
+    """
     kept = [number for number in range(len(spec.sparse)) if number not in ragged]
     old, count = len(spec.sparse), len(kept)
     numbers = {
@@ -124,10 +136,12 @@ def new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
         for part in range(3)
         for place, number in enumerate(kept)
     }
+    outputs = [number for number, _ in spec.outputs] or [*range(len(spec.dense))]
+    own = {k: number for k, number in enumerate(outputs) if outputs.count(number) == 1}
     dense, before = len(spec.dense), len(spec.ragged)
-    values = 3 * count + dense  # of ragged features, those from before first
+    values = 3 * count + len({*outputs})  # of ragged features, those from before first
     splits = values + before + len(ragged)
-    numbers |= {3 * old + k: 3 * count + k for k in range(dense)}
+    numbers |= {3 * old + k: 3 * count + number for k, number in own.items()}
     numbers |= {3 * old + dense + k: values + k for k in range(before)}
     numbers |= {3 * old + dense + before + k: splits + k for k in range(before)}
     for k, number in enumerate(ragged):

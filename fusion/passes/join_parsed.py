@@ -1,0 +1,269 @@
+"""Dense features of Examples that are joined are written side by side by the parser.
+
+    ParseExampleV2 -> ConcatV2 on axis 1, or Pack       becomes     an output of FusedParseExample
+
+Before lookups are recognised, ids are joined and taken apart again, and numbers that stand side by
+side in a longer concat are joined there:
+
+    id, id, ...              becomes     ConcatV2 -> Split, or Pack -> Unpack
+    ConcatV2(a, b, more)                 ConcatV2(ConcatV2(a, b), more)
+
+Lookups read columns of the matrix, and what takes it apart vanishes. Where some of it would not,
+ids stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
+from fusion.passes.graph.edit import GraphEdit
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node, Value
+from fusion.passes.graph.view import GraphView
+from fusion.passes.hash_parsed import fast_hash
+from fusion.passes.plan.safety import refuse_device
+from fusion.passes.recognise.parsing import DenseFeature, ParseSpec, match_parsers
+
+_GATHERS = frozenset({"GatherV2", "ResourceGather"})
+_SAME_ROWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+_DEVICES = frozenset({"CPU"})
+_IDS = 1
+"""The input of a gather that ids are."""
+
+
+class Join(NamedTuple):
+    """What joins dense features, and their numbers in the order of a row."""
+
+    node: str
+    features: tuple[int, ...]
+
+
+def joins_of(view: GraphView, name: str, spec: ParseSpec, hashed: Collection[str]) -> list[Join]:
+    """Returns which features of a parser one op joins, which nothing else reads.
+
+    Args:
+        view: the graph.
+        name: the parser.
+        spec: what it is asked for.
+        hashed: hashes that the parser does: they stand for its outputs.
+    """
+    if name in view.preserved or spec.serialized.shape is None or len(spec.serialized.shape) != 1:
+        return []
+    numbers = {Tensor(name, number): k for k, number in _dense_numbers(spec).items()}
+    numbers |= {
+        Tensor(node): numbers[one]
+        for node in hashed
+        if (one := view.resolve(view.inputs(node)[0])) in numbers
+    }
+    users = dict.fromkeys(use.node for tensor in numbers for use in view.tensor_uses(tensor))
+    found = (_join(Node(view, user), numbers, spec) for user in users if user in view.nodes)
+    return [join for join in found if join is not None]
+
+
+def _dense_numbers(spec: ParseSpec) -> dict[int, int]:
+    """Returns the outputs of dense features."""
+    return {k: 3 * len(spec.sparse) + k for k in range(len(spec.dense))}
+
+
+def _join(node: Node, numbers: dict[Tensor, int], spec: ParseSpec) -> Join | None:
+    """Returns what a node joins, if that is nothing but features."""
+    rows = _joined_rows(node)
+    if rows is None or len(rows) < 2 or node.is_preserved or node.controls:
+        return None
+    features = [numbers.get(one.tensor) for one in rows]
+    if None in features or len({*features}) < len(features):
+        return None
+    rank = 0 if node.op == "Pack" else 1
+    for value, number in zip(rows, features, strict=True):
+        feature = spec.dense[number or 0]
+        uses = [*node.view.tensor_uses(value.tensor)]
+        is_row = len(feature.shape) == rank and None not in feature.shape and 0 not in feature.shape
+        if len(uses) > 1 or not is_row or value.dtype != rows[0].dtype:
+            return None
+    device = node.view.nodes[node.name].device
+    if device != node.view.nodes[spec.serialized.producer.name].device and device:
+        return None
+    return Join(node.name, tuple(number or 0 for number in features))
+
+
+def _joined_rows(node: Node) -> tuple[Value, ...] | None:
+    """Returns what a node puts side by side in rows: matrices, or vectors of a number each."""
+    if node.op == "Pack" and node.int_attr("axis") in (1, -1):
+        return node.inputs
+    if node.op == "ConcatV2" and node.inputs[-1].item in (1, -1):
+        return node.inputs[:-1]
+    return None
+
+
+def side_by_side(spec: ParseSpec, joins: list[Join]) -> tuple[tuple[int, int], ...]:
+    """Returns the `outputs` of a spec."""
+    joined = {number: join for join in joins for number in join.features}
+    outputs, ends = dict[object, int](), list[tuple[int, int]]()
+    for number in range(len(spec.dense)):
+        join = joined.get(number)
+        output = outputs.setdefault(number if join is None else join, len(outputs))
+        before = () if join is None else join.features[: join.features.index(number)]
+        ends.append((output, sum(prod(map(_size, spec.dense[k].shape)) for k in before)))
+    return tuple(ends)
+
+
+def _size(size: int | None) -> int:
+    return size or 0
+
+
+def read_joined(edit: GraphEdit, name: str, spec: ParseSpec, joins: list[Join], first: int) -> None:
+    """Lets all who read what was joined read the parser.
+
+    Args:
+        edit: that has the parser already.
+        name: of the parser.
+        spec: with its `outputs`.
+        joins: what it writes side by side.
+        first: the number of its first dense output.
+    """
+    for join in joins:
+        output, _ = spec.outputs[join.features[0]]
+        edit.replace(Tensor(join.node), Tensor(name, first + output))
+        edit.remove([join.node], name)
+
+
+def with_joined(view: GraphView, tasks: frozenset[str] | None) -> tuple[GraphEdit, list[str]]:
+    """Returns a graph in which features are joined, and the nodes that take ids apart again."""
+    edit, apart = GraphEdit(view), list[str]()
+    for node, spec in match_parsers(view):
+        if not isinstance(spec, ParseSpec) or node.is_preserved or node.controls:
+            continue
+        shape = spec.serialized.shape
+        if shape is None or len(shape) != 1:
+            continue
+        if refuse_device(view, node.name, _DEVICES, tasks) is not None:
+            continue
+        apart += _join_ids(edit, node, spec)
+        _join_runs(edit, node, spec)
+    return edit, apart
+
+
+def _join_ids(edit: GraphEdit, parser: Node, spec: ParseSpec) -> Iterator[str]:
+    """Joins the ids that gathers alone read, and takes them apart again."""
+    for shape in ((), (1,)):
+        ids = [
+            one
+            for number, feature in enumerate(spec.dense)
+            if feature.shape == shape
+            and (one := _ids(parser.output(3 * len(spec.sparse) + number), feature)) is not None
+        ]
+        if len(ids) > 1:
+            yield _take_apart(edit, parser, ids, is_vector=not shape)
+
+
+def _ids(value: Value, feature: DenseFeature) -> Value | None:
+    """Returns the ids that a feature, or a hash of it, is; None if others than gathers read it."""
+    if feature.dtype == types_pb2.DT_STRING:
+        uses = [*value.uses]
+        hashed = fast_hash(uses[0].node) if len(uses) == 1 else None
+        value = value if hashed is None else hashed.node.output()
+    is_id = value.dtype == types_pb2.DT_INT64 and value.node not in value.view.preserved
+    return value if is_id and _is_gathered(value) else None
+
+
+def _is_gathered(value: Value, depth: int = 4) -> bool:
+    """Whether gathers alone read ids, also behind ops that keep them."""
+    uses = [*value.uses]
+    return bool(uses) and all(
+        (use.node.op in _GATHERS and use.position == _IDS)
+        or (
+            depth > 0
+            and use.node.op in _SAME_ROWS
+            and use.position == 0
+            and not use.node.is_preserved
+            and _is_gathered(use.node.output(), depth - 1)
+        )
+        for use in uses
+    )
+
+
+def _take_apart(edit: GraphEdit, parser: Node, ids: list[Value], *, is_vector: bool) -> str:
+    """Adds a matrix of ids and what takes it apart, which all read; returns the latter."""
+    device, count = edit.view.nodes[parser.name].device, len(ids)
+    build = NodeBuilder(edit, parser.name, device, parser.name)
+    axis = build.constant("axis", np.array(1, np.int32))
+    matrix = build.node("ids", "Pack" if is_vector else "ConcatV2")
+    build.inputs(matrix, *(one.tensor for one in ids))
+    set_attrs(matrix, N=count)
+    set_types(matrix, T=types_pb2.DT_INT64)
+    build.add(matrix)
+    apart = build.node("each_id", "Unpack" if is_vector else "Split")
+    set_types(apart, T=types_pb2.DT_INT64)
+    if is_vector:
+        build.inputs(apart, Tensor(matrix.name))
+        set_attrs(matrix, axis=1)
+        set_attrs(apart, num=count, axis=1)
+    else:
+        build.inputs(matrix, axis)
+        build.inputs(apart, axis, Tensor(matrix.name))
+        set_types(matrix, Tidx=types_pb2.DT_INT32)
+        set_attrs(apart, num_split=count)
+    build.add(apart)
+    for index, one in enumerate(ids):
+        for use in [*one.uses]:
+            _rewired(edit, use.node.name).input[use.position] = edit.text(Tensor(apart.name, index))
+    return apart.name
+
+
+def _rewired(edit: GraphEdit, name: str) -> node_def_pb2.NodeDef:
+    """Returns a node whose inputs may be set, in the place of one."""
+    if name not in edit.added:
+        node = node_def_pb2.NodeDef()
+        node.CopyFrom(edit.view.nodes[name])
+        edit.add(node, at=name)
+        edit.remove([name], name)
+    return edit.added[name]
+
+
+def _join_runs(edit: GraphEdit, parser: Node, spec: ParseSpec) -> None:
+    """Joins features that stand side by side in a longer concat."""
+    rows = {
+        Tensor(parser.name, 3 * len(spec.sparse) + number): feature
+        for number, feature in enumerate(spec.dense)
+        if len(feature.shape) == 1 and feature.shape[0]
+    }
+    users = dict.fromkeys(use.node for row in rows for use in edit.view.tensor_uses(row))
+    for name in users:
+        node = Node(edit.view, name)
+        if node.op != "ConcatV2" or _joined_rows(node) is None:
+            continue
+        values = [value.tensor for value in node.inputs]
+        runs = [*_runs(edit.view, values, rows)]
+        if not runs or len(runs[0]) == len(values) - 1:
+            continue
+        build = NodeBuilder(edit, name, edit.view.nodes[parser.name].device, parser.name)
+        outer = _rewired(edit, name)
+        for run in reversed(runs):
+            inner = build.node("numbers", "ConcatV2")
+            axis = build.constant("axis", np.array(1, np.int32))
+            build.inputs(inner, *(values[k] for k in run), axis)
+            set_types(inner, T=node.type_attr("T"), Tidx=types_pb2.DT_INT32)
+            set_attrs(inner, N=len(run))
+            build.add(inner)
+            outer.input[run.start] = edit.text(Tensor(inner.name))
+            del outer.input[run.start + 1 : run.stop]
+        set_attrs(outer, N=len(values) - 1 - sum(len(run) - 1 for run in runs))
+
+
+def _runs(
+    view: GraphView, values: list[Tensor], rows: Mapping[Tensor, DenseFeature]
+) -> Iterator[range]:
+    """Yields where features that nothing else reads stand side by side, two or more."""
+    start = 0
+    for k in range(len(values) + 1):
+        is_row = k < len(values) and values[k] in rows and len(view.tensor_uses(values[k])) == 1
+        if not is_row:
+            if k - start > 1:
+                yield range(start, k)
+            start = k + 1
