@@ -60,35 +60,25 @@ class FuseLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = self.with_merged_parsers(graph_def)
-        joined, apart = self._with_joined(source)
-        result = self._fused(joined, graph_def)
-        if any(node.name in apart for node in _nodes(result.graph_def)):
-            result = self._fused(source, graph_def)  # not all is read as columns of a matrix
-        return result
-
-    def _with_joined(self, graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, set[str]]:
-        """Returns a graph in which dense features are joined, and what takes them apart again."""
-        if not any(node.op in PARSERS for node in _nodes(graph_def)):
-            return graph_def, set()
-        edits, apart = dict[str, GraphEdit](), set[str]()
-        for view, refusal in self.bodies(graph_def):
-            if refusal or view.has_loops or PARSERS.isdisjoint(view.ops):
-                continue
-            edit, names = with_joined(view, self.tasks)
-            if edit.added:
-                edits[view.function] = edit
-                apart.update(names)
-        return (apply_edits(graph_def, edits) if edits else graph_def), apart
-
-    def _fused(self, source: graph_pb2.GraphDef, graph_def: graph_pb2.GraphDef) -> FusionResult:
-        """Returns what becomes of a graph, which was made of another one."""
+        source = self._with_joined(self.with_merged_parsers(graph_def))
         rewrites = self.rewrites(source)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(source, edits) if edits else source
         result, front = self._fuse_front(result)
         report = _report(rewrites, front, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)
+
+    def _with_joined(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+        """Returns a graph in which features of Examples that stand side by side are joined."""
+        if not any(node.op in PARSERS for node in _nodes(graph_def)):
+            return graph_def
+        edits = {
+            view.function: edit
+            for view, refusal in self.bodies(graph_def)
+            if not refusal and not view.has_loops and not PARSERS.isdisjoint(view.ops)
+            if (edit := with_joined(view, self.tasks)) is not None
+        }
+        return apply_edits(graph_def, edits) if edits else graph_def
 
     def _fuse_front(
         self, graph_def: graph_pb2.GraphDef

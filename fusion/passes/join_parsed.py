@@ -2,14 +2,12 @@
 
     ParseExampleV2 -> ConcatV2 on axis 1, or Pack       becomes     an output of FusedParseExample
 
-Before lookups are recognised, ids are joined and taken apart again, and numbers that stand side by
-side in a longer concat are joined there:
+Before lookups are recognised, features that stand side by side in a longer concat are joined there:
 
-    id, id, ...              becomes     ConcatV2 -> Split, or Pack -> Unpack
-    ConcatV2(a, b, more)                 ConcatV2(ConcatV2(a, b), more)
+    ConcatV2(a, b, more)        becomes     ConcatV2(ConcatV2(a, b), more)
 
-Lookups read columns of the matrix, and what takes it apart vanishes. Where some of it would not,
-ids stay as they are.
+Ids of lookups that no program joins stay vectors: lookups of large batches would read columns of a
+matrix slower than these.
 """
 
 from __future__ import annotations
@@ -26,15 +24,10 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
-from fusion.passes.hash_parsed import fast_hash
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.parsing import DenseFeature, ParseSpec, match_parsers
 
-_GATHERS = frozenset({"GatherV2", "ResourceGather"})
-_SAME_ROWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
 _DEVICES = frozenset({"CPU"})
-_IDS = 1
-"""The input of a gather that ids are."""
 
 
 class Join(NamedTuple):
@@ -62,7 +55,11 @@ def joins_of(view: GraphView, name: str, spec: ParseSpec, hashed: Collection[str
         if (one := view.resolve(view.inputs(node)[0])) in numbers
     }
     users = dict.fromkeys(use.node for tensor in numbers for use in view.tensor_uses(tensor))
-    found = (_join(Node(view, user), numbers, spec) for user in users if user in view.nodes)
+    devices = "", view.nodes[name].device
+    nodes = (Node(view, user) for user in users if user in view.nodes)
+    found = (
+        _join(node, numbers, spec) for node in nodes if view.nodes[node.name].device in devices
+    )
     return [join for join in found if join is not None]
 
 
@@ -86,9 +83,6 @@ def _join(node: Node, numbers: dict[Tensor, int], spec: ParseSpec) -> Join | Non
         is_row = len(feature.shape) == rank and None not in feature.shape and 0 not in feature.shape
         if len(uses) > 1 or not is_row or value.dtype != rows[0].dtype:
             return None
-    device = node.view.nodes[node.name].device
-    if device != node.view.nodes[spec.serialized.producer.name].device and device:
-        return None
     return Join(node.name, tuple(number or 0 for number in features))
 
 
@@ -133,87 +127,21 @@ def read_joined(edit: GraphEdit, name: str, spec: ParseSpec, joins: list[Join], 
         edit.remove([join.node], name)
 
 
-def with_joined(view: GraphView, tasks: frozenset[str] | None) -> tuple[GraphEdit, list[str]]:
-    """Returns a graph in which features are joined, and the nodes that take ids apart again."""
-    edit, apart = GraphEdit(view), list[str]()
+def with_joined(view: GraphView, tasks: frozenset[str] | None) -> GraphEdit | None:
+    """Returns a graph in which features that stand side by side are joined; None if there are none.
+
+    Args:
+        view: the graph.
+        tasks: the processes that know the fused op; None: all.
+    """
+    edit = GraphEdit(view)
     for node, spec in match_parsers(view):
-        if not isinstance(spec, ParseSpec) or node.is_preserved or node.controls:
+        if not isinstance(spec, ParseSpec) or node.is_preserved:
             continue
-        shape = spec.serialized.shape
-        if shape is None or len(shape) != 1:
-            continue
-        if refuse_device(view, node.name, _DEVICES, tasks) is not None:
-            continue
-        apart += _join_ids(edit, node, spec)
-        _join_runs(edit, node, spec)
-    return edit, apart
-
-
-def _join_ids(edit: GraphEdit, parser: Node, spec: ParseSpec) -> Iterator[str]:
-    """Joins the ids that gathers alone read, and takes them apart again."""
-    for shape in ((), (1,)):
-        ids = [
-            one
-            for number, feature in enumerate(spec.dense)
-            if feature.shape == shape
-            and (one := _ids(parser.output(3 * len(spec.sparse) + number), feature)) is not None
-        ]
-        if len(ids) > 1:
-            yield _take_apart(edit, parser, ids, is_vector=not shape)
-
-
-def _ids(value: Value, feature: DenseFeature) -> Value | None:
-    """Returns the ids that a feature, or a hash of it, is; None if others than gathers read it."""
-    if feature.dtype == types_pb2.DT_STRING:
-        uses = [*value.uses]
-        hashed = fast_hash(uses[0].node) if len(uses) == 1 else None
-        value = value if hashed is None else hashed.node.output()
-    is_id = value.dtype == types_pb2.DT_INT64 and value.node not in value.view.preserved
-    return value if is_id and _is_gathered(value) else None
-
-
-def _is_gathered(value: Value, depth: int = 4) -> bool:
-    """Whether gathers alone read ids, also behind ops that keep them."""
-    uses = [*value.uses]
-    return bool(uses) and all(
-        (use.node.op in _GATHERS and use.position == _IDS)
-        or (
-            depth > 0
-            and use.node.op in _SAME_ROWS
-            and use.position == 0
-            and not use.node.is_preserved
-            and _is_gathered(use.node.output(), depth - 1)
-        )
-        for use in uses
-    )
-
-
-def _take_apart(edit: GraphEdit, parser: Node, ids: list[Value], *, is_vector: bool) -> str:
-    """Adds a matrix of ids and what takes it apart, which all read; returns the latter."""
-    device, count = edit.view.nodes[parser.name].device, len(ids)
-    build = NodeBuilder(edit, parser.name, device, parser.name)
-    axis = build.constant("axis", np.array(1, np.int32))
-    matrix = build.node("ids", "Pack" if is_vector else "ConcatV2")
-    build.inputs(matrix, *(one.tensor for one in ids))
-    set_attrs(matrix, N=count)
-    set_types(matrix, T=types_pb2.DT_INT64)
-    build.add(matrix)
-    apart = build.node("each_id", "Unpack" if is_vector else "Split")
-    set_types(apart, T=types_pb2.DT_INT64)
-    if is_vector:
-        build.inputs(apart, Tensor(matrix.name))
-        set_attrs(matrix, axis=1)
-        set_attrs(apart, num=count, axis=1)
-    else:
-        build.inputs(matrix, axis)
-        build.inputs(apart, axis, Tensor(matrix.name))
-        set_types(matrix, Tidx=types_pb2.DT_INT32)
-        set_attrs(apart, num_split=count)
-    build.add(apart)
-    for index, one in enumerate(ids):
-        for use in [*one.uses]:
-            _rewired(edit, use.node.name).input[use.position] = edit.text(Tensor(apart.name, index))
-    return apart.name
+        is_batch = spec.serialized.shape is not None and len(spec.serialized.shape) == 1
+        if is_batch and refuse_device(view, node.name, _DEVICES, tasks) is None:
+            _join_runs(edit, node, spec)
+    return edit if edit.added else None
 
 
 def _rewired(edit: GraphEdit, name: str) -> node_def_pb2.NodeDef:
