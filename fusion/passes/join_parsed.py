@@ -90,9 +90,11 @@ def _joined_rows(node: Node) -> tuple[Value, ...] | None:
     """Returns what a node puts side by side in rows: matrices, or vectors of a number each."""
     if node.op == "Pack" and node.int_attr("axis") in (1, -1):
         return node.inputs
-    if node.op == "ConcatV2" and node.inputs[-1].item in (1, -1):
-        return node.inputs[:-1]
-    return None
+    if node.op != "ConcatV2":
+        return None
+    *rows, axis = node.inputs
+    # Constants wait for others as well.
+    return tuple(rows) if axis.item in (1, -1) and not axis.producer.controls else None
 
 
 def side_by_side(spec: ParseSpec, joins: list[Join]) -> tuple[tuple[int, int], ...]:
