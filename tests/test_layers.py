@@ -170,7 +170,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.analysis": (
         *("equal_tensors", "symbolic_shapes", "crossed_sizes", "rearrangements", "index_grids"),
         *("expressions", "value_ranges"),
-        *("order", "handles", "static_tables", "variables", "stock_bits", "ranks_by_use"),
+        *(
+            "results",
+            "order",
+            "handles",
+            "static_tables",
+            "variables",
+            "stock_bits",
+            "ranks_by_use",
+        ),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),

@@ -39,6 +39,9 @@ from fusion.passes.report.report import (
 )
 from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
 
+CIRCULAR = "ops for the ids of several lookups would wait for each other"
+"""What is said of ids then."""
+
 UNSERVED = "no signature runs it"
 """What is said of lookups of training ops beside what signatures run."""
 
@@ -94,14 +97,30 @@ class FuseLookups(LookupPass):
         asks = any(FIND in view.ops for view, _ in bodies)
         tables = StaticTables((view for view, _ in bodies if asks), self.bound)
         for view, refusal in bodies:
-            edit = GraphEdit(view)
-            reports += fuse_parsers(edit, refusal, self.tasks)
-            reports += group_ids(edit, refusal, self.tasks, tables)
-            reports += group_crosses(edit, refusal, self.tasks)
+            edit, front = self._front_of(view, refusal, refusal, tables)
+            if edit.added and edit.is_circular():
+                edit, front = self._front_of(view, refusal, CIRCULAR, tables)
+            reports += front
             if edit.added:
                 edits[view.function] = edit
         result = apply_edits(graph_def, edits) if edits else graph_def
         return result, reports
+
+    def _front_of(
+        self, view: GraphView, refusal: str, of_ids: str, tables: StaticTables
+    ) -> tuple[GraphEdit, list[FrontReport]]:
+        """Returns what becomes of ops in front of lookups in a graph.
+
+        Args:
+            view: the graph.
+            refusal: why all of it has to stay as it is; "" if it need not.
+            of_ids: why what makes ids has to.
+            tables: what is the same in all runs.
+        """
+        edit = GraphEdit(view)
+        parsers = [*fuse_parsers(edit, refusal, self.tasks)]
+        ids = [*group_ids(edit, of_ids, self.tasks, tables)]
+        return edit, [*parsers, *ids, *group_crosses(edit, of_ids, self.tasks)]
 
     def rewrite_body(self, view: GraphView, refusal: str, writers: SparseWriters) -> Rewrite:
         """See `LookupPass`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fusion.passes.analysis.results import is_needed_with, results_of
 from fusion.passes.emit.crossing import emit_crosses
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
@@ -88,7 +89,10 @@ def _refuse(node: Node, tasks: frozenset[str] | None, refusal: str) -> NoMatch:
     spec = _match(node, tasks)
     if isinstance(spec, NoMatch):
         return spec
-    return NoMatch("no fused lookup reads its ids, or those of another cross come first", node.name)
+    reason = (
+        "no fused lookup reads its ids, or another cross comes first, or another result needs them"
+    )
+    return NoMatch(reason, node.name)
 
 
 def _match(node: Node, tasks: frozenset[str] | None) -> CrossSpec | NoMatch:
@@ -112,9 +116,10 @@ def _crosses(lookup: Node, tasks: frozenset[str] | None) -> Iterator[CrossSpec]:
             node = node.input(_TO_DENSE[_IDS] if node.op == "SparseToDense" else 0).producer
         if node.op in CROSSES:
             names[node.name] = None
+    results = results_of(view, lookup.name)
     for name in names:
         spec = _match(Node(view, name), tasks)
-        if isinstance(spec, CrossSpec):
+        if isinstance(spec, CrossSpec) and is_needed_with(view, name, lookup.name, results):
             yield spec
 
 

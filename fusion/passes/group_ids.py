@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from fusion.passes.analysis.results import ELSEWHERE, is_needed_with, results_of
 from fusion.passes.analysis.static_tables import StaticTables
 from fusion.passes.emit.ids import emit_ids
 from fusion.passes.graph.edit import GraphEdit
@@ -137,13 +138,15 @@ def _found(
         tables: likewise.
     """
     view, found = lookup.view, _Found([], [], [])
-    specs = list[HashSpec | VocabularySpec]()
+    specs, results = list[HashSpec | VocabularySpec](), results_of(view, lookup.name)
     for name in _makers(lookup):
         spec = None if name in taken else _match(Node(view, name))
         if spec is None:
             continue
         if (why := _refuse(spec, tasks)) is not None:
             refused[name] = why
+        elif not is_needed_with(view, name, lookup.name, results):
+            refused[name] = ELSEWHERE
         else:
             specs.append(spec)
     first = _before(view, specs)

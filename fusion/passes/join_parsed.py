@@ -12,7 +12,8 @@ matrix slower than these.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
@@ -48,7 +49,11 @@ def joins_of(view: GraphView, name: str, spec: ParseSpec, hashed: Collection[str
     """
     if name in view.preserved or spec.serialized.shape is None or len(spec.serialized.shape) != 1:
         return []
-    numbers = {Tensor(name, number): k for k, number in _dense_numbers(spec).items()}
+    numbers = {
+        tensor: k
+        for k, number in _dense_numbers(spec).items()
+        if len(view.tensor_uses(tensor := Tensor(name, number))) == 1
+    }
     numbers |= {
         Tensor(node): numbers[one]
         for node in hashed
@@ -136,13 +141,18 @@ def with_joined(view: GraphView, tasks: frozenset[str] | None) -> GraphEdit | No
         view: the graph.
         tasks: the processes that know the fused op; None: all.
     """
-    edit = GraphEdit(view)
+    edit, rows = GraphEdit(view), dict[Tensor, DenseFeature]()
     for node, spec in match_parsers(view):
         if not isinstance(spec, ParseSpec) or node.is_preserved:
             continue
         is_batch = spec.serialized.shape is not None and len(spec.serialized.shape) == 1
         if is_batch and refuse_device(view, node.name, _DEVICES, tasks) is None:
-            _join_runs(edit, node, spec)
+            rows |= {
+                Tensor(node.name, 3 * len(spec.sparse) + number): feature
+                for number, feature in enumerate(spec.dense)
+                if len(feature.shape) == 1 and feature.shape[0]
+            }
+    _join_runs(edit, rows)
     return edit if edit.added else None
 
 
@@ -156,13 +166,8 @@ def _rewired(edit: GraphEdit, name: str) -> node_def_pb2.NodeDef:
     return edit.added[name]
 
 
-def _join_runs(edit: GraphEdit, parser: Node, spec: ParseSpec) -> None:
-    """Joins features that stand side by side in a longer concat."""
-    rows = {
-        Tensor(parser.name, 3 * len(spec.sparse) + number): feature
-        for number, feature in enumerate(spec.dense)
-        if len(feature.shape) == 1 and feature.shape[0]
-    }
+def _join_runs(edit: GraphEdit, rows: Collection[Tensor]) -> None:
+    """Joins features of a parser that stand side by side in a longer concat."""
     users = dict.fromkeys(use.node for row in rows for use in edit.view.tensor_uses(row))
     for name in users:
         node = Node(edit.view, name)
@@ -172,9 +177,10 @@ def _join_runs(edit: GraphEdit, parser: Node, spec: ParseSpec) -> None:
         runs = [*_runs(edit.view, values, rows)]
         if not runs or len(runs[0]) == len(values) - 1:
             continue
-        build = NodeBuilder(edit, name, edit.view.nodes[parser.name].device, parser.name)
         outer = _rewired(edit, name)
         for run in reversed(runs):
+            parser = values[run.start].node
+            build = NodeBuilder(edit, name, edit.view.nodes[parser].device, parser)
             inner = build.node("numbers", "ConcatV2")
             axis = build.constant("axis", np.array(1, np.int32))
             build.inputs(inner, *(values[k] for k in run), axis)
@@ -186,14 +192,15 @@ def _join_runs(edit: GraphEdit, parser: Node, spec: ParseSpec) -> None:
         set_attrs(outer, N=len(values) - 1 - sum(len(run) - 1 for run in runs))
 
 
-def _runs(
-    view: GraphView, values: list[Tensor], rows: Mapping[Tensor, DenseFeature]
-) -> Iterator[range]:
-    """Yields where features that nothing else reads stand side by side, two or more."""
+def _runs(view: GraphView, values: list[Tensor], rows: Collection[Tensor]) -> Iterator[range]:
+    """Yields where features of a parser, which nothing else reads, stand side by side."""
+    parsers = [
+        value.node if value in rows and len(view.tensor_uses(value)) == 1 else None
+        for value in values
+    ]
     start = 0
-    for k in range(len(values) + 1):
-        is_row = k < len(values) and values[k] in rows and len(view.tensor_uses(values[k])) == 1
-        if not is_row:
-            if k - start > 1:
-                yield range(start, k)
-            start = k + 1
+    for parser, group in groupby(parsers):
+        end = start + len([*group])
+        if parser is not None and end - start > 1:
+            yield range(start, end)
+        start = end

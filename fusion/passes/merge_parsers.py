@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tensorflow.core.framework import tensor_shape_pb2
 
 from fusion.passes.analysis.equal_tensors import are_equal
+from fusion.passes.analysis.results import results_of
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
@@ -25,6 +26,7 @@ from fusion.passes.recognise.parsing import (
     ParseSpec,
     match_parsers,
 )
+from fusion.schema.attributes import MAX_FEATURES
 
 _SPARSE, _DENSE, _RAGGED = range(3)
 #: The inputs in front are Examples, their names, and keys of each kind.
@@ -97,9 +99,11 @@ class _Group(NamedTuple):
         first = self.parsers[0]
         if (first.device, first.results) != (parser.device, parser.results):
             return False
-        known = (self.features.get(one.feature.key, one) for one in parser.asked)
+        known = [self.features.get(one.feature.key, one) for one in parser.asked]
+        news = sum(one is other for one, other in zip(parser.asked, known, strict=True))
         return (
-            are_equal(first.node.input(0), parser.node.input(0))
+            len(self.features) + news <= MAX_FEATURES
+            and are_equal(first.node.input(0), parser.node.input(0))
             and are_equal(first.names, parser.names)
             and all(one.agrees(other) for one, other in zip(parser.asked, known, strict=True))
         )
@@ -139,7 +143,7 @@ def _parsers(view: GraphView, names: Collection[str]) -> Iterator[_Parser]:
         asked = [*_asked(node, spec)]
         defaults = [one.default.node for one in asked if one.default is not None]
         if reached(defaults, view.before).keys().isdisjoint(names):
-            yield _Parser(node, spec.names, asked, _results(view, node.name))
+            yield _Parser(node, spec.names, asked, results_of(view, node.name))
 
 
 def _asked(node: Node, spec: ParseSpec) -> Iterator[_Asked]:
@@ -149,27 +153,6 @@ def _asked(node: Node, spec: ParseSpec) -> Iterator[_Asked]:
         shape = None if shapes is None else shapes.list.shape[index]
         yield _Asked(_DENSE, one, node.input(_FIRST_DEFAULT + index), shape)
     yield from (_Asked(_RAGGED, one) for one in spec.ragged)
-
-
-def _results(view: GraphView, name: str) -> frozenset[str]:
-    """Returns what of a graph's results and effects depends on a node."""
-    nodes = reached(
-        [name],
-        lambda one: (
-            *(use.node for use in view.uses(one) if use.position >= 0),
-            *(after for after in view.control_uses(one) if after in view.nodes),
-        ),
-    )
-    returned = {use.node for one in nodes for use in view.uses(one) if use.position < 0}
-    ends = (
-        one
-        for one in nodes
-        if one in view.preserved
-        or one in view.awaited
-        or not (view.uses(one) or view.control_uses(one))
-        or view.has_effect(one)
-    )
-    return frozenset(returned).union(ends)
 
 
 def _numbers(features: list[_Asked]) -> dict[bytes, list[int]]:

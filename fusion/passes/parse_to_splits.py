@@ -116,8 +116,7 @@ def read_splits(edit: GraphEdit, name: str, spec: ParseSpec, reads: Reads) -> No
 def renumber(edit: GraphEdit, name: str, numbers: Mapping[int, int]) -> None:
     """Lets all who read a parser read the one in its place."""
     for old, new in numbers.items():
-        if old != new:
-            edit.replace(Tensor(name, old), Tensor(name, new))
+        edit.replace(Tensor(name, old), Tensor(name, new))
 
 
 def new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:

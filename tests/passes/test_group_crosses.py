@@ -48,7 +48,7 @@ def cross(*features, **options):
 
 
 #: What is said of a cross in front of no lookup.
-UNREAD = "no fused lookup reads its ids, or those of another cross come first"
+UNREAD = "no fused lookup reads its ids, or another cross comes first, or another result needs them"
 
 
 class Graph:
@@ -237,20 +237,31 @@ def test_feature_columns(graph, kind, expected):
 
 def test_other_readers_of_rows_have_indices(graph):
     crossed = cross(graph.sparse, graph.texts)
-    tf.identity(crossed.indices, name="rows")
-    bags_of([crossed, cross(graph.texts, graph.numbers)])
-    reports, graph_def = graph.check(("out", "rows"), ("out:0", "rows:0"))
+    out = bags_of([crossed, cross(graph.texts, graph.numbers)])
+    raw.IdentityN(input=[out, crossed.indices], name="all")
+    reports, graph_def = graph.check(("all",), ("all:0", "all:1"))
     assert fused(reports) == [2]
     assert forms(graph_def) == (["indices", "matrix"], ["indices", "dense"])
 
 
 def test_other_readers_of_ids_have_a_vector(graph):
     crossed = cross(graph.texts, graph.numbers)
-    tf.add(crossed.values, 1, name="more")
-    bags_of([crossed, cross(graph.sparse)])
-    reports, graph_def = graph.check(("out", "more"), ("out:0", "more:0"))
+    more = tf.add(crossed.values, 1)
+    out = bags_of([crossed, cross(graph.sparse)])
+    raw.IdentityN(input=[out, more], name="all")
+    reports, graph_def = graph.check(("all",), ("all:0", "all:1"))
     assert fused(reports) == [2]
     assert forms(graph_def)[0] == ["row_splits", "row_splits"]
+
+
+def test_a_cross_that_another_result_needs_stays(graph):
+    """Who asks for that alone need not have what the other crosses are made of."""
+    crossed = cross(graph.texts, graph.numbers)
+    tf.add(crossed.values, 1, name="more")
+    bags_of([crossed, cross(graph.sparse), cross(graph.texts)])
+    reports, _ = graph.check(("out", "more"), ("out:0", "more:0"))
+    assert fused(reports) == [2]
+    assert [one.reason for one in reports if not one.fused] == [UNREAD]
 
 
 def test_a_lookup_with_the_shape_of_another_cross_has_indices(graph):
@@ -422,9 +433,7 @@ def test_crosses_of_crosses_stay_apart(graph):
 def test_a_cross_without_a_lookup_stays(graph):
     tf.identity(cross(graph.texts).values, name="out")
     reports, graph_def = graph.check()
-    assert reasons(reports) == [
-        "no fused lookup reads its ids, or those of another cross come first"
-    ]
+    assert reasons(reports) == [UNREAD]
     assert GROUPED_CROSS not in ops_of(graph_def)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
@@ -177,10 +178,46 @@ def test_a_mask_behind_a_hash_stays_and_the_hash_is_taken(graph):
 
 def test_other_consumers_read_the_new_op(graph):
     ids = fast(text(graph.numbers))
-    tf.add(ids, 1, name="more")
-    looked_up([ids, fast(graph.texts)])
-    hashes, _ = graph.check(preserve=("out", "more"), fetches=("out:0", "more:0"))
+    more = tf.add(ids, 1)
+    out = looked_up([ids, fast(graph.texts)])
+    raw.IdentityN(input=[out, more], name="all")
+    hashes, _ = graph.check(preserve=("all",), fetches=("all:0", "all:1"))
     assert [one.columns for one in hashes] == [2]
+
+
+def test_a_hash_that_another_result_needs_stays(graph):
+    """As of another signature, which need not have what the other hashes are of."""
+    ids = fast(text(graph.numbers))
+    tf.add(ids, 1, name="more")
+    looked_up([ids, fast(graph.texts), fast(tf.strings.upper(graph.texts))])
+    reason = "another result needs its ids, and not the lookup"
+    hashes, graph_def = graph.check(reason, preserve=("out", "more"), fetches=("out:0", "more:0"))
+    assert [one.columns for one in hashes] == [2]
+    alone = graph_pb2.GraphDef()
+    alone.CopyFrom(graph_def)
+    with tf.Graph().as_default() as other:
+        tf.import_graph_def(alone, name="")
+        with v1.Session(graph=other) as session:  # without the texts
+            session.run("more:0", {"numbers:0": NUMBERS})
+
+
+def test_ops_of_two_lookups_that_would_wait_for_each_other(graph):
+    numbers, other = graph.numbers, tf.reverse(graph.numbers, [0])
+    first, second = fast(text(numbers)), fast(text(other))
+    third, fourth = fast(text(first)), fast(text(second))
+    one = tf.nn.safe_embedding_lookup_sparse
+    places = tf.constant([[0, 0], [0, 1], [1, 0], [1, 1]], tf.int64)
+
+    def bags(*columns):
+        rows = [
+            one(table(k), tf.SparseTensor(places, ids, [2, 2])) for k, ids in enumerate(columns)
+        ]
+        return tf.concat(rows, 1)
+
+    tf.concat([bags(first, fourth), tf.abs(bags(third, second))], 0, name="out")
+    hashes, graph_def = graph.check("ops for the ids of several lookups would wait for each other")
+    assert not hashes
+    assert ops_of(graph_def).count("StringToHashBucketFast") == 4
 
 
 def test_hashes_that_others_are_made_of_stay_apart(graph):

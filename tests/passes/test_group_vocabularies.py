@@ -409,9 +409,10 @@ def test_an_id_that_is_fetched_within_stays(graph):
 
 def test_ids_that_are_fetched_stay_and_ids_that_are_read_do_not(graph):
     first, second = find(words(), graph.texts, 3, "first"), find(words("b"), graph.texts, 3)
-    tf.add(second, long(1), name="more")
-    looked_up(first, second, fast(graph.texts))
-    preserve, fetches = ("out", "first", "more"), ("out:0", "first:0", "more:0")
+    more = tf.add(second, long(1))
+    out = looked_up(first, second, fast(graph.texts))
+    raw.IdentityN(input=[out, more], name="all")
+    preserve, fetches = ("all", "first"), ("all:0", "first:0", "all:1")
     graph.check(2, 1, FETCHED, preserve=preserve, fetches=fetches)
 
 

@@ -148,6 +148,32 @@ def test_integers_and_hashes():
     assert not count(after, "StringToHashBucketFast")
 
 
+def test_twins_of_a_hash():
+    """Layers of equal bins write such: one of both is joined, and what the other reads stays."""
+
+    def make(word, id_):
+        one, other = (tf.strings.to_hash_bucket_fast(word, 9) for _ in range(2))
+        return [join(one, id_), tf.abs(other)]
+
+    checked(graph_of(make, "word", "id", fetches=("one", "other")), 0, ("one", "other"))
+
+
+def test_runs_of_two_parsers_in_a_concat():
+    with tf.Graph().as_default() as graph:
+        serialized = v1.placeholder(tf.string, [None], name="serialized")
+        spec = {key: FEATURES[key] for key in ("a", "b", "c")}
+        rows = []
+        for texts in (serialized, tf.reverse(serialized, [0])):
+            parsed = tf.io.parse_example(texts, spec)
+            rows += [parsed["a"], parsed["b"], tf.abs(parsed["c"])]
+        tf.concat([*rows[:2], *rows[3:5], rows[5], rows[2]], 1, name="out")
+    before = graph.as_graph_def()
+    after = FuseLookups(frozenset({"out"})).apply(before).graph_def
+    (concat,) = (node for node in after.node if node.op == "ConcatV2")
+    assert concat.attr["N"].i == 4
+    np.testing.assert_array_equal(*(run(one, ["out"], EXAMPLES)[0] for one in (before, after)))
+
+
 STAY = {
     "read elsewhere": (lambda a, b: [join(a, b), tf.reduce_sum(a)], ("a", "b"), 2),
     "one alone": (lambda a, id_: [join(a, tf.cast(id_, FLOAT))], ("a", "id"), 1),

@@ -150,3 +150,69 @@ def test_a_parser_without_lookups(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not ops(tmp_path / "stock") & {*OP_NAMES}
     main(["rewrite", str(tmp_path / "stock"), str(tmp_path / "same"), "--target", "stock"])
     assert "nothing was rewritten" in capsys.readouterr().out
+
+
+class Hashed(tf.Module):
+    """A list and a word, both hashed, and numbers side by side, beside a ragged list."""
+
+    def __init__(self) -> None:
+        make = tf.random.stateless_normal
+        self.tables = [tf.Variable(make([50, 4], [k, 1])) for k in range(3)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+    def serve(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        number = tf.io.FixedLenFeature([1], tf.float32)
+        features = {
+            "words": tf.io.VarLenFeature(tf.string),
+            "word": tf.io.FixedLenFeature([1], tf.string),
+            "ids": tf.io.RaggedFeature(tf.int64),
+            **dict.fromkeys(("a", "b", "c"), number),
+        }
+        parsed = tf.io.parse_example(examples, features)
+        fast = tf.strings.to_hash_bucket_fast
+        words = parsed["words"].with_values(fast(parsed["words"].values, 50))
+        rows = [
+            tf.nn.safe_embedding_lookup_sparse(self.tables[0], words),
+            tf.nn.embedding_lookup(self.tables[1], tf.squeeze(fast(parsed["word"], 50), 1)),
+            tf.reduce_sum(tf.gather(self.tables[2], parsed["ids"]), 1),
+        ]
+        return {"out": tf.concat([*rows, parsed["c"], parsed["a"], parsed["b"]], 1)}
+
+
+def test_hashes_and_numbers_side_by_side_are_verified_both_ways(tmp_path: Path) -> None:
+    stock, fused, back = (tmp_path / name for name in ("stock", "fused", "back"))
+    module = Hashed()
+    tf.saved_model.save(module, str(stock), signatures=module.serve)
+    done = rewrite_saved_model(stock, fused)
+    (parser,) = done.report.parsers
+    assert parser.hashed == 2
+    again = rewrite_saved_model(fused, back, RewriteOptions(target="stock"))
+    for one in (done, again):
+        assert one.verification is not None
+        assert one.verification.same
+        assert not one.verification.differences
+    for pair in ((fused, stock), (stock, fused)):
+        verification = compare_models(*pair)
+        assert verification.same
+        assert "not compared" not in verification.summary()
+
+
+def test_a_list_of_a_function_that_keeps_its_number() -> None:
+    """One sparse feature, which becomes a ragged one, and a dense one."""
+    table = tf.Variable(tf.random.stateless_normal([50, 4], [1, 1]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def serve(examples: tf.Tensor) -> list[tf.Tensor]:
+        features = {
+            "bag": tf.io.VarLenFeature(tf.int64),
+            "x": tf.io.FixedLenFeature([1], tf.float32, 0.5),
+        }
+        parsed = tf.io.parse_example(examples, features)
+        return [tf.nn.safe_embedding_lookup_sparse(table, parsed["bag"]), parsed["x"]]
+
+    example = tf.train.Example()
+    example.features.feature["bag"].int64_list.value.extend([3, 4])
+    texts = tf.constant([example.SerializeToString(), b""])
+    fused = fusion.fuse_function(serve.get_concrete_function())
+    for one, other in zip(fused(texts), serve(texts), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -89,7 +89,9 @@ class IdsReport(FrontReport):
     def what(self) -> str:
         """Whose ids they are, or how many ops stay."""
         if not self.fused:
-            return "1 op that makes ids" if self.columns == 1 else f"{self.columns} that make ids"
+            return (
+                "1 op that makes ids" if self.columns == 1 else f"{self.columns} ops that make ids"
+            )
         by = f", {self.vocabularies} by vocabularies" if self.vocabularies else ""
         return f"ids of {counted(self.columns, 'column')}{by}"
 

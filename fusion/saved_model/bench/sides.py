@@ -91,16 +91,15 @@ class InGraph:
         """Traces some calls; what reads the inputs does not count."""
         self._assign(feeds)
         computed = [self._session.graph.get_tensor_by_name(n).op for n in self._tensors().values()]
-        options = config_pb2.RunOptions(
-            trace_level=config_pb2.RunOptions.SOFTWARE_TRACE, output_partition_graphs=True
-        )
-        times = Counter[str]()
+        metadata, parts, times = config_pb2.RunMetadata(), dict[str, str](), Counter[str]()
+        options = config_pb2.RunOptions(output_partition_graphs=True)
+        self._session.run(computed, options=options, run_metadata=metadata)
+        for graph_def in metadata.partition_graphs:
+            parts |= parts_of(GraphView.of_graph(graph_def))
+        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
         for _ in range(_TRACED):
             metadata = config_pb2.RunMetadata()
             self._session.run(computed, options=options, run_metadata=metadata)
-            parts = dict[str, str]()
-            for graph_def in metadata.partition_graphs:
-                parts |= parts_of(GraphView.of_graph(graph_def))
             for device in metadata.step_stats.dev_stats:
                 for node in device.node_stats:
                     if node.node_name in parts and not node.node_name.startswith(_SCOPE):

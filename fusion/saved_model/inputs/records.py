@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 
-from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2
+from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2, types_pb2
 
 from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 
@@ -87,7 +87,8 @@ class _Outputs:
         """
         values = self._next + (len(types) if parts == 3 else 0)
         self._next += parts * len(types)
-        return self._add(names, types, [None] * len(types), values, is_list)
+        numbers = range(values, values + len(types))
+        return self._add(names, types, [None] * len(types), numbers, is_list)
 
     def dense(
         self,
@@ -95,12 +96,14 @@ class _Outputs:
         types: Sequence[int],
         shapes: Sequence[tensor_shape_pb2.TensorShapeProto],
         is_list: bool = False,
+        outputs: Sequence[int] = (),
     ) -> bool:
-        """Adds features of one output each."""
-        values = self._next
-        self._next += len(types)
+        """Adds features of one output each, or of these: several may be side by side in one."""
+        outputs = outputs or range(len(types))
+        numbers = [self._next + number if outputs.count(number) == 1 else -1 for number in outputs]
+        self._next += len({*outputs})
         dims = [tuple(dim.size for dim in shape.dim) for shape in shapes]
-        return self._add(names, types, dims, values, is_list)
+        return self._add(names, types, dims, numbers, is_list)
 
     def skip(self, count: int) -> bool:
         """Leaves out outputs."""
@@ -112,15 +115,17 @@ class _Outputs:
         names: Sequence[bytes],
         types: Sequence[int],
         shapes: Sequence[tuple[int, ...] | None],
-        index: int,
+        numbers: Sequence[int],
         is_list: bool,
     ) -> bool:
-        if not len(names) == len(types) == len(shapes):
+        """Adds features, whose values are outputs of these numbers; -1 is no output."""
+        if not len(names) == len(types) == len(shapes) == len(numbers):
             return False
-        for i, (name, dtype, shape) in enumerate(zip(names, types, shapes, strict=True)):
+        for name, dtype, shape, number in zip(names, types, shapes, numbers, strict=True):
             key = name.decode(errors="replace")
             self.features.append(Feature(key, dtype, shape, is_list))
-            self.keys[index + i] = key
+            if number >= 0:
+                self.keys[number] = key
         return True
 
 
@@ -144,12 +149,22 @@ def _dense_shapes(
     return shapes
 
 
+def _value_types(node: node_def_pb2.NodeDef, kind: str, name: str) -> list[int]:
+    """The dtypes of features of a kind in Examples, of the fused op too, which may hash strings."""
+    types, buckets = _types(node, name), node.attr[f"{kind}_buckets"].list.i
+    hashed = buckets or [0] * len(types)
+    return [types_pb2.DT_STRING if n else one for one, n in zip(types, hashed, strict=True)]
+
+
 def _example(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> bool:
-    sparse, dense = _types(node, "sparse_types"), _types(node, "Tdense")
-    shapes = node.attr["dense_shapes"].list.shape
+    sparse, dense = (
+        _value_types(node, "sparse", "sparse_types"),
+        _value_types(node, "dense", "Tdense"),
+    )
+    shapes, numbers = node.attr["dense_shapes"].list.shape, ()
     if node.op == PARSE_EXAMPLE:
         names = [list(node.attr[f"{kind}_keys"].list.s) for kind in ("sparse", "dense", "ragged")]
-        shapes = _dense_shapes(node)
+        shapes, numbers = _dense_shapes(node), tuple(node.attr["dense_outputs"].list.i)
     elif node.op == "ParseExampleV2":
         names = [list(strings) for strings in texts[2:5]]
     elif node.op == "ParseSingleExample":
@@ -157,10 +172,10 @@ def _example(node: node_def_pb2.NodeDef, texts: Texts, outputs: _Outputs) -> boo
     else:
         ends = 2 + len(sparse), 2 + len(sparse) + len(dense)
         names = [_flat(texts[2 : ends[0]]), _flat(texts[ends[0] : ends[1]])]
-    ragged = _types(node, "ragged_value_types")
+    ragged = _value_types(node, "ragged", "ragged_value_types")
     return (
         outputs.sparse(names[0], sparse)
-        and outputs.dense(names[1], dense, shapes)
+        and outputs.dense(names[1], dense, shapes, outputs=numbers)
         and (not ragged or outputs.sparse(names[2], ragged, parts=2))
     )
 
