@@ -12,7 +12,7 @@ ELSEWHERE = "another result needs its ids, and not the lookup"
 def results_of(view: GraphView, name: str) -> frozenset[str]:
     """Returns the results of a graph, or of a function, and its effects that depend on a node.
 
-    Two nodes with equal ones are needed together: whoever asks for a result runs both, or none.
+    Two nodes with equal ones are needed together: each result needs both, or none.
     """
     nodes = reached(
         [name],
