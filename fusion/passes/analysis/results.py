@@ -28,7 +28,7 @@ def results_of(view: GraphView, name: str) -> frozenset[str]:
         if one in view.preserved
         or one in view.awaited
         or (not (view.uses(one) or view.control_uses(one)) and view.is_live(one))
-        or view.has_effect(one)
+        or view.acts(one)
     )
     return frozenset(returned).union(ends)
 

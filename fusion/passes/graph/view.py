@@ -313,12 +313,16 @@ class GraphView:
             if node in seen or node in self._without_effect:
                 continue
             seen.add(node)
-            op = self.op(node)
-            if op not in _NO_EFFECT and self.signatures.is_stateful(op):
+            if self.acts(node):
                 return True
             stack += [*(tensor.node for tensor in self.inputs(node)), *self.controls(node)]
         self._without_effect |= seen
         return False
+
+    def acts(self, name: str) -> bool:
+        """Returns whether it may matter to others when the node itself runs."""
+        op = self.op(name)
+        return op not in _NO_EFFECT and self.signatures.is_stateful(op)
 
     @property
     def ops(self) -> frozenset[str]:
