@@ -63,7 +63,7 @@ def test_a_workload_is_measured(name):
         assert row.number("limit") > 0
         assert ("row_sums" in row.values) == program.roofline
     for row in ratios:
-        before, after = map(int, row.values["nodes"].split(" to "))
+        before, after = map(int, row.values["nodes"].replace(",", "").split(" to "))
         assert after < before
         assert not any("columns are fused" in note for note in row.notes)
         missed = {note.split(":")[0].removeprefix("no ") for note in row.notes}
