@@ -31,7 +31,7 @@ _TELLING = (0, 1, 2, 8, 10, 13, 18, 26, 128, 255)
 _MAX_VARINT, _HALF_VARINT = 10, 5
 #: How deep in an Example an entry is, and the list of a Feature.
 _ENTRY, _LIST = 2, 4
-#: The tag of a string, and a length of five bytes or more whose bit 31 is set.
+#: The tag of a string or of packed numbers, and a length of five bytes or more whose bit 31 is set.
 NEGATIVE_LENGTH = re.compile(
     b"\x0a[\x80-\xff]{4}[%b]" % b"".join(re.escape(bytes([k])) for k in range(256) if k & 8),
     re.DOTALL,
@@ -245,15 +245,20 @@ def is_safe(call: Call, found: Result) -> bool:
     """Whether stock can be asked, also of Examples behind the one that its error names.
 
     It writes behind a row where a list of floats that are not packed has more of them than that,
-    and reads anywhere where the length of a string is negative as an int of 32 bits.
+    and reads anywhere where the length of a string, or of packed floats of which there may be any
+    number, is negative as an int of 32 bits.
     """
     if not isinstance(found, str):
         return True
     has_rows = any(one.dtype == "float32" and one.form != "padded" for one in call.dense)
     if has_rows and any(b"\x0d" in one for one in call.examples):
         return False
-    has_strings = any(one.dtype == "string" for one in call.features)
-    return not has_strings or not any(map(NEGATIVE_LENGTH.search, call.examples))
+    fixed = ("fixed", "default")
+    of_any_length = any(
+        one.dtype == "string" or (one.dtype == "float32" and one.form not in fixed)
+        for one in call.features
+    )
+    return not of_any_length or not any(map(NEGATIVE_LENGTH.search, call.examples))
 
 
 def mismatch(call: Call) -> str | None:

@@ -131,12 +131,12 @@ def is_safe(call: SequenceCall, found: Result) -> bool:
     """Whether stock can be asked.
 
     It writes anywhere where a string of a sparse feature is cut off, and reads anywhere where the
-    length of a string is negative as an int of 32 bits.
+    length of a string or of packed floats is negative as an int of 32 bits.
     """
     if not isinstance(found, str):
         return True
-    has_strings = any(one.dtype == "string" for one in (*call.context, *call.lists))
-    if has_strings and any(map(NEGATIVE_LENGTH.search, call.examples)):
+    has_lengths = any(one.dtype != "int64" for one in (*call.context, *call.lists))
+    if has_lengths and any(map(NEGATIVE_LENGTH.search, call.examples)):
         return False
     is_cut = "number of elements in feature " in found and "Inconsistent" not in found
     return not (is_cut and any(one.form == "sparse" for one in (*call.context, *call.lists)))
