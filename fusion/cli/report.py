@@ -82,8 +82,9 @@ def totals(report: FusionReport, verb: str) -> str:
 
 def show_totals(out: Console, report: FusionReport, verb: str) -> None:
     """Prints `totals`, how many lookups no signature runs, and what a call has beside lookups."""
+    from fusion.passes.report.call import call_lines
     from fusion.passes.report.front import front_lines
-    from fusion.passes.report.report import call_lines, others_line
+    from fusion.passes.report.report import others_line
 
     out.print(cell(totals(report, verb)))
     if (line := others_line(report, verb)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
 
 from fusion.passes.analysis.static_tables import Bound, StaticTables
 from fusion.passes.analysis.variables import SparseWriters
@@ -16,7 +16,15 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.group_crosses import group_crosses
 from fusion.passes.group_ids import group_ids
 from fusion.passes.join_parsed import with_joined
-from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
+from fusion.passes.lookup_pass import (
+    LookupPass,
+    Rewrite,
+    by_lookup,
+    column_report,
+    count_nodes,
+    has_some,
+)
+from fusion.passes.merge_parsers import merge_parsers
 from fusion.passes.plan.forms import shares_table
 from fusion.passes.plan.plan import Group, Lowering
 from fusion.passes.plan.safety import Refusals, refuse_unsafe
@@ -63,25 +71,14 @@ class FuseLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = self._with_joined(self.with_merged_parsers(graph_def))
+        source = self.with_parsers(graph_def, merge_parsers)
+        source = self.with_parsers(source, lambda view: with_joined(view, self.tasks))
         rewrites = self.rewrites(source)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(source, edits) if edits else source
         result, front = self._fuse_front(result)
         report = _report(rewrites, front, count_nodes(graph_def), count_nodes(result))
         return FusionResult(result, report, modified=result is not graph_def)
-
-    def _with_joined(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-        """Returns a graph in which features of Examples that stand side by side are joined."""
-        if not any(node.op in PARSERS for node in _nodes(graph_def)):
-            return graph_def
-        edits = {
-            view.function: edit
-            for view, refusal in self.bodies(graph_def)
-            if not refusal and not view.has_loops and not PARSERS.isdisjoint(view.ops)
-            if (edit := with_joined(view, self.tasks)) is not None
-        }
-        return apply_edits(graph_def, edits) if edits else graph_def
 
     def _fuse_front(
         self, graph_def: graph_pb2.GraphDef
@@ -92,7 +89,7 @@ class FuseLookups(LookupPass):
             The graph, and what became of each op.
         """
         edits, reports = dict[str, GraphEdit](), list[FrontReport]()
-        bodies = [*self.bodies(graph_def)] if _has_front(graph_def) else []
+        bodies = [*self.bodies(graph_def)] if has_some(graph_def, _FRONT) else []
         # Only lookups in tables ask for them, and calls are followed for it.
         asks = any(FIND in view.ops for view, _ in bodies)
         tables = StaticTables((view for view, _ in bodies if asks), self.bound)
@@ -157,18 +154,6 @@ class FuseLookups(LookupPass):
 
 #: What is in front of lookups, and what becomes of it.
 _FRONT = PARSERS | ID_MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
-
-
-def _has_front(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether a graph or its library has ops in front of lookups."""
-    return any(node.op in _FRONT for node in _nodes(graph_def))
-
-
-def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
-    """Yields the nodes of a graph and of its library."""
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
 
 
 def _report(

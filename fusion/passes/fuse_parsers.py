@@ -34,8 +34,6 @@ from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 #: What graphs have in which Examples may be parsed.
 RULE = ((PARSERS,),)
 
-_DEVICES = frozenset({"CPU"})
-
 
 def fuse_parsers(
     edit: GraphEdit, refusal: str, tasks: frozenset[str] | None
@@ -88,7 +86,7 @@ def _refuse(
     """Returns why an op stays as it is though its features are known."""
     if refusal:
         return NoMatch(refusal, name)
-    return refuse_device(view, name, _DEVICES, tasks)
+    return refuse_device(view, name, tasks)
 
 
 def _reports_before(view: GraphView) -> Iterator[ParserReport]:

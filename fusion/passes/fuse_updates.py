@@ -29,6 +29,7 @@ from fusion.passes.recognise.updates.writes import ASSIGNS, BY_ROWS, WRITERS
 from fusion.passes.report.report import FusionReport, FusionResult, UpdateReport
 from fusion.runtime.tensorflow.private import dtypes
 from fusion.runtime.tensorflow.variable_access import is_updated_in_place
+from fusion.schema.devices import CPU_ALONE
 from fusion.schema.names import UPDATE
 
 #: What graphs have in which a table may be updated.
@@ -37,7 +38,6 @@ RULE = (
     (frozenset({"UnsortedSegmentSum"}), frozenset(ASSIGNS)),
 )
 
-_DEVICES = frozenset({"CPU"})
 
 #: The attr of ops that may be of updates, in graphs that were seen before.
 _MARK = "_fusion_seen"
@@ -203,10 +203,10 @@ class _Verdicts:
         if not is_updated_in_place(dtypes.as_dtype(update.dtype).name):
             return NoMatch("this TensorFlow lets no other kernels update variables", update.name)
         for name in (*update.writes, *update.reads):
-            failure = refuse_device(view, name, _DEVICES, self.tasks)
+            failure = refuse_device(view, name, self.tasks)
             if failure is not None:
                 return failure
-            if view.home_type not in _DEVICES and not view.nodes[name].device:
+            if view.home_type not in CPU_ALONE.types and not view.nodes[name].device:
                 return NoMatch(f"placed on a {view.home_type}; updates are fused on a CPU", name)
             if name in view.preserved:
                 return NoMatch("an op of the update is named outside the graph", name)

@@ -28,17 +28,8 @@ from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.crossing import CROSSES, CrossSpec, match_cross
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.report.front import CrossReport
-from fusion.schema.names import (
-    GROUPED,
-    GROUPED_CROSS,
-    GROUPED_KEYED,
-    GROUPED_KEYED_PRE,
-    GROUPED_PRE,
-    SINGLE,
-)
+from fusion.schema.names import GROUPED_CROSS, ID_READERS
 
-_LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
-_DEVICES = frozenset({"CPU"})
 #: Outputs of a stock cross, and the inputs of SparseToDense that read them.
 _INDICES, _IDS, _SHAPE = range(3)
 _TO_DENSE = {_INDICES: 0, _IDS: 2, _SHAPE: 1}
@@ -65,7 +56,7 @@ def group_crosses(
     if CROSSES.isdisjoint(view.ops):
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
-    for lookup in () if refusal else named(view, *_LOOKUPS):
+    for lookup in () if refusal else named(view, *ID_READERS):
         specs = [spec for spec in _crosses(lookup, tasks) if spec.node.name not in taken]
         specs = _independent(view, specs)
         if specs:
@@ -101,7 +92,7 @@ def _match(node: Node, tasks: frozenset[str] | None) -> CrossSpec | NoMatch:
         return NoMatch("its ids are fetched", node.name)
     if node.controls or node.view.control_uses(node.name):
         return NoMatch("there is a control dependency", node.name)
-    device = refuse_device(node.view, node.name, _DEVICES, tasks)
+    device = refuse_device(node.view, node.name, tasks)
     return match_cross(node) if device is None else device
 
 

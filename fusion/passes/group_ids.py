@@ -17,18 +17,7 @@ from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
 from fusion.passes.recognise.vocabularies import ID_MAKERS, VocabularySpec, match_vocabulary
 from fusion.passes.report.front import IdsReport
-from fusion.schema.names import (
-    GROUPED,
-    GROUPED_IDS,
-    GROUPED_KEYED,
-    GROUPED_KEYED_PRE,
-    GROUPED_PRE,
-    SINGLE,
-    VOCABULARY_INDEX,
-)
-
-_LOOKUPS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)
-_DEVICES = frozenset({"CPU"})
+from fusion.schema.names import GROUPED_IDS, ID_READERS, VOCABULARY_INDEX
 
 #: Between ids and lookups. An Identity may wait for a check of the ids.
 _PASSED = frozenset(
@@ -80,7 +69,7 @@ def group_ids(
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
     refused = dict[str, str]()
-    lookups = [] if refusal else [*named(view, *_LOOKUPS)]
+    lookups = [] if refusal else [*named(view, *ID_READERS)]
     for lookup in lookups:
         found = _found(lookup, taken, refused, tasks, tables)
         specs: list[HashSpec | VocabularySpec] = [*found.hashes, *found.vocabularies]
@@ -190,7 +179,7 @@ def _refuse(spec: HashSpec | VocabularySpec, tasks: frozenset[str] | None) -> st
     node, view = spec.node, spec.node.view
     if node.is_preserved:
         return "its ids are fetched"
-    if (device := refuse_device(view, node.name, _DEVICES, tasks)) is not None:
+    if (device := refuse_device(view, node.name, tasks)) is not None:
         return device.reason
     if isinstance(spec, HashSpec):
         waits = node.controls or view.control_uses(node.name)

@@ -18,7 +18,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
 from fusion.passes.graph.edit import GraphEdit
@@ -27,8 +27,6 @@ from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.parsing import DenseFeature, ParseSpec, match_parsers
-
-_DEVICES = frozenset({"CPU"})
 
 
 class Join(NamedTuple):
@@ -146,7 +144,7 @@ def with_joined(view: GraphView, tasks: frozenset[str] | None) -> GraphEdit | No
         if not isinstance(spec, ParseSpec) or node.is_preserved:
             continue
         is_batch = spec.serialized.shape is not None and len(spec.serialized.shape) == 1
-        if is_batch and refuse_device(view, node.name, _DEVICES, tasks) is None:
+        if is_batch and refuse_device(view, node.name, tasks) is None:
             rows |= {
                 Tensor(node.name, 3 * len(spec.sparse) + number): feature
                 for number, feature in enumerate(spec.dense)
@@ -154,16 +152,6 @@ def with_joined(view: GraphView, tasks: frozenset[str] | None) -> GraphEdit | No
             }
     _join_runs(edit, rows)
     return edit if edit.added else None
-
-
-def _rewired(edit: GraphEdit, name: str) -> node_def_pb2.NodeDef:
-    """Returns a node whose inputs may be set, in the place of one."""
-    if name not in edit.added:
-        node = node_def_pb2.NodeDef()
-        node.CopyFrom(edit.view.nodes[name])
-        edit.add(node, at=name)
-        edit.remove([name], name)
-    return edit.added[name]
 
 
 def _join_runs(edit: GraphEdit, rows: Collection[Tensor]) -> None:
@@ -177,7 +165,7 @@ def _join_runs(edit: GraphEdit, rows: Collection[Tensor]) -> None:
         runs = [*_runs(edit.view, values, rows)]
         if not runs or len(runs[0]) == len(values) - 1:
             continue
-        outer = _rewired(edit, name)
+        outer = edit.changed(name)
         for run in reversed(runs):
             parser = values[run.start].node
             build = NodeBuilder(edit, name, edit.view.nodes[parser].device, parser)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -17,10 +17,10 @@ from fusion.passes.graph.reach import reached
 from fusion.passes.graph.signatures import OpSignatures
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.view import GraphView
-from fusion.passes.merge_parsers import merge_parsers
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.report.call_parts import call_parts
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
@@ -139,12 +139,21 @@ class LookupPass(ABC):
             writers: of variables, in all of the graph and its library.
         """
 
-    def with_merged_parsers(self, graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-        """Returns a graph in which ops that parse the same Examples are one."""
+    def with_parsers(
+        self, graph_def: graph_pb2.GraphDef, change: Callable[[GraphView], GraphEdit | None]
+    ) -> graph_pb2.GraphDef:
+        """Returns a graph whose ops that parse Examples are changed, before lookups are looked for.
+
+        Args:
+            graph_def: the graph.
+            change: returns the change of a graph or a function; None if there is none.
+        """
+        if not has_some(graph_def, PARSERS):
+            return graph_def
         edits = {
             view.function: edit
             for view, refusal in self.bodies(graph_def)
-            if not refusal and not view.has_loops and (edit := merge_parsers(view)) is not None
+            if not refusal and not view.has_loops and (edit := change(view)) is not None
         }
         return apply_edits(graph_def, edits) if edits else graph_def
 
@@ -245,6 +254,12 @@ def column_report(
 def is_compiled(report: ColumnReport | FrontReport) -> bool:
     """Whether a lookup, or what is in front of it, stays as it is because XLA compiles it."""
     return report.reason is not None and report.reason.endswith(COMPILED_REASON)
+
+
+def has_some(graph_def: graph_pb2.GraphDef, ops: Collection[str]) -> bool:
+    """Whether a graph or its library has nodes of some ops."""
+    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    return any(node.op in ops for body in bodies for node in body)
 
 
 def count_nodes(graph_def: graph_pb2.GraphDef) -> int:

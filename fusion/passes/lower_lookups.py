@@ -14,6 +14,7 @@ from fusion.passes.graph.edit import apply_edits
 from fusion.passes.graph.runtime_ops import IS_FOR, TOO_OLD, newer_than
 from fusion.passes.graph.view import GraphView
 from fusion.passes.lookup_pass import LookupPass, Rewrite, by_lookup, column_report, count_nodes
+from fusion.passes.merge_parsers import merge_parsers
 from fusion.passes.plan.forms import can_stack, is_bare, reads_whole
 from fusion.passes.plan.plan import Lowering
 from fusion.passes.plan.safety import refuse_unsafe
@@ -43,7 +44,7 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = with_stock_vocabularies(self.with_merged_parsers(graph_def), self.preserve)
+        source = with_stock_vocabularies(self.with_parsers(graph_def, merge_parsers), self.preserve)
         apart = ungrouped(source, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}

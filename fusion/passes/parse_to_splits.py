@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder
 from fusion.passes.graph.edit import GraphEdit
@@ -151,12 +151,7 @@ def new_numbers(spec: ParseSpec, ragged: list[int]) -> dict[int, int]:
 
 def set_form(edit: GraphEdit, lookup: str, column: int, form: str) -> None:
     """Has a column of a lookup read ids in this form, where it has read indices."""
-    if lookup not in edit.added:
-        node = node_def_pb2.NodeDef()
-        node.CopyFrom(edit.view.nodes[lookup])
-        edit.add(node, at=lookup)
-        edit.remove([lookup], lookup)
-    node = edit.added[lookup]
+    node = edit.changed(lookup)
     if node.op == SINGLE:
         node.attr["form"].s = form.encode()
     else:

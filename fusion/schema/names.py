@@ -39,3 +39,6 @@ GROUPED_CROSS = "GroupedCross"
 
 #: Every op of this package, in this order in lists of them.
 OP_NAMES: tuple[str, ...] = tuple(value for name, value in [*globals().items()] if name.isupper())
+
+#: Ops that read the ids of columns and give their rows, reduced or about to be.
+ID_READERS = (GROUPED, GROUPED_PRE, GROUPED_KEYED, GROUPED_KEYED_PRE, SINGLE)

@@ -11,8 +11,8 @@ import tensorflow as tf
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.graph.view import GraphView
+from fusion.passes.report.call import PARTS
 from fusion.passes.report.call_parts import parts_of
-from fusion.passes.report.report import PARTS
 
 v1 = tf.compat.v1
 DIM = 4

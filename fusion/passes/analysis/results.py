@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.view import GraphView
 
@@ -9,18 +11,23 @@ ELSEWHERE = "another result needs its ids, and not the lookup"
 """What is said of ids that are not needed with a lookup alone."""
 
 
-def results_of(view: GraphView, name: str) -> frozenset[str]:
+def results_of(view: GraphView, name: str, past: str = "") -> frozenset[str]:
     """Returns the results of a graph, or of a function, and its effects that depend on a node.
 
     Two nodes with equal ones are needed together: each result needs both, or none.
+
+    Args:
+        view: the graph.
+        name: the node.
+        past: a node; what depends on `name` by way of it alone is left out.
     """
-    nodes = reached(
-        [name],
-        lambda one: (
-            *(use.node for use in view.uses(one) if use.position >= 0),
-            *(after for after in view.control_uses(one) if after in view.nodes),
-        ),
-    )
+
+    def after(one: str) -> Iterator[str]:
+        if one != past:
+            yield from (use.node for use in view.uses(one) if use.position >= 0)
+            yield from (waiting for waiting in view.control_uses(one) if waiting in view.nodes)
+
+    nodes = reached([name], after)
     returned = {use.node for one in nodes for use in view.uses(one) if use.position < 0}
     ends = (
         one
@@ -42,5 +49,5 @@ def is_needed_with(view: GraphView, name: str, lookup: str, results: frozenset[s
         lookup: the lookup.
         results: its `results_of`.
     """
-    others = results_of(view, name) - results
+    others = results_of(view, name, past=lookup) - results
     return not others or others <= reached([lookup], view.before).keys()

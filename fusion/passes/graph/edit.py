@@ -54,6 +54,15 @@ class GraphEdit:
         self.added[node.name] = node
         self._placed.setdefault(at, []).append(node.name)
 
+    def changed(self, name: str) -> node_def_pb2.NodeDef:
+        """Returns the new node in the place of an existing one of this name, first a copy of it."""
+        if name not in self.added:
+            node = node_def_pb2.NodeDef()
+            node.CopyFrom(self.view.nodes[name])
+            self.add(node, at=name)
+            self.remove([name], name)
+        return self.added[name]
+
     def positions(self) -> dict[str, str]:
         """Returns the existing node that each new one stands before, or in whose place it is."""
         return {name: at for at, names in self._placed.items() for name in names}

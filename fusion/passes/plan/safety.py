@@ -15,6 +15,7 @@ from fusion.passes.recognise.bucketize import folded_bucketize
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch, Stage
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
+from fusion.schema.devices import CPU_ALONE
 
 _NAMED_OUTSIDE = (
     "a value inside the lookup is named outside the graph: by a signature, a collection or a v1 "
@@ -227,12 +228,15 @@ def _check_device(
     # Rows may be gathered elsewhere, beside their table.
     unique = [lookup.unique] if lookup.unique else []
     names = (*lookup.nodes(Stage.IDS), *unique, *lookup.nodes(Stage.OUTPUT))
-    refusals = (refuse_device(view, name, device_types, tasks) for name in names)
+    refusals = (refuse_device(view, name, tasks, device_types) for name in names)
     return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def refuse_device(
-    view: GraphView, name: str, device_types: frozenset[str], tasks: frozenset[str] | None
+    view: GraphView,
+    name: str,
+    tasks: frozenset[str] | None,
+    device_types: frozenset[str] = CPU_ALONE.types,
 ) -> NoMatch | None:
     """Returns why a fused op cannot be where a stock one is placed; see `refuse_unsafe`."""
     device = view.nodes[name].device

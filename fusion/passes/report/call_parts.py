@@ -15,8 +15,8 @@ from fusion.passes.recognise.lookup import recognise_all
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.recognise.vocabularies import ID_MAKERS
+from fusion.passes.report.call import DENSE, IDS, LOOKUPS, PARSING, PARTS, CallPart
 from fusion.passes.report.fused_before import is_reported
-from fusion.passes.report.report import DENSE, IDS, LOOKUPS, PARSING, PARTS, CallPart
 from fusion.schema.names import (
     GROUPED_CROSS,
     GROUPED_IDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from fusion.passes.graph.kernel_names import plain_name
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.spec import LookupSpec
+from fusion.passes.report.call import CallPart, call_lines, merged
 from fusion.passes.report.front import (
     CrossReport,
     FrontReport,
@@ -21,15 +22,12 @@ from fusion.passes.report.front import (
     ParserReport,
     front_lines,
 )
-from fusion.printable import printable
+from fusion.printable import counted, printable
 
 if TYPE_CHECKING:  # takes time and memory, and a process that serves need not have it
     import networkx as nx
 
     from fusion.passes.graph.view import GraphView
-
-#: The parts of a call, in their order.
-PARTS = PARSING, IDS, LOOKUPS, DENSE = "parsing", "ids", "lookups", "dense"
 
 SCOPE = "~"
 """Stands for the scope of a lookup in what is printed about it."""
@@ -151,26 +149,6 @@ class UpdateReport:
     def to_dict(self) -> dict[str, Any]:
         """Returns strings and a truth value, ready for JSON."""
         return {"fused": self.fused, **self.__dict__}
-
-
-@dataclass(frozen=True)
-class CallPart:
-    """A part of what signatures run.
-
-    Attributes:
-        name: "parsing" (of Examples), "ids" (what lookups read but for tables), "lookups" (with
-            reads of tables) or "dense" (the rest).
-        ops_before, ops_after: how many ops it has before and after the rewrite; constants, inputs
-            and calls do not count.
-    """
-
-    name: str
-    ops_before: int
-    ops_after: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns strings and numbers, ready for JSON."""
-        return {**self.__dict__}
 
 
 class Networks(NamedTuple):
@@ -334,18 +312,8 @@ class FusionReport:
             newer=tuple(dict.fromkeys(newer for part in parts for newer in part.newer)),
             others=tuple(column for part in parts for column in part.others),
             front=tuple(one for part in parts for one in part.front),
-            call=_merged(chain.from_iterable(part.call for part in parts)),
+            call=merged(chain.from_iterable(part.call for part in parts)),
         )
-
-
-def _merged(parts: Iterable[CallPart]) -> tuple[CallPart, ...]:
-    """Adds up parts of the same name."""
-    sums = dict[str, CallPart]()
-    for one in parts:
-        to = sums.get(one.name, CallPart(one.name, 0, 0))
-        before, after = to.ops_before + one.ops_before, to.ops_after + one.ops_after
-        sums[one.name] = CallPart(one.name, before, after)
-    return tuple(sums.values())
 
 
 @dataclass(frozen=True)
@@ -447,23 +415,6 @@ def others_line(report: FusionReport, verb: str) -> str | None:
     fused = sum(column.fused for column in report.others)
     count = counted(len(report.others), "other lookup")
     return f"{count} that no signature runs: {fused} {verb}"
-
-
-def call_lines(parts: Sequence[CallPart]) -> Iterator[str]:
-    """Yields how many ops the parts of a call have and will have, if it is not dense alone."""
-    ops = [
-        f"{part.name} {part.ops_before}"
-        + (f" -> {part.ops_after}" if part.ops_after != part.ops_before else "")
-        for part in parts
-        if part.ops_before or part.ops_after
-    ]
-    if any(part.ops_before for part in parts if part.name != DENSE):
-        yield f"ops of a call: {', '.join(ops)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Returns a number of things, as "1 op" or "2 ops"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _lines(columns: tuple[ColumnReport, ...]) -> Iterator[str]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
 
 from fusion.passes.graph.view import GraphView
+from fusion.passes.report.call import PARTS
 from fusion.passes.report.call_parts import parts_of
-from fusion.passes.report.report import PARTS
 from fusion.saved_model.bench.feeds import Feeds
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
 from fusion.saved_model.inputs.signature import Signature, TensorSpec

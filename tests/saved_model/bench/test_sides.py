@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fusion.passes.report.report import PARTS
+from fusion.passes.report.call import PARTS
 from fusion.saved_model import fuse_saved_model
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds
 from fusion.saved_model.bench.report import END_TO_END, IN_GRAPH
