@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests.differential.examples import is_safe
 from tests.example_bytes import entry, example, floats, ints, of, strings
-from tests.parse_calls import DTYPES, FORMS, Asked, Call, Dtype, Form, check
+from tests.parse_calls import DTYPES, FORMS, Asked, Call, Dtype, Form, check, fused
 from tests.saved_model.wire import message, varint
 
 FIXED, DEFAULT = Asked(b"a"), Asked(b"a", "default")
@@ -295,6 +296,20 @@ def test_more_other_names_than_are_learnt() -> None:
     ]
     found = check(Call((FIXED, OTHER), tuple(rows * 3)))
     np.testing.assert_array_equal(found, [[0, 1, 2, 3] * 3, [1, 2, 3, 4] * 3])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_length_of_packed_floats_that_is_negative(form: Form) -> None:
+    """Of lists of any number stock reads anywhere."""
+    shape = (1,) if form in ("fixed", "default", "padded") else ()
+    length = b"\xe1\xb1\xcb\xb9\x3e"
+    value = message(2, b"\x0a" + length + b"\0\0\x80\x3f")
+    call = Call((Asked(b"a", form, "float32", shape),), (example(entry(b"a", value)),))
+    is_fixed = form in ("fixed", "default")
+    assert is_fixed or not is_safe(call, NOT_PARSED)
+    found = check(call) if is_fixed else fused(call)
+    assert isinstance(found, str)
+    assert is_fixed or found == NOT_PARSED
 
 
 def test_a_length_of_several_bytes() -> None:
