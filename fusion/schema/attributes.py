@@ -90,6 +90,11 @@ STOCK_HASHES = {
 #: All that the fused op has: of integers the remainder, too.
 HASHES = (*dict.fromkeys(STOCK_HASHES.values()), "remainder")
 
+#: Stock ops that split texts, and which of the parts count in the fused op: all of a text, all of
+#: one that is not empty, or those that are not empty.
+STOCK_SPLITS = {"StringSplitV2": ("all",), "StringSplit": ("of_texts", "nonempty")}
+PARTS = tuple(kind for kinds in STOCK_SPLITS.values() for kind in kinds)
+
 #: Stock ops that cross features into hashed ids, and their hashes in the fused op: "seeded" begins
 #: with a key; "plain" and "strong" are those of SparseCrossHashed, which has both.
 STOCK_CROSSES = {"SparseCross": ("seeded",), "SparseCrossHashed": ("plain", "strong")}
@@ -99,4 +104,5 @@ CROSS_HASHES = tuple(kind for kinds in STOCK_CROSSES.values() for kind in kinds)
 #: The most features of a cross; how it has the values of each, and what its results are.
 MAX_CROSSED = 1024
 FEATURE_FORMS = ("sparse", "masked", "dense", "vector")
-CROSS_FORMS = ("indices", "row_splits", "matrix")
+ROW_FORMS = ("indices", "row_splits")
+CROSS_FORMS = (*ROW_FORMS, "matrix")

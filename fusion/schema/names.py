@@ -35,6 +35,7 @@ PARSE_EXAMPLE = "FusedParseExample"
 PARSE_SEQUENCE = "FusedParseSequenceExample"
 GROUPED_IDS = "GroupedIds"
 VOCABULARY_INDEX = "VocabularyIndex"
+GROUPED_SPLIT = "GroupedSplit"
 GROUPED_CROSS = "GroupedCross"
 
 #: Every op of this package, in this order in lists of them.

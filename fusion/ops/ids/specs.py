@@ -12,7 +12,14 @@ from fusion.runtime.records import Word
 from fusion.runtime.tensorflow.spec import NOT_DIFFERENTIABLE, Arg, Attr, Builder, OpSpec
 from fusion.runtime.tensorflow.variable_access import AccessRequest
 from fusion.schema import names
-from fusion.schema.attributes import CROSS_FORMS, CROSS_HASHES, FEATURE_FORMS, HASHES
+from fusion.schema.attributes import (
+    CROSS_FORMS,
+    CROSS_HASHES,
+    FEATURE_FORMS,
+    HASHES,
+    PARTS,
+    ROW_FORMS,
+)
 
 #: What attrs are called where layouts have another name.
 _ATTRS = {"dtypes": "Tvalues"}
@@ -24,8 +31,8 @@ def _constants(
     layout: LayoutType, attrs: dict[str, str]
 ) -> Callable[[OpSpec, str, Callable[[AccessRequest], Word]], list[Word]]:
     def constants(spec: OpSpec, device: str, access: Callable[[AccessRequest], Word]) -> list[Word]:
-        names = [attr.name for attr in spec.attrs]
-        return [names.index(attrs.get(field, field)) for field in layout.FIELDS]
+        numbers = {attr.name: number for number, attr in enumerate(spec.attrs)}
+        return [numbers.get(attrs.get(field, field), -1) for field in layout.FIELDS]
 
     return constants
 
@@ -33,6 +40,29 @@ def _constants(
 def _numbers(name: str, doc: str) -> Attr:
     return Attr(name, "list(int)", default=(), doc=doc)
 
+
+#: How ids are made of the values of each column, in lists.
+_OF_COLUMNS = (
+    Attr("hashes", "list(string)", allowed=HASHES, doc="the hash of each column"),
+    Attr("num_buckets", "list(int)", doc="of each, at least 1; 0 with a vocabulary: none"),
+    _numbers("keys", "two for each column; none if no hash has any"),
+    Attr("num_indices", "int", default=0, minimum=0, doc="1 if there are vocabularies"),
+    _numbers("vocabularies", "of each the place in the index, -1: no vocabulary"),
+    _numbers(
+        "replaced",
+        "of each the id of a vocabulary that buckets replace, -2^63: the default; that each if "
+        "empty",
+    ),
+    _numbers(
+        "starts",
+        "of each the id of bucket 0 beside a vocabulary, -1: the number of the keys that this "
+        "has but for its mask; 0 each if empty",
+    ),
+)
+_IDS_BUILDER = Builder(
+    "build_ids_state", "fusion.ops.ids.cpu.ids_state", _constants(IdsConstants, _ATTRS)
+)
+_INDEX = Arg("index", "int64", "[?]", length="num_indices", doc="of VocabularyIndex")
 
 GROUPED_IDS = OpSpec(
     name=names.GROUPED_IDS,
@@ -45,32 +75,45 @@ GROUPED_IDS = OpSpec(
     "`keys`. Integers are hashed as AsString writes them; `remainder` is their FloorMod.",
     inputs=(
         Arg("values", "Tvalues", "[...]", length="num_columns"),
-        Arg("index", "int64", "[?]", length="num_indices", doc="of VocabularyIndex"),
+        _INDEX,
     ),
     outputs=(Arg("ids", "int64", "[...]", length="num_columns", doc="of the shape of values"),),
     attrs=(
         Attr("num_columns", "int", minimum=1, doc="number of columns"),
         Attr("Tvalues", "list(type)", allowed=_DTYPES, minimum=1, doc="dtypes of values"),
-        Attr("hashes", "list(string)", allowed=HASHES, doc="the hash of each column"),
-        Attr("num_buckets", "list(int)", doc="of each, at least 1; 0 with a vocabulary: none"),
-        _numbers("keys", "two for each column; none if no hash has any"),
-        Attr("num_indices", "int", default=0, minimum=0, doc="1 if there are vocabularies"),
-        _numbers("vocabularies", "of each the place in the index, -1: no vocabulary"),
-        _numbers(
-            "replaced",
-            "of each the id of a vocabulary that buckets replace, -2^63: the default; that each if "
-            "empty",
-        ),
-        _numbers(
-            "starts",
-            "of each the id of bucket 0 beside a vocabulary, -1: the number of the keys that this "
-            "has but for its mask; 0 each if empty",
-        ),
+        *_OF_COLUMNS,
     ),
     kernels={"CPU": cpu_body("ids", "grouped_ids")},
-    builder=Builder(
-        "build_ids_state", "fusion.ops.ids.cpu.ids_state", _constants(IdsConstants, _ATTRS)
+    builder=_IDS_BUILDER,
+    gradient=NOT_DIFFERENTIABLE,
+)
+
+GROUPED_SPLIT = OpSpec(
+    name=names.GROUPED_SPLIT,
+    doc="Splits texts and makes ids of their parts, for many columns at once.\n\n"
+    "A text is split wherever its column's delimiter is. `all` parts count as in StringSplitV2:\n"
+    "an empty text has one, which is empty. In StringSplit, an empty text has none (`of_texts`),\n"
+    "or no part that counts is empty (`nonempty`). Their ids are those of GroupedIds.\n\n"
+    "With the form `indices` results are those of a SparseTensor; with `row_splits`, those of a\n"
+    "RaggedTensor, whose row splits are `rows`.",
+    inputs=(
+        Arg("texts", "string", "[?]", length="num_columns"),
+        _INDEX,
     ),
+    outputs=(
+        Arg("ids", "int64", "[?]", length="num_columns", doc="[nnz]"),
+        Arg("rows", "int64", "[...]", length="num_columns", doc="[nnz, 2], or row splits [B + 1]"),
+        Arg("dense_shapes", "int64", "[2]", length="num_columns", doc="rows B, and parts of one"),
+    ),
+    attrs=(
+        Attr("num_columns", "int", minimum=1, doc="number of columns"),
+        Attr("delimiters", "list(string)", doc="of each column, not empty"),
+        Attr("parts", "list(string)", allowed=PARTS, doc="which parts count in each"),
+        Attr("forms", "list(string)", allowed=ROW_FORMS, doc="of the results of each"),
+        *_OF_COLUMNS,
+    ),
+    kernels={"CPU": cpu_body("ids", "grouped_split")},
+    builder=_IDS_BUILDER,
     gradient=NOT_DIFFERENTIABLE,
 )
 

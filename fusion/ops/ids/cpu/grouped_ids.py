@@ -60,7 +60,7 @@ def _open_columns(frame: op.Frame, job: IdsJob, tensors: Words) -> int:
 
 
 @jit
-def _open_index(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
+def open_index(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
     """Takes the index of vocabularies, which comes after the values."""
     count = job.column_count
     index = take(frame, tensors, count, count)
@@ -80,7 +80,7 @@ def _open_index(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
 def _make_ids(frame: op.Frame, job: IdsJob, tensors: Words) -> None:
     state = as_record(IdsState, frame.state)
     if state.has_index != 0:
-        _open_index(frame, job, tensors)
+        open_index(frame, job, tensors)
     total = _open_columns(frame, job, tensors) if not op.failed(frame) else int64(0)
     if op.failed(frame):
         return

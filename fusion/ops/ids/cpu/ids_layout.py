@@ -6,22 +6,24 @@ This module needs no Numba.
 from __future__ import annotations
 
 from fusion.ops.ids.cpu_kernels.layout import IdsColumn
+from fusion.ops.ids.cpu_kernels.split_layout import Split
 from fusion.runtime.layout import Flag, Int64, Layout, Words, record
 from fusion.runtime.tensorflow.layout import State
 from fusion.runtime.threads.layout import Pool
 
 
 class IdsState(State):
-    """The state of a kernel; the keys of columns follow."""
+    """The state of a kernel; the keys of columns, `splits` and delimiters follow."""
 
     pool: Pool
     column_count: Int64
     has_index: Flag
+    splits: Split  # how texts are split; 0: they are not
     columns: IdsColumn = record(IdsColumn, 0)
 
 
 class IdsConstants(Layout):
-    """What the builder of states needs to know: the indices of attrs."""
+    """What the builder of states needs to know: the indices of attrs, -1 for none."""
 
     num_columns: Int64
     dtypes: Int64
@@ -32,6 +34,9 @@ class IdsConstants(Layout):
     vocabularies: Int64
     replaced: Int64
     starts: Int64
+    delimiters: Int64
+    parts: Int64
+    forms: Int64
 
 
 class IndexState(State):

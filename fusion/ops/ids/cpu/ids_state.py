@@ -11,9 +11,13 @@ from fusion.ops.ids.cpu_kernels.layout import (
     TEXTS,
     IdsColumn,
 )
+from fusion.ops.ids.cpu_kernels.split_layout import Split
+from fusion.ops.ids.cpu_kernels.splitting import ONES
 from fusion.ops.ids.cpu_kernels.words import Word, signed, unsigned
 from fusion.runtime.native.jit import int64, jit
+from fusion.runtime.native.memory import c_memcpy
 from fusion.runtime.native.pointers import as_record, as_words
+from fusion.runtime.native.text import byte
 from fusion.runtime.registration.creation import Creation
 from fusion.runtime.registration.refusal import INVALID_ARGUMENT, refuse
 from fusion.runtime.registration.states import (
@@ -24,6 +28,7 @@ from fusion.runtime.registration.states import (
     constants_of,
     pool_of,
 )
+from fusion.runtime.tensorflow.attrs import Text
 from fusion.runtime.tensorflow.dtypes import DTYPES
 
 _INT32, _INT64 = (DTYPES[name].enum for name in ("int32", "int64"))
@@ -42,8 +47,12 @@ def _is_list_whole(creation: Creation, attr: int, count: int) -> bool:
 @jit
 def _are_lists_whole(creation: Creation, constants: IdsConstants, count: int) -> bool:
     """Whether lists have an item for each column."""
-    is_whole = attr_count(creation, constants.dtypes) == count
-    is_whole = is_whole and attr_count(creation, constants.hashes) == count
+    is_whole = attr_count(creation, constants.hashes) == count
+    if constants.dtypes >= 0:
+        is_whole = is_whole and attr_count(creation, constants.dtypes) == count
+    else:
+        for attr in (constants.delimiters, constants.parts, constants.forms):
+            is_whole = is_whole and attr_count(creation, attr) == count
     is_whole = is_whole and attr_count(creation, constants.num_buckets) == count
     for attr in (constants.vocabularies, constants.replaced, constants.starts):
         is_whole = is_whole and _is_list_whole(creation, attr, count)
@@ -86,7 +95,9 @@ def _check_column(creation: Creation, column: IdsColumn, index: int) -> None:
 
 @jit
 def _set_column(creation: Creation, constants: IdsConstants, column: IdsColumn, index: int) -> None:
-    column.source = source_of(attr_item(creation, constants.dtypes, index))
+    column.source = int64(TEXTS)
+    if constants.dtypes >= 0:
+        column.source = source_of(attr_item(creation, constants.dtypes, index))
     column.hash = attr_item(creation, constants.hashes, index)
     column.buckets = attr_item(creation, constants.num_buckets, index)
     column.vocabulary = _item_or(creation, constants.vocabularies, index, int64(-1))
@@ -109,6 +120,38 @@ def _check_index(creation: Creation, state: IdsState) -> None:
         refuse(creation, INVALID_ARGUMENT, text, needs, state.has_index)
 
 
+@jit
+def _split_words(creation: Creation, constants: IdsConstants, count: int) -> int:
+    """The words that `splits` take, and delimiters with zeros behind."""
+    words = int64(0)
+    if constants.delimiters < 0:
+        return words
+    texts = as_record(Text, attr_word(creation, constants.delimiters))
+    for index in range(count):
+        words += Split.SIZE + texts[index].length // 8 + 1
+    return words
+
+
+@jit
+def _set_splits(creation: Creation, constants: IdsConstants, state: IdsState, memory: int) -> None:
+    """Sets how texts are split."""
+    texts = as_record(Text, attr_word(creation, constants.delimiters))
+    state.splits = as_record(Split, memory)
+    place = memory + 8 * Split.SIZE * state.column_count
+    for index in range(state.column_count):
+        split, text = state.splits[index], texts[index]
+        if text.length == 0:
+            refuse(creation, INVALID_ARGUMENT, "delimiters[%lld] is empty", int64(index))
+            return
+        c_memcpy(place, text.address, text.length)
+        split.delimiter = place
+        split.size = text.length
+        split.pattern = byte(place) * int64(ONES)
+        split.parts = attr_item(creation, constants.parts, int64(index))
+        split.form = attr_item(creation, constants.forms, int64(index))
+        place += 8 * (text.length // 8 + 1)
+
+
 def build_ids_state(creation: Creation) -> None:
     """The builder, see `fusion.runtime.registration.creation`."""
     constants = as_record(IdsConstants, constants_of(creation))
@@ -119,7 +162,9 @@ def build_ids_state(creation: Creation) -> None:
     if not _are_lists_whole(creation, constants, count):
         return
     keys = IdsState.SIZE + IdsColumn.SIZE * count
-    state = as_record(IdsState, begin_state(creation, keys + _KEY * count))
+    splits = keys + _KEY * count
+    more = _split_words(creation, constants, count)
+    state = as_record(IdsState, begin_state(creation, splits + more))
     if state == 0:
         return
     state.pool = pool
@@ -130,3 +175,5 @@ def build_ids_state(creation: Creation) -> None:
         column.key = as_words(state + 8 * (keys + _KEY * index))
         _set_column(creation, constants, column, int64(index))
     _check_index(creation, state)
+    if more > 0:
+        _set_splits(creation, constants, state, state + 8 * splits)

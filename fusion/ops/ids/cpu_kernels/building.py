@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusion.ops.ids.cpu_kernels.layout import INT32, KeyList, Vocabulary
+from fusion.ops.ids.cpu_kernels.layout import INT32, KeyList, Text, Vocabulary
 from fusion.ops.ids.cpu_kernels.vocabulary import (
     EMPTY,
     HEAD_BYTES,
@@ -13,11 +13,12 @@ from fusion.ops.ids.cpu_kernels.vocabulary import (
     find_number,
     find_text,
     heads,
+    take_text,
 )
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import int64, jit
 from fusion.runtime.native.memory import c_memcpy, load, load_as
-from fusion.runtime.native.pointers import as_words
+from fusion.runtime.native.pointers import as_words, stack_record
 from fusion.runtime.native.strings import string_of
 
 _LOWEST = -(2**63)
@@ -64,13 +65,14 @@ def _number(keys: KeyList, k: int) -> int:
 @jit
 def add_texts(index: Words, vocabulary: Vocabulary, keys: KeyList) -> None:
     """Fills a vocabulary of texts: of equal ones the first counts."""
-    slots, used = index + 8 * vocabulary.slots, int64(0)
+    slots, used, text = index + 8 * vocabulary.slots, int64(0), stack_record(Text)
     for slot in range(vocabulary.slot_mask + 1):
         as_words(slots + 8 * RECORD * slot)[1] = EMPTY
     for k in range(-1 if keys.mask != 0 else 0, keys.count):
-        at, size = _text(keys, int64(k))
         strings, place = (keys.keys, int64(k)) if k >= 0 else (keys.mask, int64(0))
-        low, high = heads(strings, place, at, size)
+        take_text(text, strings, place)
+        at, size = text.at, text.size
+        low, high = heads(text)
         slot = find_text(index, vocabulary, low, high, at, size)
         record = as_words(slots + 8 * RECORD * slot)
         if record[1] != EMPTY:

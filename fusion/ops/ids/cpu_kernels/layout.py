@@ -37,6 +37,14 @@ class IdsColumn(Layout):
     start: Int64  # the first bucket's id; -1: the size of the vocabulary's table
 
 
+class Text(Layout):
+    """The bytes of a text."""
+
+    at: Address
+    size: Int64
+    readable: Address  # up to where bytes may be read
+
+
 class IdsCall(Layout):
     """The tensors of a column in a call."""
 

@@ -21,19 +21,24 @@ from fusion.ops.ids.cpu_kernels.layout import (
     IdsCall,
     IdsColumn,
     IdsJob,
+    Index,
+    Text,
     Vocabulary,
 )
 from fusion.ops.ids.cpu_kernels.other_hashes import keyed_hash, legacy_hash
 from fusion.ops.ids.cpu_kernels.vocabulary import (
     BLOCK,
+    FIND_WORDS,
+    TEXTS_WORDS,
     find_numbers,
     find_texts,
     number_at,
+    take_text,
 )
 from fusion.ops.ids.cpu_kernels.words import remainder, signed, unsigned
 from fusion.runtime.layout import Words
 from fusion.runtime.native.jit import inlined, int64, jit
-from fusion.runtime.native.pointers import as_words, stack_words
+from fusion.runtime.native.pointers import as_record, as_words, stack_words
 from fusion.runtime.native.strings import string_of
 
 _TEXT_WORDS = TEXT_BYTES // 8 + 1
@@ -97,25 +102,40 @@ def _replaced(column: IdsColumn, vocabulary: Vocabulary) -> int:
 
 
 @jit
-def _look_texts_up(
-    column: IdsColumn, call: IdsCall, index: Words, vocabulary: Vocabulary, first: int, last: int
+def make_ids_of_texts(
+    column: IdsColumn, index: Index, texts: Text, count: int, memory: Words, ids: Words
 ) -> None:
-    memory, values, ids = stack_words(int64(4 * BLOCK)), call.values, call.ids
-    start, replaced = _first_bucket(column, vocabulary), _replaced(column, vocabulary)
-    for block in range(first, last, BLOCK):
-        count, found = min(int64(BLOCK), last - block), as_words(ids + 8 * block)
-        find_texts(index, vocabulary, values, block, count, memory, found)
-        if column.buckets > 0:
-            for k in range(count):
-                if found[k] == replaced:
-                    at, size = string_of(values, block + k)
-                    found[k] = start + _bucket_of(column, _hash(column, at, size))
+    """Makes the ids of up to `BLOCK` texts.
+
+    Args:
+      memory: as of `find_texts`.
+    """
+    if column.vocabulary < 0:
+        for k in range(count):
+            ids[k] = _bucket_of(column, _hash(column, texts[k].at, texts[k].size))
+        return
+    vocabulary = index.vocabularies[column.vocabulary]
+    find_texts(as_words(index), vocabulary, texts, count, memory, ids)
+    if column.buckets > 0:
+        start, replaced = _first_bucket(column, vocabulary), _replaced(column, vocabulary)
+        for k in range(count):
+            if ids[k] == replaced:
+                ids[k] = start + _bucket_of(column, _hash(column, texts[k].at, texts[k].size))
 
 
 @jit
-def _look_numbers_up(
-    column: IdsColumn, call: IdsCall, index: Words, vocabulary: Vocabulary, first: int, last: int
-) -> None:
+def _look_texts_up(column: IdsColumn, call: IdsCall, index: Index, first: int, last: int) -> None:
+    memory, texts = stack_words(int64(FIND_WORDS)), as_record(Text, stack_words(int64(TEXTS_WORDS)))
+    for block in range(first, last, BLOCK):
+        count = min(int64(BLOCK), last - block)
+        for k in range(count):
+            take_text(texts[k], call.values, block + k)
+        make_ids_of_texts(column, index, texts, count, memory, as_words(call.ids + 8 * block))
+
+
+@jit
+def _look_numbers_up(column: IdsColumn, call: IdsCall, index: Index, first: int, last: int) -> None:
+    vocabulary = index.vocabularies[column.vocabulary]
     memory, numbers = stack_words(int64(_TEXT_WORDS)), stack_words(int64(BLOCK))
     ids, start, replaced = (
         call.ids,
@@ -126,7 +146,7 @@ def _look_numbers_up(
         count, found = min(int64(BLOCK), last - block), as_words(ids + 8 * block)
         for k in range(count):
             numbers[k] = number_at(column, call, block + k)
-        find_numbers(index, vocabulary, numbers, count, found)
+        find_numbers(as_words(index), vocabulary, numbers, count, found)
         if column.buckets > 0:
             for k in range(count):
                 if found[k] == replaced:
@@ -142,13 +162,11 @@ def do_task(job: IdsJob, task: int) -> None:
     call, column = job.calls[number], job.columns[number]
     first = (task - job.firsts[number]) * TASK_VALUES
     last = min(first + TASK_VALUES, call.count)
-    index = as_words(job.index)
     if column.vocabulary >= 0:
-        vocabulary = job.index.vocabularies[column.vocabulary]
         if column.source == TEXTS:
-            _look_texts_up(column, call, index, vocabulary, first, last)
+            _look_texts_up(column, call, job.index, first, last)
         else:
-            _look_numbers_up(column, call, index, vocabulary, first, last)
+            _look_numbers_up(column, call, job.index, first, last)
     elif column.source == TEXTS:
         _hash_texts(column, call, first, last)
     else:

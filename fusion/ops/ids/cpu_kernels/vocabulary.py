@@ -17,6 +17,7 @@ from fusion.ops.ids.cpu_kernels.layout import (
     IdsCall,
     IdsColumn,
     Index,
+    Text,
     Vocabulary,
 )
 from fusion.ops.ids.cpu_kernels.words import signed
@@ -37,6 +38,8 @@ EMPTY = -1
 HEAD_BYTES = 16
 #: So many values are looked up together.
 BLOCK = 32
+#: The words of so many `Text`s, and what finding them takes.
+TEXTS_WORDS, FIND_WORDS = Text.SIZE * BLOCK, 3 * BLOCK
 
 _SALT, _FACTOR = 0x2D358DCCAA6C78A5, 0x1F3D5B79E5C6D7A3
 _WORD_BYTES = 8
@@ -67,16 +70,25 @@ def _heads_by_bytes(at: int, size: int) -> tuple[int, int]:
 
 
 @inlined
-def heads(strings: int, k: int, at: int, size: int) -> tuple[int, int]:
-    """The first 16 bytes of an element of a tensor of strings, with zeros behind its end.
-
-    Args:
-      at, size: its bytes.
-    """
-    if is_read_by_words(as_words(strings + STRING_BYTES * k)):
+def heads(text: Text) -> tuple[int, int]:
+    """The first 16 bytes of a text, with zeros behind its end."""
+    at, size = text.at, text.size
+    if at + HEAD_BYTES <= text.readable:
         low, high = word_at(at), word_at(at + _WORD_BYTES)
         return _up_to(low, size), _up_to(high, size - _WORD_BYTES)
     return _heads_by_bytes(at, size)
+
+
+@inlined
+def take_text(text: Text, strings: int, k: int) -> None:
+    """Sets a text to an element of a tensor of strings."""
+    at, size = string_of(strings, k)
+    may_read = size
+    if is_read_by_words(as_words(strings + STRING_BYTES * k)):
+        may_read = max(size, int64(HEAD_BYTES))
+    text.at = at
+    text.size = size
+    text.readable = at + may_read
 
 
 @inlined
@@ -161,42 +173,33 @@ def is_whole(index: Index, words: int, number: int, column: IdsColumn) -> bool:
 
 @jit
 def find_texts(
-    index: Words,
-    vocabulary: Vocabulary,
-    values: int,
-    first: int,
-    count: int,
-    memory: Words,
-    found: Words,
+    index: Words, vocabulary: Vocabulary, texts: Text, count: int, memory: Words, found: Words
 ) -> None:
     """Looks up to `BLOCK` texts up.
 
     Args:
-      values: a tensor of strings.
-      first, count: which of them.
-      memory: `4 * BLOCK` words.
+      texts, count: the texts.
+      memory: `FIND_WORDS` words.
       found: becomes what each has.
     """
     slots, mask, default = index + 8 * vocabulary.slots, vocabulary.slot_mask, vocabulary.default
     lows, highs = memory, as_words(memory + 8 * BLOCK)
-    sizes, places = as_words(memory + 16 * BLOCK), as_words(memory + 24 * BLOCK)
+    places = as_words(memory + 16 * BLOCK)
     for k in range(count):
-        at, size = string_of(values, first + k)
-        low, high = heads(values, first + k, at, size)
+        text = texts[k]
+        low, high = heads(text)
         lows[k] = low
         highs[k] = high
-        sizes[k] = size
-        place = slots + 8 * RECORD * (text_hash(low, high, at, size) & mask)
+        place = slots + 8 * RECORD * (text_hash(low, high, text.at, text.size) & mask)
         places[k] = place
         prefetch_line(place)
     for k in range(count):
-        record, size, value = as_words(places[k]), sizes[k], default
+        record, size, value = as_words(places[k]), texts[k].size, default
         is_found = ((record[1] ^ size) | (record[2] ^ lows[k]) | (record[3] ^ highs[k])) == 0
         if is_found and size <= HEAD_BYTES:
             value = record[0]
         elif record[1] != EMPTY:
-            at, size = string_of(values, first + k)
-            slot = find_text(index, vocabulary, lows[k], highs[k], at, size)
+            slot = find_text(index, vocabulary, lows[k], highs[k], texts[k].at, size)
             record = as_words(slots + 8 * RECORD * slot)
             value = record[0] if record[1] == size else default
         found[k] = value
