@@ -45,7 +45,14 @@ from fusion.passes.report.report import (
     FusionResult,
     served_first,
 )
-from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE, SINGLE
+from fusion.schema.names import (
+    GROUPED_CROSS,
+    GROUPED_IDS,
+    GROUPED_SPLIT,
+    PARSE_EXAMPLE,
+    PARSE_SEQUENCE,
+    SINGLE,
+)
 
 CIRCULAR = "ops for the ids of several lookups would wait for each other"
 """What is said of ids then."""
@@ -153,7 +160,8 @@ class FuseLookups(LookupPass):
 
 
 #: What is in front of lookups, and what becomes of it.
-_FRONT = PARSERS | ID_MAKERS | CROSSES | {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
+_FUSED_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_SPLIT, GROUPED_CROSS}
+_FRONT = PARSERS | ID_MAKERS | CROSSES | _FUSED_FRONT
 
 
 def _report(

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusion.passes.analysis.results import ELSEWHERE, is_needed_with, results_of
 from fusion.passes.analysis.static_tables import StaticTables
-from fusion.passes.emit.ids import emit_ids
+from fusion.passes.emit.ids import Ids, emit_ids
 from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.reach import reached
 from fusion.passes.graph.values import Node, named
 from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.safety import IN_LOOP, refuse_device
 from fusion.passes.recognise.hashing import HashSpec, match_hash
+from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.vocabularies import ID_MAKERS, VocabularySpec, match_vocabulary
 from fusion.passes.report.front import IdsReport
-from fusion.schema.names import GROUPED_IDS, ID_READERS, VOCABULARY_INDEX
+from fusion.passes.split_texts import read_parts, with_splits
+from fusion.schema.names import GROUPED_IDS, GROUPED_SPLIT, ID_READERS, VOCABULARY_INDEX
 
 #: Between ids and lookups. An Identity may wait for a check of the ids.
 _PASSED = frozenset(
-    {"Add", "AddV2", "Cast", "ExpandDims", "Identity", "Maximum", "Minimum", "Mul", "Reshape"}
-    | {"Select", "SelectV2", "SparseToDense", "Squeeze", "Sub"}
+    {"Add", "AddV2", "Cast", "ExpandDims", "Identity", "Maximum", "Minimum", "Mul"}
+    | {"RaggedTensorToSparse", "Reshape", "Select", "SelectV2", "SparseToDense", "Squeeze", "Sub"}
 )
 _MAX_PASSED = 6
 
@@ -31,20 +32,6 @@ _ALONE = "one op for the ids of one column gains nothing"
 _OTHER_OPS = "other ops are between its ids and the fused lookup"
 _UNREAD = "no fused lookup reads its ids"
 _UNKNOWN_TABLE = "its table may change, or may not be the same in all calls"
-
-
-class _Found(NamedTuple):
-    """What makes ids of a lookup, and what vocabularies are made of, which says which are equal."""
-
-    hashes: list[HashSpec]
-    vocabularies: list[VocabularySpec]
-    contents: list[str]
-
-    @property
-    def gains(self) -> bool:
-        """Whether one op is better."""
-        numbers = any(spec.is_of_numbers for spec in self.hashes)
-        return len(self.hashes) + len(self.vocabularies) > 1 or numbers
 
 
 def group_ids(
@@ -59,27 +46,34 @@ def group_ids(
         tables: what is the same in all runs.
     """
     view, taken = edit.view, {*edit.removed}  # which parsers do
-    for node in named(view, GROUPED_IDS):
+    for node in named(view, GROUPED_IDS, GROUPED_SPLIT):
         attr = node.attr("vocabularies")
         found = sum(number >= 0 for number in attr.list.i) if attr is not None else 0
-        columns = node.int_attr("num_columns")
-        served = view.is_served(node.name)
-        yield IdsReport(node.name, view.function, columns, found, fused_before=True, served=served)
+        of = node.name, view.function, node.int_attr("num_columns"), found
+        is_split, served = node.op == GROUPED_SPLIT, view.is_served(node.name)
+        yield IdsReport(*of, split=is_split, fused_before=True, served=served)
     if ID_MAKERS.isdisjoint(view.ops):
         return
     refusal = refusal or (IN_LOOP if view.has_loops else "")
     refused = dict[str, str]()
     lookups = [] if refusal else [*named(view, *ID_READERS)]
     for lookup in lookups:
-        found = _found(lookup, taken, refused, tasks, tables)
-        specs: list[HashSpec | VocabularySpec] = [*found.hashes, *found.vocabularies]
-        if found.gains:
-            taken |= {name for spec in specs for name in spec.nodes}
-            name = emit_ids(edit, f"{lookup.name}/ids", *found)
-            served, count = view.is_served(lookup.name), len(found.vocabularies)
-            yield IdsReport(name, view.function, len(specs), count, served=served)
-        else:
-            refused |= {spec.node.name: _ALONE for spec in specs}
+        of_lookup = [*with_splits(lookup, _found(lookup, taken, refused, tasks, tables), tasks)]
+        columns = [one for one in of_lookup if isinstance(one, Ids)]
+        for is_split in (False, True):
+            group = [one for one in columns if (one.split is not None) == is_split]
+            if not _gains(group):
+                refused |= {one.spec.node.name: _ALONE for one in group}
+                continue
+            taken |= {name for one in group for name in one.nodes}
+            name = emit_ids(edit, f"{lookup.name}/{'parts' if is_split else 'ids'}", group)
+            read_parts(edit, group)
+            count = sum(isinstance(one.spec, VocabularySpec) for one in group)
+            of = name, view.function, len(group), count
+            yield IdsReport(*of, split=is_split, served=view.is_served(lookup.name))
+        for why in (one for one in of_lookup if isinstance(one, NoMatch)):
+            served, at = view.is_served(why.node), (why.node, view.function, 1)
+            yield IdsReport(*at, split=True, reason=why.reason, node=why.node, served=served)
     taken |= reached(view.named(VOCABULARY_INDEX), view.before).keys()  # what fills one
     rest = [Node(view, name) for name in view.named(*ID_MAKERS) if name not in taken]
     if rest:
@@ -91,6 +85,15 @@ def group_ids(
             for part in spec.nodes
         }
         yield from _stays(rest, dict.fromkeys(before, _OTHER_OPS) | inside, refusal)
+
+
+def _gains(columns: Sequence[Ids]) -> bool:
+    """Whether one op is better."""
+    special = any(
+        one.split is not None or (isinstance(one.spec, HashSpec) and one.spec.is_of_numbers)
+        for one in columns
+    )
+    return len(columns) > 1 or special
 
 
 def _stays(rest: Iterable[Node], reasons: Mapping[str, str], refusal: str) -> Iterator[IdsReport]:
@@ -116,8 +119,8 @@ def _found(
     refused: dict[str, str],
     tasks: frozenset[str] | None,
     tables: StaticTables,
-) -> _Found:
-    """Returns what makes ids of a lookup that another op can do, each once.
+) -> list[Ids]:
+    """Returns ids of a lookup that another op can make, each once, those of vocabularies last.
 
     Args:
         lookup: a fused one.
@@ -126,7 +129,7 @@ def _found(
         tasks: see `group_ids`.
         tables: likewise.
     """
-    view, found = lookup.view, _Found([], [], [])
+    view, hashes, vocabularies = lookup.view, list[Ids](), list[Ids]()
     specs, results = list[HashSpec | VocabularySpec](), results_of(view, lookup.name)
     for name in _makers(lookup):
         spec = None if name in taken else _match(Node(view, name))
@@ -144,15 +147,14 @@ def _found(
         if name in first:
             refused[name] = "other ids of the lookup are computed from its ids"
         elif isinstance(spec, HashSpec):
-            found.hashes.append(spec)
+            hashes.append(Ids(spec))
         else:
             parts = [tables.source(view, tensor) for tensor in spec.contents]
             if None in parts:
                 refused[name] = _UNKNOWN_TABLE
                 continue
-            found.vocabularies.append(spec)
-            found.contents.append("\0".join(map(str, parts)))
-    return found
+            vocabularies.append(Ids(spec, "\0".join(map(str, parts))))
+    return [*hashes, *vocabularies]
 
 
 def _makers(lookup: Node) -> Iterator[str]:

@@ -31,6 +31,7 @@ from fusion.passes.report.fused_before import (
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
 from fusion.passes.ungroup import ungrouped
 from fusion.passes.ungroup_ids import with_stock_vocabularies
+from fusion.passes.ungroup_split import with_stock_splits
 from fusion.schema.names import OP_NAMES, UPDATE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
 
@@ -44,7 +45,8 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = with_stock_vocabularies(self.with_parsers(graph_def, merge_parsers), self.preserve)
+        source = with_stock_splits(self.with_parsers(graph_def, merge_parsers), self.preserve)
+        source = with_stock_vocabularies(source, self.preserve)
         apart = ungrouped(source, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}

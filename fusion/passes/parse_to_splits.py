@@ -36,18 +36,23 @@ def sparse_reads(view: GraphView, name: str, spec: ParseSpec) -> Reads:
         return {}
     found: dict[int, list[Use]] = {}
     for number in range(count):
-        shapes = view.tensor_uses(Tensor(name, 2 * count + number))
-        rows = view.tensor_uses(Tensor(name, number))
-        columns = {(use.node, column_of(view, use)) for use in rows}
-        are_rows = all(is_read(view, use, ENTRY_ROWS) for use in rows)
-        are_shapes = all(is_read(view, use, DENSE_SHAPES) for use in shapes)
-        if (
-            are_rows
-            and are_shapes
-            and columns == {(use.node, column_of(view, use)) for use in shapes}
-        ):
-            found[number] = [*rows, *shapes]
+        uses = row_reads(view, Tensor(name, number), Tensor(name, 2 * count + number))
+        if uses is not None:
+            found[number] = uses
     return found
+
+
+def row_reads(view: GraphView, indices: Tensor, shape: Tensor) -> list[Use] | None:
+    """Returns what reads the indices and the dense shape of entries, if row splits may be there.
+
+    They are read by columns of lookups alone that have as many rows as the shape has.
+    """
+    rows, shapes = view.tensor_uses(indices), view.tensor_uses(shape)
+    are_rows = all(is_read(view, use, ENTRY_ROWS) for use in rows)
+    are_shapes = all(is_read(view, use, DENSE_SHAPES) for use in shapes)
+    columns = {(use.node, column_of(view, use)) for use in rows}
+    is_whole = columns == {(use.node, column_of(view, use)) for use in shapes}
+    return [*rows, *shapes] if are_rows and are_shapes and is_whole else None
 
 
 def column_of(view: GraphView, use: Use) -> int:

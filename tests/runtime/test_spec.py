@@ -120,6 +120,7 @@ def test_names_follow_tensorflows_generator():
         "FusedParseExample": "fused_parse_example",
         "FusedParseSequenceExample": "fused_parse_sequence_example",
         "GroupedIds": "grouped_ids",
+        "GroupedSplit": "grouped_split",
         "VocabularyIndex": "vocabulary_index",
         "GroupedCross": "grouped_cross",
     }

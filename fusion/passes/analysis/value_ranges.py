@@ -11,7 +11,13 @@ from tensorflow.core.framework import types_pb2
 from fusion.passes.graph.idioms import is_integer_cast
 from fusion.passes.graph.values import Node, Value
 from fusion.schema.attributes import STOCK_CROSSES, STOCK_HASHES
-from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import (
+    GROUPED_CROSS,
+    GROUPED_IDS,
+    GROUPED_SPLIT,
+    PARSE_EXAMPLE,
+    PARSE_SEQUENCE,
+)
 
 _DEPTH = 32
 _INT32 = np.iinfo(np.int32)
@@ -33,7 +39,7 @@ _SAME_ELEMENTS = frozenset(
 _OF_TWO = {"Select": (1, 2), "SelectV2": (1, 2), "SparseToDense": (2, 3)}
 """Ops whose result has elements of two inputs."""
 _CROSSES = STOCK_CROSSES.keys() | {GROUPED_CROSS}
-_NUMBERED = STOCK_HASHES.keys() | _CROSSES | {GROUPED_IDS, "Bucketize"}
+_NUMBERED = STOCK_HASHES.keys() | _CROSSES | {GROUPED_IDS, GROUPED_SPLIT, "Bucketize"}
 """Ops whose results are numbers of buckets."""
 _IN_ORDER = frozenset(
     {"Where", "RaggedTensorToSparse", "SparseReorder", "StringSplit", "StringSplitV2"}
@@ -66,10 +72,12 @@ class Range(NamedTuple):
 
 def _hashed(hashes: Node, index: int) -> Range:
     """Returns the range of an output of an op that hashes."""
-    if hashes.op != GROUPED_IDS:
+    if hashes.op not in (GROUPED_IDS, GROUPED_SPLIT):
         return Range(0, hashes.int_attr("num_buckets") - 1)
     attrs = [hashes.attr(key) for key in ("num_buckets", "vocabularies")]
     buckets, vocabularies = [[] if attr is None else [*attr.list.i] for attr in attrs]
+    if index >= len(buckets):
+        return Range()
     return Range() if vocabularies and vocabularies[index] >= 0 else Range(0, buckets[index] - 1)
 
 

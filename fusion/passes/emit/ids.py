@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
@@ -12,31 +13,55 @@ from fusion.passes.graph.edit import GraphEdit
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.plan.safety import device_type
 from fusion.passes.recognise.hashing import HashSpec
+from fusion.passes.recognise.splitting import INDICES, SHAPE, SplitSpec
 from fusion.passes.recognise.vocabularies import THE_DEFAULT, VocabularySpec
-from fusion.schema.names import GROUPED_IDS, VOCABULARY_INDEX
+from fusion.schema.names import GROUPED_IDS, GROUPED_SPLIT, VOCABULARY_INDEX
 
 _INT64, _RESOURCE = types_pb2.DT_INT64, types_pb2.DT_RESOURCE
 
 
-def emit_ids(
-    edit: GraphEdit,
-    name: str,
-    hashes: Sequence[HashSpec],
-    vocabularies: Sequence[VocabularySpec],
-    contents: Sequence[str],
-) -> str:
+class Ids(NamedTuple):
+    """Ids of a column.
+
+    Attributes:
+        spec: what makes them, of parts of its values if texts are split.
+        content: of a vocabulary a text of what it is made of; equal ones have the same.
+        split: how texts are split; None: they are not.
+        form: of the rows of their parts.
+    """
+
+    spec: HashSpec | VocabularySpec
+    content: str = ""
+    split: SplitSpec | None = None
+    form: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes for which the fused op is."""
+        return (*self.spec.nodes, *(() if self.split is None else (self.split.node.name,)))
+
+
+def emit_ids(edit: GraphEdit, name: str, columns: Sequence[Ids]) -> str:
     """Puts one op in the place of others that make ids; returns its name, which begins so.
 
-    Args:
-        contents: of each vocabulary a text of what it is made of; equal ones have the same.
+    Of all columns texts are split, or of none.
     """
-    specs: list[HashSpec | VocabularySpec] = [*hashes, *vocabularies]
-    first = specs[0].node.name
-    node = node_def_pb2.NodeDef(name=edit.unique_name(name), op=GROUPED_IDS)
+    specs, splits = [one.spec for one in columns], [one.split for one in columns if one.split]
+    first, count = specs[0].node.name, len(columns)
+    node = node_def_pb2.NodeDef(name=edit.unique_name(name))
+    node.op = GROUPED_SPLIT if splits else GROUPED_IDS
     node.device = edit.view.nodes[first].device
     node.input.extend(_text(edit, spec.values.tensor) for spec in specs)
-    set_attrs(node, num_columns=len(specs))
-    set_types(node, Tvalues=[spec.values.dtype for spec in specs])
+    set_attrs(node, num_columns=count)
+    if splits:
+        set_lists(
+            node,
+            delimiters=[one.delimiter for one in splits],
+            parts=[one.parts for one in splits],
+            forms=[one.form for one in columns],
+        )
+    else:
+        set_types(node, Tvalues=[spec.values.dtype for spec in specs])
     keys = [word for spec in specs for word in spec.key]
     set_lists(
         node,
@@ -44,14 +69,17 @@ def emit_ids(
         num_buckets=[spec.buckets for spec in specs],
         keys=keys if any(keys) else [],
     )
-    if vocabularies:
-        _add_vocabularies(edit, node, len(hashes), vocabularies, contents)
+    if any(isinstance(spec, VocabularySpec) for spec in specs):
+        _add_vocabularies(edit, node, columns)
     edit.add(node, at=first)
     for index, spec in enumerate(specs):
         edit.replace(Tensor(spec.node.name, 0), Tensor(node.name, index))
-    edit.remove([spec.node.name for spec in hashes], node.name)
-    for vocabulary in vocabularies:
-        edit.remove_pure(vocabulary.nodes, node.name)
+        remove = edit.remove_pure if isinstance(spec, VocabularySpec) else edit.remove
+        remove(spec.nodes, node.name)
+    for index, split in enumerate(splits):
+        edit.replace(Tensor(split.node.name, INDICES), Tensor(node.name, count + index))
+        edit.replace(Tensor(split.node.name, SHAPE), Tensor(node.name, 2 * count + index))
+    edit.remove([split.node.name for split in splits], node.name)
     return node.name
 
 
@@ -63,30 +91,25 @@ def _text(edit: GraphEdit, tensor: Tensor) -> str:
     return edit.view.text(tensor) if tensor.node in edit.view.nodes else edit.text(tensor)
 
 
-def _add_vocabularies(
-    edit: GraphEdit,
-    node: node_def_pb2.NodeDef,
-    before: int,
-    specs: Sequence[VocabularySpec],
-    contents: Sequence[str],
-) -> None:
-    """Gives a node the vocabularies of its last columns."""
-    places = dict[str, int]()
-    distinct = list[VocabularySpec]()
-    numbers = [-1] * before
-    for spec, content in zip(specs, contents, strict=True):
-        if content not in places:
-            distinct.append(spec)
+def _add_vocabularies(edit: GraphEdit, node: node_def_pb2.NodeDef, columns: Sequence[Ids]) -> None:
+    """Gives a node the vocabularies of its columns."""
+    distinct, places = dict[str, VocabularySpec](), dict[str, int]()
+    numbers, replaced, starts = list[int](), list[int](), list[int]()
+    for spec, content, *_ in columns:
+        if not isinstance(spec, VocabularySpec):
+            numbers.append(-1)
+            replaced.append(THE_DEFAULT)
+            starts.append(0)
+            continue
+        distinct.setdefault(content, spec)
         numbers.append(places.setdefault(content, len(places)))
-    index = _Index(edit, f"{node.name}/vocabularies", node.device, specs[0].node.name)
-    node.input.append(edit.text(index.add(distinct, [*places])))
+        replaced.append(spec.replaced)
+        starts.append(spec.start)
+    at = next(iter(distinct.values())).node.name
+    index = _Index(edit, f"{node.name}/vocabularies", node.device, at)
+    node.input.append(edit.text(index.add(distinct)))
     set_attrs(node, num_indices=1)
-    set_lists(
-        node,
-        vocabularies=numbers,
-        replaced=[THE_DEFAULT] * before + [spec.replaced for spec in specs],
-        starts=[0] * before + [spec.start for spec in specs],
-    )
+    set_lists(node, vocabularies=numbers, replaced=replaced, starts=starts)
 
 
 class _Index:
@@ -106,13 +129,13 @@ class _Index:
         # Where the ops that make and read the index run: TensorFlow would put variables on GPUs.
         self._device = device if device_type(device) else f"{device}/device:CPU:0"
 
-    def add(self, specs: Sequence[VocabularySpec], contents: Iterable[str]) -> Tensor:
-        """Returns the index of distinct vocabularies.
+    def add(self, vocabularies: Mapping[str, VocabularySpec]) -> Tensor:
+        """Returns the index of distinct vocabularies, by what they are made of.
 
         The variable is another one for other contents: what a Session fetches changes which
         vocabularies an op has.
         """
-        named = "\0".join((self._edit.view.function, self._base, *contents))
+        named = "\0".join((self._edit.view.function, self._base, *vocabularies))
         digest = blake2b(named.encode(), digest_size=8).hexdigest()
         variable = self._node("", "VarHandleOp", [], dtype=_INT64)
         variable.attr["shape"].shape.dim.add().size = -1
@@ -121,7 +144,7 @@ class _Index:
         is_filled = self._add(self._node("is_filled", "VarIsInitializedOp", [handle]))
         switch = self._add(self._node("switch", "Switch", [handle, is_filled], T=_RESOURCE))
         empty = self._add(self._node("empty", "Identity", [switch], T=_RESOURCE))
-        index = self._add(self._index(specs, empty.node))
+        index = self._add(self._index([*vocabularies.values()], empty.node))
         assign = self._add(self._node("fill", "AssignVariableOp", [empty, index], dtype=_INT64))
         filled = self._node("filled", "Identity", [empty], T=_RESOURCE)
         filled.input.append(f"^{assign.node}")

@@ -133,6 +133,12 @@ class NodeBuilder:
         proto.tensor_shape.dim.add(size=len(texts))
         return self._constant(role, proto, None)
 
+    def text(self, role: str, text: bytes) -> Tensor:
+        """Returns a constant without dimensions, of any bytes."""
+        proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text])
+        proto.tensor_shape.SetInParent()
+        return self._constant(role, proto, None)
+
     def _constant(self, role: str, proto: tensor_pb2.TensorProto, device: str | None) -> Tensor:
         device = self.device if device is None else device
         wait = self.frame_anchor()

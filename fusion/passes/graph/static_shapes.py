@@ -13,7 +13,13 @@ import numpy.typing as npt
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fusion.passes.graph.tensor import BRANCH_OPS, NEXT_ITERATIONS, VALUE_READS, Shape, Tensor, dims
-from fusion.schema.names import GROUPED_CROSS, GROUPED_IDS, PARSE_EXAMPLE, PARSE_SEQUENCE
+from fusion.schema.names import (
+    GROUPED_CROSS,
+    GROUPED_IDS,
+    GROUPED_SPLIT,
+    PARSE_EXAMPLE,
+    PARSE_SEQUENCE,
+)
 
 #: Ranks of the outputs of ops that have them whatever their inputs are, as those of stock columns.
 _OUTPUT_RANKS = {
@@ -81,8 +87,8 @@ def structural_shape(
         return _parsed_sequence(view, shapes, node.name, index)
     if node.op == GROUPED_IDS:
         return shapes.shape(inputs[index])
-    if node.op == GROUPED_CROSS:
-        return _crossed(node, index)
+    if node.op in _COUNTS:
+        return _in_form(node, index)
     rule = _SHAPE_RULES.get(node.op)
     return rule(view, shapes, node.name) if rule is not None else None
 
@@ -109,9 +115,13 @@ def _values(view: _View, shapes: _Shapes, name: str) -> Shape | None:
     return None if keys is None or value is None else (*keys, *value)
 
 
-def _crossed(node: node_def_pb2.NodeDef, index: int) -> Shape | None:
-    """The shape of an output of the op that crosses features."""
-    part, number = divmod(index, node.attr["num_crosses"].i)
+#: Ops that give ids, rows and dense shapes, and the attrs with their number.
+_COUNTS = {GROUPED_CROSS: "num_crosses", GROUPED_SPLIT: "num_columns"}
+
+
+def _in_form(node: node_def_pb2.NodeDef, index: int) -> Shape | None:
+    """The shape of an output of such an op."""
+    part, number = divmod(index, node.attr[_COUNTS[node.op]].i)
     form = node.attr["forms"].list.s[number]
     if part == 0:
         return (None,) * (2 if form == b"matrix" else 1)

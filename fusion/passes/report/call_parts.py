@@ -20,6 +20,7 @@ from fusion.passes.report.fused_before import is_reported
 from fusion.schema.names import (
     GROUPED_CROSS,
     GROUPED_IDS,
+    GROUPED_SPLIT,
     OP_NAMES,
     PARSE_EXAMPLE,
     PARSE_SEQUENCE,
@@ -27,7 +28,7 @@ from fusion.schema.names import (
 )
 
 _PARSING = PARSERS | {PARSE_EXAMPLE, PARSE_SEQUENCE}
-_FUSED_IDS = frozenset({GROUPED_IDS, GROUPED_CROSS, VOCABULARY_INDEX})
+_FUSED_IDS = frozenset({GROUPED_IDS, GROUPED_SPLIT, GROUPED_CROSS, VOCABULARY_INDEX})
 _IDS = _FUSED_IDS | ID_MAKERS | CROSSES
 _FUSED_LOOKUPS = frozenset(OP_NAMES) - _FUSED_IDS - _PARSING
 _TABLES = VALUE_READS | {"VarHandleOp", "VariableV2"}

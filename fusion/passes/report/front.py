@@ -80,20 +80,25 @@ class IdsReport(FrontReport):
     Attributes:
         columns: of how many columns; of ops that stay, how many they are, the first being `name`.
         vocabularies: how many of the columns look values up in a vocabulary.
+        split: whether they are of parts of texts, which the op splits.
     """
 
     columns: int
     vocabularies: int = 0
+    split: bool = field(default=False, kw_only=True)
 
     @property
     def what(self) -> str:
         """Whose ids they are, or how many ops stay."""
+        if not self.fused and self.split:
+            return "texts are split before ids are made"
         if not self.fused:
             return (
                 "1 op that makes ids" if self.columns == 1 else f"{self.columns} ops that make ids"
             )
         by = f", {self.vocabularies} by vocabularies" if self.vocabularies else ""
-        return f"ids of {counted(self.columns, 'column')}{by}"
+        of = "parts of texts, " if self.split else ""
+        return f"{of}ids of {counted(self.columns, 'column')}{by}"
 
 
 @dataclass(frozen=True)

@@ -221,12 +221,17 @@ def _write_output(
 
 @jit
 def _follow_input(known: _Shapes, index: int, position: int, is_extended: bool) -> None:
-    """Sets an output to the shape of an input, or to that and one dimension that is not known."""
+    """Sets an output to the shape of an input, or to that and one dimension that is not known.
+
+    Without an input of any shape it stays unknown.
+    """
     table, ctx, status = known.table, known.ctx, known.status
     number, arg = position, int64(0)
-    while table.entries[arg].rank >= 0:
+    while arg < table.input_count and table.entries[arg].rank >= 0:
         number += _length(table.entries[arg], known.lengths)
         arg += 1
+    if arg == table.input_count:
+        return
     shape, last = _new_shape(), _vector(ctx, int64(UNKNOWN))
     _get_input(ctx, np.int32(number), shape, status)
     if tf_get_code(status) == 0 and is_extended:
@@ -258,6 +263,7 @@ def infer_shapes(table: OpTable, ctx: int, status: int) -> None:
                 return
             index += 1
     known = _Shapes(table, ctx, status, lengths, sizes)
+    _set_unknown(ctx, status)
     index, is_resized = 0, _is_resized(table, ctx, status)
     for arg in range(table.output_count):
         output = as_record(OutputEntry, table.entries[n_inputs])[arg]

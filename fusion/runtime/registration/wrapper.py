@@ -124,7 +124,8 @@ def _check_list(spec: OpSpec, attr: Attr, value: Any, attrs: Mapping[str, Any]) 
             f"{spec.python_name}: {attr.name} must have at least {attr.minimum}, not {len(value)}"
         )
     for index, element in enumerate(value):
-        text = element.decode() if isinstance(element, bytes) else element
+        is_bytes = attr.allowed and isinstance(element, bytes)
+        text = element.decode(errors="replace") if is_bytes else element
         if attr.allowed and text not in attr.allowed:
             raise ValueError(
                 f"{spec.python_name}: {attr.name}[{index}] must be one of {attr.allowed}, "

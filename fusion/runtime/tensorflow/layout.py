@@ -86,7 +86,8 @@ class OpTable(Layout):
     """The signature of an op: an `InputEntry` for each input and an `OutputEntry` for each output.
 
     The rank is -1 for any shape. That of an output is SAME for the shape of the first input
-    with any shape, at the same position, and EXTENDED for that and one dimension more. A
+    with any shape, at the same position, or unknown without one, and EXTENDED for that and one
+    dimension more. A
     dimension is a size >= 0, UNKNOWN, FIRST_SYMBOL - k for symbol k, FIRST_PEER - k for
     dimension k % MAX_RANK of the tensor at the same position of list input k // MAX_RANK, or
     FIRST_SUM - k for the sum of that over the positions that an output has: all if there is one

@@ -38,6 +38,7 @@ from fusion.schema.columns import Column
 from fusion.schema.names import (
     GROUPED_CROSS,
     GROUPED_IDS,
+    GROUPED_SPLIT,
     OP_NAMES,
     PARSE_EXAMPLE,
     PARSE_SEQUENCE,
@@ -52,7 +53,7 @@ _SOURCES = _VARIABLES | {"Placeholder", ARG_OP}
 A vector that is passed in is none, either: it may be anything.
 """
 
-_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_CROSS}
+_FRONT = {PARSE_EXAMPLE, PARSE_SEQUENCE, GROUPED_IDS, GROUPED_SPLIT, GROUPED_CROSS}
 _OF_PARTS = UNIQUES.union(OP_NAMES, ["DynamicPartition"]) - _FRONT
 """What ids come from that are a part of another lookup's."""
 
