@@ -11,24 +11,22 @@ import fusion
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.schema.names import GROUPED_IDS
+from tests.passes.id_graphs import (
+    BUCKETS,
+    NUMBERS,
+    TEXTS,
+    IdGraph,
+    fast,
+    looked_up,
+    ops_of,
+    stays,
+    table,
+    text,
+)
 from tests.passes.rewritten_graphs import plainly_named
 
 v1 = tf.compat.v1
 raw = tf.raw_ops
-BUCKETS, DIM = 50, 4
-TEXTS = np.array([b"a", b"bb", b"", b"a"], object)
-NUMBERS = np.array([5, -7, 123456789012, 5])
-
-
-def table(index):
-    values = np.random.default_rng(index).normal(size=[BUCKETS, DIM])
-    return tf.constant(values.astype(np.float32))
-
-
-def looked_up(columns):
-    """A concat of gathers of the ids, named "out"."""
-    rows = [tf.gather(table(k), ids) for k, ids in enumerate(columns)]
-    return tf.identity(tf.concat(rows, 1, name="joined"), name="out")
 
 
 def bags_of(ids):
@@ -39,71 +37,9 @@ def bags_of(ids):
     return tf.identity(rows, name="out")
 
 
-class Graph:
-    """A graph of lookups of hashed ids.
-
-    Attributes:
-        texts, numbers: its inputs.
-    """
-
-    def __init__(self):
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            self.texts = v1.placeholder(tf.string, [None], name="texts")
-            self.numbers = v1.placeholder(tf.int64, [None], name="numbers")
-
-    def result(self, preserve=("out",), **options):
-        return FuseLookups(frozenset(preserve), **options).apply(self.graph.as_graph_def())
-
-    def run(self, graph_def, fetches=("out:0",)):
-        feeds = {"texts:0": TEXTS, "numbers:0": NUMBERS}
-        with tf.Graph().as_default() as graph:
-            tf.import_graph_def(graph_def, name="")
-            present = {key: value for key, value in feeds.items() if key[:-2] in names(graph_def)}
-            with v1.Session(graph=graph) as session:
-                return session.run(list(fetches), present)
-
-    def check(self, *reasons, preserve=("out",), fetches=("out:0",)):
-        """Rewrites; results are equal. Returns the hashes of the report, and the graph.
-
-        Args:
-            reasons: why others stay.
-            preserve: of the pass.
-            fetches: whose results are compared.
-        """
-        before = self.graph.as_graph_def()
-        result = self.result(preserve)
-        for one, other in zip(
-            self.run(before, fetches), self.run(result.graph_def, fetches), strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
-        assert stays(result.report) == {*reasons}
-        return [one for one in result.report.ids if one.fused], result.graph_def
-
-
-def stays(report):
-    return {one.reason for one in report.ids if not one.fused}
-
-
-def names(graph_def):
-    return {node.name for node in graph_def.node}
-
-
-def ops_of(graph_def):
-    return sorted(node.op for node in graph_def.node)
-
-
-def fast(values, name=None):
-    return tf.strings.to_hash_bucket_fast(values, BUCKETS, name)
-
-
-def text(values, **attrs):
-    return raw.AsString(input=values, **attrs)
-
-
 @pytest.fixture
 def graph():
-    made = Graph()
+    made = IdGraph()
     with made.graph.as_default():
         yield made
 
@@ -127,7 +63,7 @@ def test_one_number_alone_gains_and_one_text_does_not(graph):
     hashes, graph_def = graph.check()
     assert [one.columns for one in hashes] == [1]
     assert "AsString" not in ops_of(graph_def)
-    other = Graph()
+    other = IdGraph()
     with other.graph.as_default():
         bags_of(fast(other.texts))
     hashes, graph_def = other.check("one op for the ids of one column gains nothing")
