@@ -77,12 +77,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("sequence_layout", "feature_lists", "sequence_scan", "sequence_tasks"),
     ),
     "fusion.ops.ids.cpu": (
-        *("ids_layout", "ids_state", "grouped_ids", "index_state", "vocabulary_index"),
+        *("ids_layout", "ids_state", "grouped_ids", "grouped_split", "index_state"),
+        "vocabulary_index",
         *("cross_layout", "cross_errors", "cross_state", "grouped_cross"),
     ),
     "fusion.ops.ids.cpu_kernels": (
         *("layout", "words", "fingerprint", "other_hashes", "decimal", "vocabulary", "building"),
-        *("tasks", "cross_layout", "crossing"),
+        *("tasks", "split_layout", "splitting", "cross_layout", "crossing"),
     ),
     "fusion.ops.columns.cpu": (
         *("layout", "node_columns", "column_checks", "states", "inputs"),

@@ -51,7 +51,8 @@ def example(random: Random) -> bytes:
         elif spec.dtype == _INT:
             feature.int64_list.value.extend(random.randrange(-5, _ROWS) for _ in range(count))
         else:
-            texts = (b"w" * random.randrange(40) for _ in range(count))
+            sizes = (random.randrange(40) for _ in range(count))
+            texts = (bytes(random.choices(b"wv|", (8, 1, 1), k=size)) for size in sizes)
             feature.bytes_list.value.extend(texts)
     return made.SerializeToString()
 
@@ -122,6 +123,27 @@ class _Model:
             is_text = value.dtype == _TEXT
             self.results.append(self._hashed(value.values) if is_text else value.dense_shape)
 
+    def _take_parts(self, texts: tf.Tensor) -> None:
+        """Splits texts, and looks the hashes of their parts up."""
+        splits = v1.string_split, v1.strings.split
+        parts = self._random.choice(splits)(texts, self._random.choice(("|", "|", "w")))
+        ids = self._hashed(parts.values)
+        bags = tf.SparseTensor(parts.indices, ids, parts.dense_shape)
+        for _ in range(self._random.choice((1, 1, 1, 2))):
+            dim = self._random.choice(_DIMS)
+            table = tf.random.stateless_normal([_ROWS, dim], [dim, 2])
+            self.rows.append(tf.nn.safe_embedding_lookup_sparse(table, bags))
+        if self._may(0.2):
+            self.results.append(
+                self._random.choice([parts.indices, parts.values, parts.dense_shape, ids])
+            )
+        if self._may(0.1):
+            self.results.append(self._hashed(parts.values))
+        if self._may(0.1):  # texts that are made of how many parts there are
+            self._take_parts(
+                tf.strings.join([texts, tf.strings.as_string(bags.dense_shape[1])], "|")
+            )
+
     def _take_ragged(self, value: tf.RaggedTensor) -> None:
         if value.dtype == _TEXT:
             self.results.append(self._hashed(value.flat_values))
@@ -132,6 +154,8 @@ class _Model:
 
     def _take_rows(self, value: tf.Tensor) -> None:
         self.rows.append(value)
+        if value.dtype == _TEXT and value.shape.rank == 1 and self._may(0.5):
+            self._take_parts(value)
         if value.dtype == _TEXT and self._may(0.8):
             self.rows += [self._hashed(value) for _ in range(self._random.choice((1, 1, 1, 2)))]
 

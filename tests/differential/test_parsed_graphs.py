@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 import fusion
 from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
-from fusion.schema.names import PARSE_EXAMPLE
+from fusion.schema.names import GROUPED_SPLIT, PARSE_EXAMPLE
 from tests.differential.agreement import IS_NIGHTLY, Array, rounds
 from tests.differential.parsed_graphs import example, model
 
@@ -68,6 +68,8 @@ def compare(seed: int, counts: Counter[str]) -> None:
         counts["joined"] += len(outputs) - len({*outputs})
         for kind in ("sparse", "dense", "ragged"):
             counts["hashed"] += sum(n > 0 for n in node.attr[f"{kind}_buckets"].list.i)
+    for node in (node for node in fused.node if node.op == GROUPED_SPLIT):
+        counts["split"] += node.attr["num_columns"].i
 
 
 def compare_function(seed: int) -> None:
