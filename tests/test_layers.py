@@ -136,10 +136,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "expand",
             "ungroup",
             "ungroup_ids",
+            "ungroup_split",
             "parse_to_splits",
             "hash_parsed",
             "join_parsed",
             "fuse_parsers",
+            "split_texts",
             "group_ids",
         ),
         *("group_crosses", "fuse_lookups"),
@@ -184,7 +186,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),
         *("control_dependencies", "parts", "lookup_match", "forward_only", "lookup", "updates"),
-        *("parsing", "hashing", "crossing", "vocabularies"),
+        *("parsing", "hashing", "splitting", "crossing", "vocabularies"),
     ),
     "fusion.passes.recognise.stock": (
         *("encodings", "boolean_mask", "max_norm", "partition", "ragged"),
