@@ -223,10 +223,11 @@ _ALL = (
     ),
     _own(
         "ids",
-        "26 exported columns whose ids are hashes of integers and strings, vocabularies or crosses "
-        "of two, with their lookups: the original beside the rewritten model.",
+        "26 exported columns whose ids are hashes of integers, strings and parts of texts, "
+        "vocabularies or crosses of two, with their lookups: the original beside the rewritten "
+        "model.",
         {
-            "kind": ("integers", "strings", "vocabulary", "cross"),
+            "kind": ("integers", "strings", "parts", "vocabulary", "cross"),
             "batch": (64, 512, 4096),
             "rows": 100_000,
             "seconds": 4.0,

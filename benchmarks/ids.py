@@ -1,7 +1,8 @@
 """What makes ids in front of lookups: hashes, vocabularies and crosses, in exported models.
 
-Each of 26 columns has one value a row, sparse, and an embedding of dimension 16. A model is
-rewritten by `fusion rewrite`; it and the original take turns in one process.
+Each of 26 columns has one value a row, sparse, and an embedding of dimension 16; of "parts" it is a
+text that is split into five strings, which are hashed. A model is rewritten by `fusion rewrite`; it
+and the original take turns in one process.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fusion.saved_model import fuse_saved_model
 _COLUMNS, _DIM, _BUCKETS = 26, 16, 1000
 #: Of values, so many are in no vocabulary.
 _UNKNOWN = 0.05
+#: Of a text that is split.
+_PARTS = 5
 
 
 class _Model(tf.Module):
@@ -50,6 +53,11 @@ class _Model(tf.Module):
         values = columns[k].values
         return columns[k].with_values(tf.strings.to_hash_bucket_fast(values, self._rows))
 
+    def _parts(self, columns: list[tf.SparseTensor], k: int) -> tf.SparseTensor:
+        parts = tf.compat.v1.strings.split(columns[k].values, "|")
+        ids = tf.strings.to_hash_bucket_fast(parts.values, self._rows)
+        return tf.SparseTensor(parts.indices, ids, parts.dense_shape)
+
     def _integers(self, columns: list[tf.SparseTensor], k: int) -> tf.SparseTensor:
         texts = tf.strings.as_string(columns[k].values)
         return columns[k].with_values(tf.strings.to_hash_bucket_fast(texts, self._rows))
@@ -78,8 +86,11 @@ def _inputs(kind: str, rows: int, batch: int) -> dict[str, tf.Variable]:
     limit = int((rows - _BUCKETS) * (1 + _UNKNOWN)) if kind == "vocabulary" else 10**7
     inputs: dict[str, Any] = {}
     for k in range(_COLUMNS):
-        numbers = generator.integers(0, limit, batch)
-        inputs[f"v{k}"] = tf.constant(numbers) if kind == "integers" else _texts(k, numbers)
+        numbers = generator.integers(0, limit, batch * (_PARTS if kind == "parts" else 1))
+        values = tf.constant(numbers) if kind == "integers" else _texts(k, numbers)
+        if kind == "parts":
+            values = tf.strings.reduce_join(tf.reshape(values, [batch, _PARTS]), 1, separator="|")
+        inputs[f"v{k}"] = values
     inputs["indices"] = np.stack([np.arange(batch), np.zeros(batch, np.int64)], 1)
     inputs["shape"] = np.array([batch, 1], np.int64)
     return {name: tf.Variable(value) for name, value in inputs.items()}
@@ -121,7 +132,7 @@ def measure(kind: str, batch: int, rows: int, seconds: float) -> Iterator[Row]:
     """Yields milliseconds of each side, net of a call that reads the inputs.
 
     Args:
-        kind: "integers", "strings", "vocabulary" or "cross".
+        kind: "integers", "strings", "parts", "vocabulary" or "cross".
         batch: rows of a batch.
         rows: of each table.
         seconds: for all.
