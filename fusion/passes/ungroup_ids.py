@@ -13,7 +13,7 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_lists, set_types
-from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
+from fusion.passes.graph.edit import GraphEdit, with_replaced
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.view import GraphView
@@ -26,24 +26,15 @@ _INT64 = types_pb2.DT_INT64
 def with_stock_vocabularies(
     graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
 ) -> graph_pb2.GraphDef:
-    """Returns the graph without lookups in vocabularies by our op, or itself.
+    """Returns the graph without lookups in vocabularies by our op; see `with_replaced`."""
+    return with_replaced(graph_def, preserved, GROUPED_IDS, _replace)
 
-    Args:
-        graph_def: the graph, which is not changed.
-        preserved: names of main-graph nodes that outsiders refer to.
-    """
-    graphs = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    if not any(node.op == GROUPED_IDS for nodes in graphs for node in nodes):
-        return graph_def
-    edits = {}
-    for view in bodies(graph_def, preserved):
-        edit = GraphEdit(view)
-        for name in [*view.named(GROUPED_IDS)]:
-            if view.int_attr(name, "num_indices") and (index := _index_of(view, name)) is not None:
-                _Columns(edit, name, index).replace()
-        if edit.added:
-            edits[view.function] = edit
-    return apply_edits(graph_def, edits) if edits else graph_def
+
+def _replace(edit: GraphEdit, name: str) -> None:
+    """Replaces an op if what its index was made of is known."""
+    view = edit.view
+    if view.int_attr(name, "num_indices") and (index := _index_of(view, name)) is not None:
+        _Columns(edit, name, index).replace()
 
 
 class _Vocabulary(NamedTuple):

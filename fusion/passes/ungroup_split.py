@@ -6,7 +6,7 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.emit.node_builder import NodeBuilder, set_attrs, set_types
-from fusion.passes.graph.edit import GraphEdit, apply_edits, bodies
+from fusion.passes.graph.edit import GraphEdit, with_replaced
 from fusion.passes.graph.fused_columns import list_attr
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.splitting import INDICES, PARTS, SHAPE
@@ -21,23 +21,8 @@ _OF_SPLIT = ("delimiters", "parts", "forms")
 def with_stock_splits(
     graph_def: graph_pb2.GraphDef, preserved: frozenset[str] = frozenset()
 ) -> graph_pb2.GraphDef:
-    """Returns the graph without our op that splits texts, or itself.
-
-    Args:
-        graph_def: the graph, which is not changed.
-        preserved: names of main-graph nodes that outsiders refer to.
-    """
-    graphs = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    if not any(node.op == GROUPED_SPLIT for nodes in graphs for node in nodes):
-        return graph_def
-    edits = {}
-    for view in bodies(graph_def, preserved):
-        edit = GraphEdit(view)
-        for name in [*view.named(GROUPED_SPLIT)]:
-            _replace(edit, name)
-        if edit.added:
-            edits[view.function] = edit
-    return apply_edits(graph_def, edits) if edits else graph_def
+    """Returns the graph without our op that splits texts; see `with_replaced`."""
+    return with_replaced(graph_def, preserved, GROUPED_SPLIT, _replace)
 
 
 def _replace(edit: GraphEdit, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
@@ -278,6 +278,33 @@ def bodies(graph_def: graph_pb2.GraphDef, preserved: frozenset[str]) -> Iterator
     yield GraphView(graph_def.node, signatures, preserved)
     for definition in graph_def.library.function:
         yield GraphView.of_function(definition, signatures)
+
+
+def with_replaced(
+    graph_def: graph_pb2.GraphDef,
+    preserved: frozenset[str],
+    op: str,
+    replace: Callable[[GraphEdit, str], None],
+) -> graph_pb2.GraphDef:
+    """Returns the graph with what takes the place of the nodes of an op, or itself.
+
+    Args:
+        graph_def: the graph, which is not changed.
+        preserved: names of main-graph nodes that outsiders refer to.
+        op: the op.
+        replace: puts something in the place of a node, by its name, or leaves it.
+    """
+    graphs = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    if not any(node.op == op for nodes in graphs for node in nodes):
+        return graph_def
+    edits = {}
+    for view in bodies(graph_def, preserved):
+        edit = GraphEdit(view)
+        for name in [*view.named(op)]:
+            replace(edit, name)
+        if edit.added:
+            edits[view.function] = edit
+    return apply_edits(graph_def, edits) if edits else graph_def
 
 
 def apply_edits(graph_def: graph_pb2.GraphDef, edits: dict[str, GraphEdit]) -> graph_pb2.GraphDef:

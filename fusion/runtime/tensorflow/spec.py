@@ -4,9 +4,9 @@ An argument's shape is a text such as `"[nnz, 2]"`: numbers are required sizes, 
 a name stands for one size throughout the op, but a name in `_p` (as in `"[n_p, D_p]"`) for one size
 per position in the lists, with `sum(D_p)` their sum (of several outputs, over the positions of each
 one); `[...]` is any shape, of an output that of the first input of any shape (of a list, at the
-same position) if there is one, and `[..., ?]` of an output is that and one dimension more. From these texts come
-the shape function, the checks before a kernel touches memory, the checks of the Python wrapper and
-the documentation.
+same position) if there is one, and `[..., ?]` of an output is that and one dimension more. From
+these texts come the shape function, the checks before a kernel touches memory, the checks of the
+Python wrapper and the documentation.
 """
 
 from __future__ import annotations
