@@ -160,8 +160,8 @@ def test_columns_of_all_kinds_at_once():
     ]
     texts = [tf.constant(texts_of(random, one[0], 300 * k)) for k, one in enumerate(columns, 1)]
     delimiters, parts, forms, hashes, buckets, vocabularies = zip(*columns, strict=True)
-    options = {"hashes": hashes, "num_buckets": buckets, "vocabularies": vocabularies}
-    options = {name: list(values) for name, values in options.items()}
+    given = {"hashes": hashes, "num_buckets": buckets, "vocabularies": vocabularies}
+    options = {name: list(values) for name, values in given.items()}
     options |= {"keys": [1, 2] * 4, "replaced": [-1] * 4, "starts": [100] * 4}
     found = ours(texts, delimiters, parts, forms, [index], **options)
     for k, one in enumerate(texts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -111,7 +113,7 @@ def test_parts_beside_whole_values(graph):
     assert not SPLITS & {*ops_of(graph_def)}
 
 
-REASONS = {
+REASONS: dict[str, tuple[str, dict[str, Any]]] = {
     "white space": ("texts are split at white space, or into bytes", {"delimiter": ""}),
     "a set": ("there are several delimiters", {"delimiter": "|,"}),
     "a limit": (
