@@ -137,6 +137,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "ungroup",
             "ungroup_ids",
             "ungroup_split",
+            "sparse_parts",
             "parse_to_splits",
             "hash_parsed",
             "join_parsed",

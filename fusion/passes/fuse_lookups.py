@@ -45,6 +45,8 @@ from fusion.passes.report.report import (
     FusionResult,
     served_first,
 )
+from fusion.passes.sparse_parts import with_sparse_parts
+from fusion.schema.attributes import STOCK_SPLITS
 from fusion.schema.names import (
     GROUPED_CROSS,
     GROUPED_IDS,
@@ -78,8 +80,9 @@ class FuseLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = self.with_parsers(graph_def, merge_parsers)
-        source = self.with_parsers(source, lambda view: with_joined(view, self.tasks))
+        source = self.changed(graph_def, PARSERS, merge_parsers)
+        source = self.changed(source, PARSERS, lambda view: with_joined(view, self.tasks))
+        source = self.changed(source, STOCK_SPLITS, with_sparse_parts)
         rewrites = self.rewrites(source)
         edits = {rewrite.function: rewrite.edit for rewrite in rewrites if rewrite.edit is not None}
         result = apply_edits(source, edits) if edits else source

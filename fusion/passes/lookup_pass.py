@@ -20,7 +20,6 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.plan.plan import Group, Lowering, Plan
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.report.call_parts import call_parts
 from fusion.passes.report.columns import named_column
 from fusion.passes.report.describe import describe
@@ -139,16 +138,20 @@ class LookupPass(ABC):
             writers: of variables, in all of the graph and its library.
         """
 
-    def with_parsers(
-        self, graph_def: graph_pb2.GraphDef, change: Callable[[GraphView], GraphEdit | None]
+    def changed(
+        self,
+        graph_def: graph_pb2.GraphDef,
+        ops: Collection[str],
+        change: Callable[[GraphView], GraphEdit | None],
     ) -> graph_pb2.GraphDef:
-        """Returns a graph whose ops that parse Examples are changed, before lookups are looked for.
+        """Returns a graph in which some ops are changed, before lookups are looked for.
 
         Args:
             graph_def: the graph.
+            ops: without these there is nothing to change.
             change: returns the change of a graph or a function; None if there is none.
         """
-        if not has_some(graph_def, PARSERS):
+        if not has_some(graph_def, ops):
             return graph_def
         edits = {
             view.function: edit

@@ -21,6 +21,7 @@ from fusion.passes.plan.safety import refuse_unsafe
 from fusion.passes.recognise.lookup import LAYER_ANCHORS, recognise_all
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.recognise.parsing import PARSERS
 from fusion.passes.recognise.stock.products import PRODUCTS
 from fusion.passes.report.fused_before import (
     HAS_GRADIENT,
@@ -29,9 +30,11 @@ from fusion.passes.report.fused_before import (
     trained_columns,
 )
 from fusion.passes.report.report import ColumnReport, FusionReport, FusionResult, served_first
+from fusion.passes.sparse_parts import with_sparse_parts
 from fusion.passes.ungroup import ungrouped
 from fusion.passes.ungroup_ids import with_stock_vocabularies
 from fusion.passes.ungroup_split import with_stock_splits
+from fusion.schema.attributes import STOCK_SPLITS
 from fusion.schema.names import OP_NAMES, UPDATE
 from fusion.schema.op_history import NEWEST, OLDEST, Release
 
@@ -45,7 +48,9 @@ class LowerLookups(LookupPass):
 
     def apply(self, graph_def: graph_pb2.GraphDef) -> FusionResult:
         """See `Pass`."""
-        source = with_stock_splits(self.with_parsers(graph_def, merge_parsers), self.preserve)
+        source = self.changed(graph_def, PARSERS, merge_parsers)
+        source = self.changed(source, STOCK_SPLITS, with_sparse_parts)
+        source = with_stock_splits(source, self.preserve)
         source = with_stock_vocabularies(source, self.preserve)
         apart = ungrouped(source, self.preserve, self.runtime)
         rewrites = self.rewrites(apart)

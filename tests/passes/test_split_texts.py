@@ -95,6 +95,39 @@ def test_ragged_parts(graph):
     assert not SPLITS & {*ops_of(graph_def)}
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+def test_ragged_parts_that_become_sparse_have_the_indices_of_the_split(graph, is_late):
+    def ids(texts):
+        parts = tf.strings.split(tf.strings.lower(texts), "|")
+        if is_late:
+            parts = parts.to_sparse()
+            return parts.with_values(fast(parts.values))
+        return fast(parts).to_sparse()
+
+    bags([ids(graph.tags), ids(graph.labels)])
+    found, graph_def = graph.check()
+    assert [(one.columns, one.split) for one in found] == [(2, True)]
+    assert forms(graph_def) == ["row_splits"] * 2
+    assert not {"RaggedTensorToSparse", "Cumsum", "DenseBincount"} & {*ops_of(graph_def)}
+    stock = LowerLookups(frozenset({"out"})).apply(graph.graph.as_graph_def()).graph_def
+    assert "RaggedTensorToSparse" not in ops_of(stock)
+    np.testing.assert_array_equal(graph.run(stock), graph.run(graph_def))
+
+
+def test_other_ragged_values_that_become_sparse_have_their_own_indices(graph):
+    parts = tf.strings.split(graph.labels, "|")
+    others = tf.strings.split(graph.tags, "|")
+    turned = tf.RaggedTensor.from_row_splits(tf.reverse(parts.values, [0]), parts.row_splits)
+    # Splits of the one and values of the other.
+    mixed = tf.RaggedTensor.from_row_splits(
+        parts.values[: tf.size(others.values)], others.row_splits, validate=False
+    )
+    bags([fast(one).to_sparse() for one in (turned, mixed)])
+    ids, graph_def = graph.check(*stays(graph.result().report))
+    assert not [one for one in ids if one.split]
+    assert ops_of(graph_def).count("RaggedTensorToSparse") == 2
+
+
 def test_indices_that_others_read_stay(graph):
     ids = sparse(graph.tags)
     bags([ids, sparse(graph.labels)])

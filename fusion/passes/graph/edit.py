@@ -90,7 +90,7 @@ class GraphEdit:
         return [*names]
 
     def replace(self, old: Tensor, new: Tensor) -> None:
-        """Lets every user of `old` read `new`."""
+        """Lets every user of `old` read `new`, of a new node or of one that is there."""
         self._renamed[self.view.text(old)] = self.text(new)
 
     def remove(self, names: Iterable[str], successor: str) -> None:
@@ -226,6 +226,7 @@ class GraphEdit:
         view = self.view
         needed = {name for node in self.added.values() for name in _source_names(node)}
         needed.update(self.removed, view.preserved, view.awaited)
+        needed.update(text.partition(":")[0] for text in self._renamed.values())
         dead: set[str] = set()
         # One entry per edge from a node to a user of it that is gone, to count those that are left.
         stack = [before for name in self.removed for before in view.before(name)]
