@@ -20,6 +20,7 @@ from fusion.passes.parse_to_splits import column_of, row_reads, set_form
 from fusion.passes.plan.safety import refuse_device
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.recognise.splitting import INDICES, PARTS, SHAPE, SplitSpec, match_split
+from fusion.schema.attributes import STOCK_SPLITS
 
 _ROW_SPLITS = "row_splits"
 
@@ -35,6 +36,9 @@ def with_splits(
         tasks: the processes that know the fused op; None: all.
     """
     view = lookup.view
+    if view.ops.isdisjoint(STOCK_SPLITS):
+        yield from columns
+        return
     # What values are computed from, a split of which would wait for its own ids.
     starts = (name for one in columns for name in view.before(one.spec.values.resolved.node))
     whole = (one.spec.values.node for one in columns if match_split(one.spec.values) is None)
