@@ -20,7 +20,7 @@ from fusion.schema.names import OP_NAMES, PARSE_SEQUENCE
 from tests.example_bytes import floats, ints, sequence_of, strings
 from tests.grappler.executed import executed
 from tests.passes import stock_graphs as stock
-from tests.passes.test_parsers import only, ops
+from tests.passes.parser_graphs import only, ops
 from tests.reference import assert_same_bits
 
 v1 = tf.compat.v1
