@@ -31,6 +31,7 @@ _NO_OP = "there is no fused op for what it does"
 _ALONE = "one op for the ids of one column gains nothing"
 _OTHER_OPS = "other ops are between its ids and the fused lookup"
 _UNREAD = "no fused lookup reads its ids"
+_BEFORE = "one op makes other ids of the lookup already"
 _UNKNOWN_TABLE = "its table may change, or may not be the same in all calls"
 
 
@@ -57,8 +58,10 @@ def group_ids(
     refusal = refusal or (IN_LOOP if view.has_loops else "")
     refused = dict[str, str]()
     lookups = [] if refusal else [*named(view, *ID_READERS)]
+    whole = dict[str, NoMatch]()
     for lookup in lookups:
-        of_lookup = [*with_splits(lookup, _found(lookup, taken, refused, tasks, tables), tasks)]
+        found = _found(lookup, taken, refused, tasks, tables)
+        of_lookup = [*with_splits(lookup, found, tasks)]
         columns = [one for one in of_lookup if isinstance(one, Ids)]
         for is_split in (False, True):
             group = [one for one in columns if (one.split is not None) == is_split]
@@ -71,9 +74,12 @@ def group_ids(
             count = sum(isinstance(one.spec, VocabularySpec) for one in group)
             of = name, view.function, len(group), count
             yield IdsReport(*of, split=is_split, served=view.is_served(lookup.name))
-        for why in (one for one in of_lookup if isinstance(one, NoMatch)):
-            served, at = view.is_served(why.node), (why.node, view.function, 1)
-            yield IdsReport(*at, split=True, reason=why.reason, node=why.node, served=served)
+        whole |= {one.node: one for one in of_lookup if isinstance(one, NoMatch)}
+    for name, why in whole.items():
+        served = view.is_served(name)
+        yield IdsReport(
+            name, view.function, 1, split=True, reason=why.reason, node=name, served=served
+        )
     taken |= reached(view.named(VOCABULARY_INDEX), view.before).keys()  # what fills one
     rest = [Node(view, name) for name in view.named(*ID_MAKERS) if name not in taken]
     if rest:
@@ -131,11 +137,15 @@ def _found(
     """
     view, hashes, vocabularies = lookup.view, list[Ids](), list[Ids]()
     specs, results = list[HashSpec | VocabularySpec](), results_of(view, lookup.name)
-    for name in _makers(lookup):
+    front = [*_front(lookup)]
+    is_grouped = any(node.op in (GROUPED_IDS, GROUPED_SPLIT) for node in front)
+    for name in (node.name for node in front):
         spec = None if name in taken else _match(Node(view, name))
         if spec is None:
             continue
-        if (why := _refuse(spec, tasks)) is not None:
+        if is_grouped:
+            refused[name] = _BEFORE
+        elif (why := _refuse(spec, tasks)) is not None:
             refused[name] = why
         elif not is_needed_with(view, name, lookup.name, results):
             refused[name] = ELSEWHERE
@@ -157,8 +167,8 @@ def _found(
     return [*hashes, *vocabularies]
 
 
-def _makers(lookup: Node) -> Iterator[str]:
-    """Yields the nodes that may make ids of a lookup, each once, also behind elementwise ops."""
+def _front(lookup: Node) -> Iterator[Node]:
+    """Yields the nodes that may make ids of a lookup, each once, and what is behind them."""
     seen = set[str]()
     stack = [(value.producer, _MAX_PASSED) for value in reversed(lookup.inputs)]
     while stack:
@@ -166,9 +176,8 @@ def _makers(lookup: Node) -> Iterator[str]:
         if node.name in seen:
             continue
         seen.add(node.name)
-        if _match(node) is not None:
-            yield node.name
-        elif left and node.op in _PASSED:
+        yield node
+        if left and node.op in _PASSED and _match(node) is None:
             stack += [(value.producer, left - 1) for value in reversed(node.inputs)]
 
 

@@ -14,26 +14,26 @@ from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value, named
 from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.hashing import match_hash
 from fusion.passes.recognise.splitting import INDICES, PARTS, SHAPE
-from fusion.passes.recognise.vocabularies import FIND, ID_MAKERS
+from fusion.passes.recognise.stock.gathers import GATHERS
+from fusion.passes.recognise.vocabularies import match_vocabulary
 from fusion.schema.attributes import STOCK_SPLITS
 
-TO_SPARSE = "RaggedTensorToSparse"
-#: Between parts and a SparseTensor: which input has as many elements as the result.
-_ELEMENTWISE = {
-    **dict.fromkeys(ID_MAKERS, 0),
-    **dict.fromkeys(("Cast", "StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"), 0),
-    FIND: 1,
-    "Select": 2,
-    "SelectV2": 2,
-}
+_TO_SPARSE = "RaggedTensorToSparse"
+#: Ops of one input, beside hashes and vocabularies between parts and a SparseTensor.
+_ELEMENTWISE = frozenset(
+    {"Cast", "StringLower", "StringStrip", "StringUpper", "StaticRegexReplace"}
+)
 _MAX_DEPTH = 8
 
 
 def with_sparse_parts(view: GraphView) -> GraphEdit | None:
-    """Returns a graph without such ragged tensors; None if there are none."""
+    """Returns a graph of lookups without such ragged tensors; None if there are none."""
+    if view.ops.isdisjoint(GATHERS):
+        return None
     edit, is_changed = GraphEdit(view), False
-    for node in named(view, TO_SPARSE):
+    for node in named(view, _TO_SPARSE):
         split = _split_of(node)
         if split is None:
             continue
@@ -53,15 +53,24 @@ def _split_of(node: Node) -> Node | None:
         return None
     splits, values = node.inputs
     for _ in range(_MAX_DEPTH):
-        values = values.resolved
-        place = _ELEMENTWISE.get(values.producer.op)
-        if place is None:
-            break
-        values = values.producer.input(place)
+        values = _before(values.resolved)
     split = values.resolved.producer
-    if split.op not in STOCK_SPLITS or values.resolved.tensor.index != PARTS:
+    if split.op not in STOCK_SPLITS or values.resolved.index != PARTS:
         return None
     return split if _counts_rows(splits, split) else None
+
+
+def _before(values: Value) -> Value:
+    """Returns what values are made of, one of one: itself if that is not known."""
+    node = values.producer
+    if node.op in _ELEMENTWISE:
+        return node.input(0)
+    found = match_vocabulary(node)
+    if found is not None:
+        # Of others each value has several numbers.
+        return found.values if found.find.input(2).shape == () else values
+    hashed = match_hash(node)
+    return values if hashed is None else hashed.values
 
 
 def _counts_rows(splits: Value, split: Node) -> bool:

@@ -128,6 +128,33 @@ def test_other_ragged_values_that_become_sparse_have_their_own_indices(graph):
     assert ops_of(graph_def).count("RaggedTensorToSparse") == 2
 
 
+def test_values_that_are_more_than_the_parts_have_their_own_indices(graph):
+    """Each key of a table may have two numbers, and a condition may be a column."""
+    keys = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=[1, 2])
+    with tf.control_dependencies(
+        [keys.insert(tf.constant(["a"]), tf.constant([[5, 6]], tf.int64))]
+    ):
+        tags = tf.identity(graph.tags)
+    parts = tf.strings.split(tags, "|")
+    pairs = parts.with_flat_values(keys.lookup(parts.flat_values)).to_sparse()
+    hashes = fast(parts.flat_values)
+    column = tf.ones([tf.size(hashes), 1], tf.bool)
+    square = parts.with_flat_values(tf.where(column, tf.zeros([], tf.int64), hashes)).to_sparse()
+    rows = [tf.gather(table(0), one.values) for one in (pairs, square)]
+    results = [*rows, pairs.indices, pairs.dense_shape, square.indices, square.dense_shape]
+    raw.IdentityN(input=results, name="all")
+    fetches = [f"all:{k}" for k in range(len(results))]
+    _, graph_def = graph.check(
+        *stays(graph.result(("all",)).report), preserve=("all",), fetches=fetches
+    )
+    assert ops_of(graph_def).count("RaggedTensorToSparse") == 2
+
+
+def test_graphs_without_lookups_stay_as_they_are(graph):
+    tf.identity(tf.strings.split(graph.tags, "|").to_sparse().indices, name="out")
+    assert not graph.result().modified
+
+
 def test_indices_that_others_read_stay(graph):
     ids = sparse(graph.tags)
     bags([ids, sparse(graph.labels)])
@@ -196,6 +223,7 @@ def test_two_hashes_of_the_same_parts_are_of_strings(graph):
     ids, graph_def = graph.check("they are read elsewhere as well")
     assert [(one.columns, one.split) for one in ids] == [(2, False)]
     assert nodes(graph_def, GROUPED_IDS)
+    assert sum(one.split for one in graph.result().report.ids) == 1
 
 
 def test_parts_that_are_fetched_or_waited_for_are_made(graph):
@@ -239,11 +267,14 @@ def test_ids_of_which_texts_are_made_do_not_wait_for_themselves(graph):
     # What the second texts are made of is how many parts the first ones have.
     texts = tf.strings.as_string(tf.tile([first.dense_shape[1]], [4]))
     bags([ids, sparse(tf.strings.join([texts, graph.labels], "|"))])
-    found, _ = graph.check(
+    found, graph_def = graph.check(
         "other ids of the lookup are computed from them",
         "one op for the ids of one column gains nothing",
     )
     assert [(one.columns, one.split) for one in found] == [(1, True)]
+    again = FuseLookups(frozenset({"out"})).apply(graph_def)
+    assert not again.modified
+    assert "one op makes other ids of the lookup already" in stays(again.report)
 
 
 def static_table(words):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fusion import feature_column
+from fusion.passes.fuse_lookups import FuseLookups
 from fusion.passes.lower_lookups import LowerLookups
 from fusion.passes.targets import PASSES, Target
 from fusion.schema.names import OP_NAMES
@@ -191,3 +192,27 @@ def test_more_rows_than_memory_are_an_error() -> None:
     feed["ids/shape:0"] = np.array([2**40 + 7, 12])
     with pytest.raises(tf.errors.InvalidArgumentError):
         stock.run(lowered, feed)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (2, 3)])
+@pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_max, tf.reduce_mean])
+def test_bags_of_a_matrix_without_columns_have_its_rows(
+    shape: tuple[int, int], reduce: Any
+) -> None:
+    """Behind a fused op, too."""
+    with tf.Graph().as_default() as graph:
+        ids = tf.compat.v1.placeholder(tf.int64, [None, None], "ids")
+        rows = tf.gather(tf.constant(np.arange(20, dtype=np.float32).reshape(5, 4)), ids)
+        tf.identity(reduce(rows, 1), name="out")
+    before = graph.as_graph_def()
+    fused = FuseLookups(frozenset({"out"})).apply(before).graph_def
+    stock_again = LowerLookups(frozenset({"out"})).apply(fused).graph_def
+    assert not {node.op for node in stock_again.node} & {*OP_NAMES}
+    results = []
+    for one in (before, fused, stock_again):
+        with tf.Graph().as_default() as other:
+            tf.import_graph_def(one, name="")
+            with tf.compat.v1.Session(graph=other) as session:
+                results.append(session.run("out:0", {"ids:0": np.zeros(shape, np.int64)}))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])

@@ -174,8 +174,9 @@ def _rows(column: Column, table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 def _over_axis(column: Column, inputs: Tensors) -> tf.Tensor:
     table, ids, lengths, _, weights = inputs
-    width = tf.shape(ids)[-1]
-    ids = tf.reshape(ids, tf.stack([tf.size(ids) // tf.maximum(width, 1), width]))
+    sizes = tf.shape(ids)
+    count, width = tf.reduce_prod(sizes[:-1]), sizes[-1]
+    ids = tf.reshape(ids, tf.stack([count, width]))
     counts = tf.ones_like(ids, tf.bool)
     if column.use_ignored_id:
         counts = tf.not_equal(ids, tf.constant(column.ignored_id, ids.dtype))
@@ -185,7 +186,7 @@ def _over_axis(column: Column, inputs: Tensors) -> tf.Tensor:
     counts = counts[:, :, tf.newaxis]
     numbers = tf.cast(counts, table.dtype)
     if column.use_sparse_weights:
-        numbers = tf.reshape(weights, tf.stack([-1, width, 1]))
+        numbers = tf.reshape(weights, tf.stack([count, width, 1]))
     rows = _masked(column, _rows(column, table, ids), counts, numbers)
     if column.combiner == "max":
         return tf.reduce_max(rows, 1)

@@ -28,7 +28,9 @@ def _defaults(
     """Returns a default for each dense feature; one without elements is none."""
     rest = iter(defaults)
     dense = zip(dtypes, required, strict=True)
-    return [tf.zeros([0], dtype) if is_required else next(rest) for dtype, is_required in dense]
+    return [
+        tf.constant([], dtype, [0]) if is_required else next(rest) for dtype, is_required in dense
+    ]
 
 
 def parse_example(attrs: Attrs, inputs: Tensors) -> Tensors:
