@@ -48,5 +48,6 @@ class Block(Layout):
 
     texts: Text
     count: Int64
+    readable: Address  # as of a `Text`, of the one that is split
     memory: Words  # for `look_texts_up`
     ids: Words  # where those of the parts begin

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fusion.ops.ids.cpu_kernels.layout import IdsCall, Text
 from fusion.ops.ids.cpu_kernels.split_layout import (
+    ALL,
     INDICES,
     NONEMPTY,
-    OF_TEXTS,
     TASK_TEXTS,
     Block,
     Split,
@@ -18,63 +18,90 @@ from fusion.ops.ids.cpu_kernels.vocabulary import BLOCK, FIND_WORDS, TEXTS_WORDS
 from fusion.runtime.native.jit import inlined, int64, jit
 from fusion.runtime.native.pointers import as_record, as_words, stack_record, stack_words
 from fusion.runtime.native.text import byte
-from fusion.runtime.native.unaligned import low_zeros, word_at
+from fusion.runtime.native.unaligned import low_zeros, ones, shifted_right, word_at
 
-#: A word of bytes that are 1, and one of their top bits.
-ONES, _TOPS = 0x0101010101010101, -0x7F7F7F7F7F7F7F80
+#: A word of bytes that are 1, and one of bytes whose top bits are not set.
+ONES, _LOWER = 0x0101010101010101, 0x7F7F7F7F7F7F7F7F
+_WORD_BYTES = 8
+
+
+@inlined
+def _same_bytes(word: int, pattern: int) -> int:
+    """The top bits of the bytes of a word that are those of another."""
+    other = word ^ pattern
+    return ~(((other & int64(_LOWER)) + int64(_LOWER)) | other | int64(_LOWER))
 
 
 @jit
-def _find_byte(at: int, end: int, pattern: int) -> int:
-    """Where the byte comes first that a word consists of; `end` if nowhere."""
-    while at + 8 <= end:
-        other = word_at(at) ^ pattern
-        # The lowest bit is right; above it there may be wrong ones.
-        found = (other - int64(ONES)) & ~other & int64(_TOPS)
-        if found != 0:
-            return at + (low_zeros(found) >> 3)
-        at += 8
-    while at < end and byte(at) != pattern & 0xFF:
-        at += 1
-    return at
+def _last_bytes(text: Text, at: int, size: int) -> int:
+    """A word of the last bytes of a text, fewer than 8, with anything behind them."""
+    if at + _WORD_BYTES <= text.readable:
+        return word_at(at)
+    if text.size >= _WORD_BYTES:
+        return shifted_right(word_at(at + size - _WORD_BYTES), 8 * (_WORD_BYTES - size))
+    word = int64(0)
+    while size > 0:
+        size -= 1
+        word = (word << 8) | byte(at + size)
+    return word
+
+
+@inlined
+def _delimiters_at(split: Split, text: Text, at: int, end: int) -> int:
+    """The top bits of those of up to 8 bytes of a text that are the delimiter, which is a byte."""
+    left = end - at
+    if left >= _WORD_BYTES:
+        return _same_bytes(word_at(at), split.pattern)
+    return _same_bytes(_last_bytes(text, at, left), split.pattern) & ((1 << 8 * left) - 1)
 
 
 @jit
 def _find_delimiter(split: Split, at: int, end: int) -> int:
-    """Where the delimiter comes first; `end` if nowhere."""
+    """Where a delimiter of any size comes first; `end` if nowhere."""
     size, delimiter = split.size, split.delimiter
-    if size == 1:
-        return _find_byte(at, end, split.pattern)
-    last = end - size + 1
-    while at < last:
-        at = _find_byte(at, last, split.pattern)
-        same = int64(1)
-        while at < last and same < size and byte(at + same) == byte(delimiter + same):
+    for start in range(at, end - size + 1):
+        same = int64(0)
+        while same < size and byte(start + same) == byte(delimiter + same):
             same += 1
-        if at >= last or same == size:
-            return at if at < last else end
-        at += 1
+        if same == size:
+            return start
     return end
 
 
 @inlined
-def _counts(split: Split, size: int) -> bool:
-    """Whether a part of so many bytes counts."""
-    return size > 0 or split.parts != NONEMPTY
+def _counts(split: Split, size: int) -> int:
+    """1 if a part of so many bytes counts, else 0."""
+    return int64(1 if size > 0 or split.parts != NONEMPTY else 0)
 
 
 @jit
 def _count_parts(split: Split, text: Text) -> int:
     """How many parts of a text count."""
     at, end, count = text.at, text.at + text.size, int64(0)
-    if text.size == 0 and split.parts == OF_TEXTS:
-        return count
+    if text.size == 0:
+        return int64(1 if split.parts == ALL else 0)
+    if split.size == 1 and split.parts != NONEMPTY:
+        while at < end:
+            count += ones(_delimiters_at(split, text, at, end))
+            at += _WORD_BYTES
+        return count + 1
+    if split.size == 1:
+        begin = at
+        while at < end:
+            found = _delimiters_at(split, text, at, end)
+            while found != 0:
+                place = at + (low_zeros(found) >> 3)
+                count += _counts(split, place - begin)
+                begin = place + 1
+                found &= found - 1
+            at += _WORD_BYTES
+        return count + _counts(split, end - begin)
     while True:
-        found = _find_delimiter(split, at, end)
-        count += int64(1 if _counts(split, found - at) else 0)
-        if found == end:
+        place = _find_delimiter(split, at, end)
+        count += _counts(split, place - at)
+        if place == end:
             return count
-        at = found + split.size
+        at = place + split.size
 
 
 @jit
@@ -86,26 +113,43 @@ def _empty_block(job: SplitJob, number: int, block: Block) -> None:
     block.count = 0
 
 
+@inlined
+def _add_part(job: SplitJob, number: int, block: Block, at: int, end: int) -> int:
+    """Adds a part to a block if it counts; whether it does."""
+    if _counts(job.splits[number], end - at) == 0:
+        return int64(0)
+    if block.count == BLOCK:
+        _empty_block(job, number, block)
+    part = block.texts[block.count]
+    part.at = at
+    part.size = end - at
+    part.readable = block.readable
+    block.count = block.count + 1
+    return int64(1)
+
+
 @jit
 def _add_parts(job: SplitJob, number: int, text: Text, block: Block) -> int:
     """Adds the parts of a text of a column to a block; how many there are."""
     split, at, end, count = job.splits[number], text.at, text.at + text.size, int64(0)
-    if text.size == 0 and split.parts == OF_TEXTS:
+    if text.size == 0 and split.parts != ALL:
         return count
-    while True:
-        found = _find_delimiter(split, at, end)
-        if _counts(split, found - at):
-            if block.count == BLOCK:
-                _empty_block(job, number, block)
-            part = block.texts[block.count]
-            part.at = at
-            part.size = found - at
-            part.readable = text.readable
-            block.count = block.count + 1
-            count += 1
-        if found == end:
-            return count
-        at = found + split.size
+    block.readable = text.readable
+    begin = at
+    while split.size == 1 and at < end:
+        found = _delimiters_at(split, text, at, end)
+        while found != 0:
+            place = at + (low_zeros(found) >> 3)
+            count += _add_part(job, number, block, begin, place)
+            begin = place + 1
+            found &= found - 1
+        at += _WORD_BYTES
+    place = end if split.size == 1 else _find_delimiter(split, begin, end)
+    while place < end:
+        count += _add_part(job, number, block, begin, place)
+        begin = place + split.size
+        place = _find_delimiter(split, begin, end)
+    return count + _add_part(job, number, block, begin, end)
 
 
 @jit

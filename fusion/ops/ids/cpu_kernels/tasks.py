@@ -110,6 +110,12 @@ def make_ids_of_texts(
     Args:
       memory: as of `find_texts`.
     """
+    if column.vocabulary < 0 and column.hash == FAST:
+        buckets, reciprocal = unsigned(column.buckets), unsigned(column.reciprocal)
+        for k in range(count):
+            hashed = fingerprint(texts[k].at, texts[k].size)
+            ids[k] = signed(remainder(hashed, buckets, reciprocal))
+        return
     if column.vocabulary < 0:
         for k in range(count):
             ids[k] = _bucket_of(column, _hash(column, texts[k].at, texts[k].size))
