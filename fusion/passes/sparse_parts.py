@@ -47,7 +47,7 @@ def with_sparse_parts(view: GraphView) -> GraphEdit | None:
 
 def _split_of(node: Node) -> Node | None:
     """Returns the split whose parts a node makes a SparseTensor of; None if they are of another."""
-    if node.input_count != 2 or node.is_preserved:
+    if node.input_count != 2 or node.is_preserved or node.name in node.view.awaited:
         return None
     if node.controls or node.view.control_uses(node.name):
         return None

@@ -349,7 +349,9 @@ def test_functions_and_enable():
 
 def test_names_of_graphs_under_enable_are_plain(graph):
     bags([sparse(graph.tags), sparse(graph.labels)])
-    assert plainly_named(graph.result().graph_def)
+    result = graph.result()
+    (node,) = nodes(plainly_named(result.graph_def))
+    assert [one.name for one in result.report.ids] == [node.name] == ["joined/parts"]
 
 
 def test_no_texts_and_one(graph):
