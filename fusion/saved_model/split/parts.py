@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.graph.tensor import Shape
 from fusion.saved_model.model.meta_graph import node_name
 from fusion.saved_model.split.cuts import Cut
-from fusion.saved_model.split.flat import reachable, tensor_names
+from fusion.saved_model.flat import reachable, tensor_names
 
 Signatures = dict[str, meta_graph_pb2.SignatureDef]
 

@@ -30,7 +30,7 @@ from fusion.saved_model.model.copies import copy_file
 from fusion.saved_model.model.meta_graph import node_name
 from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
 from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.split.flat import (
+from fusion.saved_model.flat import (
     inside_control_flow,
     reachable,
     signature_nodes,
