@@ -1,0 +1,559 @@
+"""For each op, along which axis the rows of its result lie; an op without a rule mixes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from fusion.passes.analysis.rows.elementwise import ALIKE, BROADCAST, UNARY
+from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
+from fusion.passes.analysis.rows.operands import Operands, Rule, broadcast
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register
+
+
+@_rule(*UNARY)
+def _unary(operands: Operands) -> Fact:
+    fact, op = operands.facts[0], operands.node.op
+    if fact.kind in (Kind.INDICES, Kind.SPLITS, Kind.ROW_NUMBERS, Kind.SPARSE_SHAPE):
+        if op in ("Identity", "Snapshot", "StopGradient", "Cast"):
+            return fact
+        raise Mixes(f"{op} changes {fact.kind.value}")
+    if fact.kind not in (Kind.ROWS, Kind.ENTRIES, Kind.SUMMARY):
+        raise Mixes(f"{op} has {fact.kind.value}")
+    if op == "EnsureShape" and fact.kind is Kind.ROWS:
+        # The graph of sizes has these already: a number of rows would not be the prime.
+        size = operands.result_shape()[fact.axis]
+        if size is not None and size % operands.batch:
+            raise Mixes("EnsureShape says how many rows there are")
+    return fact
+
+
+@_rule("IdentityN")
+def _each(operands: Operands) -> Sequence[Fact]:
+    return operands.facts
+
+
+@_rule(*BROADCAST, *ALIKE)
+def _broadcast(operands: Operands) -> Fact:
+    kinds = {fact.kind for fact in operands.facts} - {Kind.CONSTANT}
+    if kinds == {Kind.ENTRIES} or kinds == {Kind.SUMMARY}:
+        (kind,) = kinds
+        sides = {fact.side for fact in operands.facts if fact.kind is kind}
+        if len(sides) > 1:
+            raise Mixes(f"{operands.node.op} has entries of requests and of candidates")
+        if kind is Kind.ENTRIES and any(
+            fact.kind is Kind.CONSTANT and operands.rank(index) and operands.shape(index)[0] != 1
+            for index, fact in enumerate(operands.facts)
+        ):
+            raise Mixes(f"{operands.node.op} has an operand for each entry")
+        return Fact(kind, sides.pop())
+    return broadcast(operands)
+
+
+@_rule("Select")
+def _select(operands: Operands) -> Fact:
+    test, *cases = operands.facts
+    if operands.rank(0) != 1:
+        return broadcast(operands)
+    result = broadcast(operands, [1, 2])
+    if test.kind is not Kind.ROWS or result.axis or result.factor != test.factor:
+        raise Mixes("Select goes over the rows")
+    return rows(joined(operands.facts), 0, test.factor)
+
+
+@_rule("BiasAdd", "BiasAddV1")
+def _bias(operands: Operands) -> Fact:
+    operands.constant(1)
+    fact, rank = operands.of_rows(0), operands.rank(0)
+    channel = 1 if operands.node.text_attr("data_format") == "NCHW" else rank - 1
+    return operands.apart(fact, channel)
+
+
+@_rule("MatMul")
+def _product(operands: Operands) -> Fact:
+    if operands.facts[1].has_rows:
+        raise Mixes("MatMul multiplies rows with each other")
+    fact = operands.of_rows(0)
+    if fact.axis != int(operands.node.flag_attr("transpose_a")):
+        raise Mixes("MatMul adds up over the rows")
+    return fact.moved(0)
+
+
+@_rule("BatchMatMulV2", "BatchMatMul", "BatchMatMulV3")
+def _batched_product(operands: Operands) -> Fact:
+    ranks = [operands.rank(0), operands.rank(1)]
+    rank = max(ranks)
+    places, left = [], operands.facts[0]
+    for index, fact in enumerate(operands.facts):
+        if fact.kind is Kind.CONSTANT:
+            continue
+        own = operands.of_rows(index)
+        if own.factor != 1 and own.axis < ranks[index] - 2:
+            raise Mixes(f"{operands.node.op} has several elements for each row")
+        places.append(own.axis + rank - ranks[index])
+    transposed = operands.node.flag_attr("adj_x") or operands.node.flag_attr("transpose_x")
+    if len(set(places)) > 1:
+        raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
+    (axis,) = set(places)
+    if axis < rank - 2:
+        for index, fact in enumerate(operands.facts):
+            at = axis - (rank - ranks[index])
+            if fact.kind is Kind.CONSTANT and at >= 0 and operands.shape(index)[at] != 1:
+                raise Mixes(f"{operands.node.op} has another matrix for each row")
+        return rows(operands.side, axis, 1)
+    if left.kind is Kind.ROWS and not operands.facts[1].has_rows:
+        if axis == rank - (1 if transposed else 2):
+            return rows(left.side, rank - 2, left.factor)
+    raise Mixes(f"{operands.node.op} multiplies rows with each other")
+
+
+@_rule("Einsum")
+def _einsum(operands: Operands) -> Fact:
+    equation = operands.node.text_attr("equation").replace(" ", "")
+    terms, _, result = equation.partition("->")
+    if "." in equation or "->" not in equation:
+        raise Mixes(f"Einsum of {equation!r} is not understood")
+    letters, factors = set[str](), set[int]()
+    for index, (term, fact) in enumerate(zip(terms.split(","), operands.facts, strict=True)):
+        if fact.kind is not Kind.CONSTANT:
+            own = operands.of_rows(index)
+            letters.add(term[own.axis])
+            factors.add(own.factor)
+    if len(letters) > 1 or len(factors) > 1:
+        raise Mixes("the rows of operands of Einsum are different letters")
+    (letter,) = letters
+    if result.count(letter) != 1 or any(term.count(letter) > 1 for term in terms.split(",")):
+        raise Mixes("Einsum adds up over the rows")
+    for index, (term, fact) in enumerate(zip(terms.split(","), operands.facts, strict=True)):
+        if fact.kind is Kind.CONSTANT and letter in term:
+            if operands.shape(index)[term.index(letter)] != 1:
+                raise Mixes("Einsum has another operand for each row")
+    return rows(operands.side, result.index(letter), factors.pop())
+
+
+@_rule("Softmax", "LogSoftmax")
+def _softmax(operands: Operands) -> Fact:
+    return operands.apart(operands.of_rows(0), operands.rank(0) - 1)
+
+
+@_rule("Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm")
+def _reduction(operands: Operands) -> Fact:
+    operands.constant(1)
+    if operands.facts[0].kind in (Kind.ENTRIES, Kind.SUMMARY):
+        if operands.node.op in ("Max", "Min", "All", "Any"):
+            return Fact(Kind.SUMMARY, operands.facts[0].side)
+        raise Mixes(f"{operands.node.op} goes over the entries of all rows")
+    fact, rank = operands.of_rows(0), operands.rank(0)
+    axes = {axis + rank if axis < 0 else axis for axis in operands.integers(1)}
+    if fact.axis in axes:
+        if operands.node.op in ("Max", "Min", "All", "Any"):
+            return Fact(Kind.SUMMARY, fact.side)
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    if operands.node.flag_attr("keep_dims"):
+        return fact
+    return fact.moved(fact.axis - sum(axis < fact.axis for axis in axes))
+
+
+@_rule("ArgMax", "ArgMin")
+def _arg(operands: Operands) -> Fact:
+    axis = operands.axis(1, operands.rank(0))
+    fact = operands.apart(operands.of_rows(0), axis)
+    return fact.moved(fact.axis - (axis < fact.axis))
+
+
+@_rule("Cumsum", "Cumprod")
+def _cumulative(operands: Operands) -> Fact:
+    return operands.apart(operands.of_rows(0), operands.axis(1, operands.rank(0)))
+
+
+@_rule("ReverseV2")
+def _reversed(operands: Operands) -> Fact:
+    rank = operands.rank(0)
+    for axis in operands.integers(1):
+        operands.apart(operands.of_rows(0), axis + rank if axis < 0 else axis)
+    return operands.of_rows(0)
+
+
+@_rule("TopKV2", "TopK", "InTopKV2")
+def _top(operands: Operands) -> Fact:
+    operands.constant(*range(1, operands.count))
+    return operands.apart(operands.of_rows(0), operands.rank(0) - 1)
+
+
+def _alike(operands: Operands, indices: Iterable[int]) -> Fact:
+    """The fact of operands that have their rows along the same axis of one rank."""
+    facts = [operands.of_rows(index) for index in indices]
+    places = {(fact.axis, fact.factor) for fact in facts}
+    if len(places) > 1:
+        raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
+    ((axis, factor),) = places
+    return rows(joined(facts), axis, factor)
+
+
+@_rule("ConcatV2")
+def _concat(operands: Operands) -> Fact:
+    if operands.facts[0].kind is Kind.SUMMARY:
+        raise Mixes("ConcatV2 of what all rows have in common")
+    fact = _alike(operands, range(operands.count - 1))
+    axis = operands.axis(operands.count - 1, operands.rank(0))
+    return operands.apart(fact, axis)
+
+
+@_rule("Pack")
+def _pack(operands: Operands) -> Fact:
+    fact, rank = _alike(operands, range(operands.count)), operands.rank(0)
+    axis = operands.node.int_attr("axis")
+    axis = axis + rank + 1 if axis < 0 else axis
+    return fact.moved(fact.axis + (axis <= fact.axis))
+
+
+@_rule("Unpack")
+def _unpack(operands: Operands) -> Fact:
+    axis = operands.node.int_attr("axis")
+    axis = axis + operands.rank(0) if axis < 0 else axis
+    fact = operands.apart(operands.of_rows(0), axis)
+    return fact.moved(fact.axis - (axis < fact.axis))
+
+
+@_rule("Split")
+def _split(operands: Operands) -> Fact:
+    return operands.apart(operands.of_rows(1), operands.axis(0, operands.rank(1)))
+
+
+@_rule("SplitV")
+def _split_by_sizes(operands: Operands) -> Fact:
+    operands.constant(1)
+    return operands.apart(operands.of_rows(0), operands.axis(2, operands.rank(0)))
+
+
+@_rule("ExpandDims")
+def _expanded(operands: Operands) -> Fact:
+    axis = operands.axis(1, operands.rank(0) + 1)
+    fact = operands.facts[0]
+    if fact.kind is Kind.SUMMARY:
+        return fact
+    fact = operands.of_rows(0)
+    return fact.moved(fact.axis + (axis <= fact.axis))
+
+
+@_rule("Squeeze")
+def _squeezed(operands: Operands) -> Fact:
+    fact, rank = operands.of_rows(0), operands.rank(0)
+    attr = operands.node.attr("squeeze_dims")
+    dims = [] if attr is None else [int(axis) for axis in attr.list.i]
+    if not dims:
+        raise Mixes("Squeeze without axes drops that of the rows where there is one row")
+    axes = [axis + rank if axis < 0 else axis for axis in dims]
+    for axis in axes:
+        operands.apart(fact, axis)
+    return fact.moved(fact.axis - sum(axis < fact.axis for axis in axes))
+
+
+@_rule("Transpose")
+def _transposed(operands: Operands) -> Fact:
+    fact, order = operands.of_rows(0), operands.integers(1)
+    return fact.moved(order.index(fact.axis))
+
+
+@_rule("Reshape")
+def _reshaped(operands: Operands) -> Fact:
+    if operands.facts[1].kind not in (Kind.CONSTANT, Kind.SIZES):
+        raise Mixes("Reshape to a shape that depends on values")
+    fact, shape = operands.of_rows(0), operands.shape(0)
+    before = shape[: fact.axis]
+    prefix = None if None in before else math.prod(size or 0 for size in before)
+    result = operands.result_shape()
+    found = operands.row_axis(result, prefix)
+    if found is None:
+        raise Mixes("Reshape does not keep the rows apart")
+    axis, factor = found
+    if factor == 0 and not _divides(result[axis + 1 :], shape[fact.axis + 1 :]):
+        raise Mixes("Reshape is not known to keep the rows apart")
+    return rows(fact.side, axis, factor)
+
+
+def _divides(inner: Sequence[int | None], whole: Sequence[int | None]) -> bool:
+    """Whether a row has a whole number of parts of these sizes."""
+    if None in inner:
+        return False
+    known = math.prod(size for size in whole if size is not None)
+    return known % math.prod(size or 0 for size in inner) == 0 if known else False
+
+
+@_rule("Fill")
+def _filled(operands: Operands) -> Fact:
+    operands.constant(1)
+    return _new_rows(operands)
+
+
+def _new_rows(operands: Operands) -> Fact:
+    """The fact of a tensor that has equal rows, as many as there are."""
+    shape = operands.result_shape()
+    found = [axis for axis, size in enumerate(shape) if size and size % operands.batch == 0]
+    if len(found) != 1 or None in shape:
+        raise Mixes(f"{operands.node.op} makes a tensor whose rows are not known")
+    return rows(Side.NEITHER, found[0], (shape[found[0]] or 0) // operands.batch)
+
+
+@_rule("BroadcastTo")
+def _broadcast_to(operands: Operands) -> Fact:
+    if operands.facts[1].kind not in (Kind.CONSTANT, Kind.SIZES):
+        raise Mixes("BroadcastTo to a shape that depends on values")
+    fact = operands.facts[0]
+    if fact.kind is Kind.CONSTANT:
+        return _new_rows(operands)
+    fact, shape, result = operands.of_rows(0), operands.shape(0), operands.result_shape()
+    axis = fact.axis + len(result) - len(shape)
+    if result[axis] != shape[fact.axis]:
+        raise Mixes("BroadcastTo makes more rows")
+    return fact.moved(axis)
+
+
+@_rule("Tile")
+def _tiled(operands: Operands) -> Fact:
+    fact = operands.facts[0]
+    if operands.facts[1].kind not in (Kind.CONSTANT, Kind.SIZES):
+        raise Mixes("Tile by numbers that depend on values")
+    if fact.kind is Kind.CONSTANT:
+        return _new_rows(operands)
+    fact, result = operands.of_rows(0), operands.result_shape()
+    if result[fact.axis] is None or result[fact.axis] != operands.shape(0)[fact.axis]:
+        raise Mixes("Tile makes more rows")
+    return fact
+
+
+@_rule("OneHot")
+def _one_hot(operands: Operands) -> Fact:
+    operands.constant(1, 2, 3)
+    fact, rank = operands.of_rows(0), operands.rank(0)
+    axis = operands.node.int_attr("axis")
+    axis = rank if axis < 0 else axis
+    return fact.moved(fact.axis + (axis <= fact.axis))
+
+
+@_rule("GatherV2", "Gather")
+def _gathered(operands: Operands) -> Fact:
+    has_axis = operands.node.op == "GatherV2"
+    axis = operands.axis(2, operands.rank(0)) if has_axis else 0
+    batched = operands.node.int_attr("batch_dims") if has_axis else 0
+    table, ids = operands.facts[0], operands.facts[1]
+    if ids.kind is Kind.ENTRIES and table.kind is Kind.CONSTANT and not axis:
+        return ids
+    if table.kind is Kind.CONSTANT:
+        fact = operands.of_rows(1)
+        if batched:
+            raise Mixes(f"{operands.node.op} has another table for each row")
+        return fact.moved(fact.axis + axis)
+    own = operands.of_rows(0)
+    if ids.kind is Kind.CONSTANT:
+        operands.apart(own, axis)
+        if batched:
+            raise Mixes(f"{operands.node.op} has other ids for each row")
+        return own.moved(own.axis + (operands.rank(1) - 1 if axis < own.axis else 0))
+    other = operands.of_rows(1)
+    batched = batched + operands.rank(1) if batched < 0 else batched
+    if own.axis != other.axis or own.axis >= batched or (own.factor, other.factor) != (1, 1):
+        raise Mixes(f"{operands.node.op} looks up rows in each other")
+    return rows(operands.side, own.axis)
+
+
+@_rule("ResourceGather")
+def _resource_gathered(operands: Operands) -> Fact:
+    operands.constant(0)
+    if operands.node.int_attr("batch_dims"):
+        raise Mixes("ResourceGather has another table for each row")
+    return operands.facts[1] if operands.facts[1].kind is Kind.ENTRIES else operands.of_rows(1)
+
+
+@_rule("GatherNd")
+def _gathered_elements(operands: Operands) -> Fact:
+    table, ids = operands.facts
+    depth = operands.shape(1)[-1]
+    if depth is None:
+        raise Mixes("GatherNd has indices of unknown depth")
+    if table.kind is Kind.CONSTANT:
+        return operands.apart(operands.of_rows(1), operands.rank(1) - 1)
+    operands.constant(1)
+    fact = operands.of_rows(0)
+    if fact.axis < depth:
+        raise Mixes("GatherNd picks rows")
+    return fact.moved(fact.axis - depth + operands.rank(1) - 1)
+
+
+@_rule("LookupTableFindV2", "LookupTableFind")
+def _looked_up(operands: Operands) -> Fact:
+    operands.constant(0, 2)
+    return operands.facts[1] if operands.facts[1].kind is Kind.ENTRIES else operands.of_rows(1)
+
+
+@_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+def _normalised(operands: Operands) -> Sequence[Fact]:
+    operands.constant(1, 2, 3, 4)
+    if operands.node.flag_attr("is_training"):
+        raise Mixes("the moments are of all rows of the batch: it is in training mode")
+    fact = operands.of_rows(0)
+    if fact.axis:
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    return [fact, *([CONSTANT] * 5)]
+
+
+@_rule("MatrixBandPart")
+def _band(operands: Operands) -> Fact:
+    operands.constant(1, 2)
+    return _in_front(operands, 2)
+
+
+@_rule("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3", "MatrixSetDiagV3")
+def _diagonal(operands: Operands) -> Fact:
+    operands.constant(*range(1, operands.count))
+    return _in_front(operands, 2)
+
+
+def _in_front(operands: Operands, behind: int) -> Fact:
+    """The fact of an operand whose axis of rows is none of the last ones."""
+    fact = operands.of_rows(0)
+    if fact.axis >= operands.rank(0) - behind:
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    return fact
+
+
+@_rule("Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "LRN", "L2Loss")
+def _convolution(operands: Operands) -> Fact:
+    if operands.node.op == "L2Loss":
+        raise Mixes("L2Loss goes over the rows")
+    operands.constant(*range(1, operands.count))
+    fact = operands.of_rows(0)
+    if fact.axis or fact.factor != 1:
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    return fact
+
+
+@_rule("Pad", "PadV2", "MirrorPad")
+def _padded(operands: Operands) -> Fact:
+    operands.constant(*range(1, operands.count))
+    fact, amounts = operands.of_rows(0), operands.integers(1)
+    if amounts[2 * fact.axis : 2 * fact.axis + 2] != [0, 0]:
+        raise Mixes(f"{operands.node.op} makes more rows")
+    return fact
+
+
+@_rule("Slice")
+def _sliced(operands: Operands) -> Fact:
+    fact, begin = operands.of_rows(0), operands.integers(1)
+    kept = operands.result_shape()[fact.axis] == operands.shape(0)[fact.axis]
+    if begin[fact.axis] or operands.shape(0)[fact.axis] is None or not kept:
+        raise Mixes("Slice takes some of the rows")
+    if operands.facts[2].kind not in (Kind.CONSTANT, Kind.SIZES):
+        raise Mixes("Slice of a size that depends on values")
+    return fact
+
+
+@_rule("StridedSlice")
+def _strided(operands: Operands) -> Fact:
+    kinds = {fact.kind for fact in operands.facts[1:]}
+    if operands.facts[0].kind is Kind.INDICES and kinds == {Kind.CONSTANT}:
+        return _row_numbers(operands)
+    if kinds - {Kind.CONSTANT, Kind.SIZES}:
+        raise Mixes("StridedSlice by numbers that depend on values")
+    fact, shape, node = operands.of_rows(0), operands.shape(0), operands.node
+    begin, strides = node.input(1).constant, node.input(3).constant
+    count = operands.shape(1)[0]
+    if count is None or node.int_attr("ellipsis_mask").bit_count() > 1:
+        raise Mixes("StridedSlice is not understood")
+    new, shrunk = node.int_attr("new_axis_mask"), node.int_attr("shrink_axis_mask")
+    ellipsis = node.int_attr("ellipsis_mask")
+    taken = sum(1 for k in range(count) if not ((new | ellipsis) >> k) & 1)
+    axis, result = 0, 0
+    for k in range(count):
+        if ellipsis >> k & 1:
+            skipped = len(shape) - taken
+            if axis <= fact.axis < axis + skipped:
+                return fact.moved(result + fact.axis - axis)
+            axis, result = axis + skipped, result + skipped
+        elif new >> k & 1:
+            result += 1
+        elif axis == fact.axis:
+            _whole_axis(operands, k, begin, strides, result)
+            return fact.moved(result)
+        else:
+            axis += 1
+            result += not shrunk >> k & 1
+    return fact.moved(result + fact.axis - axis)
+
+
+def _whole_axis(operands: Operands, k: int, begin: object, strides: object, result: int) -> None:
+    """Checks that the specification `k` of a StridedSlice takes all of an axis."""
+    node = operands.node
+    if node.int_attr("shrink_axis_mask") >> k & 1:
+        raise Mixes("StridedSlice picks a row")
+    stride = None if strides is None else int(strides[k])  # type: ignore[index]
+    first = 0 if node.int_attr("begin_mask") >> k & 1 else None
+    if first is None and begin is not None:
+        first = int(begin[k])  # type: ignore[index]
+    fact = operands.facts[0]
+    size, whole = operands.result_shape()[result], operands.shape(0)[fact.axis]
+    to_end = bool(node.int_attr("end_mask") >> k & 1)
+    if stride != 1 or first != 0 or not (to_end or (size is not None and size == whole)):
+        raise Mixes("StridedSlice takes some of the rows")
+
+
+def _row_numbers(operands: Operands) -> Fact:
+    """The fact of a column of the indices of a sparse tensor."""
+    node, side = operands.node, operands.facts[0].side
+    begin = operands.integers(1)
+    whole = node.int_attr("begin_mask") & 1 and node.int_attr("end_mask") & 1
+    if len(begin) != 2 or not whole or not node.int_attr("shrink_axis_mask") & 2:
+        raise Mixes("StridedSlice changes indices of a sparse tensor")
+    return Fact(Kind.ENTRIES if begin[1] else Kind.ROW_NUMBERS, side)
+
+
+@_rule("SparseToDense")
+def _dense(operands: Operands) -> Fact:
+    operands.constant(3)
+    kinds = [fact.kind for fact in operands.facts[:3]]
+    sides = {fact.side for fact in operands.facts[:3]}
+    if kinds != [Kind.INDICES, Kind.SPARSE_SHAPE, Kind.ENTRIES] or len(sides) > 1:
+        raise Mixes("SparseToDense is not of the parts of a sparse tensor")
+    return rows(sides.pop())
+
+
+@_rule("RaggedTensorToTensor")
+def _padded_rows(operands: Operands) -> Fact:
+    attr = operands.node.attr("row_partition_types")
+    types = [] if attr is None else [kind.decode() for kind in attr.list.s]
+    shape, values, default, *partitions = operands.facts
+    if types != ["ROW_SPLITS"] or partitions[0].kind is not Kind.SPLITS:
+        raise Mixes("RaggedTensorToTensor is not of row splits")
+    if shape.kind not in (Kind.CONSTANT, Kind.SIZES) or default.has_rows:
+        raise Mixes("RaggedTensorToTensor to a shape that depends on values")
+    if values.kind is not Kind.ENTRIES or values.side is not partitions[0].side:
+        raise Mixes("RaggedTensorToTensor is not of the parts of a ragged tensor")
+    return rows(values.side)
+
+
+@_rule("ParseExampleV2", "ParseExample", "ParseSingleExample")
+def _parsed(operands: Operands) -> Sequence[Fact]:
+    fact = operands.of_rows(0)
+    if operands.node.op != "ParseExampleV2" or fact.axis or fact.factor != 1:
+        raise Mixes(f"{operands.node.op} is not understood")
+    operands.constant(*range(1, operands.count))
+    if operands.rank(0) != 1:
+        raise Mixes("ParseExampleV2 of one Example")
+    node, side = operands.node, fact.side
+    sparse, dense, ragged = (
+        len(attr.list.type) if (attr := node.attr(key)) is not None else 0
+        for key in ("sparse_types", "Tdense", "ragged_value_types")
+    )
+    sparse = node.int_attr("num_sparse")
+    kinds = [Kind.INDICES] * sparse + [Kind.ENTRIES] * sparse + [Kind.SPARSE_SHAPE] * sparse
+    kinds += [Kind.ROWS] * dense + [Kind.ENTRIES] * ragged + [Kind.SPLITS] * ragged
+    return [Fact(kind, side) for kind in kinds]

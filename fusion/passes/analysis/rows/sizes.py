@@ -1,0 +1,57 @@
+"""Static shapes of a graph with a number of rows that no other size is.
+
+TensorFlow's shape functions are asked, for a batch of a prime number of rows. What is a multiple of
+it counts rows. Two primes are tried (`walk`): a size that only looks like rows gives other facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorflow.core.framework import graph_pb2, tensor_shape_pb2
+
+from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.view import GraphView
+
+_UNSHAPED = "unshaped"
+
+
+def sized(
+    view: GraphView, graph: graph_pb2.GraphDef, shapes: Mapping[Tensor, Shape], leaves: set[Tensor]
+) -> GraphView:
+    """Returns a view of a graph in which tensors have other shapes.
+
+    Args:
+        view: the graph as it is.
+        graph: the same.
+        shapes: the shapes that some tensors have; each is the only output of its node.
+        leaves: those of them about whose producers TensorFlow need not be asked.
+    """
+    result = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
+    for node in graph.node:
+        tensor = Tensor(node.name)
+        copy = result.node.add()
+        copy.CopyFrom(node)
+        copy.attr.pop("_output_shapes", None)
+        if tensor not in shapes:
+            continue
+        if node.op == "Placeholder":
+            _set_shape(copy.attr["shape"].shape, shapes[tensor])
+            continue
+        dtype = view.dtype(tensor)
+        if tensor in leaves:
+            copy.Clear()
+            copy.name, copy.op = node.name, "Placeholder"
+            copy.attr["dtype"].type = dtype
+        else:
+            copy.name = f"{node.name}/{_UNSHAPED}"
+            copy = result.node.add(name=node.name, op="EnsureShape", input=[copy.name])
+            copy.attr["T"].type = dtype
+        _set_shape(copy.attr["shape"].shape, shapes[tensor])
+    return GraphView.of_graph(result)
+
+
+def _set_shape(proto: tensor_shape_pb2.TensorShapeProto, shape: Shape) -> None:
+    proto.Clear()
+    for size in shape:
+        proto.dim.add(size=-1 if size is None else size)

@@ -1,0 +1,44 @@
+"""Lookups of which the rows follow from their ids as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusion.passes.analysis.rows.walk import Bags
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.lookup import outermost, recognise_all
+from fusion.passes.recognise.spec import DenseIds, IdsSpec, RaggedIds, RowIds, SparseIds
+
+
+def bags_of(view: GraphView) -> list[Bags]:
+    """Returns the lookups of a graph that combine the rows of bags of ids."""
+    matches = outermost(match for match in recognise_all(view) if match.spec is not None)
+    found = []
+    for match in matches:
+        spec = match.full_spec
+        ids = [*_read(spec.ids)]
+        dim = spec.table.shape[1]
+        if ids and dim is not None:
+            if spec.weights is not None:
+                ids.append(spec.weights)
+            found.append(Bags(spec.output, tuple(ids), (None, dim)))
+    return found
+
+
+def _read(ids: IdsSpec) -> Iterator[Tensor]:
+    """Yields the tensors that bags of ids are read from; none of other ids."""
+    if isinstance(ids, SparseIds):
+        yield from (ids.values, ids.indices)
+        if ids.dense_shape is not None and not ids.flattened:
+            yield ids.dense_shape
+    elif isinstance(ids, RaggedIds):
+        yield from (ids.values, ids.row_splits)
+    elif isinstance(ids, RowIds):
+        yield from (ids.values, ids.rows)
+        if ids.count is not None:
+            yield ids.count
+    elif isinstance(ids, DenseIds) and not ids.is_each:
+        yield ids.values
+        if ids.lengths is not None:
+            yield ids.lengths

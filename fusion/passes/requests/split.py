@@ -1,0 +1,412 @@
+"""Splits a graph by what its tensors depend on: requests, of which there are few, or candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorflow.core.framework import graph_pb2, types_pb2
+
+from fusion.passes.analysis.rows.facts import Fact, Kind, Side
+from fusion.passes.analysis.rows.walk import RowFacts, rows_of
+from fusion.passes.graph.tensor import Tensor
+from fusion.passes.graph.values import Node
+from fusion.passes.graph.view import GraphView
+from fusion.passes.recognise.match import NoMatch
+from fusion.passes.requests.bags import bags_of
+from fusion.passes.requests.meetings import MEETINGS
+from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, plain
+from fusion.passes.requests.writer import Writer
+
+_INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
+_SHAPE, _SIZE = "Shape", "Size"
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """A graph that has rows of requests and rows of candidates.
+
+    Attributes:
+        graph: it.
+        outputs: its outputs, by the tensors of the original graph; a row for each candidate.
+        meetings: the tensors of requests that are repeated for candidates, in the original graph.
+    """
+
+    graph: graph_pb2.GraphDef
+    outputs: Mapping[Tensor, Tensor]
+    meetings: Sequence[str]
+
+
+class Refused(Exception):
+    """A graph cannot be split; has a `NoMatch`."""
+
+    def __init__(self, why: NoMatch) -> None:
+        super().__init__(why.reason)
+        self.why = why
+
+
+def split_by_request(
+    graph: graph_pb2.GraphDef,
+    inputs: Mapping[Tensor, Fact],
+    outputs: Sequence[Tensor],
+    counts: str | None = None,
+    *,
+    exact: bool = False,
+) -> SplitGraph | NoMatch:
+    """Returns a graph in which tensors that depend on requests alone have a row for each request.
+
+    Args:
+        graph: a graph without functions that are called.
+        inputs: the rows of its inputs, whose sides are REQUEST and CANDIDATE.
+        outputs: its outputs.
+        counts: the name of an input that is added, int64 [requests], the number of candidates of
+            each request; None: there is one request.
+        exact: whether all numbers have to be the original ones to the bit.
+    """
+    view = GraphView.of_graph(graph)
+    bags = bags_of(view)
+    wanted = [tensor.node for tensor in outputs]
+    facts = rows_of(view, graph, inputs, wanted, bags)
+    for tensor in outputs:
+        fact = facts.facts[tensor]
+        if fact.kind is Kind.MIXED:
+            return NoMatch(fact.reason, fact.node)
+        if fact.kind is not Kind.ROWS or fact.axis or fact.factor != 1:
+            return NoMatch(
+                f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
+            )
+    try:
+        return Splitter(view, facts, inputs, {one.output for one in bags}, counts, exact).split(
+            outputs
+        )
+    except Refused as refused:
+        return refused.why
+
+
+class Splitter:
+    """Writes the new graph node by node.
+
+    Attributes:
+        view: the original graph.
+        writer: the new one.
+        exact: whether all numbers have to be the original ones to the bit.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        facts: RowFacts,
+        inputs: Mapping[Tensor, Fact],
+        bags: set[Tensor],
+        counts: str | None,
+        exact: bool,
+    ) -> None:
+        """Takes the graph and what is known of it; see `split_by_request`."""
+        self.view, self.exact = view, exact
+        self.writer = Writer([*view.nodes, *([] if counts is None else [counts])])
+        self._facts, self._inputs, self._bags, self._counts = facts, inputs, bags, counts
+        self._done: dict[tuple[str, Side], str] = {}
+        self._assembled: dict[Tensor, Assembled] = {}
+        self._whole: dict[Tensor, Tensor] = {}
+        self._gathered: dict[Tensor, Tensor] = {}
+        self._numbers: dict[Side, Tensor] = {}
+        self._request: Tensor | None = None
+        self._meetings: dict[str, None] = {}
+
+    # What is known of the original graph
+
+    def fact(self, tensor: Tensor) -> Fact:
+        """Returns what is known of the rows of a tensor."""
+        return self._facts.facts[tensor]
+
+    def dtype(self, tensor: Tensor) -> int:
+        """Returns the DataType of a tensor of the original graph."""
+        return self.view.dtype(tensor)
+
+    def sizes(self, tensor: Tensor) -> Sizes | None:
+        """Returns the static sizes of a tensor with rows, None if some are not known."""
+        fact, shape = self.fact(tensor), self._facts.shape(tensor)
+        if fact.kind is not Kind.ROWS or not fact.factor or shape is None:
+            return None
+        sizes = tuple(ROWS if k == fact.axis else size for k, size in enumerate(shape))
+        return None if None in sizes else sizes  # type: ignore[return-value]
+
+    # The new graph
+
+    def split(self, outputs: Sequence[Tensor]) -> SplitGraph:
+        """Writes all that outputs are made of."""
+        for name in self._facts.order:
+            self._emit(name)
+        results = {tensor: self.of_candidates(tensor) for tensor in outputs}
+        return SplitGraph(self.writer.graph, results, [*self._meetings])
+
+    def _emit(self, name: str) -> None:
+        """Writes a node where its rows are; what has none of its own is written when it is read."""
+        fact = self._node_fact(name)
+        if Tensor(name) in self._bags:
+            self._inside(name, fact.side)
+        elif fact.kind is Kind.MIXED or fact.side is Side.NEITHER or fact.kind is Kind.SIZES:
+            return
+        elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
+            self._copy(name, fact.side)
+        else:
+            self._emit_of_candidates(name)
+
+    def _node_fact(self, name: str) -> Fact:
+        return self.fact(Tensor(name))
+
+    def _emit_of_candidates(self, name: str) -> None:
+        node = Node(self.view, name)
+        rule = MEETINGS.get(node.op)
+        if rule is not None and name not in self._input_nodes():
+            found = rule(self, node)
+            if found is not None:
+                self._assembled[Tensor(name)] = found
+                return
+        self._copy(name, Side.CANDIDATE)
+
+    def _input_nodes(self) -> set[str]:
+        return {tensor.node for tensor in self._inputs}
+
+    def _copy(self, name: str, side: Side) -> str:
+        """Writes a node with operands of one side; NEITHER: of none."""
+        side = Side.REQUEST if side is Side.REQUEST else side and Side.CANDIDATE
+        if (name, side) not in self._done:
+            op = self.view.op(name)
+            if op in (_SHAPE, _SIZE) and side and (sizes := self._own_sizes(name, side)):
+                self._done[name, side] = sizes
+                return sizes
+            inputs = [self.on(tensor, side) for tensor in self.view.inputs(name)]
+            controls = [self._awaited(before) for before in self.view.controls(name)]
+            taken = any((name, other) in self._done for other in Side)
+            new = self.writer.free_name(f"{name}/repeated") if taken else name
+            self._done[name, side] = self.writer.copy(self.view.nodes[name], new, inputs, controls)
+        return self._done[name, side]
+
+    def _awaited(self, name: str) -> str:
+        """Returns the node that stands for one that others wait for."""
+        fact = self._node_fact(name)
+        if fact.kind is Kind.MIXED:
+            raise Refused(NoMatch(f"a node waits for it: {fact.reason}", fact.node))
+        side = Side.CANDIDATE if fact.has_rows and fact.side is Side.NEITHER else fact.side
+        return self._copy(name, side)
+
+    def _inside(self, name: str, side: Side) -> str:
+        """Writes a node of a lookup, with those behind it that no rule explains."""
+        if (name, side) not in self._done:
+            inputs = []
+            for tensor in self.view.inputs(name):
+                if self.fact(tensor).kind is Kind.MIXED:
+                    inputs.append(Tensor(self._inside(tensor.node, side), tensor.index))
+                else:
+                    inputs.append(self.on(tensor, side))
+            controls = [
+                self._inside(before, side)
+                if self._node_fact(before).kind is Kind.MIXED
+                else self._awaited(before)
+                for before in self.view.controls(name)
+            ]
+            self._done[name, side] = self.writer.copy(self.view.nodes[name], name, inputs, controls)
+        return self._done[name, side]
+
+    def on(self, tensor: Tensor, side: Side) -> Tensor:
+        """Returns a tensor with a row for each request, or for each candidate."""
+        fact = self.fact(tensor)
+        if not fact.has_rows:
+            return Tensor(self._copy(tensor.node, Side.NEITHER), tensor.index)
+        if fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
+            return Tensor(self._copy(tensor.node, side), tensor.index)
+        if side is Side.REQUEST:
+            return self._native(tensor, fact)
+        return self.of_candidates(tensor)
+
+    def _native(self, tensor: Tensor, fact: Fact) -> Tensor:
+        if fact.side is not Side.REQUEST:
+            raise Refused(NoMatch("it depends on candidates", tensor.node))
+        return Tensor(self._done[tensor.node, Side.REQUEST], tensor.index)
+
+    def of_candidates(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor with a row for each candidate."""
+        fact = self.fact(tensor)
+        if fact.side is Side.NEITHER:
+            return self.on(tensor, Side.CANDIDATE)
+        if fact.side is not Side.REQUEST:
+            if tensor in self._assembled:
+                if tensor not in self._whole:
+                    self._whole[tensor] = self._put_together(tensor, self._assembled[tensor])
+                return self._whole[tensor]
+            return Tensor(self._done[tensor.node, Side.CANDIDATE], tensor.index)
+        if fact.kind is not Kind.ROWS or not fact.factor:
+            raise Refused(NoMatch(f"candidates need {fact.kind.value} of a request", tensor.node))
+        self._meetings[tensor.node] = None
+        return self.repeated(self._native(tensor, fact), tensor)
+
+    # How tensors of requests get to candidates
+
+    def assembled(self, tensor: Tensor) -> Assembled | None:
+        """Returns what a tensor is made of, None if its sizes are not known, or it has no rows."""
+        if tensor in self._assembled:
+            return self._assembled[tensor]
+        fact, sizes = self.fact(tensor), self.sizes(tensor)
+        if sizes is None or fact.side is Side.NEITHER:
+            return None
+        if fact.side is Side.REQUEST:
+            return plain(Term(self._native(tensor, fact), True, sizes))
+        return plain(Term(self.of_candidates(tensor), False, sizes))
+
+    def repeated(self, new: Tensor, like: Tensor) -> Tensor:
+        """Returns a tensor of requests for candidates.
+
+        Args:
+            new: the tensor, in the new graph.
+            like: one of the original graph with the same rows, of the same rank.
+        """
+        if new not in self._gathered:
+            self._gathered[new] = self._repeated(new, like)
+        return self._gathered[new]
+
+    def _repeated(self, new: Tensor, like: Tensor) -> Tensor:
+        fact, dtype, name = self.fact(like), self.dtype(like), f"{new.node}/repeated"
+        write, request = self.writer, self.request_of_candidates()
+        if fact.factor == 1:
+            return write.gather(name, new, request, fact.axis, dtype)
+        sizes = self.sizes(like)
+        if sizes is None:
+            raise Refused(NoMatch("candidates need a tensor whose sizes are not known", like.node))
+        before, after = sizes[: fact.axis], sizes[fact.axis + 1 :]
+        apart = write.reshape(name, new, (*before, -1, fact.factor, *after), dtype)
+        gathered = write.gather(name, apart, request, fact.axis, dtype)
+        return write.reshape(name, gathered, (*before, -1, *after), dtype)
+
+    def _put_together(self, tensor: Tensor, value: Assembled) -> Tensor:
+        """Writes a tensor of candidates whose parts are there."""
+        write, dtype, name = self.writer, self.dtype(tensor), tensor.node
+        parts: list[Tensor] = []
+        pending: list[Tensor] = []
+
+        def finish() -> None:
+            if pending:
+                joined = write.concat(f"{name}/request", pending, value.axis, dtype)
+                parts.append(self.repeated(joined, tensor))
+                pending.clear()
+
+        for part in value.parts:
+            if part.of_request:
+                pending.append(self.added_up(part.terms, tensor))
+            else:
+                finish()
+                parts.append(self.part_of_candidates(part, tensor))
+        finish()
+        self._meetings[name] = None
+        return write.concat(write.free_name(name), parts, value.axis, dtype)
+
+    def added_up(self, terms: Sequence[Term], like: Tensor) -> Tensor:
+        """Returns the sum of terms of one side."""
+        return self.writer.sum_of(
+            f"{like.node}/sum", [term.tensor for term in terms], self.dtype(like)
+        )
+
+    def part_of_candidates(self, part: Part, like: Tensor) -> Tensor:
+        """Returns a part for candidates, of the rows of a tensor of the original graph."""
+        of_request = [term for term in part.terms if term.of_request]
+        others = [term for term in part.terms if not term.of_request]
+        tensors = [self.added_up(others, like)] if others else []
+        if of_request:
+            tensors.append(self.repeated(self.added_up(of_request, like), like))
+        return self.writer.sum_of(f"{like.node}/sum", tensors, self.dtype(like))
+
+    # Numbers of rows, and which request a candidate is of
+
+    def _own_sizes(self, name: str, side: Side) -> str | None:
+        """Writes the sizes of a tensor with the rows of another side than it has."""
+        (tensor,) = self.view.inputs(name)
+        fact = self.fact(tensor)
+        home = Side.REQUEST if fact.side is Side.REQUEST else Side.CANDIDATE
+        if fact.kind is not Kind.ROWS or not fact.side or home is side:
+            return None
+        write, dtype = self.writer, self.dtype(tensor)
+        out = self.dtype(Tensor(name))
+        rank = len(self._facts.shape(tensor) or ())
+        if not fact.factor or not rank:
+            raise Refused(NoMatch("its sizes are used, and are not known", tensor.node))
+        sizes = write.sizes(f"{name}/own", self.on(tensor, home), dtype, out)
+        parts = [write.part(f"{name}/own", sizes, 0, fact.axis, out)] if fact.axis else []
+        rows = self._row_count(side, out)
+        if fact.factor != 1:
+            factor = write.constant([fact.factor], "int32" if out == _INT32 else "int64")
+            rows = write.add(f"{name}/rows", "Mul", (rows, factor), {"T": out})
+        parts.append(rows)
+        if fact.axis + 1 < rank:
+            parts.append(write.part(f"{name}/own", sizes, fact.axis + 1, None, out))
+        shape = write.concat(f"{name}/sizes", parts, 0, out)
+        if self.view.op(name) == _SHAPE:
+            return shape.node
+        types, attrs = {"T": out, "Tidx": _INT32}, {"keep_dims": False}
+        return write.add(f"{name}/size", "Prod", (shape, write.constant([0])), types, attrs).node
+
+    def _row_count(self, side: Side, dtype: int) -> Tensor:
+        """Returns int [1], how many rows a side has."""
+        if side not in self._numbers:
+            source = next(
+                t for t, f in self._inputs.items() if f.side is side and f.kind is Kind.ROWS
+            )
+            own = Tensor(self._copy(source.node, side))
+            sizes = self.writer.sizes("request/sizes", own, self.dtype(source), _INT64)
+            self._numbers[side] = self.writer.part("request/rows", sizes, 0, 1, _INT64)
+        count = self._numbers[side]
+        if dtype == _INT64:
+            return count
+        return self.writer.add("request/rows", "Cast", (count,), {"SrcT": _INT64, "DstT": dtype})
+
+    def request_of_candidates(self) -> Tensor:
+        """Returns int64 [candidates], the number of the request that each of them is of."""
+        if self._request is None:
+            write, count = self.writer, self._row_count(Side.CANDIDATE, _INT64)
+            if self._counts is None:
+                zero = write.constant(0, "int64")
+                types = {"T": _INT64, "index_type": _INT64}
+                self._request = write.add("request/number", "Fill", (count, zero), types)
+            else:
+                self._request = self._by_counts(self._counts, count)
+        return self._request
+
+    def _by_counts(self, name: str, count: Tensor) -> Tensor:
+        """Returns the number of the request of each candidate from how many each request has."""
+        write = self.writer
+        node = write.graph.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = _INT64
+        node.attr["shape"].shape.dim.add(size=-1)
+        counts, scope = Tensor(name), "request/candidates"
+        scalar = write.add(scope, "Squeeze", (count,), {"T": _INT64})
+        integers = {"T": _INT64, "Tidx": _INT32}
+        total = write.add(
+            scope, "Sum", (counts, write.constant([0])), integers, {"keep_dims": False}
+        )
+        zero, one = write.constant(0, "int64"), write.constant(1, "int64")
+        fits = write.add(scope, "Equal", (total, scalar), {"T": _INT64})
+        least = write.add(scope, "GreaterEqual", (counts, zero), {"T": _INT64})
+        none_below = write.add(
+            scope, "All", (least, write.constant([0])), {"Tidx": _INT32}, {"keep_dims": False}
+        )
+        right = write.add(scope, "LogicalAnd", (fits, none_below), {})
+        text = f"{name} has to be at least 0 for each request, and {name} of all requests the candidates:"
+        proto = write.text(text)
+        check = write.add(
+            scope,
+            "Assert",
+            (right, proto, counts, scalar),
+            {"T": [types_pb2.DT_STRING, _INT64, _INT64]},
+            {"summarize": 16},
+        )
+        ends = write.add(
+            scope, "Cumsum", (counts, write.constant(0)), integers, controls=[check.node]
+        )
+        numbers = write.add(scope, "Range", (zero, scalar, one), {"Tidx": _INT64})
+        axis = write.constant(0)
+        expand = {"T": _INT64, "Tdim": _INT32}
+        sorted_ends = write.add(scope, "ExpandDims", (ends, axis), expand)
+        values = write.add(scope, "ExpandDims", (numbers, axis), expand)
+        found = write.add(
+            scope, "UpperBound", (sorted_ends, values), {"T": _INT64, "out_type": _INT64}
+        )
+        return write.reshape("request/number", found, [-1], _INT64)
