@@ -28,6 +28,8 @@ MEETINGS: dict[str, Rule] = {}
 
 #: Fewer columns of a request are repeated in front of a product: another product costs more.
 MIN_COLUMNS = 16
+#: For so many runs of rows of weights a request has a product each.
+MAX_RUNS = 4
 
 
 def _rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -274,36 +276,46 @@ def _split_product(
             columns[term.of_request].append((start, part.size, term.tensor))
     if sum(size for _, size, _ in columns[True]) < MIN_COLUMNS:
         return None
-    write, like = split.writer, node.input(0).tensor
-    dtype, terms = split.dtype(like), []
+    terms: list[Term] = []
     for of_request, parts in columns.items():
-        if not parts:
-            continue
-        name = f"{node.name}/{'request' if of_request else 'candidates'}"
-        joined = write.concat(name, [tensor for *_, tensor in parts], 1, dtype)
-        rows = _rows(split, f"{name}/weights", weights, parts, sizes[1], dtype)
-        terms.append(Term(_applied(split, node, [joined, rows], of_request), of_request, sizes))
+        terms += _products(split, node, weights, parts, sizes, of_request) if parts else ()
     return summed(sizes, terms)
 
 
-def _rows(
+def _products(
     split: Splitter,
-    name: str,
+    node: Node,
     weights: Tensor,
     parts: Sequence[tuple[int, int, Tensor]],
-    width: int,
-    dtype: int,
-) -> Tensor:
-    """Returns rows of weights: a part that shares their memory if these follow each other."""
-    runs: list[tuple[int, int]] = []
-    for start, size, _ in parts:
-        if runs and sum(runs[-1]) == start:
-            runs[-1] = (runs[-1][0], runs[-1][1] + size)
+    sizes: Sizes,
+    of_request: bool,
+) -> list[Term]:
+    """Multiplies columns by their rows of the weights.
+
+    Rows that follow each other are read where they are. Of candidates, others are copied side by
+    side for one product; of requests, which are few, each run of rows has a product.
+    """
+    write, dtype = split.writer, split.dtype(node.input(0).tensor)
+    name = f"{node.name}/{'request' if of_request else 'candidates'}"
+    runs: list[tuple[int, int, list[Tensor]]] = []
+    for start, size, tensor in parts:
+        if runs and sum(runs[-1][:2]) == start:
+            first, before, tensors = runs.pop()
+            runs.append((first, before + size, [*tensors, tensor]))
         else:
-            runs.append((start, size))
-    write = split.writer
-    pieces = [write.rows(name, weights, start, size, width, dtype) for start, size in runs]
-    return write.concat(name, pieces, 0, dtype)
+            runs.append((start, size, [tensor]))
+    slices = [write.rows(name, weights, start, size, sizes[1], dtype) for start, size, _ in runs]
+    if of_request and len(runs) <= MAX_RUNS:
+        operands = [
+            (write.concat(name, tensors, 1, dtype), rows)
+            for (*_, tensors), rows in zip(runs, slices, strict=True)
+        ]
+    else:
+        tensors = [tensor for *_, own in runs for tensor in own]
+        operands = [(write.concat(name, tensors, 1, dtype), write.concat(name, slices, 0, dtype))]
+    products = [_applied(split, node, pair, of_request) for pair in operands]
+    total = write.sum_of(name, products, dtype)
+    return [Term(total, of_request, sizes)]
 
 
 @_rule("Sum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
+
+#: TensorFlow multiplies up to so many columns in one block, and one row as any.
+MAX_UNBLOCKED = 384
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class Splitter:
         self._numbers: dict[Side, Tensor] = {}
         self._request: Tensor | None = None
         self._meetings: dict[str, None] = {}
+        self._copies = self._row_copies()
 
     # What is known of the original graph
 
@@ -135,7 +140,8 @@ class Splitter:
 
     def split(self, outputs: Sequence[Tensor]) -> SplitGraph:
         """Writes all that outputs are made of."""
-        for name in self._facts.order:
+        inputs = self._input_nodes()
+        for name in sorted(self._facts.order, key=lambda name: name not in inputs):
             self._emit(name)
         results = {tensor: self.of_candidates(tensor) for tensor in outputs}
         return SplitGraph(self.writer.graph, results, [*self._meetings])
@@ -149,6 +155,8 @@ class Splitter:
             return
         elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
             self._copy(name, fact.side)
+            if self._copies > 1 and Tensor(name) in self._inputs:
+                self._write_twice(name)
         else:
             self._emit_of_candidates(name)
 
@@ -182,6 +190,30 @@ class Splitter:
             new = self.writer.free_name(f"{name}/repeated") if taken else name
             self._done[name, side] = self.writer.copy(self.view.nodes[name], new, inputs, controls)
         return self._done[name, side]
+
+    def _write_twice(self, name: str) -> None:
+        """Lets a row of a request be there twice, the second time behind all the first ones.
+
+        TensorFlow multiplies one row alone by other code than several, in another order.
+        """
+        dtype = self.dtype(Tensor(name))
+        own = Tensor(self._done[name, Side.REQUEST])
+        twice = self.writer.concat(f"{name}/twice", [own, own], 0, dtype)
+        self._done[name, Side.REQUEST] = twice.node
+
+    def _row_copies(self) -> int:
+        """Returns how often the rows of requests are there: twice for bits of long products."""
+        of_requests = [fact for fact in self._inputs.values() if fact.side is Side.REQUEST]
+        if not self.exact or any(fact.kind is not Kind.ROWS for fact in of_requests):
+            return 1
+        return 2 if any(map(self._is_long_product, self._facts.order)) else 1
+
+    def _is_long_product(self, name: str) -> bool:
+        if self.view.op(name) != "MatMul" or self.fact(Tensor(name)).side is not Side.REQUEST:
+            return False
+        shape = self._facts.shape(self.view.inputs(name)[0])
+        columns = None if shape is None else shape[-1]
+        return columns is None or columns > MAX_UNBLOCKED
 
     def _awaited(self, name: str) -> str:
         """Returns the node that stands for one that others wait for."""
@@ -268,6 +300,8 @@ class Splitter:
     def _repeated(self, new: Tensor, like: Tensor) -> Tensor:
         fact, dtype, name = self.fact(like), self.dtype(like), f"{new.node}/repeated"
         write, request = self.writer, self.request_of_candidates()
+        if self._counts is None and fact.factor:
+            new = self._of_one_request(new, like, fact)
         if fact.factor == 1:
             return write.gather(name, new, request, fact.axis, dtype)
         sizes = self.sizes(like)
@@ -277,6 +311,17 @@ class Splitter:
         apart = write.reshape(name, new, (*before, -1, fact.factor, *after), dtype)
         gathered = write.gather(name, apart, request, fact.axis, dtype)
         return write.reshape(name, gathered, (*before, -1, *after), dtype)
+
+    def _of_one_request(self, new: Tensor, like: Tensor, fact: Fact) -> Tensor:
+        """Writes a check that a tensor has the rows of one request."""
+        sizes = [-1 if size is None else size for size in self._facts.shape(like) or ()]
+        sizes[fact.axis] = fact.factor * self._copies
+        checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
+        shape = self.writer.graph.node[-1].attr["shape"].shape
+        for axis, size in enumerate(sizes):
+            is_part = axis != fact.axis and new.node != like.node
+            shape.dim.add(size=-1 if is_part else size)
+        return checked
 
     def _put_together(self, tensor: Tensor, value: Assembled) -> Tensor:
         """Writes a tensor of candidates whose parts are there."""
@@ -310,10 +355,28 @@ class Splitter:
         """Returns a part for candidates, of the rows of a tensor of the original graph."""
         of_request = [term for term in part.terms if term.of_request]
         others = [term for term in part.terms if not term.of_request]
-        tensors = [self.added_up(others, like)] if others else []
-        if of_request:
-            tensors.append(self.repeated(self.added_up(of_request, like), like))
-        return self.writer.sum_of(f"{like.node}/sum", tensors, self.dtype(like))
+        if not of_request:
+            return self.added_up(others, like)
+        request = self.added_up(of_request, like)
+        if not others:
+            return self.repeated(request, like)
+        candidates = self.added_up(others, like)
+        if self._counts is None and self._is_bias(of_request, others, like):
+            # TensorFlow adds a vector within its product. No other number of elements fits.
+            dtype, name = self.dtype(like), f"{like.node}/sum"
+            vector = self.writer.reshape(name, request, [of_request[0].sizes[-1]], dtype)
+            return self.writer.add(name, "BiasAdd", (candidates, vector), {"T": dtype})
+        terms = [candidates, self.repeated(request, like)]
+        return self.writer.sum_of(f"{like.node}/sum", terms, self.dtype(like))
+
+    def _is_bias(self, of_request: list[Term], others: list[Term], like: Tensor) -> bool:
+        """Whether a term of one request is a vector that is added along the last axis."""
+        sizes, fact = of_request[0].sizes, self.fact(like)
+        (last,) = {term.sizes[-1] for term in of_request} or {0}
+        is_vector = all(math.prod(term.sizes) == -last for term in of_request)
+        has_rows = any(term.sizes[-1] == last for term in others)
+        is_last = fact.axis == len(sizes) - 1
+        return len(sizes) > 1 and fact.factor == 1 and not is_last and is_vector and has_rows
 
     # Numbers of rows, and which request a candidate is of
 
@@ -347,16 +410,34 @@ class Splitter:
     def _row_count(self, side: Side, dtype: int) -> Tensor:
         """Returns int [1], how many rows a side has."""
         if side not in self._numbers:
-            source = next(
-                t for t, f in self._inputs.items() if f.side is side and f.kind is Kind.ROWS
-            )
-            own = Tensor(self._copy(source.node, side))
-            sizes = self.writer.sizes("request/sizes", own, self.dtype(source), _INT64)
-            self._numbers[side] = self.writer.part("request/rows", sizes, 0, 1, _INT64)
+            self._numbers[side] = self._read_row_count(side)
         count = self._numbers[side]
         if dtype == _INT64:
             return count
         return self.writer.add("request/rows", "Cast", (count,), {"SrcT": _INT64, "DstT": dtype})
+
+    def _read_row_count(self, side: Side) -> Tensor:
+        """Writes int64 [1], how many rows the inputs of a side have."""
+        write, name = self.writer, "request/rows"
+        of_side = {t: f.kind for t, f in self._inputs.items() if f.side is side}
+        known = {t: kind for t, kind in of_side.items() if t in self._facts.facts}
+        for kind in (Kind.ROWS, Kind.SPARSE_SHAPE, Kind.SPLITS):
+            source = next((tensor for tensor, own in known.items() if own is kind), None)
+            if source is None:
+                continue
+            own = self.on(source, side) if kind is Kind.ROWS else self._own(source)
+            if kind is Kind.SPARSE_SHAPE:
+                return write.part(name, own, 0, 1, _INT64)
+            sizes = write.sizes("request/sizes", own, self.dtype(source), _INT64)
+            if kind is Kind.ROWS:
+                return write.part(name, sizes, 0, 1, _INT64)
+            one = write.constant([1], "int64")
+            return write.add(name, "Sub", (sizes, one), {"T": _INT64})
+        raise Refused(NoMatch("no input says how many rows there are", ""))
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        side = self.fact(tensor).side
+        return Tensor(self._done[tensor.node, side], tensor.index)
 
     def request_of_candidates(self) -> Tensor:
         """Returns int64 [candidates], the number of the request that each of them is of."""
@@ -384,18 +465,26 @@ class Splitter:
         )
         zero, one = write.constant(0, "int64"), write.constant(1, "int64")
         fits = write.add(scope, "Equal", (total, scalar), {"T": _INT64})
+        requests = write.add(
+            scope, "Squeeze", (self._row_count(Side.REQUEST, _INT64),), {"T": _INT64}
+        )
+        size = write.add(scope, "Size", (counts,), {"T": _INT64, "out_type": _INT64})
+        one_each = write.add(scope, "Equal", (size, requests), {"T": _INT64})
+        fits = write.add(scope, "LogicalAnd", (fits, one_each), {})
         least = write.add(scope, "GreaterEqual", (counts, zero), {"T": _INT64})
         none_below = write.add(
             scope, "All", (least, write.constant([0])), {"Tidx": _INT32}, {"keep_dims": False}
         )
         right = write.add(scope, "LogicalAnd", (fits, none_below), {})
-        text = f"{name} has to be at least 0 for each request, and {name} of all requests the candidates:"
-        proto = write.text(text)
+        text = write.text(
+            f"{name} has to have a number for each request, not below 0, and to add up to the "
+            f"number of candidates; {name}, candidates, requests:"
+        )
         check = write.add(
             scope,
             "Assert",
-            (right, proto, counts, scalar),
-            {"T": [types_pb2.DT_STRING, _INT64, _INT64]},
+            (right, text, counts, scalar, requests),
+            {"T": [types_pb2.DT_STRING, _INT64, _INT64, _INT64]},
             {"summarize": 16},
         )
         ends = write.add(

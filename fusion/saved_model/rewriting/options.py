@@ -10,6 +10,7 @@ from enum import StrEnum
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import Target, checked_runtime, checked_target
 from fusion.saved_model.model.copies import Progress
+from fusion.saved_model.requests.request_signatures import RequestInputs
 from fusion.saved_model.table_files.packed import FLOAT32, TABLE_DTYPES, TableDtypes
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 from fusion.schema.op_history import Release
@@ -46,6 +47,9 @@ class RewriteOptions:
     dtype: str = FLOAT32
     dtypes_by_name: tuple[tuple[str, str], ...] = ()
     max_deviation: float | None = None
+    request_inputs: tuple[str, ...] = ()
+    signature: str | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self.release()
@@ -70,9 +74,12 @@ class RewriteOptions:
             raise ValueError(
                 f"{_FUNCTION}: max_deviation must not be negative, not {self.max_deviation!r}"
             )
-
         if self.max_deviation is not None and not self.verify:
             raise ValueError(f"{_FUNCTION}: max_deviation needs verify: it bounds what that finds")
+        if not self.request_inputs and (self.signature is not None or self.exact):
+            raise ValueError(
+                f"{_FUNCTION}: request_inputs must name inputs where signature or exact is given"
+            )
 
     @property
     def has_table_files(self) -> bool:
@@ -83,6 +90,10 @@ class RewriteOptions:
     def changes_tables(self) -> bool:
         """Whether tables are stored otherwise than in the source."""
         return self.has_table_files or not self.table_dtypes().is_plain
+
+    def requests(self) -> RequestInputs:
+        """Returns what describes a request."""
+        return RequestInputs(tuple(self.request_inputs), self.signature, self.exact)
 
     def table_dtypes(self) -> TableDtypes:
         """Returns what the elements of tables become."""
@@ -102,6 +113,9 @@ class RewriteOptions:
             options["table_dtypes"] = [list(one) for one in self.dtypes_by_name]
         if self.runtime is not None:
             options["runtime"] = self.runtime
+        if self.request_inputs:
+            options["request_inputs"] = [*self.request_inputs]
+            options["exact"] = self.exact
         if self.inputs is not None:
             options["inputs"] = os.path.basename(self.inputs)
         if is_frozen and self.outputs is not None:
