@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.saved_model": (
         *("root_cause", "errors", "child", "model", "table_files", "flat", "inputs", "verify", "bench"),
-        *("rewriting", "loading", "split"),
+        *("requests", "rewriting", "loading", "split"),
     ),
     "fusion.saved_model.model": (
         *("meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
