@@ -46,7 +46,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("imported", "graphs", "functions", "compiled", "process_stats", "grappler", "optimized"),
     ),
     "fusion.saved_model": (
-        *("root_cause", "errors", "child", "model", "table_files", "flat", "inputs", "verify", "bench"),
+        *(
+            "root_cause",
+            "errors",
+            "child",
+            "model",
+            "table_files",
+            "flat",
+            "inputs",
+            "verify",
+            "bench",
+        ),
         *("requests", "rewriting", "loading", "split"),
     ),
     "fusion.saved_model.model": (

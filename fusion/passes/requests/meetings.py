@@ -66,9 +66,7 @@ def _concat(split: Splitter, node: Node) -> Assembled | None:
     return Assembled(sizes, axis, tuple(parts))
 
 
-def _each_term(
-    split: Splitter, node: Node, value: Assembled, compute: Callable[[Term], Term], sizes: Sizes
-) -> Assembled:
+def _each_term(value: Assembled, compute: Callable[[Term], Term], sizes: Sizes) -> Assembled:
     """Returns what comes of each term by itself."""
     parts = [
         replace(part, terms=tuple(compute(term) for term in part.terms)) for part in value.parts
@@ -93,19 +91,27 @@ def _unary(split: Splitter, node: Node) -> Assembled | None:
     is_linear = node.op in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg")
     if node.controls or node.op in ("EnsureShape", "Bitcast"):
         return None
+    if len(value.parts) == 1 and len(value.parts[0].terms) > 1 and not is_linear:
+        return None
+    if not is_linear:
+        value = _without_sums(split, value, node.input(0).tensor)
+
+    def compute(term: Term) -> Term:
+        return replace(term, tensor=_applied(split, node, [term.tensor], term.of_request))
+
+    return _each_term(value, compute, sizes)
+
+
+def _without_sums(split: Splitter, value: Assembled, like: Tensor) -> Assembled:
+    """Adds up what is added up in parts side by side."""
     parts = []
     for part in value.parts:
-        if len(part.terms) > 1 and not is_linear:
-            if len(value.parts) == 1:
-                return None
-            whole = split.part_of_candidates(part, node.input(0).tensor)
-            part = Part(part.size, (Term(whole, False, _part_sizes(value, part)),))
-        terms = tuple(
-            replace(term, tensor=_applied(split, node, [term.tensor], term.of_request))
-            for term in part.terms
-        )
+        terms = part.terms
+        if len(terms) > 1:
+            whole = split.part_of_candidates(part, like)
+            terms = (Term(whole, False, _part_sizes(value, part)),)
         parts.append(replace(part, terms=terms))
-    return Assembled(sizes, value.axis, tuple(parts))
+    return replace(value, parts=tuple(parts))
 
 
 def _part_sizes(value: Assembled, part: Part) -> Sizes:
@@ -237,7 +243,7 @@ def _by_number(
         operands = [term.tensor, constant] if at == 0 else [constant, term.tensor]
         return replace(term, tensor=_applied(split, node, operands, term.of_request))
 
-    return _each_term(split, node, value, compute, sizes)
+    return _each_term(value, compute, sizes)
 
 
 @_rule("MatMul")

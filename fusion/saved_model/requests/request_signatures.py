@@ -176,9 +176,9 @@ def _computed(
     for key, info in declared.inputs.items():
         inputs[key] = meta_graph_pb2.TensorInfo()
         inputs[key].CopyFrom(info)
-        if counts is None and key in names and info.WhichOneof("encoding") == "name":
-            if info.tensor_shape.dim:
-                inputs[key].tensor_shape.dim[0].size = 1
+        is_dense = info.WhichOneof("encoding") == "name" and bool(info.tensor_shape.dim)
+        if counts is None and key in names and is_dense:
+            inputs[key].tensor_shape.dim[0].size = 1
     if counts is not None:
         inputs[counts] = meta_graph_pb2.TensorInfo(name=f"{counts}:0", dtype=types_pb2.DT_INT64)
         inputs[counts].tensor_shape.dim.add(size=-1)

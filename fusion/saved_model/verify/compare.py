@@ -227,7 +227,7 @@ def compare_outcomes(
         unverified=tuple(unverified),
         errors_alike=tuple(alike),
         varying=tuple(varying),
-        tolerance=tolerance,
+        tolerance=max(tolerance, *tolerances.values()) if tolerances else tolerance,
         not_compared=tuple(skipped),
         deviations=tuple(one for one in deviations.values() if one.differing),
     )

@@ -61,7 +61,7 @@ def _broadcast(operands: Operands) -> Fact:
 
 @_rule("Select")
 def _select(operands: Operands) -> Fact:
-    test, *cases = operands.facts
+    test = operands.facts[0]
     if operands.rank(0) != 1:
         return broadcast(operands)
     result = broadcast(operands, [1, 2])
@@ -110,9 +110,9 @@ def _batched_product(operands: Operands) -> Fact:
             if fact.kind is Kind.CONSTANT and at >= 0 and operands.shape(index)[at] != 1:
                 raise Mixes(f"{operands.node.op} has another matrix for each row")
         return rows(operands.side, axis, 1)
-    if left.kind is Kind.ROWS and not operands.facts[1].has_rows:
-        if axis == rank - (1 if transposed else 2):
-            return rows(left.side, rank - 2, left.factor)
+    is_row = axis == rank - (1 if transposed else 2)
+    if left.kind is Kind.ROWS and not operands.facts[1].has_rows and is_row:
+        return rows(left.side, rank - 2, left.factor)
     raise Mixes(f"{operands.node.op} multiplies rows with each other")
 
 
@@ -134,9 +134,10 @@ def _einsum(operands: Operands) -> Fact:
     if result.count(letter) != 1 or any(term.count(letter) > 1 for term in terms.split(",")):
         raise Mixes("Einsum adds up over the rows")
     for index, (term, fact) in enumerate(zip(terms.split(","), operands.facts, strict=True)):
-        if fact.kind is Kind.CONSTANT and letter in term:
-            if operands.shape(index)[term.index(letter)] != 1:
-                raise Mixes("Einsum has another operand for each row")
+        if fact.kind is not Kind.CONSTANT or letter not in term:
+            continue
+        if operands.shape(index)[term.index(letter)] != 1:
+            raise Mixes("Einsum has another operand for each row")
     return rows(operands.side, result.index(letter), factors.pop())
 
 
@@ -376,7 +377,7 @@ def _resource_gathered(operands: Operands) -> Fact:
 
 @_rule("GatherNd")
 def _gathered_elements(operands: Operands) -> Fact:
-    table, ids = operands.facts
+    table = operands.facts[0]
     depth = operands.shape(1)[-1]
     if depth is None:
         raise Mixes("GatherNd has indices of unknown depth")
