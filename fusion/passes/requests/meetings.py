@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from fusion.passes.analysis.rows.elementwise import UNARY
-from fusion.passes.analysis.rows.facts import Kind, Side
+from fusion.passes.analysis.rows.elementwise import BROADCAST, UNARY
+from fusion.passes.analysis.rows.facts import Side
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
-from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, summed
+from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, joined_sizes, plain
 
 if TYPE_CHECKING:
     from fusion.passes.requests.split import Splitter
@@ -40,30 +40,37 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _has_request(value: Assembled | None) -> bool:
-    """Whether a part of a tensor is computed for requests."""
-    return value is not None and any(term.of_request for p in value.parts for term in p.terms)
+def _is_split(value: Assembled | None) -> bool:
+    """Whether a tensor has parts of its own."""
+    return value is not None and not value.is_plain
 
 
 @_rule("ConcatV2")
 def _concat(split: Splitter, node: Node) -> Assembled | None:
-    operands = [value.tensor for value in node.inputs[:-1]]
-    values = [split.assembled(tensor) for tensor in operands]
+    values = [split.assembled(value.tensor) for value in node.inputs[:-1]]
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or not any(map(_has_request, values)):
+    if sizes is None or not any(map(_is_split, values)):
         return None
     axis = node.input(node.input_count - 1).item % len(sizes)
     parts: list[Part] = []
     for value in values:
-        if value is None:
+        if value is None or (len(value.parts) > 1 and value.axis != axis):
             return None
-        if len(value.parts) > 1 and value.axis == axis:
+        if len(value.parts) > 1:
             parts += value.parts
-        elif len(value.parts) > 1:
-            return None
         else:
-            parts.append(Part(value.sizes[axis], value.parts[0].terms))
-    return Assembled(sizes, axis, tuple(parts))
+            parts.append(Part(value.sizes[axis], value.terms))
+    return Assembled(sizes, axis, tuple(parts), _factor(split, node))
+
+
+def _factor(split: Splitter, node: Node) -> int:
+    """How many elements of the axis of rows each row of a node's result has."""
+    return split.fact(node.output().tensor).factor
+
+
+def _sum_of(value: Assembled, sizes: Sizes, terms: Sequence[Term]) -> Assembled:
+    """Returns a sum of tensors with the rows of another one."""
+    return Assembled(sizes, 0, (Part(0, tuple(terms)),), value.factor, value.is_flat)
 
 
 def _each_term(value: Assembled, compute: Callable[[Term], Term], sizes: Sizes) -> Assembled:
@@ -71,7 +78,7 @@ def _each_term(value: Assembled, compute: Callable[[Term], Term], sizes: Sizes) 
     parts = [
         replace(part, terms=tuple(compute(term) for term in part.terms)) for part in value.parts
     ]
-    return Assembled(sizes, value.axis, tuple(parts))
+    return replace(value, sizes=sizes, parts=tuple(parts))
 
 
 def _applied(split: Splitter, node: Node, inputs: Sequence[Tensor], of_request: bool) -> Tensor:
@@ -83,17 +90,16 @@ def _applied(split: Splitter, node: Node, inputs: Sequence[Tensor], of_request: 
 
 @_rule(*UNARY)
 def _unary(split: Splitter, node: Node) -> Assembled | None:
-    """Of parts side by side; sums only where the op is linear."""
+    """Of parts side by side; of sums only where the op is linear."""
     value = split.assembled(node.input(0).tensor)
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or value is None or not _has_request(value):
+    if sizes is None or value is None or value.is_plain:
         return None
-    is_linear = node.op in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg")
     if node.controls or node.op in ("EnsureShape", "Bitcast"):
         return None
-    if len(value.parts) == 1 and len(value.parts[0].terms) > 1 and not is_linear:
-        return None
-    if not is_linear:
+    if node.op not in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg"):
+        if len(value.parts) == 1 and len(value.terms) > 1:
+            return None
         value = _without_sums(split, value, node.input(0).tensor)
 
     def compute(term: Term) -> Term:
@@ -108,42 +114,74 @@ def _without_sums(split: Splitter, value: Assembled, like: Tensor) -> Assembled:
     for part in value.parts:
         terms = part.terms
         if len(terms) > 1:
-            whole = split.part_of_candidates(part, like)
-            terms = (Term(whole, False, _part_sizes(value, part)),)
+            whole = split.part_of_candidates(value, part, like)
+            terms = (Term(whole, False, value.part_sizes(part)),)
         parts.append(replace(part, terms=terms))
     return replace(value, parts=tuple(parts))
 
 
-def _part_sizes(value: Assembled, part: Part) -> Sizes:
-    """The sizes of a part of a tensor."""
-    if len(value.parts) == 1:
-        return value.sizes
-    return (*value.sizes[: value.axis], part.size, *value.sizes[value.axis + 1 :])
+@_rule("BroadcastTo", "Tile")
+def _broadcast(split: Splitter, node: Node) -> Assembled | None:
+    """Of a tensor along axes of one element: it stays as it is."""
+    value, sizes = split.assembled(node.input(0).tensor), split.sizes(node.output().tensor)
+    if value is None or sizes is None or len(value.parts) > 1 or len(sizes) != len(value.sizes):
+        return None
+    if any(own not in (1, size) for own, size in zip(value.sizes, sizes, strict=True)):
+        return None
+    return replace(value, sizes=sizes)
 
 
 @_rule("AddV2", "Add", "Sub")
 def _added(split: Splitter, node: Node) -> Assembled | None:
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or split.exact:
+    operands = [value.tensor for value in node.inputs]
+    constants = [k for k, tensor in enumerate(operands) if not split.fact(tensor).has_rows]
+    if sizes is None or split.exact or len(constants) > 1:
+        return _small_operands(split, node, sizes)
+    values = [split.assembled(one) for k, one in enumerate(operands) if k not in constants]
+    if any(value is None or not value.terms or len(value.sizes) != len(sizes) for value in values):
+        return _small_operands(split, node, sizes)
+    known = [value for value in values if value is not None]
+    if not any(value.has_request for value in known):
+        return _small_operands(split, node, sizes)
+    terms = [*known[0].terms]
+    for value, operand in zip(known[1:], operands[1:], strict=True):
+        negates = node.op == "Sub"
+        terms += [_negative(split, t, operand) if negates else t for t in value.terms]
+    if constants:
+        return _with_constant(split, node, replace(known[0], sizes=sizes), constants[0])
+    return _sum_of(known[0], sizes, _merged(split, node, terms))
+
+
+def _small_operands(split: Splitter, node: Node, sizes: Sizes | None) -> Assembled | None:
+    """Broadcasts what is the same along an axis, or for all candidates, within the op."""
+    if sizes is None:
         return None
-    terms: list[Term] = []
-    constant = None
-    for index, operand in enumerate(node.inputs):
+    operands, own = list[Tensor](), list[Sizes]()
+    is_smaller = False
+    for operand in node.inputs:
         if not split.fact(operand.tensor).has_rows:
-            constant = index
+            operands.append(split.on(operand.tensor, Side.NEITHER))
             continue
         value = split.assembled(operand.tensor)
-        if value is None or len(value.parts) > 1 or len(value.sizes) != len(sizes):
+        if value is None or len(value.sizes) != len(sizes) or len(value.terms) != 1:
             return None
-        own = value.parts[0].terms
-        if index and node.op == "Sub":
-            own = tuple(_negative(split, term, operand.tensor) for term in own)
-        terms += own
-    if not any(term.of_request for term in terms):
+        (term,), tensor = value.terms, value.terms[0].tensor
+        term_sizes = term.sizes
+        if term.of_request:
+            if not split.is_one_request or value.factor != 1:
+                tensor = split.of_candidates(operand.tensor)
+                term_sizes = value.sizes
+            else:
+                tensor = split.of_one_request(tensor, term.sizes, 1, operand.tensor)
+                term_sizes = tuple(1 if size == ROWS else size for size in term.sizes)
+        is_smaller |= term_sizes != value.sizes
+        operands.append(tensor)
+        own.append(term_sizes)
+    if not is_smaller or not own or joined_sizes(own) != sizes:
         return None
-    if constant is not None:
-        return _with_constant(split, node, terms, constant, sizes)
-    return summed(sizes, _merged(split, node, terms))
+    new = Term(_applied(split, node, operands, False), False, sizes)
+    return plain(new, _factor(split, node))
 
 
 def _negative(split: Splitter, term: Term, like: Tensor) -> Term:
@@ -157,22 +195,21 @@ def _merged(split: Splitter, node: Node, terms: Sequence[Term]) -> list[Term]:
     for term in terms:
         merged.setdefault((term.of_request, term.sizes), []).append(term)
     like = node.output().tensor
-    return [replace(same[0], tensor=split.added_up(same, like)) for same in merged.values()]
+    return [replace(same[0], tensor=split.added_up(same, like)[0]) for same in merged.values()]
 
 
-def _with_constant(
-    split: Splitter, node: Node, terms: Sequence[Term], index: int, sizes: Sizes
-) -> Assembled | None:
+def _with_constant(split: Splitter, node: Node, value: Assembled, index: int) -> Assembled | None:
     """Adds a constant to the smallest term that it does not make larger."""
     shape = node.input(index).shape
     if shape is None or None in shape or (node.op == "Sub" and index == 0):
         return None
-    for term in sorted(terms, key=lambda term: not term.of_request):
+    for term in sorted(value.terms, key=lambda term: not term.of_request):
         if _is_below(shape, term.sizes):
             operands = [term.tensor, split.on(node.input(index).tensor, Side.NEITHER)]
             operands = operands if index else operands[::-1]
             new = replace(term, tensor=_applied(split, node, operands, term.of_request))
-            return summed(sizes, [new if one is term else one for one in terms])
+            terms = [new if one is term else one for one in value.terms]
+            return _sum_of(value, value.sizes, terms)
     return None
 
 
@@ -186,22 +223,21 @@ def _is_below(shape: Sequence[int | None], sizes: Sizes) -> bool:
 
 @_rule("BiasAdd")
 def _biased(split: Splitter, node: Node) -> Assembled | None:
-    value = split.assembled(node.input(0).tensor)
-    sizes = split.sizes(node.output().tensor)
-    if split.exact or sizes is None or value is None or not _has_request(value):
+    value = split.assembled(node.input(0).tensor, may_be_flat=True)
+    if split.exact or value is None or value.is_plain or not value.terms:
         return None
-    if len(value.parts) > 1 or node.text_attr("data_format") == "NCHW":
+    if node.text_attr("data_format") == "NCHW" or not value.has_request:
         return None
-    return _with_constant(split, node, value.parts[0].terms, 1, sizes)
+    return _with_constant(split, node, value, 1)
 
 
-@_rule("Mul", "RealDiv", "Maximum", "Minimum", "SquaredDifference", "Pow")
+@_rule(*(BROADCAST - {"AddV2", "Add", "Sub"}))
 def _by_parts(split: Splitter, node: Node) -> Assembled | None:
     """Of two tensors with parts of equal sizes side by side, or of one and a number."""
     sizes = split.sizes(node.output().tensor)
+    if sizes is None or node.input_count != 2:
+        return _small_operands(split, node, sizes)
     left, right = (operand.tensor for operand in node.inputs)
-    if sizes is None:
-        return None
     facts = [split.fact(tensor) for tensor in (left, right)]
     if not facts[1].has_rows:
         return _by_number(split, node, left, 0, sizes)
@@ -209,22 +245,23 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
         return _by_number(split, node, right, 1, sizes)
     values = [split.assembled(tensor) for tensor in (left, right)]
     if any(value is None or value.sizes != sizes for value in values):
-        return None
+        return _small_operands(split, node, sizes)
     one, other = (value for value in values if value is not None)
     if len(one.parts) < 2 or [p.size for p in one.parts] != [p.size for p in other.parts]:
-        return None
+        return _small_operands(split, node, sizes)
     if one.axis != other.axis:
         return None
     parts = []
     for a, b in zip(one.parts, other.parts, strict=True):
         of_request = a.of_request and b.of_request
+        sides = ((one, a, left), (other, b, right))
         operands = [
-            split.added_up(part.terms, left) if of_request else split.part_of_candidates(part, left)
-            for part in (a, b)
+            split.request_part(*side) if of_request else split.part_of_candidates(*side)
+            for side in sides
         ]
         new = _applied(split, node, operands, of_request)
-        parts.append(Part(a.size, (Term(new, of_request, _part_sizes(one, a)),)))
-    return Assembled(sizes, one.axis, tuple(parts))
+        parts.append(Part(a.size, (Term(new, of_request, one.part_sizes(a)),)))
+    return Assembled(sizes, one.axis, tuple(parts), one.factor)
 
 
 def _by_number(
@@ -232,7 +269,7 @@ def _by_number(
 ) -> Assembled | None:
     value = split.assembled(tensor)
     number = node.input(1 - at)
-    if value is None or not _has_request(value) or number.shape != ():
+    if value is None or value.is_plain or number.shape != ():
         return None
     is_sum = any(len(part.terms) > 1 for part in value.parts)
     if is_sum and (split.exact or node.op not in ("Mul", "RealDiv") or at):
@@ -249,111 +286,138 @@ def _by_number(
 @_rule("MatMul")
 def _product(split: Splitter, node: Node) -> Assembled | None:
     left, weights = node.inputs
-    value, sizes = split.assembled(left.tensor), split.sizes(node.output().tensor)
-    if split.exact or sizes is None or value is None or not _has_request(value):
+    value = split.assembled(left.tensor, may_be_flat=True)
+    shape = weights.shape
+    if split.exact or value is None or value.is_plain or shape is None or None in shape:
         return None
-    if node.flag_attr("transpose_a") or node.flag_attr("transpose_b"):
+    if node.flag_attr("transpose_a") or node.flag_attr("transpose_b") or not value.has_request:
         return None
-    new = split.on(weights.tensor, Side.NEITHER)
-    if len(value.parts) == 1:
-        terms = value.parts[0].terms
-        if any(term.sizes != value.sizes for term in terms):
-            return None
-        products = [
-            Term(_applied(split, node, [t.tensor, new], t.of_request), t.of_request, sizes)
-            for t in terms
-        ]
-        return summed(sizes, products)
-    if value.axis != 1 or weights.shape is None:
+    if value.row_axis or (len(value.parts) > 1 and value.axis != len(value.sizes) - 1):
         return None
-    return _split_product(split, node, value, new, sizes)
+    if not value.is_flat and len(value.sizes) != 2:
+        return None
+    return _split_product(split, node, value, int(shape[1] or 0))
 
 
-def _split_product(
-    split: Splitter, node: Node, value: Assembled, weights: Tensor, sizes: Sizes
-) -> Assembled | None:
+Columns = list[tuple[int, int, Tensor]]
+"""The first column of each part, how many it has, and the part."""
+
+
+def _split_product(split: Splitter, node: Node, value: Assembled, width: int) -> Assembled | None:
     """Multiplies what is of requests, and what is of candidates, by their rows of the weights."""
-    starts = [0, *accumulate(part.size for part in value.parts)]
-    columns: dict[bool, list[tuple[int, int, Tensor]]] = {True: [], False: []}
-    for start, part in zip(starts, value.parts, strict=False):
+    last = value.sizes[-1]
+    parts = value.parts if len(value.parts) > 1 else (replace(value.parts[0], size=last),)
+    groups: dict[tuple[bool, Sizes], Columns] = {}
+    for start, part in zip([0, *accumulate(part.size for part in parts)], parts, strict=False):
         for term in part.terms:
-            if term.sizes != _part_sizes(value, part):
+            if term.sizes[-1] != part.size:
                 return None
-            columns[term.of_request].append((start, part.size, term.tensor))
-    if sum(size for _, size, _ in columns[True]) < MIN_COLUMNS:
+            key = (term.of_request, term.sizes[:-1])
+            groups.setdefault(key, []).append((start, part.size, term.tensor))
+    sizes = (*value.sizes[:-1], width)
+    of_request = sum(size for (own, _), c in groups.items() if own for _, size, _ in c)
+    if of_request < MIN_COLUMNS and len(parts) > 1:
         return None
-    terms: list[Term] = []
-    for of_request, parts in columns.items():
-        terms += _products(split, node, weights, parts, sizes, of_request) if parts else ()
-    return summed(sizes, terms)
+    terms = []
+    for (own, lead), columns in groups.items():
+        total = _products(split, node, columns, lead, width, own)
+        terms.append(Term(total, own, (*lead, width)))
+    return _sum_of(value, sizes, terms)
 
 
 def _products(
-    split: Splitter,
-    node: Node,
-    weights: Tensor,
-    parts: Sequence[tuple[int, int, Tensor]],
-    sizes: Sizes,
-    of_request: bool,
-) -> list[Term]:
+    split: Splitter, node: Node, columns: Columns, lead: Sizes, width: int, of_request: bool
+) -> Tensor:
     """Multiplies columns by their rows of the weights.
 
     Rows that follow each other are read where they are. Of candidates, others are copied side by
     side for one product; of requests, which are few, each run of rows has a product.
     """
     write, dtype = split.writer, split.dtype(node.input(0).tensor)
+    weights = split.on(node.input(1).tensor, Side.NEITHER)
+    whole = (node.input(1).shape or (None,))[0]
     name = f"{node.name}/{'request' if of_request else 'candidates'}"
     runs: list[tuple[int, int, list[Tensor]]] = []
-    for start, size, tensor in parts:
+    for start, size, tensor in columns:
         if runs and sum(runs[-1][:2]) == start:
             first, before, tensors = runs.pop()
             runs.append((first, before + size, [*tensors, tensor]))
         else:
             runs.append((start, size, [tensor]))
-    slices = [write.rows(name, weights, start, size, sizes[1], dtype) for start, size, _ in runs]
+    slices = [
+        weights if size == whole else write.rows(name, weights, start, size, width, dtype)
+        for start, size, _ in runs
+    ]
+    axis = len(lead)
     if of_request and len(runs) <= MAX_RUNS:
         operands = [
-            (write.concat(name, tensors, 1, dtype), rows)
-            for (*_, tensors), rows in zip(runs, slices, strict=True)
+            (size, write.concat(name, tensors, axis, dtype), rows)
+            for (_, size, tensors), rows in zip(runs, slices, strict=True)
         ]
     else:
         tensors = [tensor for *_, own in runs for tensor in own]
-        operands = [(write.concat(name, tensors, 1, dtype), write.concat(name, slices, 0, dtype))]
-    products = [_applied(split, node, pair, of_request) for pair in operands]
-    total = write.sum_of(name, products, dtype)
-    return [Term(total, of_request, sizes)]
+        total = sum(size for _, size, _ in runs)
+        joined = write.concat(name, tensors, axis, dtype)
+        operands = [(total, joined, write.concat(name, slices, 0, dtype))]
+    products = []
+    for size, left, rows in operands:
+        flat = left if axis == 1 else write.reshape(name, left, [-1, size], dtype)
+        products.append(_applied(split, node, [flat, rows], of_request))
+    result = write.sum_of(name, products, dtype)
+    return result if axis == 1 else write.reshape(name, result, (*lead, width), dtype)
+
+
+@_rule("BatchMatMulV2", "BatchMatMul")
+def _weighted_rows(split: Splitter, node: Node) -> Assembled | None:
+    """A matrix of one request, multiplied from the left by one of each candidate: one product."""
+    left, right = (operand.tensor for operand in node.inputs)
+    sizes = split.sizes(node.output().tensor)
+    values = [split.assembled(tensor) for tensor in (left, right)]
+    if split.exact or not split.is_one_request or sizes is None or None in values:
+        return None
+    rows, matrix = (value for value in values if value is not None)
+    is_matrix = len(matrix.terms) == 1 and matrix.terms[0].of_request and matrix.is_whole
+    flags = [node.flag_attr("adj_x"), node.flag_attr("adj_y")]
+    if not is_matrix or rows.has_request or flags[0] or len(sizes) != 3:
+        return None
+    if (rows.row_axis, matrix.row_axis, rows.factor, matrix.factor) != (0, 0, 1, 1):
+        return None
+    write, dtype, inner = split.writer, split.dtype(left), rows.sizes[-1]
+    name = f"{node.name}/candidates"
+    flat = write.reshape(name, split.of_candidates(left), [-1, inner], dtype)
+    own = write.reshape(name, matrix.terms[0].tensor, matrix.sizes[1:], dtype)
+    attrs = {"transpose_a": False, "transpose_b": flags[1]}
+    product = write.add(name, "MatMul", (flat, own), {"T": dtype}, attrs)
+    new = write.reshape(name, product, sizes, dtype)
+    return plain(Term(new, False, sizes), 1)
 
 
 @_rule("Sum")
 def _summed(split: Splitter, node: Node) -> Assembled | None:
     value = split.assembled(node.input(0).tensor)
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or value is None or not _has_request(value):
-        return None
     axes = node.input(1).constant
-    if axes is None:
+    if sizes is None or value is None or len(value.parts) == 1 or axes is None:
+        return None
+    if not value.is_whole or any(len(part.terms) > 1 for part in value.parts):
         return None
     rank = len(value.sizes)
     over = sorted({int(axis) % rank for axis in axes.reshape(-1)})
-    if len(value.parts) == 1:
-        return None
     if value.axis not in over:
-        return None if split.exact else _inner_sums(split, node, value, over, sizes)
+        return _inner_sums(split, node, value, over, sizes)
     if split.exact:
         return None
     write, dtype = split.writer, split.dtype(node.input(0).tensor)
-    if any(len(p.terms) > 1 or p.terms[0].sizes != _part_sizes(value, p) for p in value.parts):
-        return None
+    own_axes = split.on(node.input(1).tensor, Side.NEITHER)
     terms = []
     for of_request in (True, False):
         own = [p.terms[0].tensor for p in value.parts if p.of_request is of_request]
         if own:
             name = f"{node.name}/{'request' if of_request else 'candidates'}"
             joined = write.concat(name, own, value.axis, dtype)
-            axes_input = split.on(node.input(1).tensor, Side.NEITHER)
-            new = _applied(split, node, [joined, axes_input], of_request)
+            new = _applied(split, node, [joined, own_axes], of_request)
             terms.append(Term(new, of_request, sizes))
-    return summed(sizes, terms)
+    return _sum_of(value, sizes, terms)
 
 
 def _inner_sums(
@@ -365,26 +429,26 @@ def _inner_sums(
     axis = value.axis if keeps else value.axis - sum(one < value.axis for one in over)
     parts = []
     for part in value.parts:
-        if len(part.terms) > 1 or part.terms[0].sizes != _part_sizes(value, part):
-            return None
         (term,) = part.terms
         new = _applied(split, node, [term.tensor, axes], term.of_request)
         own = (*sizes[:axis], part.size, *sizes[axis + 1 :])
         parts.append(Part(part.size, (Term(new, term.of_request, own),)))
-    return Assembled(sizes, axis, tuple(parts))
+    return Assembled(sizes, axis, tuple(parts), value.factor)
 
 
 @_rule("Reshape", "ExpandDims", "Squeeze")
 def _reshaped(split: Splitter, node: Node) -> Assembled | None:
     """Of parts side by side: each is reshaped by itself, if no element changes its part."""
-    value = split.assembled(node.input(0).tensor)
+    value = split.assembled(node.input(0).tensor, may_be_flat=True)
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or value is None or not _has_request(value):
+    if sizes is None or value is None or value.is_plain:
         return None
-    if any(t.sizes != _part_sizes(value, p) for p in value.parts for t in p.terms):
-        return None
-    fact = split.fact(node.input(0).tensor)
-    if fact.kind is not Kind.ROWS or fact.factor != split.fact(node.output().tensor).factor:
+    factor = _factor(split, node)
+    if value.is_flat:
+        return replace(value, is_flat=False) if sizes == value.sizes else None
+    if factor != value.factor:
+        return _flattened(value, sizes, factor)
+    if not value.is_whole:
         return None
     axis, ratio = (0, (1, 1)) if len(value.parts) == 1 else _new_axis(value, sizes)
     if axis is None:
@@ -401,7 +465,18 @@ def _reshaped(split: Splitter, node: Node) -> Assembled | None:
             for t in part.terms
         )
         parts.append(Part(size, terms))
-    return Assembled(sizes, axis, tuple(parts))
+    return Assembled(sizes, axis, tuple(parts), factor)
+
+
+def _flattened(value: Assembled, sizes: Sizes, factor: int) -> Assembled | None:
+    """Notes that all axes but the last are one, as in front of a product of three axes."""
+    inner, last = value.sizes[1:-1], len(value.sizes) - 1
+    is_flat = len(sizes) == 2 and sizes == (ROWS, value.sizes[-1]) and value.factor == 1
+    if not is_flat or value.row_axis or factor != math.prod(inner):
+        return None
+    if len(value.parts) > 1 and value.axis != last:
+        return None
+    return replace(value, is_flat=True)
 
 
 def _new_axis(value: Assembled, sizes: Sizes) -> tuple[int | None, tuple[int, int]]:

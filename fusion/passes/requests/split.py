@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,16 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bags import bags_of
 from fusion.passes.requests.meetings import MEETINGS
-from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, plain
+from fusion.passes.requests.values import (
+    ROWS,
+    UNKNOWN,
+    Assembled,
+    Part,
+    Sizes,
+    Term,
+    joined_sizes,
+    plain,
+)
 from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
@@ -271,112 +279,151 @@ class Splitter:
         if fact.kind is not Kind.ROWS or not fact.factor:
             raise Refused(NoMatch(f"candidates need {fact.kind.value} of a request", tensor.node))
         self._meetings[tensor.node] = None
-        return self.repeated(self._native(tensor, fact), tensor)
+        shape = self._facts.shape(tensor)
+        if shape is None:
+            raise Refused(NoMatch("candidates need a tensor of unknown rank", tensor.node))
+        sizes = [UNKNOWN if size is None else size for size in shape]
+        sizes[fact.axis] = ROWS
+        return self.repeated(self._native(tensor, fact), tuple(sizes), fact.factor, tensor)
 
     # How tensors of requests get to candidates
 
-    def assembled(self, tensor: Tensor) -> Assembled | None:
-        """Returns what a tensor is made of, None if its sizes are not known, or it has no rows."""
+    def assembled(self, tensor: Tensor, *, may_be_flat: bool = False) -> Assembled | None:
+        """Returns what a tensor is made of, None if its sizes are not known, or it has no rows.
+
+        Args:
+            tensor: of the original graph.
+            may_be_flat: whether the result may have another rank than the tensor.
+        """
         if tensor in self._assembled:
-            return self._assembled[tensor]
+            value = self._assembled[tensor]
+            if may_be_flat or not value.is_flat:
+                return value
         fact, sizes = self.fact(tensor), self.sizes(tensor)
         if sizes is None or fact.side is Side.NEITHER:
             return None
         if fact.side is Side.REQUEST:
-            return plain(Term(self._native(tensor, fact), True, sizes))
-        return plain(Term(self.of_candidates(tensor), False, sizes))
+            return plain(Term(self._native(tensor, fact), True, sizes), fact.factor)
+        return plain(Term(self.of_candidates(tensor), False, sizes), fact.factor)
 
-    def repeated(self, new: Tensor, like: Tensor) -> Tensor:
+    @property
+    def is_one_request(self) -> bool:
+        """Whether there is one row of a request, which is broadcast."""
+        return self._counts is None and self._copies == 1
+
+    def repeated(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
         """Returns a tensor of requests for candidates.
 
         Args:
             new: the tensor, in the new graph.
-            like: one of the original graph with the same rows, of the same rank.
+            sizes: its sizes.
+            factor: how many elements of the axis of rows each row has.
+            like: one of the original graph of the same dtype.
         """
         if new not in self._gathered:
-            self._gathered[new] = self._repeated(new, like)
+            self._gathered[new] = self._repeated(new, sizes, factor, like)
         return self._gathered[new]
 
-    def _repeated(self, new: Tensor, like: Tensor) -> Tensor:
-        fact, dtype, name = self.fact(like), self.dtype(like), f"{new.node}/repeated"
-        write, request = self.writer, self.request_of_candidates()
-        if self._counts is None and fact.factor:
-            new = self._of_one_request(new, like, fact)
-        if fact.factor == 1:
-            return write.gather(name, new, request, fact.axis, dtype)
-        sizes = self.sizes(like)
-        if sizes is None:
+    def _repeated(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
+        dtype, name = self.dtype(like), f"{new.node}/repeated"
+        write, request, axis = self.writer, self.request_of_candidates(), sizes.index(ROWS)
+        if self._counts is None:
+            new = self.of_one_request(new, sizes, factor, like)
+        if factor == 1:
+            return write.gather(name, new, request, axis, dtype)
+        before, after = sizes[:axis], sizes[axis + 1 :]
+        if UNKNOWN in sizes:
             raise Refused(NoMatch("candidates need a tensor whose sizes are not known", like.node))
-        before, after = sizes[: fact.axis], sizes[fact.axis + 1 :]
-        apart = write.reshape(name, new, (*before, -1, fact.factor, *after), dtype)
-        gathered = write.gather(name, apart, request, fact.axis, dtype)
+        apart = write.reshape(name, new, (*before, -1, factor, *after), dtype)
+        gathered = write.gather(name, apart, request, axis, dtype)
         return write.reshape(name, gathered, (*before, -1, *after), dtype)
 
-    def _of_one_request(self, new: Tensor, like: Tensor, fact: Fact) -> Tensor:
+    def of_one_request(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
         """Writes a check that a tensor has the rows of one request."""
-        sizes = [-1 if size is None else size for size in self._facts.shape(like) or ()]
-        sizes[fact.axis] = fact.factor * self._copies
+        rows = factor * self._copies
         checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
         shape = self.writer.graph.node[-1].attr["shape"].shape
-        for axis, size in enumerate(sizes):
-            is_part = axis != fact.axis and new.node != like.node
-            shape.dim.add(size=-1 if is_part else size)
+        for size in sizes:
+            shape.dim.add(size=rows if size == ROWS else -1 if size == UNKNOWN else size)
         return checked
 
     def _put_together(self, tensor: Tensor, value: Assembled) -> Tensor:
         """Writes a tensor of candidates whose parts are there."""
         write, dtype, name = self.writer, self.dtype(tensor), tensor.node
         parts: list[Tensor] = []
-        pending: list[Tensor] = []
+        pending: list[Part] = []
 
         def finish() -> None:
             if pending:
-                joined = write.concat(f"{name}/request", pending, value.axis, dtype)
-                parts.append(self.repeated(joined, tensor))
+                tensors = [self.request_part(value, part, tensor) for part in pending]
+                joined = write.concat(f"{name}/request", tensors, value.axis, dtype)
+                whole = Part(sum(part.size for part in pending), ())
+                sizes = value.part_sizes(whole)
+                parts.append(self.repeated(joined, sizes, value.factor, tensor))
                 pending.clear()
 
         for part in value.parts:
             if part.of_request:
-                pending.append(self.added_up(part.terms, tensor))
+                pending.append(part)
             else:
                 finish()
-                parts.append(self.part_of_candidates(part, tensor))
+                parts.append(self.part_of_candidates(value, part, tensor))
         finish()
         self._meetings[name] = None
-        return write.concat(write.free_name(name), parts, value.axis, dtype)
+        joined = write.concat(write.free_name(name), parts, value.axis, dtype)
+        if value.is_flat:
+            return write.reshape(f"{name}/flat", joined, [-1, value.sizes[-1]], dtype)
+        return joined
 
-    def added_up(self, terms: Sequence[Term], like: Tensor) -> Tensor:
-        """Returns the sum of terms of one side."""
-        return self.writer.sum_of(
-            f"{like.node}/sum", [term.tensor for term in terms], self.dtype(like)
-        )
+    def request_part(self, value: Assembled, part: Part, like: Tensor) -> Tensor:
+        """Returns a part for requests, of its whole sizes."""
+        total, sizes = self.added_up(part.terms, like)
+        return self._broadcast(total, sizes, value.part_sizes(part), like)
 
-    def part_of_candidates(self, part: Part, like: Tensor) -> Tensor:
-        """Returns a part for candidates, of the rows of a tensor of the original graph."""
+    def added_up(self, terms: Sequence[Term], like: Tensor) -> tuple[Tensor, Sizes]:
+        """Returns the sum of terms of one side, and its sizes."""
+        tensors = [term.tensor for term in terms]
+        total = self.writer.sum_of(f"{like.node}/sum", tensors, self.dtype(like))
+        return total, joined_sizes([term.sizes for term in terms])
+
+    def _broadcast(self, tensor: Tensor, sizes: Sizes, whole: Sizes, like: Tensor) -> Tensor:
+        """Returns a tensor of other sizes, of which some were 1."""
+        if sizes == whole:
+            return tensor
+        multiples = [1 if a == b else b for a, b in zip(sizes, whole, strict=True)]
+        inputs = (tensor, self.writer.constant(multiples))
+        types = {"T": self.dtype(like), "Tmultiples": _INT32}
+        return self.writer.add(f"{like.node}/tiled", "Tile", inputs, types)
+
+    def part_of_candidates(self, value: Assembled, part: Part, like: Tensor) -> Tensor:
+        """Returns a part of a tensor for candidates."""
         of_request = [term for term in part.terms if term.of_request]
         others = [term for term in part.terms if not term.of_request]
-        if not of_request:
-            return self.added_up(others, like)
-        request = self.added_up(of_request, like)
+        whole, factor = value.part_sizes(part), value.factor
         if not others:
-            return self.repeated(request, like)
-        candidates = self.added_up(others, like)
-        if self._counts is None and self._is_bias(of_request, others, like):
-            # TensorFlow adds a vector within its product. No other number of elements fits.
-            dtype, name = self.dtype(like), f"{like.node}/sum"
-            vector = self.writer.reshape(name, request, [of_request[0].sizes[-1]], dtype)
-            return self.writer.add(name, "BiasAdd", (candidates, vector), {"T": dtype})
-        terms = [candidates, self.repeated(request, like)]
-        return self.writer.sum_of(f"{like.node}/sum", terms, self.dtype(like))
+            return self.repeated(self.request_part(value, part, like), whole, factor, like)
+        total, sizes = self.added_up(others, like)
+        if of_request:
+            request, own = self.added_up(of_request, like)
+            total = self._met(request, own, total, sizes, factor, like)
+            sizes = joined_sizes([own, sizes])
+        return self._broadcast(total, sizes, whole, like)
 
-    def _is_bias(self, of_request: list[Term], others: list[Term], like: Tensor) -> bool:
-        """Whether a term of one request is a vector that is added along the last axis."""
-        sizes, fact = of_request[0].sizes, self.fact(like)
-        (last,) = {term.sizes[-1] for term in of_request} or {0}
-        is_vector = all(math.prod(term.sizes) == -last for term in of_request)
-        has_rows = any(term.sizes[-1] == last for term in others)
-        is_last = fact.axis == len(sizes) - 1
-        return len(sizes) > 1 and fact.factor == 1 and not is_last and is_vector and has_rows
+    def _met(
+        self, request: Tensor, own: Sizes, total: Tensor, sizes: Sizes, factor: int, like: Tensor
+    ) -> Tensor:
+        """Returns the sum of a tensor of requests and one of candidates."""
+        write, dtype, name = self.writer, self.dtype(like), f"{like.node}/sum"
+        if self.is_one_request and factor == 1:
+            last = own[-1]
+            is_vector = len(own) > 1 and all(size == 1 for size in own[:-1] if size != ROWS)
+            if is_vector and last not in (ROWS, UNKNOWN) and last == sizes[-1]:
+                # TensorFlow adds a vector within its product. No other number of elements fits.
+                vector = write.reshape(name, request, [last], dtype)
+                return write.add(name, "BiasAdd", (total, vector), {"T": dtype})
+            one = self.of_one_request(request, own, factor, like)
+            return write.sum_of(name, [total, one], dtype)
+        return write.sum_of(name, [total, self.repeated(request, own, factor, like)], dtype)
 
     # Numbers of rows, and which request a candidate is of
 

@@ -10,7 +10,7 @@ from fusion.passes.graph.tensor import Tensor
 Sizes = tuple[int, ...]
 """Static sizes of a tensor; that of the axis of rows is `ROWS` times the elements of a row."""
 
-ROWS = -1
+ROWS, UNKNOWN = -1, -2
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,55 @@ class Assembled:
         sizes: of the tensor.
         axis: along which the parts lie side by side; of no meaning for one part.
         parts: these.
+        factor: how many elements of the axis of rows each row has.
+        is_flat: whether the tensor has one axis in place of all but the last.
     """
 
     sizes: Sizes
     axis: int
     parts: tuple[Part, ...]
+    factor: int = 1
+    is_flat: bool = False
+
+    @property
+    def row_axis(self) -> int:
+        """The axis of rows."""
+        return self.sizes.index(ROWS)
+
+    def part_sizes(self, part: Part) -> Sizes:
+        """Returns the sizes of a part."""
+        if len(self.parts) == 1:
+            return self.sizes
+        return (*self.sizes[: self.axis], part.size, *self.sizes[self.axis + 1 :])
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """What is added up, if there is one part."""
+        return self.parts[0].terms if len(self.parts) == 1 else ()
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a part of it is computed for requests."""
+        return any(term.of_request for part in self.parts for term in part.terms)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no term has to be broadcast."""
+        return all(t.sizes == self.part_sizes(p) for p in self.parts for t in p.terms)
 
     @property
     def is_plain(self) -> bool:
         """Whether it is a tensor of candidates, which is there."""
-        terms = self.parts[0].terms
-        one = len(self.parts) == 1 and len(terms) == 1
-        return one and not terms[0].of_request and terms[0].sizes == self.sizes
+        return len(self.terms) == 1 and not self.has_request and self.is_whole
 
 
-def plain(term: Term) -> Assembled:
+def plain(term: Term, factor: int) -> Assembled:
     """Returns a tensor that is there."""
-    return Assembled(term.sizes, 0, (Part(0, (term,)),))
+    return Assembled(term.sizes, 0, (Part(0, (term,)),), factor)
 
 
-def summed(sizes: Sizes, terms: Sequence[Term]) -> Assembled:
-    """Returns a sum of tensors."""
-    return Assembled(sizes, 0, (Part(0, tuple(terms)),))
+def joined_sizes(all_sizes: Sequence[Sizes]) -> Sizes:
+    """Returns the sizes of what tensors are that are broadcast against each other."""
+    return tuple(
+        next((n for n in of_axis if n != 1), 1) for of_axis in zip(*all_sizes, strict=True)
+    )
