@@ -52,15 +52,27 @@ def _concat(split: Splitter, node: Node) -> Assembled | None:
     if sizes is None or not any(map(_is_split, values)):
         return None
     axis = node.input(node.input_count - 1).item % len(sizes)
-    parts: list[Part] = []
+    parts, before = list[Part](), 0
+    in_order = all(value is None or value.is_in_order for value in values)
     for value in values:
         if value is None or (len(value.parts) > 1 and value.axis != axis):
             return None
-        if len(value.parts) > 1:
-            parts += value.parts
-        else:
-            parts.append(Part(value.sizes[axis], value.terms))
+        own = value.parts
+        if len(own) == 1:
+            own = (replace(own[0], size=value.sizes[axis]),)
+        parts += own if in_order else _placed(own, before)
+        before += value.sizes[axis]
     return Assembled(sizes, axis, tuple(parts), _factor(split, node))
+
+
+def _placed(parts: Sequence[Part], before: int) -> list[Part]:
+    """Returns parts whose elements have places, behind others."""
+    placed, start = [], before
+    for part in parts:
+        places = [before + k for k in part.places] or range(start, start + part.size)
+        placed.append(replace(part, places=tuple(places)))
+        start += part.size
+    return placed
 
 
 def _factor(split: Splitter, node: Node) -> int:
@@ -247,7 +259,8 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
     if any(value is None or value.sizes != sizes for value in values):
         return _small_operands(split, node, sizes)
     one, other = (value for value in values if value is not None)
-    if len(one.parts) < 2 or [p.size for p in one.parts] != [p.size for p in other.parts]:
+    layouts = [[(part.size, part.places) for part in value.parts] for value in (one, other)]
+    if len(one.parts) < 2 or layouts[0] != layouts[1]:
         return _small_operands(split, node, sizes)
     if one.axis != other.axis:
         return None
@@ -260,7 +273,7 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
             for side in sides
         ]
         new = _applied(split, node, operands, of_request)
-        parts.append(Part(a.size, (Term(new, of_request, one.part_sizes(a)),)))
+        parts.append(replace(a, terms=(Term(new, of_request, one.part_sizes(a)),)))
     return Assembled(sizes, one.axis, tuple(parts), one.factor)
 
 
@@ -299,8 +312,8 @@ def _product(split: Splitter, node: Node) -> Assembled | None:
     return _split_product(split, node, value, int(shape[1] or 0))
 
 
-Columns = list[tuple[int, int, Tensor]]
-"""The first column of each part, how many it has, and the part."""
+Columns = list[tuple[Sequence[int], Tensor]]
+"""The columns of each part, and the part."""
 
 
 def _split_product(split: Splitter, node: Node, value: Assembled, width: int) -> Assembled | None:
@@ -313,9 +326,10 @@ def _split_product(split: Splitter, node: Node, value: Assembled, width: int) ->
             if term.sizes[-1] != part.size:
                 return None
             key = (term.of_request, term.sizes[:-1])
-            groups.setdefault(key, []).append((start, part.size, term.tensor))
+            places = part.places or range(start, start + part.size)
+            groups.setdefault(key, []).append((places, term.tensor))
     sizes = (*value.sizes[:-1], width)
-    of_request = sum(size for (own, _), c in groups.items() if own for _, size, _ in c)
+    of_request = sum(len(places) for (own, _), c in groups.items() if own for places, _ in c)
     if of_request < MIN_COLUMNS and len(parts) > 1:
         return None
     terms = []
@@ -335,36 +349,48 @@ def _products(
     """
     write, dtype = split.writer, split.dtype(node.input(0).tensor)
     weights = split.on(node.input(1).tensor, Side.NEITHER)
-    whole = (node.input(1).shape or (None,))[0]
     name = f"{node.name}/{'request' if of_request else 'candidates'}"
-    runs: list[tuple[int, int, list[Tensor]]] = []
-    for start, size, tensor in columns:
-        if runs and sum(runs[-1][:2]) == start:
-            first, before, tensors = runs.pop()
-            runs.append((first, before + size, [*tensors, tensor]))
-        else:
-            runs.append((start, size, [tensor]))
-    slices = [
-        weights if size == whole else write.rows(name, weights, start, size, width, dtype)
-        for start, size, _ in runs
-    ]
-    axis = len(lead)
-    if of_request and len(runs) <= MAX_RUNS:
-        operands = [
-            (size, write.concat(name, tensors, axis, dtype), rows)
-            for (_, size, tensors), rows in zip(runs, slices, strict=True)
+    whole, axis = (node.input(1).shape or (None,))[0], len(lead)
+    runs = _runs(columns)
+    are_slices = all(run[-1] - run[0] + 1 == len(run) for run, _ in runs)
+    if are_slices and len(runs) <= MAX_RUNS:
+        slices = [
+            weights
+            if len(run) == whole
+            else write.rows(name, weights, run[0], len(run), width, dtype)
+            for run, _ in runs
         ]
+        operands = [
+            (len(run), write.concat(name, tensors, axis, dtype), rows)
+            for (run, tensors), rows in zip(runs, slices, strict=True)
+        ]
+        if not of_request and len(operands) > 1:
+            joined = write.concat(name, [left for _, left, _ in operands], axis, dtype)
+            total = sum(size for size, *_ in operands)
+            operands = [(total, joined, write.concat(name, slices, 0, dtype))]
     else:
-        tensors = [tensor for *_, own in runs for tensor in own]
-        total = sum(size for _, size, _ in runs)
+        places = write.constant([place for run, _ in runs for place in run], "int64")
+        tensors = [tensor for _, own in runs for tensor in own]
         joined = write.concat(name, tensors, axis, dtype)
-        operands = [(total, joined, write.concat(name, slices, 0, dtype))]
+        total = sum(len(run) for run, _ in runs)
+        operands = [(total, joined, write.gather(name, weights, places, 0, dtype))]
     products = []
     for size, left, rows in operands:
         flat = left if axis == 1 else write.reshape(name, left, [-1, size], dtype)
         products.append(_applied(split, node, [flat, rows], of_request))
     result = write.sum_of(name, products, dtype)
     return result if axis == 1 else write.reshape(name, result, (*lead, width), dtype)
+
+
+def _runs(columns: Columns) -> list[tuple[list[int], list[Tensor]]]:
+    """Joins parts whose columns follow each other."""
+    runs: list[tuple[list[int], list[Tensor]]] = []
+    for places, tensor in columns:
+        if runs and runs[-1][0][-1] + 1 == places[0]:
+            runs[-1] = ([*runs[-1][0], *places], [*runs[-1][1], tensor])
+        else:
+            runs.append(([*places], [tensor]))
+    return runs
 
 
 @_rule("BatchMatMulV2", "BatchMatMul")
@@ -390,6 +416,84 @@ def _weighted_rows(split: Splitter, node: Node) -> Assembled | None:
     product = write.add(name, "MatMul", (flat, own), {"T": dtype}, attrs)
     new = write.reshape(name, product, sizes, dtype)
     return plain(Term(new, False, sizes), 1)
+
+
+@_rule("GatherV2")
+def _pairs(split: Splitter, node: Node) -> Assembled | None:
+    """Products of pairs of vectors, as DLRM takes them of all: those of a request once.
+
+    The vectors are [rows, F, D], their products [rows, F, F], of which some are taken as columns.
+    """
+    sizes, picked = split.sizes(node.output().tensor), node.input(1).constant
+    flat = node.input(0).producer
+    if sizes is None or picked is None or picked.ndim != 1 or flat.op != "Reshape":
+        return None
+    product = flat.input(0).producer
+    if node.input(2).scalar not in (1, -1) or product.op not in ("BatchMatMulV2", "BatchMatMul"):
+        return None
+    left, right = (operand.resolved.tensor for operand in product.inputs)
+    value = split.assembled(left)
+    if left != right or not product.flag_attr("adj_y") or product.flag_attr("adj_x"):
+        return None
+    if split.exact or value is None or len(value.parts) < 2 or value.axis != 1:
+        return None
+    fields = value.sizes[1]
+    is_plain = value.is_whole and value.is_in_order and len(value.sizes) == 3
+    if not is_plain or any(len(part.terms) > 1 for part in value.parts) or value.row_axis:
+        return None
+    if split.sizes(flat.output().tensor) != (ROWS, fields * fields) or value.factor != 1:
+        return None
+    wanted = [divmod(int(pair), fields) for pair in picked]
+    return _products_of_pairs(split, node, value, wanted, left)
+
+
+def _products_of_pairs(
+    split: Splitter, node: Node, value: Assembled, wanted: Sequence[tuple[int, int]], like: Tensor
+) -> Assembled | None:
+    write, dtype, name = split.writer, split.dtype(like), node.name
+    starts = [0, *accumulate(part.size for part in value.parts)]
+    numbers: dict[bool, list[int]] = {True: [], False: []}
+    tensors: dict[bool, list[Tensor]] = {True: [], False: []}
+    for start, part in zip(starts, value.parts, strict=False):
+        numbers[part.of_request] += range(start, start + part.size)
+        tensors[part.of_request].append(part.terms[0].tensor)
+    inner = value.sizes[2]
+    request, candidates = (write.concat(name, tensors[own], 1, dtype) for own in (True, False))
+    repeated = request
+    if not split.is_one_request:
+        own_sizes = (ROWS, len(numbers[True]), inner)
+        repeated = split.repeated(request, own_sizes, 1, like)
+    sides = {
+        (True, True): (request, request),
+        (False, True): (candidates, repeated),
+        (False, False): (candidates, candidates),
+    }
+    place = {n: (own, k) for own, of_side in numbers.items() for k, n in enumerate(of_side)}
+    blocks: dict[tuple[bool, bool], list[tuple[int, int]]] = {key: [] for key in sides}
+    for column, (a, b) in enumerate(wanted):
+        first, second = sorted((place[a], place[b]))
+        blocks[first[0], second[0]].append((first[1] * len(numbers[second[0]]) + second[1], column))
+    parts = []
+    for key, columns in blocks.items():
+        if not columns:
+            continue
+        width = len(numbers[key[1]])
+        if key == (False, True) and split.is_one_request:
+            rows = write.reshape(name, candidates, [-1, inner], dtype)
+            one = split.of_one_request(request, (ROWS, width, inner), 1, like)
+            matrix = write.reshape(name, one, [width, inner], dtype)
+            attrs = {"transpose_a": False, "transpose_b": True}
+            product = write.add(name, "MatMul", (rows, matrix), {"T": dtype}, attrs)
+        else:
+            attrs = {"adj_x": False, "adj_y": True}
+            product = write.add(name, "BatchMatMulV2", sides[key], {"T": dtype}, attrs)
+        flat = write.reshape(name, product, [-1, len(numbers[key[0]]) * width], dtype)
+        order = write.constant([pair for pair, _ in columns], "int64")
+        taken = write.gather(name, flat, order, 1, dtype)
+        of_request = key == (True, True)
+        term = Term(taken, of_request, (ROWS, len(columns)))
+        parts.append(Part(len(columns), (term,), tuple(column for _, column in columns)))
+    return Assembled((ROWS, len(wanted)), 1, tuple(parts))
 
 
 @_rule("Sum")
@@ -432,7 +536,7 @@ def _inner_sums(
         (term,) = part.terms
         new = _applied(split, node, [term.tensor, axes], term.of_request)
         own = (*sizes[:axis], part.size, *sizes[axis + 1 :])
-        parts.append(Part(part.size, (Term(new, term.of_request, own),)))
+        parts.append(replace(part, terms=(Term(new, term.of_request, own),)))
     return Assembled(sizes, axis, tuple(parts), value.factor)
 
 
@@ -448,7 +552,7 @@ def _reshaped(split: Splitter, node: Node) -> Assembled | None:
         return replace(value, is_flat=False) if sizes == value.sizes else None
     if factor != value.factor:
         return _flattened(value, sizes, factor)
-    if not value.is_whole:
+    if not value.is_whole or not value.is_in_order:
         return None
     axis, ratio = (0, (1, 1)) if len(value.parts) == 1 else _new_axis(value, sizes)
     if axis is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
@@ -371,6 +372,10 @@ class Splitter:
         finish()
         self._meetings[name] = None
         joined = write.concat(write.free_name(name), parts, value.axis, dtype)
+        if not value.is_in_order:
+            places = [place for part in value.parts for place in part.places]
+            order = write.constant(np.argsort(places), "int64")
+            joined = write.gather(f"{name}/ordered", joined, order, value.axis, dtype)
         if value.is_flat:
             return write.reshape(f"{name}/flat", joined, [-1, value.sizes[-1]], dtype)
         return joined

@@ -35,10 +35,13 @@ class Part:
     Attributes:
         size: along that axis.
         terms: what is added up.
+        places: of its elements along that axis, where parts do not lie side by side; then all
+            parts of the tensor have some.
     """
 
     size: int
     terms: tuple[Term, ...]
+    places: tuple[int, ...] = ()
 
     @property
     def of_request(self) -> bool:
@@ -74,6 +77,11 @@ class Assembled:
         if len(self.parts) == 1:
             return self.sizes
         return (*self.sizes[: self.axis], part.size, *self.sizes[self.axis + 1 :])
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether parts lie side by side."""
+        return not any(part.places for part in self.parts)
 
     @property
     def terms(self) -> tuple[Term, ...]:
