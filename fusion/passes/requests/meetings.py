@@ -156,12 +156,12 @@ def _added(split: Splitter, node: Node) -> Assembled | None:
     known = [value for value in values if value is not None]
     if not any(value.has_request for value in known):
         return _small_operands(split, node, sizes)
+    if constants:
+        return _with_constant(split, node, replace(known[0], sizes=sizes), constants[0])
     terms = [*known[0].terms]
     for value, operand in zip(known[1:], operands[1:], strict=True):
         negates = node.op == "Sub"
         terms += [_negative(split, t, operand) if negates else t for t in value.terms]
-    if constants:
-        return _with_constant(split, node, replace(known[0], sizes=sizes), constants[0])
     return _sum_of(known[0], sizes, _merged(split, node, terms))
 
 

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side, rows
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.requests.parsers import CANDIDATES, REQUEST, SplitParsers, split_parsers
 from fusion.passes.requests.split import SplitGraph, split_by_request
 from fusion.saved_model.errors import ModelError
 from fusion.saved_model.flat import flat_graph, reachable, tensor_names
@@ -19,6 +20,9 @@ from fusion.saved_model.requests.signatures import ComputedSignature, add_signat
 
 COUNTS = "candidates_per_request"
 """The input that says how many candidates each request has."""
+
+EXAMPLES = "user_examples", "candidate_examples"
+"""The inputs in place of one of Examples: those of requests, and those of candidates."""
 
 _ONE, _SEVERAL = "request", "requests"
 _SPARSE = (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)
@@ -29,7 +33,7 @@ class RequestInputs:
     """What of a signature describes the request.
 
     Attributes:
-        names: its inputs that do; the others describe candidates.
+        names: its inputs that do, or features of its Examples; the others describe candidates.
         signature: its key; None: the only one, or `serving_default`.
         exact: whether the new signatures have to give the original's bits.
     """
@@ -48,8 +52,9 @@ class RequestSignature:
         of: the key of the original.
         counts: the name of the input that says how many candidates each request has; None: it
             takes one request.
-        names: the inputs that describe the request.
+        names: the inputs, or the features of Examples, that describe the request.
         meetings: the nodes whose rows are repeated for candidates.
+        examples: the input of Examples of the original; "": it has none.
     """
 
     name: str
@@ -57,6 +62,7 @@ class RequestSignature:
     counts: str | None
     names: tuple[str, ...]
     meetings: tuple[str, ...]
+    examples: str = ""
 
 
 def add_request_signatures(
@@ -73,13 +79,26 @@ def add_request_signatures(
         ModelError: there is no such signature or input, or rows of the model depend on each other.
     """
     signature = _signature(meta, inputs.signature, model)
-    _check_names(signature, inputs.names, model)
-    flat = flat_graph(meta)
     declared = meta.signature_def[signature.name]
     outputs = {key: _tensor(info.name) for key, info in declared.outputs.items()}
     nodes = [tensor.node for tensor in outputs.values()]
-    graph = reachable(flat, [*nodes, *(_tensor(spec.tensor).node for spec in signature.inputs)])
-    facts = _facts(signature, inputs.names, model)
+    nodes += [_tensor(spec.tensor).node for spec in signature.inputs]
+    graph, infos = reachable(flat_graph(meta), nodes), dict(declared.inputs)
+    examples = _examples(signature, inputs.names)
+    if examples is None:
+        _check_names(signature, inputs.names, model)
+        facts = _facts(signature, inputs.names, model)
+    else:
+        split_up = _split_examples(graph, signature, inputs.names, model)
+        graph = split_up.graph
+        sides = zip(EXAMPLES, split_up.inputs, (Side.REQUEST, Side.CANDIDATE), strict=True)
+        facts, infos = {}, {}
+        for key, tensor, side in sides:
+            facts[tensor] = rows(side)
+            infos[key] = meta_graph_pb2.TensorInfo()
+            infos[key].CopyFrom(declared.inputs[examples])
+            infos[key].name = f"{tensor.node}:0"
+    one_row = {EXAMPLES[0]} if examples is not None else {*inputs.names}
     added = []
     for suffix, counts in ((_ONE, None), (_SEVERAL, COUNTS)):
         key = f"{signature.name}_{suffix}"
@@ -89,12 +108,45 @@ def add_request_signatures(
                 f"{model}: signature {signature.name!r} cannot take a request once: {split.reason} "
                 f"(node {split.node!r})"
             )
-        computed = _computed(declared, graph, split, outputs, inputs.names, counts)
-        add_signature(meta, key, computed)
+        own = _with_counts(infos, counts) if counts is not None else _of_one(infos, one_row)
+        results = _results(declared, split, outputs)
+        add_signature(meta, key, _computed(graph, split, own, results))
         added.append(
-            RequestSignature(key, signature.name, counts, inputs.names, tuple(split.meetings))
+            RequestSignature(
+                key, signature.name, counts, inputs.names, tuple(split.meetings), examples or ""
+            )
         )
     return added
+
+
+def _examples(signature: Signature, names: Iterable[str]) -> str | None:
+    """Returns the only input of a signature, of Examples, if none of the names is an input's."""
+    specs = signature.inputs
+    keys = {spec.key.partition("/")[0] for spec in specs}
+    is_text = len(specs) == 1 and specs[0].dtype == types_pb2.DT_STRING
+    return specs[0].key if is_text and keys.isdisjoint(names) else None
+
+
+def _split_examples(
+    graph: graph_pb2.GraphDef,
+    signature: Signature,
+    names: Iterable[str],
+    model: object,
+) -> SplitParsers:
+    """Parses Examples of requests and Examples of candidates."""
+    what = f"{model}: signature {signature.name!r}"
+    tensor = _tensor(signature.inputs[0].tensor)
+    new = dict(zip((REQUEST, CANDIDATES), EXAMPLES, strict=True))
+    split = split_parsers(graph, tensor, {*names}, new)
+    if isinstance(split, NoMatch):
+        raise ModelError(f"{what} has no input {', '.join(names)}, and {split.reason}")
+    for name in names:
+        if name not in split.features:
+            have = ", ".join(sorted(split.features)) or "none"
+            raise ModelError(f"{what} has no input {name!r}, and asks its Examples for {have}")
+    if split.features <= {*names}:
+        raise ModelError(f"{what} asks Examples for no feature of candidates")
+    return split
 
 
 def _signature(meta: meta_graph_pb2.MetaGraphDef, name: str | None, model: object) -> Signature:
@@ -164,35 +216,53 @@ def _tensor(name: str) -> Tensor:
     return Tensor(node, int(index or 0))
 
 
-def _computed(
-    declared: meta_graph_pb2.SignatureDef,
-    original: graph_pb2.GraphDef,
-    split: SplitGraph,
-    outputs: Mapping[str, Tensor],
-    names: Iterable[str],
-    counts: str | None,
-) -> ComputedSignature:
-    inputs = {}
-    for key, info in declared.inputs.items():
-        inputs[key] = meta_graph_pb2.TensorInfo()
-        inputs[key].CopyFrom(info)
-        is_dense = info.WhichOneof("encoding") == "name" and bool(info.tensor_shape.dim)
-        if counts is None and key in names and is_dense:
-            inputs[key].tensor_shape.dim[0].size = 1
-    if counts is not None:
-        inputs[counts] = meta_graph_pb2.TensorInfo(name=f"{counts}:0", dtype=types_pb2.DT_INT64)
-        inputs[counts].tensor_shape.dim.add(size=-1)
-    results = {}
+def _of_one(
+    infos: Mapping[str, meta_graph_pb2.TensorInfo], names: Iterable[str]
+) -> dict[str, meta_graph_pb2.TensorInfo]:
+    """Returns inputs of which some have one row."""
+    result = {key: _copy(info) for key, info in infos.items()}
+    for key in names:
+        info = result.get(key)
+        if info is not None and info.WhichOneof("encoding") == "name" and info.tensor_shape.dim:
+            info.tensor_shape.dim[0].size = 1
+    return result
+
+
+def _with_counts(
+    infos: Mapping[str, meta_graph_pb2.TensorInfo], counts: str
+) -> dict[str, meta_graph_pb2.TensorInfo]:
+    """Returns inputs and that of the numbers of candidates."""
+    result = {key: _copy(info) for key, info in infos.items()}
+    result[counts] = meta_graph_pb2.TensorInfo(name=f"{counts}:0", dtype=types_pb2.DT_INT64)
+    result[counts].tensor_shape.dim.add(size=-1)
+    return result
+
+
+def _results(
+    declared: meta_graph_pb2.SignatureDef, split: SplitGraph, outputs: Mapping[str, Tensor]
+) -> dict[str, meta_graph_pb2.TensorInfo]:
+    results = {key: _copy(declared.outputs[key]) for key in outputs}
     for key, tensor in outputs.items():
         new = split.outputs[tensor]
-        results[key] = meta_graph_pb2.TensorInfo()
-        results[key].CopyFrom(declared.outputs[key])
         results[key].name = f"{new.node}:{new.index}"
+    return results
+
+
+def _copy(info: meta_graph_pb2.TensorInfo) -> meta_graph_pb2.TensorInfo:
+    copy = meta_graph_pb2.TensorInfo()
+    copy.CopyFrom(info)
+    return copy
+
+
+def _computed(
+    original: graph_pb2.GraphDef,
+    split: SplitGraph,
+    inputs: Mapping[str, meta_graph_pb2.TensorInfo],
+    outputs: Mapping[str, meta_graph_pb2.TensorInfo],
+) -> ComputedSignature:
     wanted = {tensor.node for tensor in split.outputs.values()}
     wanted |= {_tensor(name).node for info in inputs.values() for name in tensor_names(info)}
     known = {node.name for node in split.graph.node}
     # What no output depends on is an input nevertheless.
-    unread = [n for n in original.node if n.name in wanted - known]
-    split.graph.node.extend(unread)
-    graph = reachable(split.graph, sorted(wanted))
-    return ComputedSignature(graph, inputs, results, declared.method_name)
+    split.graph.node.extend(node for node in original.node if node.name in wanted - known)
+    return ComputedSignature(reachable(split.graph, sorted(wanted)), inputs, outputs)

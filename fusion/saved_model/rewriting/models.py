@@ -41,6 +41,7 @@ from fusion.saved_model.model.staging import (
     write_file,
 )
 from fusion.saved_model.requests.request_signatures import (
+    EXAMPLES,
     RequestSignature,
     add_request_signatures,
 )
@@ -300,7 +301,10 @@ def _rewrite_frozen(
 
 
 def _checks(requests: Sequence[RequestSignature]) -> list[RequestCheck]:
-    return [RequestCheck(one.name, one.of, one.names, one.counts or "") for one in requests]
+    return [
+        RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, EXAMPLES)
+        for one in requests
+    ]
 
 
 def _record(

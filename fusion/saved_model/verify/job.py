@@ -76,7 +76,7 @@ class Job:
             None if only is None else (only[0], only[1]),
             None if library is None else Path(library),
             tuple(
-                RequestCheck(one["name"], one["of"], tuple(one["names"]), one["counts"])
+                RequestCheck(**one | {"names": tuple(one["names"]), "inputs": tuple(one["inputs"])})
                 for one in facts["requests"]
             ),
         )

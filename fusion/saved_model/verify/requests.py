@@ -25,12 +25,16 @@ class RequestCheck:
         of: the key of the original, which takes a row of the request for each candidate.
         names: the inputs that describe the request.
         counts: the input that says how many candidates each request has; "": there is one request.
+        examples: the input of Examples of the original, of which `names` are features; "": none.
+        inputs: those of the Examples of requests and of candidates in its place.
     """
 
     name: str
     of: str
     names: tuple[str, ...]
     counts: str = ""
+    examples: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 def request_batch(
@@ -59,6 +63,12 @@ def request_batch(
             repeated |= zip(keys, take(own, index) if of_request else own, strict=True)
     for key, array in feeds.items():
         if key in divided:
+            continue
+        if key == check.examples:
+            once |= zip(check.inputs, (array[requests], array), strict=True)
+            pairs = zip(array[index], array, strict=True)
+            merged = [_merged(request, own, check.names) for request, own in pairs]
+            repeated[key] = np.array(merged, dtype=object)
             continue
         has_rows = key in check.names and shapes[key] != ()
         once[key] = array[requests] if has_rows else array
@@ -96,7 +106,7 @@ def _ragged_rows(parts: Sequence[Array], numbers: NDArray[np.int64]) -> list[Arr
     return [values[taken], ends]
 
 
-def merged_examples(request: bytes, candidate: bytes, names: Sequence[str]) -> bytes:
+def _merged(request: bytes, candidate: bytes, names: Sequence[str]) -> bytes:
     """Returns a tf.Example with some features of a request and the others of a candidate."""
     own, other = tf.train.Example.FromString(request), tf.train.Example.FromString(candidate)
     for name in names:
