@@ -488,11 +488,14 @@ def _products_of_pairs(
             attrs = {"adj_x": False, "adj_y": True}
             product = write.add(name, "BatchMatMulV2", sides[key], {"T": dtype}, attrs)
         flat = write.reshape(name, product, [-1, len(numbers[key[0]]) * width], dtype)
-        order = write.constant([pair for pair, _ in columns], "int64")
-        taken = write.gather(name, flat, order, 1, dtype)
+        pairs = [pair for pair, _ in sorted(columns)]
+        taken = flat
+        if pairs != [*range(len(numbers[key[0]]) * width)]:
+            taken = write.gather(name, flat, write.constant(pairs, "int64"), 1, dtype)
         of_request = key == (True, True)
         term = Term(taken, of_request, (ROWS, len(columns)))
-        parts.append(Part(len(columns), (term,), tuple(column for _, column in columns)))
+        places = tuple(column for _, column in sorted(columns))
+        parts.append(Part(len(columns), (term,), places))
     return Assembled((ROWS, len(wanted)), 1, tuple(parts))
 
 
