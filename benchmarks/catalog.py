@@ -232,8 +232,13 @@ _ALL = (
             "rows": 100_000,
             "seconds": 3.0,
         },
-        {"model": ("two towers",), "target": ("stock",), "candidates": (3,), "rows": 50}
-        | {"seconds": 0.1},
+        {
+            "model": ("two towers",),
+            "target": ("stock",),
+            "candidates": (3,),
+            "rows": 50,
+            "seconds": 0.1,
+        },
         processes=3,
     ),
     _own(
