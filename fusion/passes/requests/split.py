@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
+from fusion.passes.analysis.rows.sizes import fixed_integers
 from fusion.passes.analysis.rows.walk import RowFacts, rows_of
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
@@ -75,14 +76,12 @@ def split_by_request(
         fact = facts.facts[tensor]
         if fact.kind is Kind.MIXED:
             return NoMatch(fact.reason, fact.node)
-        if fact.kind is not Kind.ROWS or fact.axis or fact.factor != 1:
+        if fact.kind is not Kind.ROWS or fact.axis or fact.layout != (1, 1):
             return NoMatch(
                 f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
             )
     try:
-        return Splitter(view, facts, inputs, {one.output for one in bags}, counts, exact).split(
-            outputs
-        )
+        return Splitter(view, facts, inputs, facts.bags, counts, exact).split(outputs)
     except Refused as refused:
         return refused.why
 
@@ -131,7 +130,7 @@ class Splitter:
     def sizes(self, tensor: Tensor) -> Sizes | None:
         """Returns the static sizes of a tensor with rows, None if some are not known."""
         fact, shape = self.fact(tensor), self._facts.shape(tensor)
-        if fact.kind is not Kind.ROWS or not fact.factor or shape is None:
+        if fact.kind is not Kind.ROWS or not fact.factor or fact.blocks > 1 or shape is None:
             return None
         sizes = tuple(ROWS if k == fact.axis else size for k, size in enumerate(shape))
         return None if None in sizes else sizes  # type: ignore[return-value]
@@ -142,7 +141,8 @@ class Splitter:
         """Writes all that outputs are made of."""
         inputs = self._input_nodes()
         for name in sorted(self._facts.order, key=lambda name: name not in inputs):
-            self._emit(name)
+            if not self._is_alias(name):
+                self._emit(name)
         results = {tensor: self.of_candidates(tensor) for tensor in outputs}
         return SplitGraph(self.writer.graph, results, [*self._meetings])
 
@@ -184,12 +184,22 @@ class Splitter:
             if op in (_SHAPE, _SIZE) and side and (sizes := self._own_sizes(name, side)):
                 self._done[name, side] = sizes
                 return sizes
+            if side is Side.NEITHER and (number := self._fixed(name)):
+                self._done[name, side] = number
+                return number
             inputs = [self.on(tensor, side) for tensor in self.view.inputs(name)]
             controls = [self._awaited(before) for before in self.view.controls(name)]
             taken = any((name, other) in self._done for other in Side)
             new = self.writer.free_name(f"{name}/repeated") if taken else name
             self._done[name, side] = self.writer.copy(self.view.nodes[name], new, inputs, controls)
         return self._done[name, side]
+
+    def _fixed(self, name: str) -> str | None:
+        """Writes integers that follow from tensors with rows, and not from how many these have."""
+        if not any(self.fact(tensor).has_rows for tensor in self.view.inputs(name)):
+            return None
+        value = fixed_integers(self.view, Tensor(name))
+        return None if value is None else self.writer.constant(value, value.dtype).node
 
     def _write_twice(self, name: str) -> None:
         """Lets a row of a request be there twice, the second time behind all the first ones.
@@ -243,6 +253,7 @@ class Splitter:
 
     def on(self, tensor: Tensor, side: Side) -> Tensor:
         """Returns a tensor with a row for each request, or for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if not fact.has_rows:
             return Tensor(self._copy(tensor.node, Side.NEITHER), tensor.index)
@@ -252,6 +263,15 @@ class Splitter:
             return self._native(tensor, fact)
         return self.of_candidates(tensor)
 
+    def _is_alias(self, name: str) -> bool:
+        """Whether each output of a node is one of its inputs, of a side of its own."""
+        return self.view.op(name) == "IdentityN" and not self.view.controls(name)
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        while self._is_alias(tensor.node):
+            tensor = self.view.inputs(tensor.node)[tensor.index]
+        return tensor
+
     def _native(self, tensor: Tensor, fact: Fact) -> Tensor:
         if fact.side is not Side.REQUEST:
             raise Refused(NoMatch("it depends on candidates", tensor.node))
@@ -259,6 +279,7 @@ class Splitter:
 
     def of_candidates(self, tensor: Tensor) -> Tensor:
         """Returns a tensor with a row for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if fact.side is Side.NEITHER:
             return self.on(tensor, Side.CANDIDATE)
@@ -277,6 +298,7 @@ class Splitter:
 
     def assembled(self, tensor: Tensor) -> Assembled | None:
         """Returns what a tensor is made of, None if its sizes are not known, or it has no rows."""
+        tensor = self._source(tensor)
         if tensor in self._assembled:
             return self._assembled[tensor]
         fact, sizes = self.fact(tensor), self.sizes(tensor)
@@ -302,20 +324,21 @@ class Splitter:
         write, request = self.writer, self.request_of_candidates()
         if self._counts is None and fact.factor:
             new = self._of_one_request(new, like, fact)
-        if fact.factor == 1:
+        if fact.layout == (1, 1):
             return write.gather(name, new, request, fact.axis, dtype)
-        sizes = self.sizes(like)
-        if sizes is None:
+        shape = self._facts.shape(like) or (None,)
+        before, after = shape[: fact.axis], shape[fact.axis + 1 :]
+        if None in (*before, *after):
             raise Refused(NoMatch("candidates need a tensor whose sizes are not known", like.node))
-        before, after = sizes[: fact.axis], sizes[fact.axis + 1 :]
-        apart = write.reshape(name, new, (*before, -1, fact.factor, *after), dtype)
-        gathered = write.gather(name, apart, request, fact.axis, dtype)
-        return write.reshape(name, gathered, (*before, -1, *after), dtype)
+        front, behind = [*map(int, before)], [*map(int, after)]  # type: ignore[arg-type]
+        apart = write.reshape(name, new, (*front, fact.blocks, -1, fact.factor, *behind), dtype)
+        gathered = write.gather(name, apart, request, fact.axis + 1, dtype)
+        return write.reshape(name, gathered, (*front, -1, *behind), dtype)
 
     def _of_one_request(self, new: Tensor, like: Tensor, fact: Fact) -> Tensor:
         """Writes a check that a tensor has the rows of one request."""
         sizes = [-1 if size is None else size for size in self._facts.shape(like) or ()]
-        sizes[fact.axis] = fact.factor * self._copies
+        sizes[fact.axis] = math.prod(fact.layout) * self._copies
         checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
         shape = self.writer.graph.node[-1].attr["shape"].shape
         for axis, size in enumerate(sizes):
@@ -395,8 +418,9 @@ class Splitter:
         sizes = write.sizes(f"{name}/own", self.on(tensor, home), dtype, out)
         parts = [write.part(f"{name}/own", sizes, 0, fact.axis, out)] if fact.axis else []
         rows = self._row_count(side, out)
-        if fact.factor != 1:
-            factor = write.constant([fact.factor], "int32" if out == _INT32 else "int64")
+        if fact.layout != (1, 1):
+            own = [math.prod(fact.layout)]
+            factor = write.constant(own, "int32" if out == _INT32 else "int64")
             rows = write.add(f"{name}/rows", "Mul", (rows, factor), {"T": out})
         parts.append(rows)
         if fact.axis + 1 < rank:
