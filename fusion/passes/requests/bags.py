@@ -22,7 +22,8 @@ def bags_of(view: GraphView) -> list[Bags]:
         if ids and dim is not None:
             if spec.weights is not None:
                 ids.append(spec.weights)
-            found.append(Bags(spec.output, tuple(ids), (None, dim)))
+            shape = view.shape(spec.output) or (None, dim)
+            found.append(Bags(spec.output, tuple(ids), shape))
     return found
 
 

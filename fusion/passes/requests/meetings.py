@@ -185,7 +185,7 @@ def _small_operands(split: Splitter, node: Node, sizes: Sizes | None) -> Assembl
                 tensor = split.of_candidates(operand.tensor)
                 term_sizes = value.sizes
             else:
-                tensor = split.of_one_request(tensor, term.sizes, 1, operand.tensor)
+                tensor = split.of_one_request(tensor, term.sizes, (1, 1), operand.tensor)
                 term_sizes = tuple(1 if size == ROWS else size for size in term.sizes)
         is_smaller |= term_sizes != value.sizes
         operands.append(tensor)
@@ -462,7 +462,7 @@ def _products_of_pairs(
     repeated = request
     if not split.is_one_request:
         own_sizes = (ROWS, len(numbers[True]), inner)
-        repeated = split.repeated(request, own_sizes, 1, like)
+        repeated = split.repeated(request, own_sizes, (1, 1), like)
     sides = {
         (True, True): (request, request),
         (False, True): (candidates, repeated),
@@ -480,7 +480,7 @@ def _products_of_pairs(
         width = len(numbers[key[1]])
         if key == (False, True) and split.is_one_request:
             rows = write.reshape(name, candidates, [-1, inner], dtype)
-            one = split.of_one_request(request, (ROWS, width, inner), 1, like)
+            one = split.of_one_request(request, (ROWS, width, inner), (1, 1), like)
             matrix = write.reshape(name, one, [width, inner], dtype)
             attrs = {"transpose_a": False, "transpose_b": True}
             product = write.add(name, "MatMul", (rows, matrix), {"T": dtype}, attrs)

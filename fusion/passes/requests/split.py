@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
+from fusion.passes.analysis.rows.sizes import fixed_integers
 from fusion.passes.analysis.rows.walk import RowFacts, rows_of
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
@@ -84,14 +86,12 @@ def split_by_request(
         fact = facts.facts[tensor]
         if fact.kind is Kind.MIXED:
             return NoMatch(fact.reason, fact.node)
-        if fact.kind is not Kind.ROWS or fact.axis or fact.factor != 1:
+        if fact.kind is not Kind.ROWS or fact.axis or fact.layout != (1, 1):
             return NoMatch(
                 f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
             )
     try:
-        return Splitter(view, facts, inputs, {one.output for one in bags}, counts, exact).split(
-            outputs
-        )
+        return Splitter(view, facts, inputs, facts.bags, counts, exact).split(outputs)
     except Refused as refused:
         return refused.why
 
@@ -140,10 +140,10 @@ class Splitter:
     def sizes(self, tensor: Tensor) -> Sizes | None:
         """Returns the static sizes of a tensor with rows, None if some are not known."""
         fact, shape = self.fact(tensor), self._facts.shape(tensor)
-        if fact.kind is not Kind.ROWS or not fact.factor or shape is None:
+        if fact.kind is not Kind.ROWS or not fact.factor or fact.blocks > 1 or shape is None:
             return None
         sizes = tuple(ROWS if k == fact.axis else size for k, size in enumerate(shape))
-        return None if None in sizes else sizes  # type: ignore[return-value]
+        return None if None in sizes or 0 in sizes else sizes  # type: ignore[return-value]
 
     # The new graph
 
@@ -151,7 +151,8 @@ class Splitter:
         """Writes all that outputs are made of."""
         inputs = self._input_nodes()
         for name in sorted(self._facts.order, key=lambda name: name not in inputs):
-            self._emit(name)
+            if not self._is_alias(name):
+                self._emit(name)
         results = {tensor: self.of_candidates(tensor) for tensor in outputs}
         return SplitGraph(self.writer.graph, results, [*self._meetings])
 
@@ -193,12 +194,22 @@ class Splitter:
             if op in (_SHAPE, _SIZE) and side and (sizes := self._own_sizes(name, side)):
                 self._done[name, side] = sizes
                 return sizes
+            if side is Side.NEITHER and (number := self._fixed(name)):
+                self._done[name, side] = number
+                return number
             inputs = [self.on(tensor, side) for tensor in self.view.inputs(name)]
             controls = [self._awaited(before) for before in self.view.controls(name)]
             taken = any((name, other) in self._done for other in Side)
             new = self.writer.free_name(f"{name}/repeated") if taken else name
             self._done[name, side] = self.writer.copy(self.view.nodes[name], new, inputs, controls)
         return self._done[name, side]
+
+    def _fixed(self, name: str) -> str | None:
+        """Writes integers that follow from tensors with rows, and not from how many these have."""
+        if not any(self.fact(tensor).has_rows for tensor in self.view.inputs(name)):
+            return None
+        value = fixed_integers(self.view, Tensor(name))
+        return None if value is None else self.writer.constant(value, value.dtype).node
 
     def _write_twice(self, name: str) -> None:
         """Lets a row of a request be there twice, the second time behind all the first ones.
@@ -252,6 +263,7 @@ class Splitter:
 
     def on(self, tensor: Tensor, side: Side) -> Tensor:
         """Returns a tensor with a row for each request, or for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if not fact.has_rows:
             return Tensor(self._copy(tensor.node, Side.NEITHER), tensor.index)
@@ -261,6 +273,15 @@ class Splitter:
             return self._native(tensor, fact)
         return self.of_candidates(tensor)
 
+    def _is_alias(self, name: str) -> bool:
+        """Whether each output of a node is one of its inputs, of a side of its own."""
+        return self.view.op(name) == "IdentityN" and not self.view.controls(name)
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        while self._is_alias(tensor.node):
+            tensor = self.view.inputs(tensor.node)[tensor.index]
+        return tensor
+
     def _native(self, tensor: Tensor, fact: Fact) -> Tensor:
         if fact.side is not Side.REQUEST:
             raise Refused(NoMatch("it depends on candidates", tensor.node))
@@ -268,6 +289,7 @@ class Splitter:
 
     def of_candidates(self, tensor: Tensor) -> Tensor:
         """Returns a tensor with a row for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if fact.side is Side.NEITHER:
             return self.on(tensor, Side.CANDIDATE)
@@ -285,7 +307,7 @@ class Splitter:
             raise Refused(NoMatch("candidates need a tensor of unknown rank", tensor.node))
         sizes = [UNKNOWN if size is None else size for size in shape]
         sizes[fact.axis] = ROWS
-        return self.repeated(self._native(tensor, fact), tuple(sizes), fact.factor, tensor)
+        return self.repeated(self._native(tensor, fact), tuple(sizes), fact.layout, tensor)
 
     # How tensors of requests get to candidates
 
@@ -296,6 +318,7 @@ class Splitter:
             tensor: of the original graph.
             may_be_flat: whether the result may have another rank than the tensor.
         """
+        tensor = self._source(tensor)
         if tensor in self._assembled:
             value = self._assembled[tensor]
             if may_be_flat or not value.is_flat:
@@ -312,36 +335,38 @@ class Splitter:
         """Whether there is one row of a request, which is broadcast."""
         return self._counts is None and self._copies == 1
 
-    def repeated(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
+    def repeated(self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor) -> Tensor:
         """Returns a tensor of requests for candidates.
 
         Args:
             new: the tensor, in the new graph.
             sizes: its sizes.
-            factor: how many elements of the axis of rows each row has.
+            layout: of its rows, see `Fact`.
             like: one of the original graph of the same dtype.
         """
         if new not in self._gathered:
-            self._gathered[new] = self._repeated(new, sizes, factor, like)
+            self._gathered[new] = self._repeated(new, sizes, layout, like)
         return self._gathered[new]
 
-    def _repeated(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
+    def _repeated(self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor) -> Tensor:
         dtype, name = self.dtype(like), f"{new.node}/repeated"
         write, request, axis = self.writer, self.request_of_candidates(), sizes.index(ROWS)
         if self._counts is None:
-            new = self.of_one_request(new, sizes, factor, like)
-        if factor == 1:
+            new = self.of_one_request(new, sizes, layout, like)
+        if layout == (1, 1):
             return write.gather(name, new, request, axis, dtype)
-        before, after = sizes[:axis], sizes[axis + 1 :]
         if UNKNOWN in sizes:
             raise Refused(NoMatch("candidates need a tensor whose sizes are not known", like.node))
-        apart = write.reshape(name, new, (*before, -1, factor, *after), dtype)
-        gathered = write.gather(name, apart, request, axis, dtype)
+        (blocks, factor), before, after = layout, sizes[:axis], sizes[axis + 1 :]
+        apart = write.reshape(name, new, (*before, blocks, -1, factor, *after), dtype)
+        gathered = write.gather(name, apart, request, axis + 1, dtype)
         return write.reshape(name, gathered, (*before, -1, *after), dtype)
 
-    def of_one_request(self, new: Tensor, sizes: Sizes, factor: int, like: Tensor) -> Tensor:
+    def of_one_request(
+        self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor
+    ) -> Tensor:
         """Writes a check that a tensor has the rows of one request."""
-        rows = factor * self._copies
+        rows = math.prod(layout) * self._copies
         checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
         shape = self.writer.graph.node[-1].attr["shape"].shape
         for size in sizes:
@@ -360,7 +385,7 @@ class Splitter:
                 joined = write.concat(f"{name}/request", tensors, value.axis, dtype)
                 whole = Part(sum(part.size for part in pending), ())
                 sizes = value.part_sizes(whole)
-                parts.append(self.repeated(joined, sizes, value.factor, tensor))
+                parts.append(self.repeated(joined, sizes, value.layout, tensor))
                 pending.clear()
 
         for part in value.parts:
@@ -404,31 +429,36 @@ class Splitter:
         """Returns a part of a tensor for candidates."""
         of_request = [term for term in part.terms if term.of_request]
         others = [term for term in part.terms if not term.of_request]
-        whole, factor = value.part_sizes(part), value.factor
+        whole, layout = value.part_sizes(part), value.layout
         if not others:
-            return self.repeated(self.request_part(value, part, like), whole, factor, like)
+            return self.repeated(self.request_part(value, part, like), whole, layout, like)
         total, sizes = self.added_up(others, like)
         if of_request:
             request, own = self.added_up(of_request, like)
-            total = self._met(request, own, total, sizes, factor, like)
+            total = self._met((request, own), (total, sizes), layout, like)
             sizes = joined_sizes([own, sizes])
         return self._broadcast(total, sizes, whole, like)
 
     def _met(
-        self, request: Tensor, own: Sizes, total: Tensor, sizes: Sizes, factor: int, like: Tensor
+        self,
+        of_request: tuple[Tensor, Sizes],
+        of_candidates: tuple[Tensor, Sizes],
+        layout: tuple[int, int],
+        like: Tensor,
     ) -> Tensor:
-        """Returns the sum of a tensor of requests and one of candidates."""
+        """Returns the sum of a tensor of requests and one of candidates, both with their sizes."""
         write, dtype, name = self.writer, self.dtype(like), f"{like.node}/sum"
-        if self.is_one_request and factor == 1:
-            last = own[-1]
-            is_vector = len(own) > 1 and all(size == 1 for size in own[:-1] if size != ROWS)
-            if is_vector and last not in (ROWS, UNKNOWN) and last == sizes[-1]:
-                # TensorFlow adds a vector within its product. No other number of elements fits.
-                vector = write.reshape(name, request, [last], dtype)
-                return write.add(name, "BiasAdd", (total, vector), {"T": dtype})
-            one = self.of_one_request(request, own, factor, like)
-            return write.sum_of(name, [total, one], dtype)
-        return write.sum_of(name, [total, self.repeated(request, own, factor, like)], dtype)
+        (request, own), (total, sizes) = of_request, of_candidates
+        if not self.is_one_request or layout != (1, 1):
+            return write.sum_of(name, [total, self.repeated(request, own, layout, like)], dtype)
+        last = own[-1]
+        is_vector = len(own) > 1 and all(size == 1 for size in own[:-1] if size != ROWS)
+        if is_vector and last not in (ROWS, UNKNOWN) and last == sizes[-1]:
+            # TensorFlow adds a vector within its product. No other number of elements fits.
+            vector = write.reshape(name, request, [last], dtype)
+            return write.add(name, "BiasAdd", (total, vector), {"T": dtype})
+        one = self.of_one_request(request, own, layout, like)
+        return write.sum_of(name, [total, one], dtype)
 
     # Numbers of rows, and which request a candidate is of
 
@@ -447,8 +477,9 @@ class Splitter:
         sizes = write.sizes(f"{name}/own", self.on(tensor, home), dtype, out)
         parts = [write.part(f"{name}/own", sizes, 0, fact.axis, out)] if fact.axis else []
         rows = self._row_count(side, out)
-        if fact.factor != 1:
-            factor = write.constant([fact.factor], "int32" if out == _INT32 else "int64")
+        if fact.layout != (1, 1):
+            own = [math.prod(fact.layout)]
+            factor = write.constant(own, "int32" if out == _INT32 else "int64")
             rows = write.add(f"{name}/rows", "Mul", (rows, factor), {"T": out})
         parts.append(rows)
         if fact.axis + 1 < rank:

@@ -68,6 +68,11 @@ class Assembled:
     is_flat: bool = False
 
     @property
+    def layout(self) -> tuple[int, int]:
+        """How its rows lie along their axis, see `Fact`: never in several blocks."""
+        return 1, self.factor
+
+    @property
     def row_axis(self) -> int:
         """The axis of rows."""
         return self.sizes.index(ROWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, Flag
 
 
@@ -41,6 +41,7 @@ class Fact:
         axis: the axis of rows.
         factor: how many elements of that axis each row has, one after the other; 0 if that is only
             known at run time.
+        blocks: how often that axis has all rows, one block after the other.
         reason: why nothing is known.
         node: the first node of which nothing is known.
     """
@@ -51,6 +52,7 @@ class Fact:
     factor: int = 1
     reason: str = ""
     node: str = ""
+    blocks: int = 1
 
     @property
     def has_rows(self) -> bool:
@@ -59,15 +61,20 @@ class Fact:
 
     def moved(self, axis: int) -> Fact:
         """Returns the same with another axis of rows."""
-        return Fact(self.kind, self.side, axis, self.factor)
+        return replace(self, axis=axis)
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """How often each row is there along its axis: blocks, and elements of it in each."""
+        return self.blocks, self.factor
 
 
 CONSTANT = Fact(Kind.CONSTANT)
 
 
-def rows(side: Side, axis: int = 0, factor: int = 1) -> Fact:
+def rows(side: Side, axis: int = 0, factor: int = 1, blocks: int = 1) -> Fact:
     """Returns the fact of a tensor with an axis of rows."""
-    return Fact(Kind.ROWS, side, axis, factor)
+    return Fact(Kind.ROWS, side, axis, factor, blocks=blocks)
 
 
 def joined(facts: Iterable[Fact]) -> Side:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
@@ -18,11 +18,13 @@ class Operands:
         node: it, in a graph whose batches have `batch` rows.
         facts: of its operands.
         batch: a prime.
+        known: the facts of all tensors in front of it.
     """
 
     node: Node
     facts: Sequence[Fact]
     batch: int
+    known: Mapping[Tensor, Fact]
 
     @property
     def count(self) -> int:
@@ -53,15 +55,15 @@ class Operands:
 
     def integer(self, index: int) -> int:
         """Returns an operand that has to be a constant of one integer."""
-        value = self.node.input(index).item
-        if value is None:
-            raise Mixes(f"operand {index} of {self.node.op} is no constant")
-        return int(value)
+        values = self.integers(index)
+        if len(values) != 1:
+            raise Mixes(f"operand {index} of {self.node.op} is not one number")
+        return values[0]
 
     def integers(self, index: int) -> list[int]:
         """Returns the elements of an operand that has to be a constant of integers."""
-        value = self.node.input(index).constant
-        if value is None:
+        value = self.node.view.integers(self.node.input(index).tensor)
+        if value is None or self.facts[index].has_rows:
             raise Mixes(f"operand {index} of {self.node.op} is no constant")
         return [int(element) for element in value.reshape(-1)]
 
@@ -89,24 +91,26 @@ class Operands:
             raise Mixes(f"{self.node.op} goes over the rows")
         return fact
 
-    def row_axis(self, shape: Shape, prefix: int | None) -> tuple[int, int] | None:
+    def row_axis(self, shape: Shape, prefix: int) -> tuple[int, int, int] | None:
         """Finds the axis of rows of a result that has the elements of an operand in their order.
 
         Args:
             shape: of the result.
-            prefix: the number of elements in front of the axis of rows of the operand.
+            prefix: how often all rows of the operand are there, one block after the other: along
+                its axis of rows and those in front of it.
 
         Returns:
-            That axis and its elements per row, 0 if these are not known; None if there is none.
+            That axis, its elements per row, 0 if these are not known, and its blocks; None if there
+            is none.
         """
         before = 1
         for axis, size in enumerate(shape):
-            if before == prefix and size is not None and size % self.batch == 0 and size:
-                return axis, size // self.batch
-            if before == prefix and size is None:
-                return axis, 0
             if size is None:
-                return None
+                return (axis, 0, 1) if before == prefix else None
+            if size and size % self.batch == 0:
+                blocks, left = divmod(prefix, before) if before else (0, 1)
+                factor, more = divmod(size // self.batch, blocks) if blocks else (0, 1)
+                return None if left or more else (axis, factor, blocks)
             before *= size
         return None
 
@@ -123,13 +127,13 @@ def broadcast(operands: Operands, indices: Sequence[int] | None = None) -> Fact:
     ranks = [operands.rank(index) for index in indices]
     rank = max(ranks)
     places = {
-        (fact.axis + rank - own, fact.factor)
+        (fact.axis + rank - own, fact.layout)
         for fact, own in zip(facts, ranks, strict=True)
         if fact.kind is Kind.ROWS
     }
     if len(places) > 1:
         raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
-    ((axis, factor),) = places
+    ((axis, (blocks, factor)),) = places
     if factor == 0:
         raise Mixes(f"{operands.node.op} has rows of an unknown number of elements")
     for index, fact, own in zip(indices, facts, ranks, strict=True):
@@ -142,7 +146,7 @@ def broadcast(operands: Operands, indices: Sequence[int] | None = None) -> Fact:
             raise Mixes(
                 f"operand {index} of {operands.node.op} may have another value for each row"
             )
-    return rows(joined(facts), axis, factor)
+    return rows(joined(facts), axis, factor, blocks)
 
 
 def constant(operands: Operands) -> Fact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from fusion.passes.analysis.rows.elementwise import ALIKE, BROADCAST, UNARY
 from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
@@ -65,9 +66,9 @@ def _select(operands: Operands) -> Fact:
     if operands.rank(0) != 1:
         return broadcast(operands)
     result = broadcast(operands, [1, 2])
-    if test.kind is not Kind.ROWS or result.axis or result.factor != test.factor:
+    if test.kind is not Kind.ROWS or result.axis or result.layout != test.layout:
         raise Mixes("Select goes over the rows")
-    return rows(joined(operands.facts), 0, test.factor)
+    return replace(result, side=joined(operands.facts))
 
 
 @_rule("BiasAdd", "BiasAddV1")
@@ -97,22 +98,22 @@ def _batched_product(operands: Operands) -> Fact:
         if fact.kind is Kind.CONSTANT:
             continue
         own = operands.of_rows(index)
-        if own.factor != 1 and own.axis < ranks[index] - 2:
-            raise Mixes(f"{operands.node.op} has several elements for each row")
-        places.append(own.axis + rank - ranks[index])
+        if not own.factor:
+            raise Mixes(f"{operands.node.op} has rows of an unknown number of elements")
+        places.append((own.axis + rank - ranks[index], own.layout))
     transposed = operands.node.flag_attr("adj_x") or operands.node.flag_attr("transpose_x")
     if len(set(places)) > 1:
         raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
-    (axis,) = set(places)
+    ((axis, (blocks, factor)),) = set(places)
     if axis < rank - 2:
         for index, fact in enumerate(operands.facts):
             at = axis - (rank - ranks[index])
             if fact.kind is Kind.CONSTANT and at >= 0 and operands.shape(index)[at] != 1:
                 raise Mixes(f"{operands.node.op} has another matrix for each row")
-        return rows(operands.side, axis, 1)
+        return rows(operands.side, axis, factor, blocks)
     is_row = axis == rank - (1 if transposed else 2)
     if left.kind is Kind.ROWS and not operands.facts[1].has_rows and is_row:
-        return rows(left.side, rank - 2, left.factor)
+        return left.moved(rank - 2)
     raise Mixes(f"{operands.node.op} multiplies rows with each other")
 
 
@@ -122,13 +123,13 @@ def _einsum(operands: Operands) -> Fact:
     terms, _, result = equation.partition("->")
     if "." in equation or "->" not in equation:
         raise Mixes(f"Einsum of {equation!r} is not understood")
-    letters, factors = set[str](), set[int]()
+    letters, layouts = set[str](), set[tuple[int, int]]()
     for index, (term, fact) in enumerate(zip(terms.split(","), operands.facts, strict=True)):
         if fact.kind is not Kind.CONSTANT:
             own = operands.of_rows(index)
             letters.add(term[own.axis])
-            factors.add(own.factor)
-    if len(letters) > 1 or len(factors) > 1:
+            layouts.add(own.layout)
+    if len(letters) > 1 or len(layouts) > 1:
         raise Mixes("the rows of operands of Einsum are different letters")
     (letter,) = letters
     if result.count(letter) != 1 or any(term.count(letter) > 1 for term in terms.split(",")):
@@ -138,7 +139,8 @@ def _einsum(operands: Operands) -> Fact:
             continue
         if operands.shape(index)[term.index(letter)] != 1:
             raise Mixes("Einsum has another operand for each row")
-    return rows(operands.side, result.index(letter), factors.pop())
+    ((blocks, factor),) = layouts
+    return rows(operands.side, result.index(letter), factor, blocks)
 
 
 @_rule("Softmax", "LogSoftmax")
@@ -184,6 +186,22 @@ def _reversed(operands: Operands) -> Fact:
     return operands.of_rows(0)
 
 
+@_rule("Roll")
+def _rolled(operands: Operands) -> Fact:
+    operands.constant(1)
+    rank = operands.rank(0)
+    for axis in operands.integers(2):
+        operands.apart(operands.of_rows(0), axis + rank if axis < 0 else axis)
+    return operands.of_rows(0)
+
+
+@_rule("Assert")
+def _asserted(operands: Operands) -> Fact:
+    if operands.facts[0].kind not in (Kind.CONSTANT, Kind.SUMMARY):
+        raise Mixes(f"Assert checks {operands.facts[0].kind.value}")
+    return Fact(Kind.SUMMARY, operands.side)
+
+
 @_rule("TopKV2", "TopK", "InTopKV2")
 def _top(operands: Operands) -> Fact:
     operands.constant(*range(1, operands.count))
@@ -193,20 +211,23 @@ def _top(operands: Operands) -> Fact:
 def _alike(operands: Operands, indices: Iterable[int]) -> Fact:
     """The fact of operands that have their rows along the same axis of one rank."""
     facts = [operands.of_rows(index) for index in indices]
-    places = {(fact.axis, fact.factor) for fact in facts}
-    if len(places) > 1:
+    if len({(fact.axis, fact.layout) for fact in facts}) > 1:
         raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
-    ((axis, factor),) = places
-    return rows(joined(facts), axis, factor)
+    return replace(facts[0], side=joined(facts))
 
 
 @_rule("ConcatV2")
 def _concat(operands: Operands) -> Fact:
     if operands.facts[0].kind is Kind.SUMMARY:
         raise Mixes("ConcatV2 of what all rows have in common")
-    fact = _alike(operands, range(operands.count - 1))
     axis = operands.axis(operands.count - 1, operands.rank(0))
-    return operands.apart(fact, axis)
+    facts = [operands.of_rows(index) for index in range(operands.count - 1)]
+    if any(fact.axis != axis for fact in facts):
+        return operands.apart(_alike(operands, range(operands.count - 1)), axis)
+    # All rows of one operand, then all of the next, as the heads of an attention.
+    if len({fact.factor for fact in facts}) > 1 or not facts[0].factor:
+        raise Mixes("ConcatV2 goes over the rows")
+    return rows(joined(facts), axis, facts[0].factor, sum(fact.blocks for fact in facts))
 
 
 @_rule("Pack")
@@ -227,7 +248,12 @@ def _unpack(operands: Operands) -> Fact:
 
 @_rule("Split")
 def _split(operands: Operands) -> Fact:
-    return operands.apart(operands.of_rows(1), operands.axis(0, operands.rank(1)))
+    fact, count = operands.of_rows(1), operands.node.int_attr("num_split")
+    if fact.axis != operands.axis(0, operands.rank(1)):
+        return fact
+    if not fact.factor or fact.blocks % count:
+        raise Mixes("Split goes over the rows")
+    return replace(fact, blocks=fact.blocks // count)
 
 
 @_rule("SplitV")
@@ -271,15 +297,17 @@ def _reshaped(operands: Operands) -> Fact:
         raise Mixes("Reshape to a shape that depends on values")
     fact, shape = operands.of_rows(0), operands.shape(0)
     before = shape[: fact.axis]
-    prefix = None if None in before else math.prod(size or 0 for size in before)
+    if None in before:
+        raise Mixes("Reshape of unknown sizes in front of the rows")
+    prefix = math.prod(size or 0 for size in before) * fact.blocks
     result = operands.result_shape()
     found = operands.row_axis(result, prefix)
     if found is None:
         raise Mixes("Reshape does not keep the rows apart")
-    axis, factor = found
+    axis, factor, blocks = found
     if factor == 0 and not _divides(result[axis + 1 :], shape[fact.axis + 1 :]):
         raise Mixes("Reshape is not known to keep the rows apart")
-    return rows(fact.side, axis, factor)
+    return rows(fact.side, axis, factor, blocks)
 
 
 def _divides(inner: Sequence[int | None], whole: Sequence[int | None]) -> bool:
@@ -298,6 +326,10 @@ def _filled(operands: Operands) -> Fact:
 
 def _new_rows(operands: Operands) -> Fact:
     """The fact of a tensor that has equal rows, as many as there are."""
+    measured = operands.node.input(int(operands.node.op != "Fill")).producer
+    like = operands.known.get(measured.input(0).tensor) if measured.op == "Shape" else None
+    if like is not None and like.kind is Kind.ROWS and like.factor:
+        return replace(like, side=Side.NEITHER)
     shape = operands.result_shape()
     found = [axis for axis, size in enumerate(shape) if size and size % operands.batch == 0]
     if len(found) != 1 or None in shape:
@@ -326,10 +358,11 @@ def _tiled(operands: Operands) -> Fact:
         raise Mixes("Tile by numbers that depend on values")
     if fact.kind is Kind.CONSTANT:
         return _new_rows(operands)
-    fact, result = operands.of_rows(0), operands.result_shape()
-    if result[fact.axis] is None or result[fact.axis] != operands.shape(0)[fact.axis]:
-        raise Mixes("Tile makes more rows")
-    return fact
+    fact, size = operands.of_rows(0), operands.result_shape()[fact.axis]
+    own = operands.shape(0)[fact.axis]
+    if not fact.factor or not size or not own:
+        raise Mixes("Tile of rows of unknown number")
+    return replace(fact, blocks=fact.blocks * (size // own))
 
 
 @_rule("OneHot")
@@ -364,7 +397,9 @@ def _gathered(operands: Operands) -> Fact:
     batched = batched + operands.rank(1) if batched < 0 else batched
     if own.axis != other.axis or own.axis >= batched or (own.factor, other.factor) != (1, 1):
         raise Mixes(f"{operands.node.op} looks up rows in each other")
-    return rows(operands.side, own.axis)
+    if own.blocks != other.blocks:
+        raise Mixes(f"{operands.node.op} has rows in other blocks")
+    return replace(own, side=operands.side)
 
 
 @_rule("ResourceGather")
@@ -398,13 +433,29 @@ def _looked_up(operands: Operands) -> Fact:
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def _normalised(operands: Operands) -> Sequence[Fact]:
-    operands.constant(1, 2, 3, 4)
-    if operands.node.flag_attr("is_training"):
-        raise Mixes("the moments are of all rows of the batch: it is in training mode")
     fact = operands.of_rows(0)
+    if operands.node.flag_attr("is_training"):
+        if fact.axis != 1 or operands.node.text_attr("data_format") != "NCHW":
+            raise Mixes("the moments are of all rows of the batch: it is in training mode")
+        return _normalised_each(operands)
+    operands.constant(1, 2, 3, 4)
     if fact.axis:
         raise Mixes(f"{operands.node.op} goes over the rows")
     return [fact, *([CONSTANT] * 5)]
+
+
+def _normalised_each(operands: Operands) -> Sequence[Fact]:
+    """The facts of a layer normalisation, for which the rows are channels."""
+    operands.constant(3, 4)
+    if {operands.shape(3), operands.shape(4)} != {(0,)}:
+        raise Mixes("the moments are of batches before")
+    fact = operands.facts[0]
+    for index in (1, 2):
+        of_rows = operands.of_rows(index)
+        if of_rows.axis or of_rows.layout != fact.layout:
+            raise Mixes(f"the rows of operands of {operands.node.op} lie along different axes")
+    each = rows(operands.side, 0, fact.factor, fact.blocks)
+    return [replace(fact, side=operands.side), *([each] * 5)]
 
 
 @_rule("MatrixBandPart")
@@ -413,7 +464,46 @@ def _band(operands: Operands) -> Fact:
     return _in_front(operands, 2)
 
 
-@_rule("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3", "MatrixSetDiagV3")
+@_rule("DenseBincount")
+def _counted(operands: Operands) -> Fact:
+    ids, size, weights = operands.facts
+    if size.has_rows and (size.kind is not Kind.SUMMARY or size.side is not ids.side):
+        raise Mixes("DenseBincount has as many columns as rows say")
+    if operands.rank(0) != 2 or operands.of_rows(0).axis or not ids.factor:
+        raise Mixes("DenseBincount counts ids of all rows")
+    if not weights.has_rows and 0 in operands.shape(2):
+        return ids
+    return _alike(operands, (0, 2))
+
+
+@_rule("SparseCross", "SparseCrossV2", "SparseCrossHashed")
+def _crossed(operands: Operands) -> Sequence[Fact]:
+    attr = operands.node.attr("sparse_types")
+    sparse = 0 if attr is None else len(attr.list.type)
+    attr = operands.node.attr("dense_types")
+    dense = 0 if attr is None else len(attr.list.type)
+    kinds = [Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE]
+    columns = operands.facts[: 3 * sparse + dense]
+    operands.constant(*range(len(columns), operands.count))
+    wanted = [kind for kind in kinds for _ in range(sparse)] + [Kind.ROWS] * dense
+    if [fact.kind for fact in columns] != wanted:
+        raise Mixes(f"{operands.node.op} is not of columns of rows")
+    if any(fact.axis or fact.layout != (1, 1) for fact in columns):
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    if sparse and len({fact.side for fact in columns}) > 1:
+        raise Mixes(f"{operands.node.op} has entries of requests and of candidates")
+    return [Fact(kind, operands.side) for kind in kinds]
+
+
+@_rule("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
+def _with_diagonal(operands: Operands) -> Fact:
+    operands.constant(*range(2, operands.count))
+    if operands.facts[0].axis >= operands.rank(0) - 2:
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    return _alike(operands, (0, 1))
+
+
+@_rule("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
 def _diagonal(operands: Operands) -> Fact:
     operands.constant(*range(1, operands.count))
     return _in_front(operands, 2)
@@ -433,7 +523,7 @@ def _convolution(operands: Operands) -> Fact:
         raise Mixes("L2Loss goes over the rows")
     operands.constant(*range(1, operands.count))
     fact = operands.of_rows(0)
-    if fact.axis or fact.factor != 1:
+    if fact.axis or not fact.factor:
         raise Mixes(f"{operands.node.op} goes over the rows")
     return fact
 

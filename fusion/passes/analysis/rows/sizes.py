@@ -7,13 +7,38 @@ it counts rows. Two primes are tried (`walk`): a size that only looks like rows 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from tensorflow.core.framework import graph_pb2, tensor_shape_pb2
+import numpy as np
+import numpy.typing as npt
+from tensorflow.core.framework import graph_pb2, tensor_shape_pb2, types_pb2
 
+from fusion.passes.analysis.symbolic_shapes import ShapeMath
 from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.graph.values import Value
 from fusion.passes.graph.view import GraphView
 
-_UNSHAPED = "unshaped"
+_DTYPES = {types_pb2.DT_INT32: np.int32, types_pb2.DT_INT64: np.int64}
+UNSHAPED = "unshaped"
+"""Behind the name of a node whose result gets another shape."""
+
+
+def fixed_integers(view: GraphView, tensor: Tensor) -> npt.NDArray[Any] | None:
+    """Returns integers that follow from sizes of which none is the number of rows, or None.
+
+    Args:
+        view: the graph whose batches have any number of rows.
+        tensor: the only output of its node.
+    """
+    found = view.integers(tensor)
+    dtype, shape = _DTYPES.get(view.dtype(tensor)), view.shape(tensor)
+    if found is not None or dtype is None or shape is None or len(shape) > 1:
+        return found
+    math, value = ShapeMath(), Value(view, tensor)
+    elements = math.vector(value) if shape else (math.scalar(value),)
+    if elements is None or not all(isinstance(one, int) for one in elements):
+        return None
+    return np.array(elements, dtype).reshape([-1] if shape else [])
 
 
 def sized(
@@ -44,7 +69,7 @@ def sized(
             copy.name, copy.op = node.name, "Placeholder"
             copy.attr["dtype"].type = dtype
         else:
-            copy.name = f"{node.name}/{_UNSHAPED}"
+            copy.name = f"{node.name}/{UNSHAPED}"
             copy = result.node.add(name=node.name, op="EnsureShape", input=[copy.name])
             copy.attr["T"].type = dtype
         _set_shape(copy.attr["shape"].shape, shapes[tensor])

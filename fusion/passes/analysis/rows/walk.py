@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.rows.elementwise import OF_SIZES
-from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, joined, rows
+from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, rows
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
-from fusion.passes.analysis.rows.sizes import sized
+from fusion.passes.analysis.rows.sizes import UNSHAPED, fixed_integers, sized
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
@@ -19,7 +19,20 @@ from fusion.passes.graph.view import GraphView
 #: Numbers of rows that no size of a model is a multiple of; both have to give the same facts.
 _PRIMES = (10_007, 10_009)
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
+_LOOP = ", which is of a loop: loops are not followed"
+#: Why there are no rules for some ops.
+_UNKNOWN = {
+    **dict.fromkeys(("While", "StatelessWhile", "Enter", "Merge", "Switch"), _LOOP),
+    **dict.fromkeys(("TensorListFromTensor", "TensorListReserve", "TensorArrayV3"), _LOOP),
+    **dict.fromkeys(("TensorArrayScatterV3", "LoopCond", "Exit", "NextIteration"), _LOOP),
+    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), ": branches are not followed"),
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ", which is not inlined"),
+}
 _DENSE = frozenset({"SparseToDense", "RaggedTensorToTensor"})
+
+
+#: Of a lookup that is not of one side.
+_APART = Fact(Kind.MIXED, reason="the ids of a lookup are of requests and of candidates")
 
 
 @dataclass(frozen=True)
@@ -45,11 +58,13 @@ class RowFacts:
         facts: of all tensors that were asked for, and of what these are made of.
         order: the nodes in an order in which each comes behind its operands.
         sized: the graph with a number of rows.
+        bags: the outputs of lookups that are understood as a whole.
     """
 
     facts: dict[Tensor, Fact]
     order: list[str]
     sized: GraphView
+    bags: set[Tensor]
 
     def shape(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape of a tensor, in which sizes along axes of rows mean nothing."""
@@ -74,11 +89,30 @@ def rows_of(
     """
     by_output = {one.output: one for one in bags}
     order = _ordered(view, wanted)
-    (first, numbered), (second, _) = (
-        _facts(view, graph, inputs, order, by_output, prime) for prime in _PRIMES
+    while True:
+        found = _walked(view, graph, inputs, order, by_output)
+        apart = {t for t in by_output if found.facts.get(t) is _APART}
+        if not apart:
+            return found
+        # Perhaps weights are of both: then each of the ops may have a rule.
+        by_output = {t: one for t, one in by_output.items() if t not in apart}
+
+
+def _walked(
+    view: GraphView,
+    graph: graph_pb2.GraphDef,
+    inputs: Mapping[Tensor, Fact],
+    order: list[str],
+    by_output: Mapping[Tensor, Bags],
+) -> RowFacts:
+    views = [_numbered(view, graph, inputs, order, by_output, prime) for prime in _PRIMES]
+    numbered = views[0]
+    first, second = (
+        _facts(view, inputs, order, by_output, one, prime)
+        for one, prime in zip(views, _PRIMES, strict=True)
     )
     facts = {t: fact if second.get(t) == fact else _unsure(t) for t, fact in first.items()}
-    return RowFacts(facts, order, numbered)
+    return RowFacts(facts, order, numbered, set(by_output))
 
 
 def _unsure(tensor: Tensor) -> Fact:
@@ -105,14 +139,15 @@ def _ordered(view: GraphView, wanted: Sequence[str]) -> list[str]:
     return order
 
 
-def _facts(
+def _numbered(
     view: GraphView,
     graph: graph_pb2.GraphDef,
     inputs: Mapping[Tensor, Fact],
     order: Sequence[str],
     bags: Mapping[Tensor, Bags],
     batch: int,
-) -> tuple[dict[Tensor, Fact], GraphView]:
+) -> GraphView:
+    """Returns the graph with a number of rows."""
     shapes: dict[Tensor, Shape] = {}
     for tensor, fact in inputs.items():
         shape = view.shape(tensor)
@@ -124,7 +159,17 @@ def _facts(
         shape = view.shape(Tensor(name)) if view.op(name) in _DENSE else None
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
-    numbered = sized(view, graph, shapes, leaves)
+    return sized(view, graph, shapes, leaves)
+
+
+def _facts(
+    view: GraphView,
+    inputs: Mapping[Tensor, Fact],
+    order: Sequence[str],
+    bags: Mapping[Tensor, Bags],
+    numbered: GraphView,
+    batch: int,
+) -> dict[Tensor, Fact]:
     facts: dict[Tensor, Fact] = {}
     for name in order:
         tensor = Tensor(name)
@@ -133,10 +178,20 @@ def _facts(
             continue
         operands = [facts.get(one, CONSTANT) for one in view.inputs(name)]
         count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
-        found = inputs.get(tensor) or _of_node(Node(numbered, name), operands, batch)
+        found = inputs.get(tensor) or _of_node(
+            Operands(Node(numbered, _numbered_name(numbered, name)), operands, batch, facts)
+        )
         several = [found] * count if isinstance(found, Fact) else found
+        if count == 1 and several[0].kind is Kind.SIZES and _is_fixed(view, tensor):
+            several = [CONSTANT]
         facts |= {Tensor(name, index): fact for index, fact in enumerate(several)}
-    return facts, numbered
+    return facts
+
+
+def _numbered_name(numbered: GraphView, name: str) -> str:
+    """Returns the name of a node in the graph with a number of rows."""
+    unshaped = f"{name}/{UNSHAPED}"
+    return unshaped if unshaped in numbered.nodes else name
 
 
 def _with_rows(shape: Shape, batch: int) -> Shape:
@@ -151,53 +206,65 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
         return mixed
     sides = {fact.side for fact in of_ids if fact.has_rows}
     if len(sides) != 1 or any(fact.kind is Kind.ROWS and fact.axis for fact in of_ids):
-        why = "the ids of a lookup are of requests and of candidates" if sides else "no ids"
-        return Fact(Kind.MIXED, joined(of_ids), reason=why, node=bags.output.node)
+        return _APART
     return rows(sides.pop())
 
 
-def _of_node(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequence[Fact]:
-    side = joined(operands)
-    if not any(fact.has_rows for fact in operands):
+def _of_node(operands: Operands) -> Fact | Sequence[Fact]:
+    if not any(fact.has_rows for fact in operands.facts):
         return CONSTANT
-    mixed = next((fact for fact in operands if fact.kind is Kind.MIXED), None)
+    mixed = next((fact for fact in operands.facts if fact.kind is Kind.MIXED), None)
     if mixed is not None:
-        return Fact(Kind.MIXED, side, reason=mixed.reason, node=mixed.node)
+        return Fact(Kind.MIXED, operands.side, reason=mixed.reason, node=mixed.node)
     try:
-        return _by_rule(node, operands, batch)
+        return _by_rule(operands)
     except Mixes as why:
-        return Fact(Kind.MIXED, side, reason=str(why), node=node.name)
+        return Fact(
+            Kind.MIXED,
+            operands.side,
+            reason=str(why),
+            node=operands.node.name.removesuffix(f"/{UNSHAPED}"),
+        )
 
 
-def _by_rule(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequence[Fact]:
-    kinds = {fact.kind for fact in operands if fact.has_rows}
+def _is_fixed(view: GraphView, tensor: Tensor) -> bool:
+    return fixed_integers(view, tensor) is not None
+
+
+def _by_rule(operands: Operands) -> Fact | Sequence[Fact]:
+    node, kinds = operands.node, {fact.kind for fact in operands.facts if fact.has_rows}
     if node.op == "Rank":
         return CONSTANT
     if node.op in _SHAPES and kinds <= {Kind.ROWS, Kind.SIZES}:
-        return Fact(Kind.SIZES, joined(operands))
+        return Fact(Kind.SIZES, operands.side)
     if kinds == {Kind.SIZES} and node.op in OF_SIZES and _is_integer(node):
-        return _of_sizes(node, operands, batch)
+        return _of_sizes(operands)
     rule = RULES.get(node.op)
     if rule is None:
-        raise Mixes(f"there is no rule for {node.op}")
-    return rule(Operands(node, operands, batch))
+        raise Mixes(f"there is no rule for {node.op}{_UNKNOWN.get(node.op, '')}")
+    return rule(operands)
 
 
 def _is_integer(node: Node) -> bool:
     """Whether what comes of sizes is of sizes again, and no number to compute with."""
-    return node.op != "Cast" or node.type_attr("DstT") in (3, 9)
+    return node.op != "Cast" or node.type_attr("DstT") in (types_pb2.DT_INT32, types_pb2.DT_INT64)
 
 
-def _of_sizes(node: Node, operands: Sequence[Fact], batch: int) -> Fact:
+def _of_sizes(operands: Operands) -> Fact:
     """The fact of what follows from sizes: more of these, or a tensor with equal rows."""
+    node, batch = operands.node, operands.batch
     shape = node.output().shape
-    if shape is not None and any(size and size % batch == 0 for size in shape):
-        rule = RULES.get(node.op)
-        if node.op not in ("Fill", "BroadcastTo", "Tile") or rule is None:
-            raise Mixes(f"{node.op} makes a number for each row")
-        found = rule(Operands(node, operands, batch))
+    if node.op in ("Fill", "BroadcastTo", "Tile"):
+        found = RULES[node.op](operands)
         assert isinstance(found, Fact)
         return found
+    if shape is not None and any(size and size % batch == 0 for size in shape):
+        raise Mixes(f"{node.op} makes a number for each row")
     if node.op == "Range":
         raise Mixes("Range counts rows")
-    return Fact(Kind.SIZES, joined(operands))
+    if node.op in ("Greater", "NotEqual") and not operands.facts[1].has_rows:
+        number = node.input(1).item
+        if number == 0:
+            # Whether there are rows at all.
+            return Fact(Kind.SUMMARY, operands.side)
+    return Fact(Kind.SIZES, operands.side)
