@@ -17,7 +17,7 @@ def bags_of(view: GraphView) -> list[Bags]:
     found = []
     for match in matches:
         spec = match.full_spec
-        ids = [*_read(spec.ids)]
+        ids = [*_read(view, spec.ids)]
         dim = spec.table.shape[1]
         if ids and dim is not None:
             if spec.weights is not None:
@@ -27,11 +27,17 @@ def bags_of(view: GraphView) -> list[Bags]:
     return found
 
 
-def _read(ids: IdsSpec) -> Iterator[Tensor]:
+def _read(view: GraphView, ids: IdsSpec) -> Iterator[Tensor]:
     """Yields the tensors that bags of ids are read from; none of other ids."""
-    if isinstance(ids, SparseIds):
+    if isinstance(ids, SparseIds) and ids.flattened:
+        # Rows of a matrix keep their numbers.
+        is_reshaped = view.op(ids.indices.node) == "SparseReshape"
+        source = view.inputs(ids.indices.node)[0] if is_reshaped else ids.indices
+        if (view.shape(source) or (None,))[-1] == 2:
+            yield from (ids.values, source)
+    elif isinstance(ids, SparseIds):
         yield from (ids.values, ids.indices)
-        if ids.dense_shape is not None and not ids.flattened:
+        if ids.dense_shape is not None:
             yield ids.dense_shape
     elif isinstance(ids, RaggedIds):
         yield from (ids.values, ids.row_splits)

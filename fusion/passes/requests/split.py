@@ -160,7 +160,7 @@ class Splitter:
         """Writes a node where its rows are; what has none of its own is written when it is read."""
         fact = self._node_fact(name)
         if Tensor(name) in self._bags:
-            self._inside(name, fact.side)
+            self._inside(name, fact.side if fact.side is Side.REQUEST else Side.CANDIDATE)
         elif fact.kind is Kind.MIXED or fact.side is Side.NEITHER or fact.kind is Kind.SIZES:
             return
         elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
@@ -199,10 +199,14 @@ class Splitter:
                 return number
             inputs = [self.on(tensor, side) for tensor in self.view.inputs(name)]
             controls = [self._awaited(before) for before in self.view.controls(name)]
-            taken = any((name, other) in self._done for other in Side)
-            new = self.writer.free_name(f"{name}/repeated") if taken else name
-            self._done[name, side] = self.writer.copy(self.view.nodes[name], new, inputs, controls)
+            self._done[name, side] = self._write(name, inputs, controls)
         return self._done[name, side]
+
+    def _write(self, name: str, inputs: Sequence[Tensor], controls: Sequence[str]) -> str:
+        """Writes a copy of a node, which has its name unless another copy has."""
+        taken = any((name, other) in self._done for other in (*Side, Side.NEITHER))
+        new = self.writer.free_name(f"{name}/repeated") if taken else name
+        return self.writer.copy(self.view.nodes[name], new, inputs, controls)
 
     def _fixed(self, name: str) -> str | None:
         """Writes integers that follow from tensors with rows, and not from how many these have."""
@@ -258,7 +262,7 @@ class Splitter:
                 else self._awaited(before)
                 for before in self.view.controls(name)
             ]
-            self._done[name, side] = self.writer.copy(self.view.nodes[name], name, inputs, controls)
+            self._done[name, side] = self._write(name, inputs, controls)
         return self._done[name, side]
 
     def on(self, tensor: Tensor, side: Side) -> Tensor:
@@ -300,7 +304,7 @@ class Splitter:
                 return self._whole[tensor]
             return Tensor(self._done[tensor.node, Side.CANDIDATE], tensor.index)
         if fact.kind is not Kind.ROWS or not fact.factor:
-            raise Refused(NoMatch(f"candidates need {fact.kind.value} of a request", tensor.node))
+            return self._again(tensor, fact)
         self._meetings[tensor.node] = None
         shape = self._facts.shape(tensor)
         if shape is None:
@@ -308,6 +312,12 @@ class Splitter:
         sizes = [UNKNOWN if size is None else size for size in shape]
         sizes[fact.axis] = ROWS
         return self.repeated(self._native(tensor, fact), tuple(sizes), fact.layout, tensor)
+
+    def _again(self, tensor: Tensor, fact: Fact) -> Tensor:
+        """Computes from repeated rows what cannot be repeated itself, as entries of sparse ones."""
+        if tensor in self._inputs:
+            raise Refused(NoMatch(f"candidates need {fact.kind.value} of a request", tensor.node))
+        return Tensor(self._copy(tensor.node, Side.CANDIDATE), tensor.index)
 
     # How tensors of requests get to candidates
 

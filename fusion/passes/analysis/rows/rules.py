@@ -326,15 +326,23 @@ def _filled(operands: Operands) -> Fact:
 
 def _new_rows(operands: Operands) -> Fact:
     """The fact of a tensor that has equal rows, as many as there are."""
-    measured = operands.node.input(int(operands.node.op != "Fill")).producer
-    like = operands.known.get(measured.input(0).tensor) if measured.op == "Shape" else None
-    if like is not None and like.kind is Kind.ROWS and like.factor:
+    like = _measured(operands, int(operands.node.op != "Fill"))
+    if like is not None and like.factor:
         return replace(like, side=Side.NEITHER)
     shape = operands.result_shape()
     found = [axis for axis, size in enumerate(shape) if size and size % operands.batch == 0]
     if len(found) != 1 or None in shape:
         raise Mixes(f"{operands.node.op} makes a tensor whose rows are not known")
     return rows(Side.NEITHER, found[0], (shape[found[0]] or 0) // operands.batch)
+
+
+def _measured(operands: Operands, index: int) -> Fact | None:
+    """The fact of the tensor with rows of which an operand is the shape."""
+    producer = operands.node.input(index).producer
+    if producer.op != "Shape":
+        return None
+    fact = operands.known.get(producer.input(0).tensor)
+    return fact if fact is not None and fact.kind is Kind.ROWS else None
 
 
 @_rule("BroadcastTo")
@@ -418,6 +426,11 @@ def _gathered_elements(operands: Operands) -> Fact:
         raise Mixes("GatherNd has indices of unknown depth")
     if table.kind is Kind.CONSTANT:
         return operands.apart(operands.of_rows(1), operands.rank(1) - 1)
+    if operands.facts[1].kind is Kind.INDICES:
+        fact = operands.of_rows(0)
+        if fact.axis or fact.layout != (1, 1) or fact.side is not operands.facts[1].side:
+            raise Mixes("GatherNd picks rows")
+        return Fact(Kind.ENTRIES, fact.side)
     operands.constant(1)
     fact = operands.of_rows(0)
     if fact.axis < depth:
@@ -490,8 +503,6 @@ def _crossed(operands: Operands) -> Sequence[Fact]:
         raise Mixes(f"{operands.node.op} is not of columns of rows")
     if any(fact.axis or fact.layout != (1, 1) for fact in columns):
         raise Mixes(f"{operands.node.op} goes over the rows")
-    if sparse and len({fact.side for fact in columns}) > 1:
-        raise Mixes(f"{operands.node.op} has entries of requests and of candidates")
     return [Fact(kind, operands.side) for kind in kinds]
 
 
@@ -612,9 +623,31 @@ def _dense(operands: Operands) -> Fact:
     operands.constant(3)
     kinds = [fact.kind for fact in operands.facts[:3]]
     sides = {fact.side for fact in operands.facts[:3]}
+    measured = _measured(operands, 1)
+    if measured is not None and not measured.axis and measured.layout == (1, 1):
+        kinds[1] = Kind.SPARSE_SHAPE
     if kinds != [Kind.INDICES, Kind.SPARSE_SHAPE, Kind.ENTRIES] or len(sides) > 1:
         raise Mixes("SparseToDense is not of the parts of a sparse tensor")
     return rows(sides.pop())
+
+
+@_rule("Where")
+def _places(operands: Operands) -> Fact:
+    """Which elements of a matrix are true: the indices of a sparse tensor."""
+    fact = operands.of_rows(0)
+    if fact.axis or fact.layout != (1, 1) or operands.rank(0) < 2:
+        raise Mixes("Where goes over the rows")
+    return Fact(Kind.INDICES, fact.side)
+
+
+@_rule("RaggedTensorToSparse")
+def _ragged_as_sparse(operands: Operands) -> Sequence[Fact]:
+    if operands.node.int_attr("RAGGED_RANK") != 1:
+        raise Mixes("RaggedTensorToSparse of several ragged dimensions")
+    splits, values = operands.facts
+    if (splits.kind, values.kind) != (Kind.SPLITS, Kind.ENTRIES) or splits.side is not values.side:
+        raise Mixes("RaggedTensorToSparse is not of the parts of a ragged tensor")
+    return [Fact(kind, splits.side) for kind in (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)]
 
 
 @_rule("RaggedTensorToTensor")
