@@ -13,10 +13,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from tensorflow.core.framework import types_pb2
+
 from fusion.passes.analysis.rows.elementwise import UNARY
 from fusion.passes.analysis.rows.facts import Kind, Side
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
+from fusion.passes.requests.bits import depends_on_position
 from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, summed
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ MEETINGS: dict[str, Rule] = {}
 
 #: Fewer columns of a request are repeated in front of a product: another product costs more.
 MIN_COLUMNS = 16
+#: Sums of these are put together in another order.
+_FLOATS = frozenset(
+    {types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16}
+)
 #: For so many runs of rows of weights a request has a product each.
 MAX_RUNS = 4
 
@@ -89,7 +96,7 @@ def _unary(split: Splitter, node: Node) -> Assembled | None:
     if sizes is None or value is None or not _has_request(value):
         return None
     is_linear = node.op in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg")
-    if node.controls or node.op in ("EnsureShape", "Bitcast"):
+    if node.op in ("EnsureShape", "Bitcast") or (split.exact and depends_on_position(node)):
         return None
     if len(value.parts) == 1 and len(value.parts[0].terms) > 1 and not is_linear:
         return None
@@ -124,7 +131,7 @@ def _part_sizes(value: Assembled, part: Part) -> Sizes:
 @_rule("AddV2", "Add", "Sub")
 def _added(split: Splitter, node: Node) -> Assembled | None:
     sizes = split.sizes(node.output().tensor)
-    if sizes is None or split.exact:
+    if sizes is None or split.exact or split.dtype(node.output().tensor) not in _FLOATS:
         return None
     terms: list[Term] = []
     constant = None
@@ -200,7 +207,7 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
     """Of two tensors with parts of equal sizes side by side, or of one and a number."""
     sizes = split.sizes(node.output().tensor)
     left, right = (operand.tensor for operand in node.inputs)
-    if sizes is None:
+    if sizes is None or (split.exact and depends_on_position(node)):
         return None
     facts = [split.fact(tensor) for tensor in (left, right)]
     if not facts[1].has_rows:

@@ -15,15 +15,13 @@ from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bags import bags_of
+from fusion.passes.requests.bits import depends_on_one_row, depends_on_position
 from fusion.passes.requests.meetings import MEETINGS
 from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, plain
 from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
-
-#: TensorFlow multiplies up to so many columns in one block, and one row as any.
-MAX_UNBLOCKED = 384
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,18 @@ def split_by_request(
         outputs: its outputs.
         counts: the name of an input that is added, int64 [requests], the number of candidates of
             each request; None: there is one request.
-        exact: whether all numbers have to be the original ones to the bit.
+        exact: whether all numbers of two candidates or more have to be the original ones to the
+            bit.
     """
     view = GraphView.of_graph(graph)
     bags = bags_of(view)
     wanted = [tensor.node for tensor in outputs]
-    facts = rows_of(view, graph, inputs, wanted, bags)
+    can_repeat = all(f.kind is Kind.ROWS for f in inputs.values() if f.side is Side.REQUEST)
+
+    def repeats(node: Node) -> bool:
+        return depends_on_position(node) or (not can_repeat and depends_on_one_row(node))
+
+    facts = rows_of(view, graph, inputs, wanted, bags, repeats if exact else lambda node: False)
     for tensor in outputs:
         fact = facts.facts[tensor]
         if fact.kind is Kind.MIXED:
@@ -166,7 +170,7 @@ class Splitter:
     def _emit_of_candidates(self, name: str) -> None:
         node = Node(self.view, name)
         rule = MEETINGS.get(node.op)
-        if rule is not None and name not in self._input_nodes():
+        if rule is not None and name not in self._input_nodes() and not node.controls:
             found = rule(self, node)
             if found is not None:
                 self._assembled[Tensor(name)] = found
@@ -179,6 +183,29 @@ class Splitter:
     def _copy(self, name: str, side: Side) -> str:
         """Writes a node with operands of one side; NEITHER: of none."""
         side = Side.REQUEST if side is Side.REQUEST else side and Side.CANDIDATE
+        waiting, entered = [(name, side)], set[tuple[str, Side]]()
+        while waiting:
+            one = waiting[-1]
+            if one in entered or one in self._done:
+                self._write(*waiting.pop())
+            else:
+                entered.add(one)
+                waiting += [key for key in self._read(*one) if key not in entered]
+        return self._done[name, side]
+
+    def _read(self, name: str, side: Side) -> list[tuple[str, Side]]:
+        """Returns what is written when it is read: what a node reads that has no rows of its own."""
+        found = []
+        for tensor in self.view.inputs(name):
+            fact = self.fact(tensor)
+            if not fact.has_rows:
+                found.append((tensor.node, Side.NEITHER))
+            elif fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
+                found.append((tensor.node, side))
+        return found
+
+    def _write(self, name: str, side: Side) -> str:
+        """Writes a node whose operands are there."""
         if (name, side) not in self._done:
             op = self.view.op(name)
             if op in (_SHAPE, _SIZE) and side and (sizes := self._own_sizes(name, side)):
@@ -209,11 +236,8 @@ class Splitter:
         return 2 if any(map(self._is_long_product, self._facts.order)) else 1
 
     def _is_long_product(self, name: str) -> bool:
-        if self.view.op(name) != "MatMul" or self.fact(Tensor(name)).side is not Side.REQUEST:
-            return False
-        shape = self._facts.shape(self.view.inputs(name)[0])
-        columns = None if shape is None else shape[-1]
-        return columns is None or columns > MAX_UNBLOCKED
+        of_request = self.fact(Tensor(name)).side is Side.REQUEST
+        return of_request and depends_on_one_row(Node(self._facts.sized, name))
 
     def _awaited(self, name: str) -> str:
         """Returns the node that stands for one that others wait for."""
@@ -225,6 +249,7 @@ class Splitter:
 
     def _inside(self, name: str, side: Side) -> str:
         """Writes a node of a lookup, with those behind it that no rule explains."""
+        side = Side.REQUEST if side is Side.REQUEST else Side.CANDIDATE
         if (name, side) not in self._done:
             inputs = []
             for tensor in self.view.inputs(name):
@@ -372,8 +397,9 @@ class Splitter:
     def _is_bias(self, of_request: list[Term], others: list[Term], like: Tensor) -> bool:
         """Whether a term of one request is a vector that is added along the last axis."""
         sizes, fact = of_request[0].sizes, self.fact(like)
-        (last,) = {term.sizes[-1] for term in of_request} or {0}
+        last = of_request[0].sizes[-1]
         is_vector = all(math.prod(term.sizes) == -last for term in of_request)
+        is_vector = is_vector and all(term.sizes[-1] == last for term in of_request)
         has_rows = any(term.sizes[-1] == last for term in others)
         is_last = fact.axis == len(sizes) - 1
         return len(sizes) > 1 and fact.factor == 1 and not is_last and is_vector and has_rows
@@ -468,6 +494,9 @@ class Splitter:
         requests = write.add(
             scope, "Squeeze", (self._row_count(Side.REQUEST, _INT64),), {"T": _INT64}
         )
+        if self._copies > 1:
+            copies = write.constant(self._copies, "int64")
+            requests = write.add(scope, "FloorDiv", (requests, copies), {"T": _INT64})
         size = write.add(scope, "Size", (counts,), {"T": _INT64, "out_type": _INT64})
         one_each = write.add(scope, "Equal", (size, requests), {"T": _INT64})
         fits = write.add(scope, "LogicalAnd", (fits, one_each), {})

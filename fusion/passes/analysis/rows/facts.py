@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, Flag
 
+from fusion.passes.analysis.rows.counts import Elements
+
 
 class Side(Flag):
     """What the rows of a tensor depend on; REQUEST | CANDIDATE is both."""
@@ -43,6 +45,8 @@ class Fact:
             known at run time.
         reason: why nothing is known.
         node: the first node of which nothing is known.
+        elements: of sizes, how each depends on the number of rows.
+        source: which sparse or ragged tensor it is a part of.
     """
 
     kind: Kind
@@ -51,6 +55,8 @@ class Fact:
     factor: int = 1
     reason: str = ""
     node: str = ""
+    elements: Elements = None
+    source: str = ""
 
     @property
     def has_rows(self) -> bool:

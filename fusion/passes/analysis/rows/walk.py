@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2
 
+from fusion.passes.analysis.rows.counts import Count, computed, of_shape
 from fusion.passes.analysis.rows.elementwise import OF_SIZES
-from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, joined, rows
+from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
-from fusion.passes.analysis.rows.sizes import sized
-from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.analysis.rows.sizes import shaped, sized, unshaped
+from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 
@@ -62,6 +63,7 @@ def rows_of(
     inputs: Mapping[Tensor, Fact],
     wanted: Sequence[str],
     bags: Iterable[Bags] = (),
+    repeats: Callable[[Node], bool] = lambda node: False,
 ) -> RowFacts:
     """Returns the rows of what nodes are made of.
 
@@ -71,11 +73,12 @@ def rows_of(
         inputs: the rows of the graph's inputs; others have none.
         wanted: the nodes.
         bags: lookups that are understood as a whole.
+        repeats: whether candidates need a node's result, even if it depends on requests alone.
     """
     by_output = {one.output: one for one in bags}
     order = _ordered(view, wanted)
     (first, numbered), (second, _) = (
-        _facts(view, graph, inputs, order, by_output, prime) for prime in _PRIMES
+        _facts(view, graph, inputs, order, by_output, repeats, prime) for prime in _PRIMES
     )
     facts = {t: fact if second.get(t) == fact else _unsure(t) for t, fact in first.items()}
     return RowFacts(facts, order, numbered)
@@ -111,6 +114,7 @@ def _facts(
     inputs: Mapping[Tensor, Fact],
     order: Sequence[str],
     bags: Mapping[Tensor, Bags],
+    repeats: Callable[[Node], bool],
     batch: int,
 ) -> tuple[dict[Tensor, Fact], GraphView]:
     shapes: dict[Tensor, Shape] = {}
@@ -120,8 +124,12 @@ def _facts(
             shapes[tensor] = _with_rows(shape, batch)
     shapes |= {one.output: _with_rows(one.shape, batch) for one in bags.values()}
     leaves = set(bags)
+    of_rows = set[str]()
     for name in order:
-        shape = view.shape(Tensor(name)) if view.op(name) in _DENSE else None
+        if Tensor(name) in inputs or any(one.node in of_rows for one in view.inputs(name)):
+            of_rows.add(name)
+        is_dense = view.op(name) in _DENSE and name in of_rows
+        shape = view.shape(Tensor(name)) if is_dense else None
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
     numbered = sized(view, graph, shapes, leaves)
@@ -133,8 +141,13 @@ def _facts(
             continue
         operands = [facts.get(one, CONSTANT) for one in view.inputs(name)]
         count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
-        found = inputs.get(tensor) or _of_node(Node(numbered, name), operands, batch)
-        several = [found] * count if isinstance(found, Fact) else found
+        node = Node(numbered, unshaped(numbered, name))
+        found = inputs.get(tensor) or _of_node(node, operands, batch)
+        if isinstance(found, Fact) and found.side is Side.REQUEST and repeats(node):
+            found = replace(found, side=Side.REQUEST | Side.CANDIDATE)
+        several = [found] * count if isinstance(found, Fact) else [*found]
+        several += several[-1:] * (count - len(several))
+        several = [inputs.get(Tensor(name, k), fact) for k, fact in enumerate(several)]
         facts |= {Tensor(name, index): fact for index, fact in enumerate(several)}
     return facts, numbered
 
@@ -150,6 +163,8 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
     if mixed is not None:
         return mixed
     sides = {fact.side for fact in of_ids if fact.has_rows}
+    if sides and all(fact.kind in (Kind.ROWS, Kind.CONSTANT) for fact in of_ids):
+        sides = {joined(of_ids)}
     if len(sides) != 1 or any(fact.kind is Kind.ROWS and fact.axis for fact in of_ids):
         why = "the ids of a lookup are of requests and of candidates" if sides else "no ids"
         return Fact(Kind.MIXED, joined(of_ids), reason=why, node=bags.output.node)
@@ -158,6 +173,8 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
 
 def _of_node(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequence[Fact]:
     side = joined(operands)
+    if any(node.view.op(value.node) in NEXT_ITERATIONS for value in node.inputs):
+        return Fact(Kind.MIXED, side, reason="it is part of a loop", node=node.name)
     if not any(fact.has_rows for fact in operands):
         return CONSTANT
     mixed = next((fact for fact in operands if fact.kind is Kind.MIXED), None)
@@ -166,7 +183,7 @@ def _of_node(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequenc
     try:
         return _by_rule(node, operands, batch)
     except Mixes as why:
-        return Fact(Kind.MIXED, side, reason=str(why), node=node.name)
+        return Fact(Kind.MIXED, side, reason=str(why), node=shaped(node.name))
 
 
 def _by_rule(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequence[Fact]:
@@ -174,7 +191,9 @@ def _by_rule(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequenc
     if node.op == "Rank":
         return CONSTANT
     if node.op in _SHAPES and kinds <= {Kind.ROWS, Kind.SIZES}:
-        return Fact(Kind.SIZES, joined(operands))
+        return [_sizes_of(node, k, fact) for k, fact in enumerate(operands)]
+    if node.op == "IdentityN":
+        return operands
     if kinds == {Kind.SIZES} and node.op in OF_SIZES and _is_integer(node):
         return _of_sizes(node, operands, batch)
     rule = RULES.get(node.op)
@@ -200,4 +219,17 @@ def _of_sizes(node: Node, operands: Sequence[Fact], batch: int) -> Fact:
         return found
     if node.op == "Range":
         raise Mixes("Range counts rows")
-    return Fact(Kind.SIZES, joined(operands))
+    known = Operands(node, operands, batch)
+    elements = computed(node, [known.elements(index) for index in range(known.count)])
+    several = [Fact(Kind.SIZES, joined(operands), elements=one) for one in elements]
+    return several if len(several) > 1 else several[0]
+
+
+def _sizes_of(node: Node, index: int, fact: Fact) -> Fact:
+    """The fact of the sizes of an operand."""
+    if fact.kind is not Kind.ROWS:
+        return Fact(Kind.SIZES, fact.side)
+    elements = of_shape(node.input(index).shape, fact.axis)
+    if node.op == "Size":
+        elements = (Count.ROWS,)
+    return Fact(Kind.SIZES, fact.side, elements=elements)
