@@ -13,10 +13,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from tensorflow.core.framework import types_pb2
+
 from fusion.passes.analysis.rows.elementwise import BROADCAST, UNARY
 from fusion.passes.analysis.rows.facts import Side
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
+from fusion.passes.requests.bits import depends_on_position
 from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, joined_sizes, plain
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ MEETINGS: dict[str, Rule] = {}
 
 #: Fewer columns of a request are repeated in front of a product: another product costs more.
 MIN_COLUMNS = 16
+#: Sums of these are put together in another order.
+_FLOATS = frozenset(
+    {types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16}
+)
 #: For so many runs of rows of weights a request has a product each.
 MAX_RUNS = 4
 
@@ -107,7 +114,7 @@ def _unary(split: Splitter, node: Node) -> Assembled | None:
     sizes = split.sizes(node.output().tensor)
     if sizes is None or value is None or value.is_plain:
         return None
-    if node.controls or node.op in ("EnsureShape", "Bitcast"):
+    if node.op in ("EnsureShape", "Bitcast") or (split.exact and depends_on_position(node)):
         return None
     if node.op not in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg"):
         if len(value.parts) == 1 and len(value.terms) > 1:
@@ -148,7 +155,8 @@ def _added(split: Splitter, node: Node) -> Assembled | None:
     sizes = split.sizes(node.output().tensor)
     operands = [value.tensor for value in node.inputs]
     constants = [k for k, tensor in enumerate(operands) if not split.fact(tensor).has_rows]
-    if sizes is None or split.exact or len(constants) > 1:
+    is_float = split.dtype(node.output().tensor) in _FLOATS
+    if sizes is None or split.exact or len(constants) > 1 or not is_float:
         return _small_operands(split, node, sizes)
     values = [split.assembled(one) for k, one in enumerate(operands) if k not in constants]
     if any(value is None or not value.terms or len(value.sizes) != len(sizes) for value in values):
@@ -250,6 +258,8 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
     if sizes is None or node.input_count != 2:
         return _small_operands(split, node, sizes)
     left, right = (operand.tensor for operand in node.inputs)
+    if split.exact and depends_on_position(node):
+        return _small_operands(split, node, sizes)
     facts = [split.fact(tensor) for tensor in (left, right)]
     if not facts[1].has_rows:
         return _by_number(split, node, left, 0, sizes)

@@ -17,6 +17,7 @@ from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bags import bags_of
+from fusion.passes.requests.bits import depends_on_one_row, depends_on_position
 from fusion.passes.requests.meetings import MEETINGS
 from fusion.passes.requests.values import (
     ROWS,
@@ -32,9 +33,6 @@ from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
-
-#: TensorFlow multiplies up to so many columns in one block, and one row as any.
-MAX_UNBLOCKED = 384
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,18 @@ def split_by_request(
         outputs: its outputs.
         counts: the name of an input that is added, int64 [requests], the number of candidates of
             each request; None: there is one request.
-        exact: whether all numbers have to be the original ones to the bit.
+        exact: whether all numbers of two candidates or more have to be the original ones to the
+            bit.
     """
     view = GraphView.of_graph(graph)
     bags = bags_of(view)
     wanted = [tensor.node for tensor in outputs]
-    facts = rows_of(view, graph, inputs, wanted, bags)
+    can_repeat = all(f.kind is Kind.ROWS for f in inputs.values() if f.side is Side.REQUEST)
+
+    def repeats(node: Node) -> bool:
+        return depends_on_position(node) or (not can_repeat and depends_on_one_row(node))
+
+    facts = rows_of(view, graph, inputs, wanted, bags, repeats if exact else lambda node: False)
     for tensor in outputs:
         fact = facts.facts[tensor]
         if fact.kind is Kind.MIXED:
@@ -176,7 +180,7 @@ class Splitter:
     def _emit_of_candidates(self, name: str) -> None:
         node = Node(self.view, name)
         rule = MEETINGS.get(node.op)
-        if rule is not None and name not in self._input_nodes():
+        if rule is not None and name not in self._input_nodes() and not node.controls:
             found = rule(self, node)
             if found is not None:
                 self._assembled[Tensor(name)] = found
@@ -189,6 +193,29 @@ class Splitter:
     def _copy(self, name: str, side: Side) -> str:
         """Writes a node with operands of one side; NEITHER: of none."""
         side = Side.REQUEST if side is Side.REQUEST else side and Side.CANDIDATE
+        waiting, entered = [(name, side)], set[tuple[str, Side]]()
+        while waiting:
+            one = waiting[-1]
+            if one in entered or one in self._done:
+                self._write(*waiting.pop())
+            else:
+                entered.add(one)
+                waiting += [key for key in self._read(*one) if key not in entered]
+        return self._done[name, side]
+
+    def _read(self, name: str, side: Side) -> list[tuple[str, Side]]:
+        """Returns what a node reads that has no rows of its own: it is written when it is read."""
+        found = []
+        for tensor in map(self._source, self.view.inputs(name)):
+            fact = self.fact(tensor)
+            if not fact.has_rows:
+                found.append((tensor.node, Side.NEITHER))
+            elif fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
+                found.append((tensor.node, side))
+        return found
+
+    def _write(self, name: str, side: Side) -> str:
+        """Writes a node whose operands are there."""
         if (name, side) not in self._done:
             op = self.view.op(name)
             if op in (_SHAPE, _SIZE) and side and (sizes := self._own_sizes(name, side)):
@@ -199,10 +226,10 @@ class Splitter:
                 return number
             inputs = [self.on(tensor, side) for tensor in self.view.inputs(name)]
             controls = [self._awaited(before) for before in self.view.controls(name)]
-            self._done[name, side] = self._write(name, inputs, controls)
+            self._done[name, side] = self._write_copy(name, inputs, controls)
         return self._done[name, side]
 
-    def _write(self, name: str, inputs: Sequence[Tensor], controls: Sequence[str]) -> str:
+    def _write_copy(self, name: str, inputs: Sequence[Tensor], controls: Sequence[str]) -> str:
         """Writes a copy of a node, which has its name unless another copy has."""
         taken = any((name, other) in self._done for other in (*Side, Side.NEITHER))
         new = self.writer.free_name(f"{name}/repeated") if taken else name
@@ -233,11 +260,8 @@ class Splitter:
         return 2 if any(map(self._is_long_product, self._facts.order)) else 1
 
     def _is_long_product(self, name: str) -> bool:
-        if self.view.op(name) != "MatMul" or self.fact(Tensor(name)).side is not Side.REQUEST:
-            return False
-        shape = self._facts.shape(self.view.inputs(name)[0])
-        columns = None if shape is None else shape[-1]
-        return columns is None or columns > MAX_UNBLOCKED
+        of_request = self.fact(Tensor(name)).side is Side.REQUEST
+        return of_request and depends_on_one_row(Node(self._facts.sized, name))
 
     def _awaited(self, name: str) -> str:
         """Returns the node that stands for one that others wait for."""
@@ -249,6 +273,7 @@ class Splitter:
 
     def _inside(self, name: str, side: Side) -> str:
         """Writes a node of a lookup, with those behind it that no rule explains."""
+        side = Side.REQUEST if side is Side.REQUEST else Side.CANDIDATE
         if (name, side) not in self._done:
             inputs = []
             for tensor in self.view.inputs(name):
@@ -262,7 +287,7 @@ class Splitter:
                 else self._awaited(before)
                 for before in self.view.controls(name)
             ]
-            self._done[name, side] = self._write(name, inputs, controls)
+            self._done[name, side] = self._write_copy(name, inputs, controls)
         return self._done[name, side]
 
     def on(self, tensor: Tensor, side: Side) -> Tensor:
@@ -561,6 +586,9 @@ class Splitter:
         requests = write.add(
             scope, "Squeeze", (self._row_count(Side.REQUEST, _INT64),), {"T": _INT64}
         )
+        if self._copies > 1:
+            copies = write.constant(self._copies, "int64")
+            requests = write.add(scope, "FloorDiv", (requests, copies), {"T": _INT64})
         size = write.add(scope, "Size", (counts,), {"T": _INT64, "out_type": _INT64})
         one_each = write.add(scope, "Equal", (size, requests), {"T": _INT64})
         fits = write.add(scope, "LogicalAnd", (fits, one_each), {})

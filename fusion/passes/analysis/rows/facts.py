@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, Flag
 
+from fusion.passes.analysis.rows.counts import Elements
+
 
 class Side(Flag):
     """What the rows of a tensor depend on; REQUEST | CANDIDATE is both."""
@@ -44,6 +46,8 @@ class Fact:
         blocks: how often that axis has all rows, one block after the other.
         reason: why nothing is known.
         node: the first node of which nothing is known.
+        elements: of sizes, how each depends on the number of rows.
+        source: which sparse or ragged tensor it is a part of.
     """
 
     kind: Kind
@@ -53,6 +57,8 @@ class Fact:
     reason: str = ""
     node: str = ""
     blocks: int = 1
+    elements: Elements = None
+    source: str = ""
 
     @property
     def has_rows(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusion.passes.analysis.rows.counts import Count, Elements, of_constant
 from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
 from fusion.passes.graph.tensor import Shape, Tensor
 from fusion.passes.graph.values import Node
@@ -77,6 +78,22 @@ class Operands:
         for index in indices:
             if self.facts[index].has_rows:
                 raise Mixes(f"operand {index} of {self.node.op} depends on rows")
+
+    def elements(self, index: int) -> Elements:
+        """Returns how the elements of an operand depend on the number of rows."""
+        fact = self.facts[index]
+        if fact.kind is Kind.CONSTANT:
+            return of_constant(self.node.input(index))
+        return fact.elements if fact.kind is Kind.SIZES else None
+
+    def counts(self, index: int) -> list[int]:
+        """Returns which elements of an operand, all of sizes, are multiples of the rows' number."""
+        elements = self.elements(index)
+        if elements is None and self.facts[index].kind is Kind.CONSTANT:
+            return []
+        if elements is None or Count.OTHER in elements:
+            raise Mixes(f"{self.node.op} depends on the number of rows")
+        return [k for k, element in enumerate(elements) if element is Count.ROWS]
 
     def of_rows(self, index: int) -> Fact:
         """Returns the fact of an operand that has to have an axis of rows."""

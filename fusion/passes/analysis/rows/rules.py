@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from fusion.passes.analysis.rows.counts import Count
 from fusion.passes.analysis.rows.elementwise import ALIKE, BROADCAST, UNARY
 from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
 from fusion.passes.analysis.rows.operands import Operands, Rule, broadcast
 
 RULES: dict[str, Rule] = {}
+
+_INT32_MAX = 2**31 - 1
 
 
 def _rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -30,11 +33,13 @@ def _unary(operands: Operands) -> Fact:
         raise Mixes(f"{op} changes {fact.kind.value}")
     if fact.kind not in (Kind.ROWS, Kind.ENTRIES, Kind.SUMMARY):
         raise Mixes(f"{op} has {fact.kind.value}")
-    if op == "EnsureShape" and fact.kind is Kind.ROWS:
+    if op == "EnsureShape" and fact.kind is not Kind.SUMMARY:
         # The graph of sizes has these already: a number of rows would not be the prime.
         size = operands.result_shape()[fact.axis]
-        if size is not None and size % operands.batch:
+        if size is not None and (size % operands.batch or fact.kind is Kind.ENTRIES):
             raise Mixes("EnsureShape says how many rows there are")
+    if op == "Bitcast" and len(operands.result_shape()) <= fact.axis:
+        raise Mixes("Bitcast joins rows")
     return fact
 
 
@@ -48,15 +53,17 @@ def _broadcast(operands: Operands) -> Fact:
     kinds = {fact.kind for fact in operands.facts} - {Kind.CONSTANT}
     if kinds == {Kind.ENTRIES} or kinds == {Kind.SUMMARY}:
         (kind,) = kinds
-        sides = {fact.side for fact in operands.facts if fact.kind is kind}
-        if len(sides) > 1:
+        own = {fact for fact in operands.facts if fact.kind is kind}
+        if len({fact.side for fact in own}) > 1:
             raise Mixes(f"{operands.node.op} has entries of requests and of candidates")
+        if len({fact.source for fact in own}) > 1 and kind is Kind.ENTRIES:
+            raise Mixes(f"{operands.node.op} has entries of two tensors")
         if kind is Kind.ENTRIES and any(
             fact.kind is Kind.CONSTANT and operands.rank(index) and operands.shape(index)[0] != 1
             for index, fact in enumerate(operands.facts)
         ):
             raise Mixes(f"{operands.node.op} has an operand for each entry")
-        return Fact(kind, sides.pop())
+        return own.pop()
     return broadcast(operands)
 
 
@@ -202,7 +209,7 @@ def _asserted(operands: Operands) -> Fact:
     return Fact(Kind.SUMMARY, operands.side)
 
 
-@_rule("TopKV2", "TopK", "InTopKV2")
+@_rule("TopKV2")
 def _top(operands: Operands) -> Fact:
     operands.constant(*range(1, operands.count))
     return operands.apart(operands.of_rows(0), operands.rank(0) - 1)
@@ -295,6 +302,8 @@ def _transposed(operands: Operands) -> Fact:
 def _reshaped(operands: Operands) -> Fact:
     if operands.facts[1].kind not in (Kind.CONSTANT, Kind.SIZES):
         raise Mixes("Reshape to a shape that depends on values")
+    if len(operands.counts(1)) > 1:
+        raise Mixes("Reshape to a shape of two numbers of rows")
     fact, shape = operands.of_rows(0), operands.shape(0)
     before = shape[: fact.axis]
     if None in before:
@@ -321,17 +330,17 @@ def _divides(inner: Sequence[int | None], whole: Sequence[int | None]) -> bool:
 @_rule("Fill")
 def _filled(operands: Operands) -> Fact:
     operands.constant(1)
-    return _new_rows(operands)
+    return _new_rows(operands, 0)
 
 
-def _new_rows(operands: Operands) -> Fact:
-    """The fact of a tensor that has equal rows, as many as there are."""
-    like = _measured(operands, int(operands.node.op != "Fill"))
+def _new_rows(operands: Operands, sizes: int) -> Fact:
+    """The fact of a tensor that has equal rows, as many as an operand of sizes says."""
+    like = _measured(operands, sizes) if operands.node.op != "Tile" else None
     if like is not None and like.factor:
         return replace(like, side=Side.NEITHER)
     shape = operands.result_shape()
     found = [axis for axis, size in enumerate(shape) if size and size % operands.batch == 0]
-    if len(found) != 1 or None in shape:
+    if len(found) != 1 or None in shape or operands.counts(sizes) != found:
         raise Mixes(f"{operands.node.op} makes a tensor whose rows are not known")
     return rows(Side.NEITHER, found[0], (shape[found[0]] or 0) // operands.batch)
 
@@ -351,10 +360,10 @@ def _broadcast_to(operands: Operands) -> Fact:
         raise Mixes("BroadcastTo to a shape that depends on values")
     fact = operands.facts[0]
     if fact.kind is Kind.CONSTANT:
-        return _new_rows(operands)
+        return _new_rows(operands, 1)
     fact, shape, result = operands.of_rows(0), operands.shape(0), operands.result_shape()
     axis = fact.axis + len(result) - len(shape)
-    if result[axis] != shape[fact.axis]:
+    if result[axis] is None or result[axis] != shape[fact.axis] or {*operands.counts(1)} - {axis}:
         raise Mixes("BroadcastTo makes more rows")
     return fact.moved(axis)
 
@@ -365,11 +374,11 @@ def _tiled(operands: Operands) -> Fact:
     if operands.facts[1].kind not in (Kind.CONSTANT, Kind.SIZES):
         raise Mixes("Tile by numbers that depend on values")
     if fact.kind is Kind.CONSTANT:
-        return _new_rows(operands)
+        return _new_rows(operands, 1)
     fact, size = operands.of_rows(0), operands.result_shape()[fact.axis]
     own = operands.shape(0)[fact.axis]
-    if not fact.factor or not size or not own:
-        raise Mixes("Tile of rows of unknown number")
+    if operands.counts(1) or not fact.factor or not size or not own:
+        raise Mixes("Tile makes more rows")
     return replace(fact, blocks=fact.blocks * (size // own))
 
 
@@ -430,7 +439,7 @@ def _gathered_elements(operands: Operands) -> Fact:
         fact = operands.of_rows(0)
         if fact.axis or fact.layout != (1, 1) or fact.side is not operands.facts[1].side:
             raise Mixes("GatherNd picks rows")
-        return Fact(Kind.ENTRIES, fact.side)
+        return Fact(Kind.ENTRIES, fact.side, source=operands.facts[1].source)
     operands.constant(1)
     fact = operands.of_rows(0)
     if fact.axis < depth:
@@ -503,7 +512,7 @@ def _crossed(operands: Operands) -> Sequence[Fact]:
         raise Mixes(f"{operands.node.op} is not of columns of rows")
     if any(fact.axis or fact.layout != (1, 1) for fact in columns):
         raise Mixes(f"{operands.node.op} goes over the rows")
-    return [Fact(kind, operands.side) for kind in kinds]
+    return [Fact(kind, operands.side, source=operands.node.name) for kind in kinds]
 
 
 @_rule("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
@@ -528,10 +537,8 @@ def _in_front(operands: Operands, behind: int) -> Fact:
     return fact
 
 
-@_rule("Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "LRN", "L2Loss")
+@_rule("Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "LRN")
 def _convolution(operands: Operands) -> Fact:
-    if operands.node.op == "L2Loss":
-        raise Mixes("L2Loss goes over the rows")
     operands.constant(*range(1, operands.count))
     fact = operands.of_rows(0)
     if fact.axis or not fact.factor:
@@ -556,6 +563,8 @@ def _sliced(operands: Operands) -> Fact:
         raise Mixes("Slice takes some of the rows")
     if operands.facts[2].kind not in (Kind.CONSTANT, Kind.SIZES):
         raise Mixes("Slice of a size that depends on values")
+    if {*operands.counts(2)} - {fact.axis}:
+        raise Mixes("Slice of another size than rows depends on their number")
     return fact
 
 
@@ -566,69 +575,91 @@ def _strided(operands: Operands) -> Fact:
         return _row_numbers(operands)
     if kinds - {Kind.CONSTANT, Kind.SIZES}:
         raise Mixes("StridedSlice by numbers that depend on values")
-    fact, shape, node = operands.of_rows(0), operands.shape(0), operands.node
-    begin, strides = node.input(1).constant, node.input(3).constant
+    fact, node = operands.of_rows(0), operands.node
     count = operands.shape(1)[0]
     if count is None or node.int_attr("ellipsis_mask").bit_count() > 1:
         raise Mixes("StridedSlice is not understood")
+    position, axis = _specified(operands, count)
+    for bound, mask in ((1, "begin_mask"), (2, "end_mask"), (3, "")):
+        masked = node.int_attr(mask) if mask else 0
+        if any(k != position and not masked >> k & 1 for k in operands.counts(bound)):
+            raise Mixes("StridedSlice of another axis depends on the number of rows")
+    if position is not None:
+        _whole_axis(operands, position, axis)
+    return fact.moved(axis)
+
+
+def _specified(operands: Operands, count: int) -> tuple[int | None, int]:
+    """Finds what a StridedSlice says of the axis of rows.
+
+    Args:
+        operands: of it.
+        count: how many specifications it has.
+
+    Returns:
+        The specification of that axis, None if there is none; the axis in the result.
+    """
+    node, rows_axis = operands.node, operands.facts[0].axis
     new, shrunk = node.int_attr("new_axis_mask"), node.int_attr("shrink_axis_mask")
     ellipsis = node.int_attr("ellipsis_mask")
     taken = sum(1 for k in range(count) if not ((new | ellipsis) >> k) & 1)
     axis, result = 0, 0
     for k in range(count):
         if ellipsis >> k & 1:
-            skipped = len(shape) - taken
-            if axis <= fact.axis < axis + skipped:
-                return fact.moved(result + fact.axis - axis)
+            skipped = operands.rank(0) - taken
+            if axis <= rows_axis < axis + skipped:
+                return None, result + rows_axis - axis
             axis, result = axis + skipped, result + skipped
         elif new >> k & 1:
             result += 1
-        elif axis == fact.axis:
-            _whole_axis(operands, k, begin, strides, result)
-            return fact.moved(result)
+        elif axis == rows_axis:
+            return k, result
         else:
             axis += 1
             result += not shrunk >> k & 1
-    return fact.moved(result + fact.axis - axis)
+    return None, result + rows_axis - axis
 
 
-def _whole_axis(operands: Operands, k: int, begin: object, strides: object, result: int) -> None:
+def _whole_axis(operands: Operands, k: int, result: int) -> None:
     """Checks that the specification `k` of a StridedSlice takes all of an axis."""
     node = operands.node
     if node.int_attr("shrink_axis_mask") >> k & 1:
         raise Mixes("StridedSlice picks a row")
-    stride = None if strides is None else int(strides[k])  # type: ignore[index]
-    first = 0 if node.int_attr("begin_mask") >> k & 1 else None
-    if first is None and begin is not None:
-        first = int(begin[k])  # type: ignore[index]
-    fact = operands.facts[0]
-    size, whole = operands.result_shape()[result], operands.shape(0)[fact.axis]
-    to_end = bool(node.int_attr("end_mask") >> k & 1)
-    if stride != 1 or first != 0 or not (to_end or (size is not None and size == whole)):
+    begin, end, stride = (
+        None if elements is None else elements[k] for elements in map(operands.elements, (1, 2, 3))
+    )
+    if stride != 1 or not (begin == 0 or node.int_attr("begin_mask") >> k & 1):
+        raise Mixes("StridedSlice takes some of the rows")
+    size, whole = operands.result_shape()[result], operands.shape(0)[operands.facts[0].axis]
+    is_last = end is Count.ROWS or (isinstance(end, int) and end >= _INT32_MAX)
+    to_end = is_last and size is not None and size == whole
+    if not (to_end or node.int_attr("end_mask") >> k & 1):
         raise Mixes("StridedSlice takes some of the rows")
 
 
 def _row_numbers(operands: Operands) -> Fact:
     """The fact of a column of the indices of a sparse tensor."""
-    node, side = operands.node, operands.facts[0].side
+    node, fact = operands.node, operands.facts[0]
     begin = operands.integers(1)
     whole = node.int_attr("begin_mask") & 1 and node.int_attr("end_mask") & 1
     if len(begin) != 2 or not whole or not node.int_attr("shrink_axis_mask") & 2:
         raise Mixes("StridedSlice changes indices of a sparse tensor")
-    return Fact(Kind.ENTRIES if begin[1] else Kind.ROW_NUMBERS, side)
+    kind = Kind.ENTRIES if begin[1] else Kind.ROW_NUMBERS
+    return Fact(kind, fact.side, source=fact.source)
 
 
 @_rule("SparseToDense")
 def _dense(operands: Operands) -> Fact:
     operands.constant(3)
     kinds = [fact.kind for fact in operands.facts[:3]]
-    sides = {fact.side for fact in operands.facts[:3]}
+    parts = [*operands.facts[:3]]
     measured = _measured(operands, 1)
     if measured is not None and not measured.axis and measured.layout == (1, 1):
-        kinds[1] = Kind.SPARSE_SHAPE
-    if kinds != [Kind.INDICES, Kind.SPARSE_SHAPE, Kind.ENTRIES] or len(sides) > 1:
+        kinds[1], parts[1] = Kind.SPARSE_SHAPE, parts[0]
+    sources = {(fact.side, fact.source) for fact in parts}
+    if kinds != [Kind.INDICES, Kind.SPARSE_SHAPE, Kind.ENTRIES] or len(sources) > 1:
         raise Mixes("SparseToDense is not of the parts of a sparse tensor")
-    return rows(sides.pop())
+    return rows(operands.facts[2].side)
 
 
 @_rule("Where")
@@ -637,7 +668,7 @@ def _places(operands: Operands) -> Fact:
     fact = operands.of_rows(0)
     if fact.axis or fact.layout != (1, 1) or operands.rank(0) < 2:
         raise Mixes("Where goes over the rows")
-    return Fact(Kind.INDICES, fact.side)
+    return Fact(Kind.INDICES, fact.side, source=operands.node.name)
 
 
 @_rule("RaggedTensorToSparse")
@@ -647,7 +678,8 @@ def _ragged_as_sparse(operands: Operands) -> Sequence[Fact]:
     splits, values = operands.facts
     if (splits.kind, values.kind) != (Kind.SPLITS, Kind.ENTRIES) or splits.side is not values.side:
         raise Mixes("RaggedTensorToSparse is not of the parts of a ragged tensor")
-    return [Fact(kind, splits.side) for kind in (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)]
+    kinds = (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)
+    return [Fact(kind, splits.side, source=operands.node.name) for kind in kinds]
 
 
 @_rule("RaggedTensorToTensor")
@@ -659,16 +691,17 @@ def _padded_rows(operands: Operands) -> Fact:
         raise Mixes("RaggedTensorToTensor is not of row splits")
     if shape.kind not in (Kind.CONSTANT, Kind.SIZES) or default.has_rows:
         raise Mixes("RaggedTensorToTensor to a shape that depends on values")
-    if values.kind is not Kind.ENTRIES or values.side is not partitions[0].side:
+    source = (partitions[0].side, partitions[0].source)
+    if values.kind is not Kind.ENTRIES or (values.side, values.source) != source:
         raise Mixes("RaggedTensorToTensor is not of the parts of a ragged tensor")
+    if {*operands.counts(0)} - {0}:
+        raise Mixes("RaggedTensorToTensor to a width that depends on the number of rows")
     return rows(values.side)
 
 
-@_rule("ParseExampleV2", "ParseExample", "ParseSingleExample")
+@_rule("ParseExampleV2")
 def _parsed(operands: Operands) -> Sequence[Fact]:
     fact = operands.of_rows(0)
-    if operands.node.op != "ParseExampleV2" or fact.axis or fact.factor != 1:
-        raise Mixes(f"{operands.node.op} is not understood")
     operands.constant(*range(1, operands.count))
     if operands.rank(0) != 1:
         raise Mixes("ParseExampleV2 of one Example")
@@ -678,6 +711,11 @@ def _parsed(operands: Operands) -> Sequence[Fact]:
         for key in ("sparse_types", "Tdense", "ragged_value_types")
     )
     sparse = node.int_attr("num_sparse")
-    kinds = [Kind.INDICES] * sparse + [Kind.ENTRIES] * sparse + [Kind.SPARSE_SHAPE] * sparse
-    kinds += [Kind.ROWS] * dense + [Kind.ENTRIES] * ragged + [Kind.SPLITS] * ragged
-    return [Fact(kind, side) for kind in kinds]
+    dense_facts = [rows(side)] * dense
+
+    def parts(kind: Kind, name: str, count: int) -> list[Fact]:
+        return [Fact(kind, side, source=f"{node.name}/{name}/{k}") for k in range(count)]
+
+    found = [*parts(Kind.INDICES, "sparse", sparse), *parts(Kind.ENTRIES, "sparse", sparse)]
+    found += [*parts(Kind.SPARSE_SHAPE, "sparse", sparse), *dense_facts]
+    return [*found, *parts(Kind.ENTRIES, "ragged", ragged), *parts(Kind.SPLITS, "ragged", ragged)]

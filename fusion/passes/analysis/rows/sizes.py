@@ -76,6 +76,17 @@ def sized(
     return GraphView.of_graph(result)
 
 
+def unshaped(view: GraphView, name: str) -> str:
+    """Returns the node of a sized graph that computes what a node of the graph does."""
+    computes = f"{name}/{UNSHAPED}"
+    return computes if computes in view.nodes else name
+
+
+def shaped(name: str) -> str:
+    """Returns the node of the graph whose results a node of the sized graph computes."""
+    return name.removesuffix(f"/{UNSHAPED}")
+
+
 def _set_shape(proto: tensor_shape_pb2.TensorShapeProto, shape: Shape) -> None:
     proto.Clear()
     for size in shape:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 
+from fusion.passes.analysis.rows.counts import Count, computed, of_shape
 from fusion.passes.analysis.rows.elementwise import OF_SIZES
-from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, rows
+from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
-from fusion.passes.analysis.rows.sizes import UNSHAPED, fixed_integers, sized
-from fusion.passes.graph.tensor import Shape, Tensor
+from fusion.passes.analysis.rows.sizes import fixed_integers, shaped, sized, unshaped
+from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 
@@ -77,6 +78,7 @@ def rows_of(
     inputs: Mapping[Tensor, Fact],
     wanted: Sequence[str],
     bags: Iterable[Bags] = (),
+    repeats: Callable[[Node], bool] = lambda node: False,
 ) -> RowFacts:
     """Returns the rows of what nodes are made of.
 
@@ -86,11 +88,12 @@ def rows_of(
         inputs: the rows of the graph's inputs; others have none.
         wanted: the nodes.
         bags: lookups that are understood as a whole.
+        repeats: whether candidates need a node's result, even if it depends on requests alone.
     """
     by_output = {one.output: one for one in bags}
     order = _ordered(view, wanted)
     while True:
-        found = _walked(view, graph, inputs, order, by_output)
+        found = _walked(view, graph, inputs, order, by_output, repeats)
         apart = {t for t in by_output if found.facts.get(t) is _APART}
         if not apart:
             return found
@@ -104,11 +107,12 @@ def _walked(
     inputs: Mapping[Tensor, Fact],
     order: list[str],
     by_output: Mapping[Tensor, Bags],
+    repeats: Callable[[Node], bool],
 ) -> RowFacts:
     views = [_numbered(view, graph, inputs, order, by_output, prime) for prime in _PRIMES]
     numbered = views[0]
     first, second = (
-        _facts(view, inputs, order, by_output, one, prime)
+        _facts(view, inputs, order, by_output, repeats, one, prime)
         for one, prime in zip(views, _PRIMES, strict=True)
     )
     facts = {t: fact if second.get(t) == fact else _unsure(t) for t, fact in first.items()}
@@ -155,8 +159,12 @@ def _numbered(
             shapes[tensor] = _with_rows(shape, batch)
     shapes |= {one.output: _with_rows(one.shape, batch) for one in bags.values()}
     leaves = set(bags)
+    of_rows = set[str]()
     for name in order:
-        shape = view.shape(Tensor(name)) if view.op(name) in _DENSE else None
+        if Tensor(name) in inputs or any(one.node in of_rows for one in view.inputs(name)):
+            of_rows.add(name)
+        is_dense = view.op(name) in _DENSE and name in of_rows
+        shape = view.shape(Tensor(name)) if is_dense else None
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
     return sized(view, graph, shapes, leaves)
@@ -167,6 +175,7 @@ def _facts(
     inputs: Mapping[Tensor, Fact],
     order: Sequence[str],
     bags: Mapping[Tensor, Bags],
+    repeats: Callable[[Node], bool],
     numbered: GraphView,
     batch: int,
 ) -> dict[Tensor, Fact]:
@@ -178,20 +187,17 @@ def _facts(
             continue
         operands = [facts.get(one, CONSTANT) for one in view.inputs(name)]
         count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
-        found = inputs.get(tensor) or _of_node(
-            Operands(Node(numbered, _numbered_name(numbered, name)), operands, batch, facts)
-        )
-        several = [found] * count if isinstance(found, Fact) else found
+        node = Node(numbered, unshaped(numbered, name))
+        found = inputs.get(tensor) or _of_node(Operands(node, operands, batch, facts))
+        if isinstance(found, Fact) and found.side is Side.REQUEST and repeats(node):
+            found = replace(found, side=Side.REQUEST | Side.CANDIDATE)
+        several = [found] * count if isinstance(found, Fact) else [*found]
+        several += several[-1:] * (count - len(several))
+        several = [inputs.get(Tensor(name, k), fact) for k, fact in enumerate(several)]
         if count == 1 and several[0].kind is Kind.SIZES and _is_fixed(view, tensor):
             several = [CONSTANT]
         facts |= {Tensor(name, index): fact for index, fact in enumerate(several)}
     return facts
-
-
-def _numbered_name(numbered: GraphView, name: str) -> str:
-    """Returns the name of a node in the graph with a number of rows."""
-    unshaped = f"{name}/{UNSHAPED}"
-    return unshaped if unshaped in numbered.nodes else name
 
 
 def _with_rows(shape: Shape, batch: int) -> Shape:
@@ -205,12 +211,17 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
     if mixed is not None:
         return mixed
     sides = {fact.side for fact in of_ids if fact.has_rows}
+    if sides and all(fact.kind in (Kind.ROWS, Kind.CONSTANT) for fact in of_ids):
+        sides = {joined(of_ids)}
     if len(sides) != 1 or any(fact.kind is Kind.ROWS and fact.axis for fact in of_ids):
         return _APART
     return rows(sides.pop())
 
 
 def _of_node(operands: Operands) -> Fact | Sequence[Fact]:
+    node, side = operands.node, operands.side
+    if any(node.view.op(value.node) in NEXT_ITERATIONS for value in node.inputs):
+        return Fact(Kind.MIXED, side, reason="it is part of a loop", node=node.name)
     if not any(fact.has_rows for fact in operands.facts):
         return CONSTANT
     mixed = next((fact for fact in operands.facts if fact.kind is Kind.MIXED), None)
@@ -219,12 +230,7 @@ def _of_node(operands: Operands) -> Fact | Sequence[Fact]:
     try:
         return _by_rule(operands)
     except Mixes as why:
-        return Fact(
-            Kind.MIXED,
-            operands.side,
-            reason=str(why),
-            node=operands.node.name.removesuffix(f"/{UNSHAPED}"),
-        )
+        return Fact(Kind.MIXED, side, reason=str(why), node=shaped(node.name))
 
 
 def _is_fixed(view: GraphView, tensor: Tensor) -> bool:
@@ -236,7 +242,9 @@ def _by_rule(operands: Operands) -> Fact | Sequence[Fact]:
     if node.op == "Rank":
         return CONSTANT
     if node.op in _SHAPES and kinds <= {Kind.ROWS, Kind.SIZES}:
-        return Fact(Kind.SIZES, operands.side)
+        return [_sizes_of(node, k, fact) for k, fact in enumerate(operands.facts)]
+    if node.op == "IdentityN":
+        return operands.facts
     if kinds == {Kind.SIZES} and node.op in OF_SIZES and _is_integer(node):
         return _of_sizes(operands)
     rule = RULES.get(node.op)
@@ -250,7 +258,7 @@ def _is_integer(node: Node) -> bool:
     return node.op != "Cast" or node.type_attr("DstT") in (types_pb2.DT_INT32, types_pb2.DT_INT64)
 
 
-def _of_sizes(operands: Operands) -> Fact:
+def _of_sizes(operands: Operands) -> Fact | Sequence[Fact]:
     """The fact of what follows from sizes: more of these, or a tensor with equal rows."""
     node, batch = operands.node, operands.batch
     shape = node.output().shape
@@ -267,4 +275,16 @@ def _of_sizes(operands: Operands) -> Fact:
         if number == 0:
             # Whether there are rows at all.
             return Fact(Kind.SUMMARY, operands.side)
-    return Fact(Kind.SIZES, operands.side)
+    elements = computed(node, [operands.elements(index) for index in range(operands.count)])
+    several = [Fact(Kind.SIZES, operands.side, elements=one) for one in elements]
+    return several if len(several) > 1 else several[0]
+
+
+def _sizes_of(node: Node, index: int, fact: Fact) -> Fact:
+    """The fact of the sizes of an operand."""
+    if fact.kind is not Kind.ROWS:
+        return Fact(Kind.SIZES, fact.side)
+    elements = of_shape(node.input(index).shape, fact.axis)
+    if node.op == "Size":
+        elements = (Count.ROWS,)
+    return Fact(Kind.SIZES, fact.side, elements=elements)
