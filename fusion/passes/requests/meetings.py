@@ -251,7 +251,7 @@ def _biased(split: Splitter, node: Node) -> Assembled | None:
     return _with_constant(split, node, value, 1)
 
 
-@_rule(*(BROADCAST - {"AddV2", "Add", "Sub"}))
+@_rule(*(BROADCAST - {"AddV2", "Add", "Sub", "ClipByValue"}))
 def _by_parts(split: Splitter, node: Node) -> Assembled | None:
     """Of two tensors with parts of equal sizes side by side, or of one and a number."""
     sizes = split.sizes(node.output().tensor)

@@ -19,13 +19,13 @@ BROADCAST = frozenset(
     {"Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "DivNoNan", "MulNoNan", "FloorDiv"}
     | {"TruncateDiv", "FloorMod", "Mod", "TruncateMod", "Pow", "Maximum", "Minimum"}
     | {"SquaredDifference", "Xdivy", "Xlogy", "Xlog1py", "Atan2"}
-    | {"Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual", "ApproximateEqual"}
+    | {"Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"}
     | {"LogicalAnd", "LogicalOr", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "LeftShift"}
     | {"RightShift", "SelectV2", "ClipByValue", "NextAfter"}
 )
 
 #: Of tensors of one shape.
-ALIKE = frozenset({"AddN", "AccumulateNV2", "StringJoin"})
+ALIKE = frozenset({"AddN", "AccumulateNV2", "ApproximateEqual", "StringJoin"})
 
 #: What integers that follow from sizes of tensors are computed by.
 OF_SIZES = frozenset(
