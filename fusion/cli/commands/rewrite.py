@@ -100,7 +100,8 @@ def _check(
     metavar="A,B",
     help="Inputs that describe the request, and not a candidate: two signatures are added, "
     "NAME_request and NAME_requests, that take one row of these for a request, and compute what "
-    "depends on them alone once.",
+    "depends on them alone once. `auto`: those that have the same row throughout each batch of "
+    "--inputs, as `fusion inspect --requests` shows.",
 )
 @click.option(
     "--signature",
@@ -158,7 +159,8 @@ def rewrite(
     from fusion.saved_model import RewriteOptions, rewrite_saved_model
 
     names = None if outputs is None else _names(outputs)
-    rest["request_inputs"] = tuple(_names(request_inputs or ""))
+    chosen = tuple(_names(request_inputs or ""))
+    rest["request_inputs"] = "auto" if request_inputs == "auto" else chosen
     try:
         options = RewriteOptions(
             verify=not no_verify, outputs=names, dtypes_by_name=_by_name(table_dtypes), **rest
@@ -213,6 +215,7 @@ def _fields(done: Rewrite, dst: str) -> dict[str, Any]:
         "tables": [table_fields(table) for table in done.tables],
         "packed_tables": [table.to_dict() for table in done.packed],
         "request_signatures": [asdict(one) for one in done.requests],
+        "requests": None if done.repeats is None else done.repeats.to_dict(),
     }
 
 
@@ -232,6 +235,9 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     show_totals(out, report, verb)
     if (refusals := refusal_table(report)).row_count:
         show_table(out, refusals)
+    if (repeats := done.repeats) is not None:
+        names = ", ".join(repeats.names)
+        out.print(cell(f"{names}: the same row throughout each batch of {repeats.seen}"))
     for one in done.requests:
         repeated = f"{counted(len(one.meetings), 'tensor')} repeated for candidates"
         out.print(cell(f"signature {one.name}: {', '.join(one.names)} once; {repeated}"))

@@ -80,11 +80,10 @@ def add_request_signatures(
     """
     signature = _signature(meta, inputs.signature, model)
     declared = meta.signature_def[signature.name]
-    outputs = {key: _tensor(info.name) for key, info in declared.outputs.items()}
-    nodes = [tensor.node for tensor in outputs.values()]
-    nodes += [_tensor(spec.tensor).node for spec in signature.inputs]
-    graph, infos = reachable(flat_graph(meta), nodes), dict(declared.inputs)
-    examples = _examples(signature, inputs.names)
+    outputs = {key: tensor_of(info.name) for key, info in declared.outputs.items()}
+    graph, infos = graph_of(meta, signature), dict(declared.inputs)
+    keys = {spec.key.partition("/")[0] for spec in signature.inputs}
+    examples = examples_input(signature) if keys.isdisjoint(inputs.names) else None
     if examples is None:
         _check_names(signature, inputs.names, model)
         facts = _facts(signature, inputs.names, model)
@@ -119,12 +118,17 @@ def add_request_signatures(
     return added
 
 
-def _examples(signature: Signature, names: Iterable[str]) -> str | None:
-    """Returns the only input of a signature, of Examples, if none of the names is an input's."""
+def graph_of(meta: meta_graph_pb2.MetaGraphDef, signature: Signature) -> graph_pb2.GraphDef:
+    """Returns what a signature computes, without functions that are called."""
+    nodes = [tensor_of(spec.tensor).node for spec in (*signature.outputs, *signature.inputs)]
+    return reachable(flat_graph(meta), nodes)
+
+
+def examples_input(signature: Signature) -> str | None:
+    """Returns the only input of a signature, if it is one of texts, which may be Examples."""
     specs = signature.inputs
-    keys = {spec.key.partition("/")[0] for spec in specs}
     is_text = len(specs) == 1 and specs[0].dtype == types_pb2.DT_STRING
-    return specs[0].key if is_text and keys.isdisjoint(names) else None
+    return specs[0].key if is_text else None
 
 
 def _split_examples(
@@ -135,7 +139,7 @@ def _split_examples(
 ) -> SplitParsers:
     """Parses Examples of requests and Examples of candidates."""
     what = f"{model}: signature {signature.name!r}"
-    tensor = _tensor(signature.inputs[0].tensor)
+    tensor = tensor_of(signature.inputs[0].tensor)
     new = dict(zip((REQUEST, CANDIDATES), EXAMPLES, strict=True))
     split = split_parsers(graph, tensor, {*names}, new)
     if isinstance(split, NoMatch):
@@ -185,13 +189,13 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     for triple in signature.sparse:
         parts.update(triple)
         for key, kind in zip(triple, _SPARSE, strict=True):
-            facts[_tensor(specs[key].tensor)] = Fact(kind, side(key))
+            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key))
     for ragged in signature.ragged:
         parts.update(ragged)
         if len(ragged) != 2:
             raise ModelError(f"{model}: input {ragged[0]!r} is ragged in several dimensions")
         for key, kind in zip(ragged, (Kind.ENTRIES, Kind.SPLITS), strict=True):
-            facts[_tensor(specs[key].tensor)] = Fact(kind, side(key))
+            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key))
     for spec in signature.inputs:
         if spec.key not in parts:
             facts |= _of_dense(spec, side(spec.key), signature, model)
@@ -208,10 +212,11 @@ def _of_dense(
         return {}
     if spec.shape[0] >= 0:
         raise ModelError(f"{what} has a fixed number of rows, {spec.shape[0]}")
-    return {_tensor(spec.tensor): rows(side)}
+    return {tensor_of(spec.tensor): rows(side)}
 
 
-def _tensor(name: str) -> Tensor:
+def tensor_of(name: str) -> Tensor:
+    """Returns the tensor of a name such as `node:0`."""
     node, _, index = name.partition(":")
     return Tensor(node, int(index or 0))
 
@@ -261,7 +266,7 @@ def _computed(
     outputs: Mapping[str, meta_graph_pb2.TensorInfo],
 ) -> ComputedSignature:
     wanted = {tensor.node for tensor in split.outputs.values()}
-    wanted |= {_tensor(name).node for info in inputs.values() for name in tensor_names(info)}
+    wanted |= {tensor_of(name).node for info in inputs.values() for name in tensor_names(info)}
     known = {node.name for node in split.graph.node}
     # What no output depends on is an input nevertheless.
     split.graph.node.extend(node for node in original.node if node.name in wanted - known)

@@ -40,8 +40,10 @@ from fusion.saved_model.model.staging import (
     staged_files,
     write_file,
 )
+from fusion.saved_model.requests.repeats import Repeats, repeats_of
 from fusion.saved_model.requests.request_signatures import (
     EXAMPLES,
+    RequestInputs,
     RequestSignature,
     add_request_signatures,
 )
@@ -62,7 +64,7 @@ from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
-from fusion.saved_model.verify.requests import RequestCheck
+from fusion.saved_model.verify.requests import RequestCheck, recorded_checks
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
@@ -84,6 +86,7 @@ class Rewrite:
         tables: those that became files.
         packed: those that were to be stored as another dtype than float32, and what became of them.
         requests: the signatures that were added, in which a request has one row.
+        repeats: where request inputs were found in recorded ones, what repeats in these.
     """
 
     report: FusionReport
@@ -93,6 +96,7 @@ class Rewrite:
     tables: tuple[FileTable, ...] = ()
     packed: tuple[PackedTable, ...] = ()
     requests: tuple[RequestSignature, ...] = ()
+    repeats: Repeats | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def fuse_saved_model(
     dtype: str = FLOAT32,
     table_dtypes: Mapping[str, str] | None = None,
     max_deviation: float | None = None,
-    request_inputs: Sequence[str] = (),
+    request_inputs: Sequence[str] | str = (),
     signature: str | None = None,
     exact: bool = False,
 ) -> FusionReport:
@@ -184,7 +188,8 @@ def fuse_saved_model(
         request_inputs: the inputs of a signature that describe the request, and not a candidate.
             Two signatures are added: `NAME_request` takes one row of each of them, and
             `NAME_requests` one for each request, beside `candidates_per_request`, int64 [requests].
-            What depends on these inputs alone is computed for these rows.
+            What depends on these inputs alone is computed for these rows. "auto" stands for those
+            that have the same row throughout each batch of `inputs`, see `repeated_inputs`.
         signature: the key of that signature; by default the only one, or "serving_default".
         exact: whether the added signatures have to give the bits of the original one. Products of
             both kinds of columns are not split then.
@@ -198,8 +203,9 @@ def fuse_saved_model(
             source (`VerificationError`), fused ops of `src` cannot become stock ones, or a table
             that `table_dtypes` names is none or cannot be stored so. No file is created.
         ValueError: an unknown target, runtime or dtype, a runtime with target "fused", or tables
-            that are not known, or that are files or packed with target "stock"; or a
-            `max_deviation` that is negative, or without `verify`.
+            that are not known, or that are files or packed with target "stock"; a
+            `max_deviation` that is negative, or without `verify`; or `request_inputs` "auto"
+            without `inputs`, or of another text.
     """
     return rewrite_saved_model(
         src,
@@ -218,7 +224,7 @@ def fuse_saved_model(
             dtype,
             tuple((table_dtypes or {}).items()),
             max_deviation,
-            tuple(request_inputs),
+            request_inputs if isinstance(request_inputs, str) else tuple(request_inputs),
             signature,
             exact,
         ),
@@ -265,7 +271,7 @@ def _rewrite_directory(
                 tolerance = inf if options.max_deviation is None else options.max_deviation
             observer.begins(Step.VERIFY)
             verification = verify_models(
-                source.path, staging, tolerance, options, _checks(done.requests)
+                source.path, staging, tolerance, options, _checks(source, done)
             )
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
@@ -300,10 +306,14 @@ def _rewrite_frozen(
     return done
 
 
-def _checks(requests: Sequence[RequestSignature]) -> list[RequestCheck]:
+def _checks(source: SourceModel, done: Rewrite) -> list[RequestCheck]:
+    """Returns the signatures in which a request has one row: the source's, and new ones."""
     return [
-        RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, EXAMPLES)
-        for one in requests
+        *recorded_checks(source),
+        *(
+            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, EXAMPLES)
+            for one in done.requests
+        ),
     ]
 
 
@@ -315,7 +325,7 @@ def _record(
 ) -> bytes:
     ops, recorded = _custom_ops(proto), options.recorded(source.is_frozen)
     facts = (source, done.report, ops, recorded, done.runtimes, done.verification, done.unchecked)
-    return manifest(*facts, packed=done.packed)
+    return manifest(*facts, packed=done.packed, requests=_checks(source, done))
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -377,7 +387,9 @@ def _rewritten(
     target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     was_rewritten, runtime = _was_rewritten(source), options.release()
-    requests = _with_requests(proto, source, options) if options.request_inputs else []
+    repeats, requests = None, list[RequestSignature]()
+    if options.request_inputs:
+        repeats, requests = _with_requests(proto, source, options)
     results = [
         rewrite_meta_graph(meta, target, source.path, was_rewritten=was_rewritten, runtime=runtime)
         for meta in proto.meta_graphs
@@ -401,22 +413,27 @@ def _rewritten(
         tables=tuple(tables),
         packed=tuple(packed),
         requests=tuple(requests),
+        repeats=repeats,
     )
     return _Rewritten(proto, done, is_modified, bundle)
 
 
 def _with_requests(
     proto: saved_model_pb2.SavedModel, source: SourceModel, options: RewriteOptions
-) -> list[RequestSignature]:
+) -> tuple[Repeats | None, list[RequestSignature]]:
     """Adds the signatures in which a request has one row, in place."""
     if source.is_frozen or len(proto.meta_graphs) > 1:
         what = "a frozen graph" if source.is_frozen else "a model of several graphs"
         raise ModelError(f"{source.path}: {what} gets no signature for requests")
-    (meta,) = proto.meta_graphs
+    (meta,), names, repeats = proto.meta_graphs, options.request_inputs, None
     with graph_errors(source.path):
-        added = add_request_signatures(meta, options.requests(), source.path)
+        if options.finds_request_inputs and options.inputs is not None:
+            repeats = repeats_of(source, options.inputs, options.signature, options.batch_size)
+            names = repeats.request_inputs()
+        inputs = RequestInputs(tuple(names), options.signature, options.exact)
+        added = add_request_signatures(meta, inputs, source.path)
         update_op_list(meta)
-    return added
+    return repeats, added
 
 
 def _was_rewritten(source: SourceModel) -> bool:

@@ -10,7 +10,6 @@ from enum import StrEnum
 from fusion.passes.report.report import FusionReport
 from fusion.passes.targets import Target, checked_runtime, checked_target
 from fusion.saved_model.model.copies import Progress
-from fusion.saved_model.requests.request_signatures import RequestInputs
 from fusion.saved_model.table_files.packed import FLOAT32, TABLE_DTYPES, TableDtypes
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT
 from fusion.schema.op_history import Release
@@ -22,6 +21,9 @@ TABLE_PLACES = ("variables", "mapped", "memory")
 
 MIN_TABLE_BYTES = 1 << 20
 """What is smaller stays among the variables, if nothing else is said."""
+
+AUTO = "auto"
+"""In place of request inputs: those that repeat in recorded inputs."""
 
 _FUNCTION = "fuse_saved_model"
 
@@ -47,7 +49,7 @@ class RewriteOptions:
     dtype: str = FLOAT32
     dtypes_by_name: tuple[tuple[str, str], ...] = ()
     max_deviation: float | None = None
-    request_inputs: tuple[str, ...] = ()
+    request_inputs: tuple[str, ...] | str = ()
     signature: str | None = None
     exact: bool = False
 
@@ -76,6 +78,17 @@ class RewriteOptions:
             )
         if self.max_deviation is not None and not self.verify:
             raise ValueError(f"{_FUNCTION}: max_deviation needs verify: it bounds what that finds")
+        if isinstance(self.request_inputs, str):
+            if self.request_inputs != AUTO:
+                raise ValueError(
+                    f"{_FUNCTION}: request_inputs must be names or {AUTO!r}, not "
+                    f"{self.request_inputs!r}"
+                )
+            if self.inputs is None:
+                raise ValueError(
+                    f"{_FUNCTION}: request_inputs must be names without inputs: {AUTO!r} needs "
+                    "recorded ones"
+                )
         if not self.request_inputs and (self.signature is not None or self.exact):
             raise ValueError(
                 f"{_FUNCTION}: request_inputs must name inputs where signature or exact is given"
@@ -91,9 +104,10 @@ class RewriteOptions:
         """Whether tables are stored otherwise than in the source."""
         return self.has_table_files or not self.table_dtypes().is_plain
 
-    def requests(self) -> RequestInputs:
-        """Returns what describes a request."""
-        return RequestInputs(tuple(self.request_inputs), self.signature, self.exact)
+    @property
+    def finds_request_inputs(self) -> bool:
+        """Whether request inputs are those that repeat in the recorded ones."""
+        return self.request_inputs == AUTO
 
     def table_dtypes(self) -> TableDtypes:
         """Returns what the elements of tables become."""
@@ -114,7 +128,8 @@ class RewriteOptions:
         if self.runtime is not None:
             options["runtime"] = self.runtime
         if self.request_inputs:
-            options["request_inputs"] = [*self.request_inputs]
+            names = self.request_inputs
+            options["request_inputs"] = names if isinstance(names, str) else [*names]
             options["exact"] = self.exact
         if self.inputs is not None:
             options["inputs"] = os.path.basename(self.inputs)

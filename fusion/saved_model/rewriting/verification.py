@@ -9,7 +9,7 @@ from fusion.passes.report.report import FusionReport
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError
 from fusion.saved_model.rewriting.options import RewriteOptions
 from fusion.saved_model.verify import Verification, compare_models
-from fusion.saved_model.verify.requests import RequestCheck
+from fusion.saved_model.verify.requests import REQUEST_ROUNDING, RequestCheck
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -52,7 +52,7 @@ def verify_models(
             batch_size=options.batch_size,
             rounding=ROUNDING,
             requests=requests,
-            request_tolerance=0.0 if options.exact else ROUNDING,
+            request_tolerance=0.0 if options.exact else REQUEST_ROUNDING,
         )
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.

@@ -14,7 +14,7 @@ from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, read_outcomes
-from fusion.saved_model.verify.requests import RequestCheck, request_batch
+from fusion.saved_model.verify.requests import RequestCheck, request_batch, unequal_counts
 
 
 class Batch(NamedTuple):
@@ -98,9 +98,10 @@ class Batches:
                 yield batch
                 continue
             size = generate.batch_size(batch.inputs)
-            pair = request_batch(check, original, batch.inputs, size)
-            if pair is not None:
-                yield batch._replace(inputs=pair[0] if are_repeated else pair[1])
+            if size:  # no request is without a candidate here
+                counts = unequal_counts(check, size)
+                repeated, once = request_batch(check, original, batch.inputs, counts)
+                yield batch._replace(inputs=repeated if are_repeated else once)
 
     def of(self, signature: Signature) -> Iterator[Batch]:
         """Yields the batches of a signature."""

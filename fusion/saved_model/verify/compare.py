@@ -23,7 +23,7 @@ from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.locate import locate
 from fusion.saved_model.verify.outcome import Outcome, read_outcomes
 from fusion.saved_model.verify.processes import run_models
-from fusion.saved_model.verify.requests import RequestCheck
+from fusion.saved_model.verify.requests import REQUEST_ROUNDING, RequestCheck, recorded_checks
 from fusion.saved_model.verify.result import Deviation, Difference, Verification
 from fusion.saved_model.verify.values import deviation_of, difference_of
 
@@ -40,8 +40,8 @@ def compare_models(
     batch_size: int = DEFAULT_BATCH_SIZE,
     rounding: float = 0.0,
     library: str | os.PathLike[str] | None = None,
-    requests: Sequence[RequestCheck] = (),
-    request_tolerance: float = 0.0,
+    requests: Sequence[RequestCheck] | None = None,
+    request_tolerance: float = REQUEST_ROUNDING,
 ) -> Verification:
     """Runs each signature of `a` and `b` on the same inputs and compares the outputs.
 
@@ -64,9 +64,10 @@ def compare_models(
             graph that these are in.
         library: a library of ops, see `build_ops`, which runs the fused ops of both models; by
             default they have the kernels that this process has.
-        requests: signatures of `b` in which a request has one row; they are compared with those of
-            `a` that they stand for, on repeated rows.
-        request_tolerance: as `tolerance`, for these.
+        requests: signatures in which a request has one row; where one of the models does not have
+            them, they are compared with those that they stand for, on repeated rows. By default
+            those that `fusion.json` of the models names.
+        request_tolerance: as `tolerance`, for these, if it is larger.
 
     Raises:
         ModelError: a model, the inputs or the library cannot be read, a model cannot be loaded, or
@@ -74,11 +75,17 @@ def compare_models(
     """
     first, second = read_saved_model(a), read_saved_model(b)
     declared, others = _by_title(first), _by_title(second)
-    of_requests = {
-        title for title in others if others[title].name in {one.name for one in requests}
-    }
-    plain = {title: one for title, one in others.items() if title not in of_requests}
-    if different := list(_different_interfaces(declared, plain)):
+    if requests is None:
+        checks = (*recorded_checks(first), *recorded_checks(second))
+        requests = tuple({check.name: check for check in checks}.values())
+    names = {one.name for one in requests}
+    both = {**others, **declared}
+    of_requests = {title for title, one in both.items() if one.name in names}
+    declared, others = (
+        {title: one for title, one in found.items() if title not in of_requests}
+        for found in (declared, others)
+    )
+    if different := list(_different_interfaces(declared, others)):
         return Verification(tuple(sorted(declared)), 0, tuple(different), (), (), ())
     if not declared:
         why = "the model has no callable signature"

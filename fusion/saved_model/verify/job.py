@@ -75,8 +75,5 @@ class Job:
             None if recorded is None else Path(recorded),
             None if only is None else (only[0], only[1]),
             None if library is None else Path(library),
-            tuple(
-                RequestCheck(**one | {"names": tuple(one["names"]), "inputs": tuple(one["inputs"])})
-                for one in facts["requests"]
-            ),
+            tuple(map(RequestCheck.from_dict, facts["requests"])),
         )

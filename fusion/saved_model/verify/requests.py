@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +13,13 @@ from numpy.typing import NDArray
 
 from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature
+from fusion.saved_model.model.source import MANIFEST_FILE, SourceModel
+
+REQUEST_ROUNDING = 1e-5
+"""What outputs may differ by where products are split, as a share of the largest element."""
+
+_RECORDED = "request_signatures"
+"""The field of `fusion.json`."""
 
 #: So many requests are in a batch, at most, and the share of candidates that each of them has.
 _SHARES = (0.5, 0.0, 0.3, 0.2)
@@ -36,21 +45,51 @@ class RequestCheck:
     examples: str = ""
     inputs: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, ready for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> RequestCheck:
+        """Returns what gave `plain`, also after its way through JSON."""
+        tuples = {key: tuple(value) for key, value in plain.items() if isinstance(value, list)}
+        return RequestCheck(**{**plain, **tuples})
+
+
+def recorded_checks(model: SourceModel) -> tuple[RequestCheck, ...]:
+    """Returns the signatures that `fusion rewrite` has added to a model, by its record.
+
+    There are none in what is no such record.
+    """
+    file = model.path / MANIFEST_FILE
+    if model.is_frozen or not file.is_file():
+        return ()
+    try:
+        plain = json.loads(file.read_bytes())
+        return tuple(RequestCheck.from_dict(one) for one in plain.get(_RECORDED, ()))
+    except (AttributeError, OSError, TypeError, ValueError):
+        return ()
+
+
+def record_of(checks: Sequence[RequestCheck]) -> dict[str, object]:
+    """Returns the fields of `fusion.json` that `recorded_checks` reads."""
+    return {_RECORDED: [check.to_dict() for check in checks]} if checks else {}
+
 
 def request_batch(
-    check: RequestCheck, original: Signature, feeds: Mapping[str, Array], batch: int
-) -> tuple[dict[str, Array], dict[str, Array]] | None:
-    """Returns what both signatures are fed; None if a batch has no candidate.
+    check: RequestCheck,
+    original: Signature,
+    feeds: Mapping[str, Array],
+    counts: NDArray[np.int64],
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns what both signatures are fed: repeated rows of requests, and each row once.
 
     Args:
         check: the signatures.
         original: the original one.
-        feeds: a batch of it, of which the first rows are taken as requests.
-        batch: how many rows it has.
+        feeds: a batch of it, with a row for each candidate; the first rows are the requests.
+        counts: how many candidates each request has; of a signature without `counts` one number.
     """
-    if not batch:
-        return None
-    counts = _counts(batch) if check.counts else np.array([batch])
     requests, index = np.arange(len(counts)), np.repeat(np.arange(len(counts)), counts)
     once, repeated = dict[str, Array](), dict[str, Array]()
     divided = {key for group in (*original.sparse, *original.ragged) for key in group}
@@ -78,12 +117,25 @@ def request_batch(
     return repeated, once
 
 
-def _counts(batch: int) -> NDArray[np.int64]:
-    """Returns how many candidates each of some requests has, of which there are no more."""
+def unequal_counts(check: RequestCheck, batch: int) -> NDArray[np.int64]:
+    """Returns how many candidates each of some requests has, of one request where one is taken."""
+    if not check.counts:
+        return np.array([batch])
     shares = _SHARES[: min(batch, len(_SHARES))]
     counts = np.array([int(batch * share) for share in shares])
     counts[0] += batch - counts.sum()
     return counts
+
+
+def first_rows(signature: Signature, feeds: Mapping[str, Array], count: int) -> dict[str, Array]:
+    """Returns the first rows of a batch of a signature."""
+    result, numbers = dict[str, Array](), np.arange(count)
+    for groups, take in ((signature.sparse, _sparse_rows), (signature.ragged, _ragged_rows)):
+        for keys in groups:
+            result |= zip(keys, take([feeds[key] for key in keys], numbers), strict=True)
+    shapes = {spec.key: spec.shape for spec in signature.inputs}
+    others = {key: array for key, array in feeds.items() if key not in result}
+    return result | {k: a if shapes[k] == () else a[:count] for k, a in others.items()}
 
 
 def _sparse_rows(parts: Sequence[Array], numbers: NDArray[np.int64]) -> list[Array]:
