@@ -22,6 +22,9 @@ from fusion.saved_model.requests.captures import Capture
 
 M = TypeVar("M", bound=Message)
 
+_CONTROL_FLOW = frozenset(["Enter", "RefEnter", "Switch", "RefSwitch"])
+"""Ops of TensorFlow 1, behind which a node may not run, or run often."""
+
 _DIGITS = 12
 """Of the number at the end of a function's name."""
 
@@ -136,7 +139,12 @@ def function_of(
         output = free_name("identity", function.ret)
         function.signature.output_arg.add(name=output, type=result.dtype)
         function.ret[output] = f"{node.name}:output:0"
-    function.signature.is_stateful = any(signatures.is_stateful(node.op) for node in nodes)
+    stateful = [n.name for n in nodes if n.name in inner and signatures.is_stateful(n.op)]
+    if _CONTROL_FLOW.isdisjoint(node.op for node in nodes):
+        # TensorFlow inlines no function in which one of these is not sure to run.
+        function.signature.control_output.extend(stateful)
+        function.control_ret.update({name: name for name in stateful})
+    function.signature.is_stateful = bool(stateful)
     function.attr["_construction_context"].s = b"kEagerRuntime"
     return function
 

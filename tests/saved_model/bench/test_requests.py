@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fusion.saved_model.bench import END_TO_END, IN_GRAPH, BenchReport
 from fusion.saved_model.bench.feeds import generated_feeds
 from fusion.saved_model.bench.requests import read_rows, request_plans
 from fusion.saved_model.bench.selection import choose_signature
+from fusion.saved_model.bench.sides import InGraph
 from fusion.saved_model.model.source import read_saved_model
 from tests.saved_model import request_models
 
@@ -114,3 +116,16 @@ def test_a_model_without_such_signatures(ranked: Path) -> None:
 def test_batches_that_are_none(ranked: Path, requests: Any) -> None:
     with pytest.raises(ValueError, match="requests must be different pairs of numbers from 1 on"):
         bench_models(ranked / "ranked", requests=requests)
+
+
+def test_functions_of_new_signatures_are_inlined(ranked: Path) -> None:
+    model = read_saved_model(ranked / "ranked")
+    for name in ("serving_default_request", "serving_default_requests"):
+        signature = choose_signature(model, name=name)
+        counts = {"candidates_per_request": np.array([6])}
+        feeds = {"user": np.array([1]), "age": np.array([2.0]), "item": np.arange(6)}
+        feeds |= counts if len(signature.inputs) > len(feeds) else {}
+        with contextlib.closing(InGraph(model, signature)) as side:
+            shares = side.shares(feeds)
+        # The ops of a function that is called are no lookups of the graph.
+        assert shares["lookups"] > 0, name
