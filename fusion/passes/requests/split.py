@@ -194,7 +194,7 @@ class Splitter:
         return self._done[name, side]
 
     def _read(self, name: str, side: Side) -> list[tuple[str, Side]]:
-        """Returns what is written when it is read: what a node reads that has no rows of its own."""
+        """Returns what a node reads that has no rows of its own: it is written when it is read."""
         found = []
         for tensor in self.view.inputs(name):
             fact = self.fact(tensor)

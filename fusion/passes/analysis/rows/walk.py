@@ -207,7 +207,7 @@ def _is_integer(node: Node) -> bool:
     return node.op != "Cast" or node.type_attr("DstT") in (3, 9)
 
 
-def _of_sizes(node: Node, operands: Sequence[Fact], batch: int) -> Fact:
+def _of_sizes(node: Node, operands: Sequence[Fact], batch: int) -> Fact | Sequence[Fact]:
     """The fact of what follows from sizes: more of these, or a tensor with equal rows."""
     shape = node.output().shape
     if shape is not None and any(size and size % batch == 0 for size in shape):
