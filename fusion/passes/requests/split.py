@@ -155,6 +155,8 @@ class Splitter:
         fact = self._node_fact(name)
         if Tensor(name) in self._bags:
             self._inside(name, fact.side)
+        elif self.view.op(name) == "IdentityN" and Tensor(name) not in self._inputs:
+            return  # its results may be of different sides: what it reads is taken
         elif fact.kind is Kind.MIXED or fact.side is Side.NEITHER or fact.kind is Kind.SIZES:
             return
         elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
@@ -196,7 +198,7 @@ class Splitter:
     def _read(self, name: str, side: Side) -> list[tuple[str, Side]]:
         """Returns what a node reads that has no rows of its own: it is written when it is read."""
         found = []
-        for tensor in self.view.inputs(name):
+        for tensor in map(self._source, self.view.inputs(name)):
             fact = self.fact(tensor)
             if not fact.has_rows:
                 found.append((tensor.node, Side.NEITHER))
@@ -268,6 +270,7 @@ class Splitter:
 
     def on(self, tensor: Tensor, side: Side) -> Tensor:
         """Returns a tensor with a row for each request, or for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if not fact.has_rows:
             return Tensor(self._copy(tensor.node, Side.NEITHER), tensor.index)
@@ -277,6 +280,12 @@ class Splitter:
             return self._native(tensor, fact)
         return self.of_candidates(tensor)
 
+    def _source(self, tensor: Tensor) -> Tensor:
+        """Returns what an IdentityN reads for a tensor, or the tensor."""
+        while self.view.op(tensor.node) == "IdentityN" and tensor not in self._inputs:
+            tensor = self.view.inputs(tensor.node)[tensor.index]
+        return tensor
+
     def _native(self, tensor: Tensor, fact: Fact) -> Tensor:
         if fact.side is not Side.REQUEST:
             raise Refused(NoMatch("it depends on candidates", tensor.node))
@@ -284,6 +293,7 @@ class Splitter:
 
     def of_candidates(self, tensor: Tensor) -> Tensor:
         """Returns a tensor with a row for each candidate."""
+        tensor = self._source(tensor)
         fact = self.fact(tensor)
         if fact.side is Side.NEITHER:
             return self.on(tensor, Side.CANDIDATE)
@@ -302,6 +312,7 @@ class Splitter:
 
     def assembled(self, tensor: Tensor) -> Assembled | None:
         """Returns what a tensor is made of, None if its sizes are not known, or it has no rows."""
+        tensor = self._source(tensor)
         if tensor in self._assembled:
             return self._assembled[tensor]
         fact, sizes = self.fact(tensor), self.sizes(tensor)
