@@ -7,6 +7,7 @@ last steps leaves the others as they are.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Value:
     @property
     def columns(self) -> int:
         """How many elements a row has."""
-        return int(np.prod([self.shape[axis] for axis in self.inner]))
+        return math.prod(size for size in self.shape if size is not None)
 
 
 class Program:
@@ -76,10 +77,10 @@ class Program:
             self.ids.append(Value(v1.placeholder(tf.int64, shape, name), shape))
         rng.shuffle(self.values)
 
-    def array(self, *shape: int) -> Array:
+    def array(self, *shape: int | None) -> Array:
         """Returns random numbers."""
         generator = np.random.default_rng(self.rng.randrange(2**32))
-        return generator.normal(size=shape).astype(np.float32) / 2
+        return generator.normal(size=[size or 1 for size in shape]).astype(np.float32) / 2
 
     def take(self) -> Value:
         """Returns a value, rather a late one."""
@@ -106,9 +107,9 @@ class Program:
         shape = (None, value.columns)
         return Value(tf.reshape(value.tensor, [self.rows(value), value.columns]), shape)
 
-    def dense(self, value: Value, width: int, activation: bool = True) -> Value:
+    def dense(self, value: Value, width: int | None, activation: bool = True) -> Value:
         """Returns a layer of a value."""
-        flat, rng = self.flat(value), self.rng
+        flat, rng, width = self.flat(value), self.rng, width or 1
         scale = np.float32(1 / np.sqrt(flat.columns))
         found = tf.matmul(flat.tensor, self.array(flat.columns, width) * scale)
         if rng.random() < 0.7:
@@ -139,10 +140,13 @@ Step = Callable[[Program], "Value | None"]
 def _unary(p: Program) -> Value:
     one = p.take()
     op = p.rng.choice(
-        [tf.tanh, tf.nn.relu, tf.sigmoid, tf.square, tf.negative, tf.abs, tf.identity]
-        + [tf.stop_gradient, tf.nn.softplus, lambda x: tf.exp(tf.tanh(x)), tf.nn.elu, tf.nn.relu6]
-        + [lambda x: tf.cast(tf.cast(x, tf.float64), tf.float32), tf.zeros_like, tf.ones_like]
-        + [lambda x: tf.math.log1p(tf.square(x)), lambda x: tf.floor(x), tf.nn.leaky_relu]
+        [
+            *(tf.tanh, tf.nn.relu, tf.sigmoid, tf.square, tf.negative, tf.abs, tf.identity),
+            *(tf.stop_gradient, tf.nn.softplus, tf.nn.elu, tf.nn.relu6, tf.zeros_like),
+            *(tf.ones_like, tf.floor, tf.nn.leaky_relu, lambda x: tf.exp(tf.tanh(x))),
+            lambda x: tf.cast(tf.cast(x, tf.float64), tf.float32),
+            lambda x: tf.math.log1p(tf.square(x)),
+        ]
     )
     return Value(op(one.tensor), one.shape)
 
@@ -200,7 +204,7 @@ def _concat_inner(p: Program) -> Value | None:
     if not one.inner:
         return None
     axis = p.rng.choice(one.inner)
-    shape = (*one.shape[:axis], 2 * one.shape[axis], *one.shape[axis + 1 :])
+    shape = (*one.shape[:axis], 2 * (one.shape[axis] or 1), *one.shape[axis + 1 :])
     return Value(tf.concat([one.tensor, p.like(p.take(), one).tensor], axis), shape)
 
 
@@ -231,7 +235,8 @@ def _folded(p: Program) -> Value | None:
     if len(one.shape) != 3 or None in one.tensor.shape[1:].as_list():
         return None
     _, a, b = one.shape
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     both = p.dense(Value(tf.reshape(one.tensor, [-1, b]), (None, b)), p.rng.choice([1, 3, b]))
     return Value(tf.reshape(both.tensor, [-1, a, both.columns]), (None, a, both.columns))
 
@@ -408,7 +413,7 @@ def _attention(p: Program) -> Value:
     history = p.first(p.take())
     if len(history.shape) != 3 or history.columns > 60:
         history = next(v for v in p.values if v.tensor.op.name == "u_h")
-    _, length, width = history.shape
+    length, width = (size or 1 for size in history.shape[1:])
     query = p.dense(p.take(), width, False).tensor
     kind = p.rng.randrange(3)
     if kind == 0:
@@ -510,6 +515,7 @@ def build(seed: int, steps: int, planted: Step | None = None) -> Model:
             if planted is not None and number == at:
                 with tf.name_scope(PLANTED):
                     forced = planted(program)
+                assert forced is not None
                 program.values.append(forced)
         program.rng = random.Random(seed + 1)
         price = next(value for value in program.values if value.tensor.op.name == "c_c")
@@ -739,7 +745,7 @@ def build_any(seed: int, steps: int) -> Model:
             sizes = found.shape.as_list() if found.shape.rank is not None else [None] * 9
             if len(sizes) <= 5 and int(np.prod([size or 6 for size in sizes])) < 20000:
                 tensors.append(tf.cast(found, tf.float32))
-        outputs = []
+        outputs: list[tf.Tensor] = []
         price = next(tensor for tensor in tensors if tensor.op.name == "c_c")
         for k, tensor in enumerate(reversed(tensors)):
             if tensor.shape.rank and tensor.shape[0] is None and len(outputs) < 3:

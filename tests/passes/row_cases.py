@@ -7,6 +7,7 @@ a tensor; `OTHERS` are near misses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,23 @@ def fed(name: str, count: int, generator: np.random.Generator) -> Array:
 Case = Callable[[Inputs, Inputs], tf.Tensor]
 
 
+def _with(value: Any, build: Callable[[Any, Inputs, Inputs], tf.Tensor]) -> Case:
+    """A case that is made by an op, which changes from case to case."""
+    return lambda a, b: build(value, a, b)
+
+
 def numbers(*shape: int) -> Array:
     """Returns constants, all of them other ones."""
     size = int(np.prod(shape))
     return (np.arange(size) / size + 0.25).reshape(shape).astype(np.float32)
+
+
+def _of(op: str, **attrs: Any) -> Callable[..., tf.Tensor]:
+    return partial(getattr(raw, op), **attrs)
+
+
+def _turned(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(tensor, [1, 0, 2])
 
 
 CASES: dict[str, list[Case]] = {}
@@ -150,9 +164,11 @@ _OPERANDS: dict[str, Callable[[Inputs], tf.Tensor]] = {
     ),
 }
 for _op in sorted(UNARY):
-    _of = _OPERANDS.get(_op, _text if "String" in _op or "Regex" in _op else lambda side: side.x)
-    _of = _text if _op == "EncodeBase64" else (lambda side: side.x) if _op == "AsString" else _of
-    _keeps(_op, _unary(_op, _of, **_ATTRS.get(_op, {})))
+    _read = _OPERANDS.get(_op, _text if "String" in _op or "Regex" in _op else lambda side: side.x)
+    _read = (
+        _text if _op == "EncodeBase64" else (lambda side: side.x) if _op == "AsString" else _read
+    )
+    _keeps(_op, _unary(_op, _read, **_ATTRS.get(_op, {})))
 _keeps("Cast", lambda a, b: tf.cast(tf.cast(a.x * b.x, tf.float64), tf.float32))
 _keeps("Bitcast", lambda a, b: tf.bitcast(tf.reshape(a.x, [-1, 2, 2]), tf.float64))
 _mixes("Bitcast", lambda a, b: tf.bitcast(a.k, tf.float64))
@@ -186,7 +202,7 @@ def _binary(op: str) -> list[Case]:
 
 def _misses(op: str) -> list[Case]:
     of = {"SelectV2": lambda x, y: tf.where(x > 0, x, y), "ClipByValue": tf.add}.get(op)
-    compute = of or (lambda x, y: _binary_of(op)(x, y))
+    compute = of or _binary_of(op)
     return [
         lambda a, b: compute(a.k, b.x[:, :1]),
         lambda a, b: compute(a.x, tf.transpose(b.x)),
@@ -271,20 +287,17 @@ _mixes(
     lambda a, b: tf.matmul(a.x, numbers(6, 3), transpose_a=True),
 )
 for _op in ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
-    _of_op = getattr(raw, _op)
-    _more = {"Tout": tf.float32} if _op == "BatchMatMulV3" else {}
+    _of_op = partial(getattr(raw, _op), **({"Tout": tf.float32} if _op == "BatchMatMulV3" else {}))
     _keeps(
         _op,
-        lambda a, b, of=_of_op, more=_more: of(x=a.y, y=b.y, adj_y=True, **more),
-        lambda a, b, of=_of_op, more=_more: of(x=a.y, y=a.y, adj_x=True, **more),
+        _with(_of_op, lambda of, a, b: of(x=a.y, y=b.y, adj_y=True)),
+        _with(_of_op, lambda of, a, b: of(x=a.y, y=a.y, adj_x=True)),
     )
     _mixes(
         _op,
-        lambda a, b, of=_of_op, more=_more: of(x=a.x, y=b.x, adj_y=True, **more),
-        lambda a, b, of=_of_op, more=_more: of(x=a.y, y=numbers(6, 4, 4), **more),
-        lambda a, b, of=_of_op, more=_more: of(
-            x=tf.transpose(a.y, [1, 0, 2]), y=tf.transpose(b.y, [1, 0, 2]), adj_y=True, **more
-        ),
+        _with(_of_op, lambda of, a, b: of(x=a.x, y=b.x, adj_y=True)),
+        _with(_of_op, lambda of, a, b: of(x=a.y, y=numbers(6, 4, 4))),
+        _with(_of_op, lambda of, a, b: of(x=_turned(a.y), y=_turned(b.y), adj_y=True)),
     )
 _keeps(
     "BatchMatMulV2",
@@ -316,19 +329,17 @@ for _op in ("Sum", "Mean", "Prod", "Max", "Min", "EuclideanNorm", "All", "Any"):
 
     _keeps(
         _op,
-        lambda a, b, of=_reduced: of(a.y, [-1], False),
-        lambda a, b, of=_reduced: of(a.y, [1, 2], True),
-        lambda a, b, of=_reduced: of(tf.concat([a.y, b.y], 1), 1, False),
-        lambda a, b, of=_reduced: of(tf.transpose(a.y, [1, 0, 2]), 0, False),
+        _with(_reduced, lambda of, a, b: of(a.y, [-1], False)),
+        _with(_reduced, lambda of, a, b: of(a.y, [1, 2], True)),
+        _with(_reduced, lambda of, a, b: of(tf.concat([a.y, b.y], 1), 1, False)),
+        _with(_reduced, lambda of, a, b: of(tf.transpose(a.y, [1, 0, 2]), 0, False)),
     )
     _mixes(
         _op,
-        lambda a, b, of=_reduced: of(a.x, [0], True) if False else of(a.y, [0, 1], True),
-        lambda a, b, of=_reduced: of(a.y, [-3], True),
-        lambda a, b, of=_reduced: of(a.x, tf.range(tf.rank(a.x)), True),
-        lambda a, b, of=_reduced: tf.logical_and(
-            a.x > 0, tf.cast(of(b.x, [0], True), tf.float32) > 0
-        ),
+        _with(_reduced, lambda of, a, b: of(a.y, [0, 1], True)),
+        _with(_reduced, lambda of, a, b: of(a.y, [-3], True)),
+        _with(_reduced, lambda of, a, b: of(a.x, tf.range(tf.rank(a.x)), True)),
+        _with(_reduced, lambda of, a, b: tf.cast(of(b.x, [0], True), tf.float32) * a.x),
     )
 _mixes(
     "Sum",
@@ -339,16 +350,16 @@ _mixes("Mean", lambda a, b: a.x - tf.reduce_sum(a.x, 0) / tf.cast(tf.shape(a.x)[
 for _op in ("ArgMax", "ArgMin"):
     _keeps(
         _op,
-        lambda a, b, of=getattr(raw, _op): of(input=a.y, dimension=-1),
-        lambda a, b, of=getattr(raw, _op): of(input=a.y * b.y, dimension=1),
+        _with(getattr(raw, _op), lambda of, a, b: of(input=a.y, dimension=-1)),
+        _with(getattr(raw, _op), lambda of, a, b: of(input=a.y * b.y, dimension=1)),
     )
-    _mixes(_op, lambda a, b, of=getattr(raw, _op): of(input=a.x, dimension=0))
+    _mixes(_op, _with(getattr(raw, _op), lambda of, a, b: of(input=a.x, dimension=0)))
 for _op in ("Cumsum", "Cumprod"):
-    _keeps(_op, lambda a, b, of=getattr(raw, _op): of(x=a.x * b.x, axis=-1))
+    _keeps(_op, _with(getattr(raw, _op), lambda of, a, b: of(x=a.x * b.x, axis=-1)))
     _mixes(
         _op,
-        lambda a, b, of=getattr(raw, _op): of(x=a.x, axis=0),
-        lambda a, b, of=getattr(raw, _op): of(x=a.x, axis=-2),
+        _with(getattr(raw, _op), lambda of, a, b: of(x=a.x, axis=0)),
+        _with(getattr(raw, _op), lambda of, a, b: of(x=a.x, axis=-2)),
     )
 _keeps("ReverseV2", lambda a, b: tf.reverse(a.y, [1, -1]))
 _mixes("ReverseV2", lambda a, b: tf.reverse(a.y, [1, -3]), lambda a, b: tf.reverse(a.x, [0]))
@@ -564,18 +575,21 @@ _mixes(
 _keeps("MatrixDiagPart", lambda a, b: raw.MatrixDiagPart(input=a.y))
 _mixes("MatrixDiagPart", lambda a, b: raw.MatrixDiagPart(input=a.x))
 for _op in ("MatrixDiagPartV2", "MatrixDiagPartV3"):
-    _keeps(_op, lambda a, b, of=getattr(raw, _op): of(input=a.y, k=0, padding_value=0.0))
-    _mixes(_op, lambda a, b, of=getattr(raw, _op): of(input=a.x, k=0, padding_value=0.0))
+    _keeps(_op, _with(getattr(raw, _op), lambda of, a, b: of(input=a.y, k=0, padding_value=0.0)))
+    _mixes(_op, _with(getattr(raw, _op), lambda of, a, b: of(input=a.x, k=0, padding_value=0.0)))
 for _op, _k in (
     ("MatrixSetDiag", {}),
     ("MatrixSetDiagV2", {"k": 0}),
     ("MatrixSetDiagV3", {"k": 0}),
 ):
-    _keeps(_op, lambda a, b, of=getattr(raw, _op), k=_k: of(input=a.y, diagonal=b.x[:, :3], **k))
+    _keeps(
+        _op,
+        _with(_of(_op, **_k), lambda of, a, b: of(input=a.y, diagonal=b.x[:, :3])),
+    )
     _mixes(
         _op,
-        lambda a, b, of=getattr(raw, _op), k=_k: of(input=a.y, diagonal=numbers(6, 3), **k),
-        lambda a, b, of=getattr(raw, _op), k=_k: of(input=a.x, diagonal=b.k[:4], **k),
+        _with(_of(_op, **_k), lambda of, a, b: of(input=a.y, diagonal=numbers(6, 3))),
+        _with(_of(_op, **_k), lambda of, a, b: of(input=a.x, diagonal=b.k[:4])),
     )
 _keeps("Conv2D", lambda a, b: tf.nn.conv2d(a.image * b.image, numbers(2, 2, 2, 3), 1, "SAME"))
 _mixes(
@@ -702,9 +716,7 @@ _mixes(
     lambda a, b: _padded((p := a.parsed)[7], p[10]),
     lambda a, b: _padded((p := a.parsed)[7] * p[8], p[9]),
     lambda a, b: _padded(tf.cumsum((p := a.parsed)[7]), p[9]),
-    lambda a, b: (
-        _padded(*a.parsed[7:10:2], (6, 5)) if False else _padded((p := a.parsed)[7], p[9][::-1])
-    ),
+    lambda a, b: _padded((p := a.parsed)[7], p[9][::-1]),
 )
 
 

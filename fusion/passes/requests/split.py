@@ -129,6 +129,7 @@ class Splitter:
         self._numbers: dict[Side, Tensor] = {}
         self._request: Tensor | None = None
         self._meetings: dict[str, None] = {}
+        self._waits: dict[str, None] = {}
         self._copies = self._row_copies()
 
     # What is known of the original graph
@@ -155,16 +156,27 @@ class Splitter:
         """Writes all that outputs are made of."""
         inputs = self._input_nodes()
         for name in sorted(self._facts.order, key=lambda name: name not in inputs):
-            if not self._is_alias(name):
-                self._emit(name)
-        results = {tensor: self.of_candidates(tensor) for tensor in outputs}
+            self._emit(name)
+        results = {tensor: self._awaiting(self.of_candidates(tensor), tensor) for tensor in outputs}
         return SplitGraph(self.writer.graph, results, [*self._meetings])
+
+    def _awaiting(self, new: Tensor, like: Tensor) -> Tensor:
+        """Returns an output that comes behind what the original one waits for."""
+        if not self._waits:
+            return new
+        types = {"T": self.dtype(like)}
+        return self.writer.add(
+            f"{like.node}/awaiting", "Identity", (new,), types, {}, [*self._waits]
+        )
 
     def _emit(self, name: str) -> None:
         """Writes a node where its rows are; what has none of its own is written when it is read."""
         fact = self._node_fact(name)
         if Tensor(name) in self._bags:
             self._inside(name, fact.side if fact.side is Side.REQUEST else Side.CANDIDATE)
+        elif self._is_alias(name):
+            # Its results may be of different sides: what it reads is taken.
+            self._waits |= dict.fromkeys(map(self._awaited, self.view.controls(name)))
         elif fact.kind is Kind.MIXED or fact.side is Side.NEITHER or fact.kind is Kind.SIZES:
             return
         elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
@@ -304,9 +316,10 @@ class Splitter:
 
     def _is_alias(self, name: str) -> bool:
         """Whether each output of a node is one of its inputs, of a side of its own."""
-        return self.view.op(name) == "IdentityN" and not self.view.controls(name)
+        return self.view.op(name) == "IdentityN" and Tensor(name) not in self._inputs
 
     def _source(self, tensor: Tensor) -> Tensor:
+        """Returns what an IdentityN reads for a tensor, or the tensor."""
         while self._is_alias(tensor.node):
             tensor = self.view.inputs(tensor.node)[tensor.index]
         return tensor

@@ -189,13 +189,13 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     for triple in signature.sparse:
         parts.update(triple)
         for key, kind in zip(triple, _SPARSE, strict=True):
-            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key))
+            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key), source=triple[0])
     for ragged in signature.ragged:
         parts.update(ragged)
         if len(ragged) != 2:
             raise ModelError(f"{model}: input {ragged[0]!r} is ragged in several dimensions")
         for key, kind in zip(ragged, (Kind.ENTRIES, Kind.SPLITS), strict=True):
-            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key))
+            facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key), source=ragged[0])
     for spec in signature.inputs:
         if spec.key not in parts:
             facts |= _of_dense(spec, side(spec.key), signature, model)
