@@ -33,6 +33,7 @@ from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
+BRANCHES = frozenset({"If", "StatelessIf"})
 
 
 @dataclass(frozen=True)
@@ -279,9 +280,29 @@ class Splitter:
         """Returns the node that stands for one that others wait for."""
         fact = self._node_fact(name)
         if fact.kind is Kind.MIXED:
-            raise Refused(NoMatch(f"a node waits for it: {fact.reason}", fact.node))
+            return self._check(name)
         side = Side.CANDIDATE if fact.has_rows and fact.side is Side.NEITHER else fact.side
         return self._copy(name, side)
+
+    def _check(self, name: str) -> str:
+        """Writes a branch that others wait for, as an assertion is, whose results nothing reads."""
+        fact, node = self._node_fact(name), Node(self.view, name)
+        is_branch = node.op in BRANCHES
+        if is_branch and self.fact(node.input(0).tensor).kind not in (Kind.SUMMARY, Kind.CONSTANT):
+            is_branch = False
+        if not is_branch and node.op != "Identity":
+            raise Refused(NoMatch(f"a node waits for it: {fact.reason}", fact.node))
+        side = Side.REQUEST if fact.side is Side.REQUEST else fact.side and Side.CANDIDATE
+        if (name, side) not in self._done:
+            inputs = [
+                Tensor(self._check(tensor.node), tensor.index)
+                if self.fact(tensor).kind is Kind.MIXED
+                else self.on(tensor, side)
+                for tensor in self.view.inputs(name)
+            ]
+            controls = [self._awaited(before) for before in self.view.controls(name)]
+            self._done[name, side] = self._write_copy(name, inputs, controls)
+        return self._done[name, side]
 
     def _inside(self, name: str, side: Side) -> str:
         """Writes a node of a lookup, with those behind it that no rule explains."""
@@ -310,6 +331,9 @@ class Splitter:
             return Tensor(self._copy(tensor.node, Side.NEITHER), tensor.index)
         if fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
             return Tensor(self._copy(tensor.node, side), tensor.index)
+        if fact.kind is Kind.SUMMARY:
+            own = Side.REQUEST if fact.side is Side.REQUEST else Side.CANDIDATE
+            return Tensor(self._copy(tensor.node, own), tensor.index)
         if side is Side.REQUEST:
             return self._native(tensor, fact)
         return self.of_candidates(tensor)
