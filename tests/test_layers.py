@@ -141,7 +141,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose"),
-        *("merge_parsers", "lookup_pass"),
+        *("requests", "merge_parsers", "lookup_pass"),
         *(
             "expand",
             "ungroup",
@@ -193,6 +193,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "stock_bits",
             "ranks_by_use",
         ),
+        "rows",
+    ),
+    "fusion.passes.analysis.rows": (
+        *("counts", "facts", "elementwise", "operands", "rules", "sizes", "walk"),
+    ),
+    "fusion.passes.requests": (
+        *("bags", "bits", "parsers", "writer", "values", "new_graph", "meetings", "split"),
+    ),
+    "fusion.saved_model.requests": (
+        *("captures", "functions", "objects", "signatures", "request_signatures", "repeats"),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),

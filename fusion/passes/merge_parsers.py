@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fusion.passes.analysis.equal_tensors import are_equal
 from fusion.passes.analysis.results import results_of
-from fusion.passes.emit.stock_parser import (
+from fusion.passes.emit.parsing import (
     Asked,
     asked_features,
     emit_stock_parser,

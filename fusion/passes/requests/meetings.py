@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from tensorflow.core.framework import types_pb2
 
@@ -20,12 +19,10 @@ from fusion.passes.analysis.rows.facts import Side
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.requests.bits import depends_on_position
+from fusion.passes.requests.new_graph import NewGraph
 from fusion.passes.requests.values import ROWS, Assembled, Part, Sizes, Term, joined_sizes, plain
 
-if TYPE_CHECKING:
-    from fusion.passes.requests.split import Splitter
-
-Rule = Callable[["Splitter", Node], Assembled | None]
+Rule = Callable[[NewGraph, Node], Assembled | None]
 
 MEETINGS: dict[str, Rule] = {}
 
@@ -53,9 +50,9 @@ def _is_split(value: Assembled | None) -> bool:
 
 
 @_rule("ConcatV2")
-def _concat(split: Splitter, node: Node) -> Assembled | None:
-    values = [split.assembled(value.tensor) for value in node.inputs[:-1]]
-    sizes = split.sizes(node.output().tensor)
+def _concat(graph: NewGraph, node: Node) -> Assembled | None:
+    values = [graph.assembled(value.tensor) for value in node.inputs[:-1]]
+    sizes = graph.sizes(node.output().tensor)
     if sizes is None or not any(map(_is_split, values)):
         return None
     axis = node.input(node.input_count - 1).item % len(sizes)
@@ -69,7 +66,7 @@ def _concat(split: Splitter, node: Node) -> Assembled | None:
             own = (replace(own[0], size=value.sizes[axis]),)
         parts += own if in_order else _placed(own, before)
         before += value.sizes[axis]
-    return Assembled(sizes, axis, tuple(parts), _factor(split, node))
+    return Assembled(sizes, axis, tuple(parts), _factor(graph, node))
 
 
 def _placed(parts: Sequence[Part], before: int) -> list[Part]:
@@ -82,9 +79,9 @@ def _placed(parts: Sequence[Part], before: int) -> list[Part]:
     return placed
 
 
-def _factor(split: Splitter, node: Node) -> int:
+def _factor(graph: NewGraph, node: Node) -> int:
     """How many elements of the axis of rows each row of a node's result has."""
-    return split.fact(node.output().tensor).factor
+    return graph.fact(node.output().tensor).factor
 
 
 def _sum_of(value: Assembled, sizes: Sizes, terms: Sequence[Term]) -> Assembled:
@@ -100,49 +97,49 @@ def _each_term(value: Assembled, compute: Callable[[Term], Term], sizes: Sizes) 
     return replace(value, sizes=sizes, parts=tuple(parts))
 
 
-def _applied(split: Splitter, node: Node, inputs: Sequence[Tensor], of_request: bool) -> Tensor:
+def _applied(graph: NewGraph, node: Node, inputs: Sequence[Tensor], of_request: bool) -> Tensor:
     """Writes a copy of a node with other operands."""
-    write = split.writer
+    write = graph.writer
     name = write.free_name(f"{node.name}/{'request' if of_request else 'candidates'}")
     return Tensor(write.copy(node.view.nodes[node.name], name, inputs, ()))
 
 
 @_rule(*UNARY)
-def _unary(split: Splitter, node: Node) -> Assembled | None:
+def _unary(graph: NewGraph, node: Node) -> Assembled | None:
     """Of parts side by side; of sums only where the op is linear."""
-    value = split.assembled(node.input(0).tensor)
-    sizes = split.sizes(node.output().tensor)
+    value = graph.assembled(node.input(0).tensor)
+    sizes = graph.sizes(node.output().tensor)
     if sizes is None or value is None or value.is_plain:
         return None
-    if node.op in ("EnsureShape", "Bitcast") or (split.exact and depends_on_position(node)):
+    if node.op in ("EnsureShape", "Bitcast") or (graph.exact and depends_on_position(node)):
         return None
     if node.op not in ("Identity", "StopGradient", "PreventGradient", "Snapshot", "Neg"):
         if len(value.parts) == 1 and len(value.terms) > 1:
             return None
-        value = _without_sums(split, value, node.input(0).tensor)
+        value = _without_sums(graph, value, node.input(0).tensor)
 
     def compute(term: Term) -> Term:
-        return replace(term, tensor=_applied(split, node, [term.tensor], term.of_request))
+        return replace(term, tensor=_applied(graph, node, [term.tensor], term.of_request))
 
     return _each_term(value, compute, sizes)
 
 
-def _without_sums(split: Splitter, value: Assembled, like: Tensor) -> Assembled:
+def _without_sums(graph: NewGraph, value: Assembled, like: Tensor) -> Assembled:
     """Adds up what is added up in parts side by side."""
     parts = []
     for part in value.parts:
         terms = part.terms
         if len(terms) > 1:
-            whole = split.part_of_candidates(value, part, like)
+            whole = graph.part_of_candidates(value, part, like)
             terms = (Term(whole, False, value.part_sizes(part)),)
         parts.append(replace(part, terms=terms))
     return replace(value, parts=tuple(parts))
 
 
 @_rule("BroadcastTo", "Tile")
-def _broadcast(split: Splitter, node: Node) -> Assembled | None:
+def _broadcast(graph: NewGraph, node: Node) -> Assembled | None:
     """Of a tensor along axes of one element: it stays as it is."""
-    value, sizes = split.assembled(node.input(0).tensor), split.sizes(node.output().tensor)
+    value, sizes = graph.assembled(node.input(0).tensor), graph.sizes(node.output().tensor)
     if value is None or sizes is None or len(value.parts) > 1 or len(sizes) != len(value.sizes):
         return None
     if any(own not in (1, size) for own, size in zip(value.sizes, sizes, strict=True)):
@@ -151,83 +148,83 @@ def _broadcast(split: Splitter, node: Node) -> Assembled | None:
 
 
 @_rule("AddV2", "Add", "Sub")
-def _added(split: Splitter, node: Node) -> Assembled | None:
-    sizes = split.sizes(node.output().tensor)
+def _added(graph: NewGraph, node: Node) -> Assembled | None:
+    sizes = graph.sizes(node.output().tensor)
     operands = [value.tensor for value in node.inputs]
-    constants = [k for k, tensor in enumerate(operands) if not split.fact(tensor).has_rows]
-    is_float = split.dtype(node.output().tensor) in _FLOATS
-    if sizes is None or split.exact or len(constants) > 1 or not is_float:
-        return _small_operands(split, node, sizes)
-    values = [split.assembled(one) for k, one in enumerate(operands) if k not in constants]
+    constants = [k for k, tensor in enumerate(operands) if not graph.fact(tensor).has_rows]
+    is_float = graph.dtype(node.output().tensor) in _FLOATS
+    if sizes is None or graph.exact or len(constants) > 1 or not is_float:
+        return _small_operands(graph, node, sizes)
+    values = [graph.assembled(one) for k, one in enumerate(operands) if k not in constants]
     if any(value is None or not value.terms or len(value.sizes) != len(sizes) for value in values):
-        return _small_operands(split, node, sizes)
+        return _small_operands(graph, node, sizes)
     known = [value for value in values if value is not None]
     if not any(value.has_request for value in known):
-        return _small_operands(split, node, sizes)
+        return _small_operands(graph, node, sizes)
     if constants:
-        return _with_constant(split, node, replace(known[0], sizes=sizes), constants[0])
+        return _with_constant(graph, node, replace(known[0], sizes=sizes), constants[0])
     terms = [*known[0].terms]
     for value, operand in zip(known[1:], operands[1:], strict=True):
         negates = node.op == "Sub"
-        terms += [_negative(split, t, operand) if negates else t for t in value.terms]
-    return _sum_of(known[0], sizes, _merged(split, node, terms))
+        terms += [_negative(graph, t, operand) if negates else t for t in value.terms]
+    return _sum_of(known[0], sizes, _merged(graph, node, terms))
 
 
-def _small_operands(split: Splitter, node: Node, sizes: Sizes | None) -> Assembled | None:
+def _small_operands(graph: NewGraph, node: Node, sizes: Sizes | None) -> Assembled | None:
     """Broadcasts what is the same along an axis, or for all candidates, within the op."""
     if sizes is None:
         return None
     operands, own = list[Tensor](), list[Sizes]()
     is_smaller = False
     for operand in node.inputs:
-        if not split.fact(operand.tensor).has_rows:
-            operands.append(split.on(operand.tensor, Side.NEITHER))
+        if not graph.fact(operand.tensor).has_rows:
+            operands.append(graph.on(operand.tensor, Side.NEITHER))
             continue
-        value = split.assembled(operand.tensor)
+        value = graph.assembled(operand.tensor)
         if value is None or len(value.sizes) != len(sizes) or len(value.terms) != 1:
             return None
         (term,), tensor = value.terms, value.terms[0].tensor
         term_sizes = term.sizes
         if term.of_request:
-            if not split.is_one_request or value.factor != 1:
-                tensor = split.of_candidates(operand.tensor)
+            if not graph.is_one_request or value.factor != 1:
+                tensor = graph.of_candidates(operand.tensor)
                 term_sizes = value.sizes
             else:
-                tensor = split.of_one_request(tensor, term.sizes, (1, 1), operand.tensor)
+                tensor = graph.of_one_request(tensor, term.sizes, (1, 1), operand.tensor)
                 term_sizes = tuple(1 if size == ROWS else size for size in term.sizes)
         is_smaller |= term_sizes != value.sizes
         operands.append(tensor)
         own.append(term_sizes)
     if not is_smaller or not own or joined_sizes(own) != sizes:
         return None
-    new = Term(_applied(split, node, operands, False), False, sizes)
-    return plain(new, _factor(split, node))
+    new = Term(_applied(graph, node, operands, False), False, sizes)
+    return plain(new, _factor(graph, node))
 
 
-def _negative(split: Splitter, term: Term, like: Tensor) -> Term:
-    name, types = f"{term.tensor.node}/negative", {"T": split.dtype(like)}
-    return replace(term, tensor=split.writer.add(name, "Neg", [term.tensor], types))
+def _negative(graph: NewGraph, term: Term, like: Tensor) -> Term:
+    name, types = f"{term.tensor.node}/negative", {"T": graph.dtype(like)}
+    return replace(term, tensor=graph.writer.add(name, "Neg", [term.tensor], types))
 
 
-def _merged(split: Splitter, node: Node, terms: Sequence[Term]) -> list[Term]:
+def _merged(graph: NewGraph, node: Node, terms: Sequence[Term]) -> list[Term]:
     """Adds up terms of one side and of equal sizes."""
     merged: dict[tuple[bool, Sizes], list[Term]] = {}
     for term in terms:
         merged.setdefault((term.of_request, term.sizes), []).append(term)
     like = node.output().tensor
-    return [replace(same[0], tensor=split.added_up(same, like)[0]) for same in merged.values()]
+    return [replace(same[0], tensor=graph.added_up(same, like)[0]) for same in merged.values()]
 
 
-def _with_constant(split: Splitter, node: Node, value: Assembled, index: int) -> Assembled | None:
+def _with_constant(graph: NewGraph, node: Node, value: Assembled, index: int) -> Assembled | None:
     """Adds a constant to the smallest term that it does not make larger."""
     shape = node.input(index).shape
     if shape is None or None in shape or (node.op == "Sub" and index == 0):
         return None
     for term in sorted(value.terms, key=lambda term: not term.of_request):
         if _is_below(shape, term.sizes):
-            operands = [term.tensor, split.on(node.input(index).tensor, Side.NEITHER)]
+            operands = [term.tensor, graph.on(node.input(index).tensor, Side.NEITHER)]
             operands = operands if index else operands[::-1]
-            new = replace(term, tensor=_applied(split, node, operands, term.of_request))
+            new = replace(term, tensor=_applied(graph, node, operands, term.of_request))
             terms = [new if one is term else one for one in value.terms]
             return _sum_of(value, value.sizes, terms)
     return None
@@ -242,36 +239,36 @@ def _is_below(shape: Sequence[int | None], sizes: Sizes) -> bool:
 
 
 @_rule("BiasAdd")
-def _biased(split: Splitter, node: Node) -> Assembled | None:
-    value = split.assembled(node.input(0).tensor, may_be_flat=True)
-    if split.exact or value is None or value.is_plain or not value.terms:
+def _biased(graph: NewGraph, node: Node) -> Assembled | None:
+    value = graph.assembled(node.input(0).tensor, may_be_flat=True)
+    if graph.exact or value is None or value.is_plain or not value.terms:
         return None
     if node.text_attr("data_format") == "NCHW" or not value.has_request:
         return None
-    return _with_constant(split, node, value, 1)
+    return _with_constant(graph, node, value, 1)
 
 
 @_rule(*(BROADCAST - {"AddV2", "Add", "Sub", "ClipByValue"}))
-def _by_parts(split: Splitter, node: Node) -> Assembled | None:
+def _by_parts(graph: NewGraph, node: Node) -> Assembled | None:
     """Of two tensors with parts of equal sizes side by side, or of one and a number."""
-    sizes = split.sizes(node.output().tensor)
+    sizes = graph.sizes(node.output().tensor)
     if sizes is None or node.input_count != 2:
-        return _small_operands(split, node, sizes)
+        return _small_operands(graph, node, sizes)
     left, right = (operand.tensor for operand in node.inputs)
-    if split.exact and depends_on_position(node):
-        return _small_operands(split, node, sizes)
-    facts = [split.fact(tensor) for tensor in (left, right)]
+    if graph.exact and depends_on_position(node):
+        return _small_operands(graph, node, sizes)
+    facts = [graph.fact(tensor) for tensor in (left, right)]
     if not facts[1].has_rows:
-        return _by_number(split, node, left, 0, sizes)
+        return _by_number(graph, node, left, 0, sizes)
     if not facts[0].has_rows:
-        return _by_number(split, node, right, 1, sizes)
-    values = [split.assembled(tensor) for tensor in (left, right)]
+        return _by_number(graph, node, right, 1, sizes)
+    values = [graph.assembled(tensor) for tensor in (left, right)]
     if any(value is None or value.sizes != sizes for value in values):
-        return _small_operands(split, node, sizes)
+        return _small_operands(graph, node, sizes)
     one, other = (value for value in values if value is not None)
     layouts = [[(part.size, part.places) for part in value.parts] for value in (one, other)]
     if len(one.parts) < 2 or layouts[0] != layouts[1]:
-        return _small_operands(split, node, sizes)
+        return _small_operands(graph, node, sizes)
     if one.axis != other.axis:
         return None
     parts = []
@@ -279,39 +276,39 @@ def _by_parts(split: Splitter, node: Node) -> Assembled | None:
         of_request = a.of_request and b.of_request
         sides = ((one, a, left), (other, b, right))
         operands = [
-            split.request_part(*side) if of_request else split.part_of_candidates(*side)
+            graph.request_part(*side) if of_request else graph.part_of_candidates(*side)
             for side in sides
         ]
-        new = _applied(split, node, operands, of_request)
+        new = _applied(graph, node, operands, of_request)
         parts.append(replace(a, terms=(Term(new, of_request, one.part_sizes(a)),)))
     return Assembled(sizes, one.axis, tuple(parts), one.factor)
 
 
 def _by_number(
-    split: Splitter, node: Node, tensor: Tensor, at: int, sizes: Sizes
+    graph: NewGraph, node: Node, tensor: Tensor, at: int, sizes: Sizes
 ) -> Assembled | None:
-    value = split.assembled(tensor)
+    value = graph.assembled(tensor)
     number = node.input(1 - at)
     if value is None or value.is_plain or number.shape != ():
         return None
     is_sum = any(len(part.terms) > 1 for part in value.parts)
-    if is_sum and (split.exact or node.op not in ("Mul", "RealDiv") or at):
+    if is_sum and (graph.exact or node.op not in ("Mul", "RealDiv") or at):
         return None
-    constant = split.on(number.tensor, Side.NEITHER)
+    constant = graph.on(number.tensor, Side.NEITHER)
 
     def compute(term: Term) -> Term:
         operands = [term.tensor, constant] if at == 0 else [constant, term.tensor]
-        return replace(term, tensor=_applied(split, node, operands, term.of_request))
+        return replace(term, tensor=_applied(graph, node, operands, term.of_request))
 
     return _each_term(value, compute, sizes)
 
 
 @_rule("MatMul")
-def _product(split: Splitter, node: Node) -> Assembled | None:
+def _product(graph: NewGraph, node: Node) -> Assembled | None:
     left, weights = node.inputs
-    value = split.assembled(left.tensor, may_be_flat=True)
+    value = graph.assembled(left.tensor, may_be_flat=True)
     shape = weights.shape
-    if split.exact or value is None or value.is_plain or shape is None or None in shape:
+    if graph.exact or value is None or value.is_plain or shape is None or None in shape:
         return None
     if node.flag_attr("transpose_a") or node.flag_attr("transpose_b") or not value.has_request:
         return None
@@ -319,14 +316,14 @@ def _product(split: Splitter, node: Node) -> Assembled | None:
         return None
     if not value.is_flat and len(value.sizes) != 2:
         return None
-    return _split_product(split, node, value, int(shape[1] or 0))
+    return _split_product(graph, node, value, int(shape[1] or 0))
 
 
 Columns = list[tuple[Sequence[int], Tensor]]
 """The columns of each part, and the part."""
 
 
-def _split_product(split: Splitter, node: Node, value: Assembled, width: int) -> Assembled | None:
+def _split_product(graph: NewGraph, node: Node, value: Assembled, width: int) -> Assembled | None:
     """Multiplies what is of requests, and what is of candidates, by their rows of the weights."""
     last = value.sizes[-1]
     parts = value.parts if len(value.parts) > 1 else (replace(value.parts[0], size=last),)
@@ -344,21 +341,21 @@ def _split_product(split: Splitter, node: Node, value: Assembled, width: int) ->
         return None
     terms = []
     for (own, lead), columns in groups.items():
-        total = _products(split, node, columns, lead, width, own)
+        total = _products(graph, node, columns, lead, width, own)
         terms.append(Term(total, own, (*lead, width)))
     return _sum_of(value, sizes, terms)
 
 
 def _products(
-    split: Splitter, node: Node, columns: Columns, lead: Sizes, width: int, of_request: bool
+    graph: NewGraph, node: Node, columns: Columns, lead: Sizes, width: int, of_request: bool
 ) -> Tensor:
     """Multiplies columns by their rows of the weights.
 
     Rows that follow each other are read where they are. Of candidates, others are copied side by
     side for one product; of requests, which are few, each run of rows has a product.
     """
-    write, dtype = split.writer, split.dtype(node.input(0).tensor)
-    weights = split.on(node.input(1).tensor, Side.NEITHER)
+    write, dtype = graph.writer, graph.dtype(node.input(0).tensor)
+    weights = graph.on(node.input(1).tensor, Side.NEITHER)
     name = f"{node.name}/{'request' if of_request else 'candidates'}"
     whole, axis = (node.input(1).shape or (None,))[0], len(lead)
     runs = _runs(columns)
@@ -387,7 +384,7 @@ def _products(
     products = []
     for size, left, rows in operands:
         flat = left if axis == 1 else write.reshape(name, left, [-1, size], dtype)
-        products.append(_applied(split, node, [flat, rows], of_request))
+        products.append(_applied(graph, node, [flat, rows], of_request))
     result = write.sum_of(name, products, dtype)
     return result if axis == 1 else write.reshape(name, result, (*lead, width), dtype)
 
@@ -404,12 +401,12 @@ def _runs(columns: Columns) -> list[tuple[list[int], list[Tensor]]]:
 
 
 @_rule("BatchMatMulV2", "BatchMatMul")
-def _weighted_rows(split: Splitter, node: Node) -> Assembled | None:
+def _weighted_rows(graph: NewGraph, node: Node) -> Assembled | None:
     """A matrix of one request, multiplied from the left by one of each candidate: one product."""
     left, right = (operand.tensor for operand in node.inputs)
-    sizes = split.sizes(node.output().tensor)
-    values = [split.assembled(tensor) for tensor in (left, right)]
-    if split.exact or not split.is_one_request or sizes is None or None in values:
+    sizes = graph.sizes(node.output().tensor)
+    values = [graph.assembled(tensor) for tensor in (left, right)]
+    if graph.exact or not graph.is_one_request or sizes is None or None in values:
         return None
     rows, matrix = (value for value in values if value is not None)
     is_matrix = len(matrix.terms) == 1 and matrix.terms[0].of_request and matrix.is_whole
@@ -418,9 +415,9 @@ def _weighted_rows(split: Splitter, node: Node) -> Assembled | None:
         return None
     if (rows.row_axis, matrix.row_axis, rows.factor, matrix.factor) != (0, 0, 1, 1):
         return None
-    write, dtype, inner = split.writer, split.dtype(left), rows.sizes[-1]
+    write, dtype, inner = graph.writer, graph.dtype(left), rows.sizes[-1]
     name = f"{node.name}/candidates"
-    flat = write.reshape(name, split.of_candidates(left), [-1, inner], dtype)
+    flat = write.reshape(name, graph.of_candidates(left), [-1, inner], dtype)
     own = write.reshape(name, matrix.terms[0].tensor, matrix.sizes[1:], dtype)
     attrs = {"transpose_a": False, "transpose_b": flags[1]}
     product = write.add(name, "MatMul", (flat, own), {"T": dtype}, attrs)
@@ -429,12 +426,12 @@ def _weighted_rows(split: Splitter, node: Node) -> Assembled | None:
 
 
 @_rule("GatherV2")
-def _pairs(split: Splitter, node: Node) -> Assembled | None:
+def _pairs(graph: NewGraph, node: Node) -> Assembled | None:
     """Products of pairs of vectors, as DLRM takes them of all: those of a request once.
 
     The vectors are [rows, F, D], their products [rows, F, F], of which some are taken as columns.
     """
-    sizes, picked = split.sizes(node.output().tensor), node.input(1).constant
+    sizes, picked = graph.sizes(node.output().tensor), node.input(1).constant
     flat = node.input(0).producer
     if sizes is None or picked is None or picked.ndim != 1 or flat.op != "Reshape":
         return None
@@ -442,25 +439,25 @@ def _pairs(split: Splitter, node: Node) -> Assembled | None:
     if node.input(2).scalar not in (1, -1) or product.op not in ("BatchMatMulV2", "BatchMatMul"):
         return None
     left, right = (operand.resolved.tensor for operand in product.inputs)
-    value = split.assembled(left)
+    value = graph.assembled(left)
     if left != right or not product.flag_attr("adj_y") or product.flag_attr("adj_x"):
         return None
-    if split.exact or value is None or len(value.parts) < 2 or value.axis != 1:
+    if graph.exact or value is None or len(value.parts) < 2 or value.axis != 1:
         return None
     fields = value.sizes[1]
     is_plain = value.is_whole and value.is_in_order and len(value.sizes) == 3
     if not is_plain or any(len(part.terms) > 1 for part in value.parts) or value.row_axis:
         return None
-    if split.sizes(flat.output().tensor) != (ROWS, fields * fields) or value.factor != 1:
+    if graph.sizes(flat.output().tensor) != (ROWS, fields * fields) or value.factor != 1:
         return None
     wanted = [divmod(int(pair), fields) for pair in picked]
-    return _products_of_pairs(split, node, value, wanted, left)
+    return _products_of_pairs(graph, node, value, wanted, left)
 
 
 def _products_of_pairs(
-    split: Splitter, node: Node, value: Assembled, wanted: Sequence[tuple[int, int]], like: Tensor
+    graph: NewGraph, node: Node, value: Assembled, wanted: Sequence[tuple[int, int]], like: Tensor
 ) -> Assembled | None:
-    write, dtype, name = split.writer, split.dtype(like), node.name
+    write, dtype, name = graph.writer, graph.dtype(like), node.name
     starts = [0, *accumulate(part.size for part in value.parts)]
     numbers: dict[bool, list[int]] = {True: [], False: []}
     tensors: dict[bool, list[Tensor]] = {True: [], False: []}
@@ -470,9 +467,9 @@ def _products_of_pairs(
     inner = value.sizes[2]
     request, candidates = (write.concat(name, tensors[own], 1, dtype) for own in (True, False))
     repeated = request
-    if not split.is_one_request:
+    if not graph.is_one_request:
         own_sizes = (ROWS, len(numbers[True]), inner)
-        repeated = split.repeated(request, own_sizes, (1, 1), like)
+        repeated = graph.repeated(request, own_sizes, (1, 1), like)
     sides = {
         (True, True): (request, request),
         (False, True): (candidates, repeated),
@@ -488,9 +485,9 @@ def _products_of_pairs(
         if not columns:
             continue
         width = len(numbers[key[1]])
-        if key == (False, True) and split.is_one_request:
+        if key == (False, True) and graph.is_one_request:
             rows = write.reshape(name, candidates, [-1, inner], dtype)
-            one = split.of_one_request(request, (ROWS, width, inner), (1, 1), like)
+            one = graph.of_one_request(request, (ROWS, width, inner), (1, 1), like)
             matrix = write.reshape(name, one, [width, inner], dtype)
             attrs = {"transpose_a": False, "transpose_b": True}
             product = write.add(name, "MatMul", (rows, matrix), {"T": dtype}, attrs)
@@ -510,9 +507,9 @@ def _products_of_pairs(
 
 
 @_rule("Sum")
-def _summed(split: Splitter, node: Node) -> Assembled | None:
-    value = split.assembled(node.input(0).tensor)
-    sizes = split.sizes(node.output().tensor)
+def _summed(graph: NewGraph, node: Node) -> Assembled | None:
+    value = graph.assembled(node.input(0).tensor)
+    sizes = graph.sizes(node.output().tensor)
     axes = node.input(1).constant
     if sizes is None or value is None or len(value.parts) == 1 or axes is None:
         return None
@@ -521,46 +518,46 @@ def _summed(split: Splitter, node: Node) -> Assembled | None:
     rank = len(value.sizes)
     over = sorted({int(axis) % rank for axis in axes.reshape(-1)})
     if value.axis not in over:
-        return _inner_sums(split, node, value, over, sizes)
-    if split.exact:
+        return _inner_sums(graph, node, value, over, sizes)
+    if graph.exact:
         return None
-    write, dtype = split.writer, split.dtype(node.input(0).tensor)
-    own_axes = split.on(node.input(1).tensor, Side.NEITHER)
+    write, dtype = graph.writer, graph.dtype(node.input(0).tensor)
+    own_axes = graph.on(node.input(1).tensor, Side.NEITHER)
     terms = []
     for of_request in (True, False):
         own = [p.terms[0].tensor for p in value.parts if p.of_request is of_request]
         if own:
             name = f"{node.name}/{'request' if of_request else 'candidates'}"
             joined = write.concat(name, own, value.axis, dtype)
-            new = _applied(split, node, [joined, own_axes], of_request)
+            new = _applied(graph, node, [joined, own_axes], of_request)
             terms.append(Term(new, of_request, sizes))
     return _sum_of(value, sizes, terms)
 
 
 def _inner_sums(
-    split: Splitter, node: Node, value: Assembled, over: Sequence[int], sizes: Sizes
+    graph: NewGraph, node: Node, value: Assembled, over: Sequence[int], sizes: Sizes
 ) -> Assembled | None:
     """Sums inside of each part."""
-    axes = split.on(node.input(1).tensor, Side.NEITHER)
+    axes = graph.on(node.input(1).tensor, Side.NEITHER)
     keeps = node.flag_attr("keep_dims")
     axis = value.axis if keeps else value.axis - sum(one < value.axis for one in over)
     parts = []
     for part in value.parts:
         (term,) = part.terms
-        new = _applied(split, node, [term.tensor, axes], term.of_request)
+        new = _applied(graph, node, [term.tensor, axes], term.of_request)
         own = (*sizes[:axis], part.size, *sizes[axis + 1 :])
         parts.append(replace(part, terms=(Term(new, term.of_request, own),)))
     return Assembled(sizes, axis, tuple(parts), value.factor)
 
 
 @_rule("Reshape", "ExpandDims", "Squeeze")
-def _reshaped(split: Splitter, node: Node) -> Assembled | None:
+def _reshaped(graph: NewGraph, node: Node) -> Assembled | None:
     """Of parts side by side: each is reshaped by itself, if no element changes its part."""
-    value = split.assembled(node.input(0).tensor, may_be_flat=True)
-    sizes = split.sizes(node.output().tensor)
+    value = graph.assembled(node.input(0).tensor, may_be_flat=True)
+    sizes = graph.sizes(node.output().tensor)
     if sizes is None or value is None or value.is_plain:
         return None
-    factor = _factor(split, node)
+    factor = _factor(graph, node)
     if value.is_flat:
         return replace(value, is_flat=False) if sizes == value.sizes else None
     if factor != value.factor:
@@ -571,14 +568,14 @@ def _reshaped(split: Splitter, node: Node) -> Assembled | None:
     if axis is None:
         return None
     up, down = ratio
-    dtype, parts = split.dtype(node.input(0).tensor), []
+    dtype, parts = graph.dtype(node.input(0).tensor), []
     for part in value.parts:
         if part.size * up % down:
             return None
         size = part.size * up // down
         own = sizes if len(value.parts) == 1 else (*sizes[:axis], size, *sizes[axis + 1 :])
         terms = tuple(
-            Term(split.writer.reshape(node.name, t.tensor, own, dtype), t.of_request, own)
+            Term(graph.writer.reshape(node.name, t.tensor, own, dtype), t.of_request, own)
             for t in part.terms
         )
         parts.append(Part(size, terms))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorflow.core.framework import graph_pb2
 
-from fusion.passes.emit.stock_parser import asked_features, emit_stock_parser, outputs_by_key
+from fusion.passes.emit.parsing import asked_features, emit_stock_parser, outputs_by_key
 from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
