@@ -47,7 +47,9 @@ def request_batch(
     if not batch:
         return None
     counts = _counts(batch) if check.counts else np.array([batch])
-    requests, index = np.arange(len(counts)), np.repeat(np.arange(len(counts)), counts)
+    # What no candidate has may be refused, and the original is not fed it.
+    requests = np.where(counts > 0, np.arange(len(counts)), 0)
+    index = np.repeat(np.arange(len(counts)), counts)
     once, repeated = dict[str, Array](), dict[str, Array]()
     divided = {key for group in (*original.sparse, *original.ragged) for key in group}
     shapes = {spec.key: spec.shape for spec in original.inputs}
