@@ -90,7 +90,9 @@ def request_batch(
         feeds: a batch of it, with a row for each candidate; the first rows are the requests.
         counts: how many candidates each request has; of a signature without `counts` one number.
     """
-    requests, index = np.arange(len(counts)), np.repeat(np.arange(len(counts)), counts)
+    # What no candidate has may be refused, and the original is not fed it.
+    requests = np.where(np.asarray(counts) > 0, np.arange(len(counts)), 0)
+    index = np.repeat(np.arange(len(counts)), counts)
     once, repeated = dict[str, Array](), dict[str, Array]()
     divided = {key for group in (*original.sparse, *original.ragged) for key in group}
     shapes = {spec.key: spec.shape for spec in original.inputs}
