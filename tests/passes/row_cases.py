@@ -6,7 +6,7 @@ a tensor; `OTHERS` are near misses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -717,6 +717,43 @@ _mixes(
     lambda a, b: _padded((p := a.parsed)[7] * p[8], p[9]),
     lambda a, b: _padded(tf.cumsum((p := a.parsed)[7]), p[9]),
     lambda a, b: _padded((p := a.parsed)[7], p[9][::-1]),
+)
+
+
+def _sparse_of(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+    parts = raw.RaggedTensorToSparse(rt_nested_splits=[splits], rt_dense_values=values)
+    return _dense_rows(tf.sparse.to_dense(tf.SparseTensor(*parts)))
+
+
+_keeps("RaggedTensorToSparse", lambda a, b: _sparse_of(*a.parsed[7:10:2]))
+_mixes(
+    "RaggedTensorToSparse",
+    lambda a, b: _sparse_of(a.parsed[7], b.parsed[9]),
+    lambda a, b: _sparse_of((p := a.parsed)[7], p[9][::-1]),
+)
+
+
+def _crossed(sparse: Sequence[tf.Tensor], dense: tf.Tensor) -> tf.Tensor:
+    parts = raw.SparseCrossHashed(
+        indices=[sparse[0]],
+        values=[sparse[1]],
+        shapes=[sparse[2]],
+        dense_inputs=[dense],
+        num_buckets=np.int64(50),
+        strong_hash=False,
+        salt=np.zeros(2, np.int64),
+    )
+    return _dense_rows(tf.sparse.to_dense(tf.SparseTensor(*parts)))
+
+
+_keeps(
+    "SparseCrossHashed",
+    lambda a, b: _crossed(a.parsed[0:6:2], tf.cast(a.x[:, :1], tf.int64)),
+)
+_mixes(
+    "SparseCrossHashed",
+    lambda a, b: _crossed([a.parsed[0], b.parsed[2], a.parsed[4]], tf.cast(a.x[:, :1], tf.int64)),
+    lambda a, b: _crossed(a.parsed[0:6:2], tf.cast(a.x[::-1, :1], tf.int64)),
 )
 
 

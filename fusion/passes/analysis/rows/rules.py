@@ -512,6 +512,10 @@ def _crossed(operands: Operands) -> Sequence[Fact]:
         raise Mixes(f"{operands.node.op} is not of columns of rows")
     if any(fact.axis or fact.layout != (1, 1) for fact in columns):
         raise Mixes(f"{operands.node.op} goes over the rows")
+    for k in range(sparse):
+        own = columns[k : 3 * sparse : sparse]
+        if len({(fact.side, fact.source) for fact in own}) > 1:
+            raise Mixes(f"{operands.node.op} is not of the parts of sparse tensors")
     return [Fact(kind, operands.side, source=operands.node.name) for kind in kinds]
 
 

@@ -32,6 +32,8 @@ _UNKNOWN = {
 _DENSE = frozenset({"SparseToDense", "RaggedTensorToTensor"})
 
 
+#: Sizes of a dense tensor do for the shape of a sparse one.
+_INSTEAD = {Kind.SPARSE_SHAPE: Kind.SIZES}
 #: Of a lookup that is not of one side.
 _APART = Fact(Kind.MIXED, reason="the ids of a lookup are of requests and of candidates")
 
@@ -42,12 +44,14 @@ class Bags:
 
     Attributes:
         output: [rows, D].
-        ids: the tensors that it reads, other than its table.
+        ids: the tensors that ids are read from, and what they have to have.
+        weights: of ids; None if there are none.
         shape: of `output`, rows unknown.
     """
 
     output: Tensor
-    ids: tuple[Tensor, ...]
+    ids: tuple[tuple[Tensor, Kind], ...]
+    weights: Tensor | None
     shape: Shape
 
 
@@ -205,15 +209,24 @@ def _with_rows(shape: Shape, batch: int) -> Shape:
 
 
 def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
-    """The rows of a lookup, whose ids have to be of one side."""
-    of_ids = [facts.get(tensor, CONSTANT) for tensor in bags.ids]
-    mixed = next((fact for fact in of_ids if fact.kind is Kind.MIXED), None)
+    """The rows of a lookup, whose ids have to be of one side, and of one tensor."""
+    of_ids = [(facts.get(tensor, CONSTANT), kind) for tensor, kind in bags.ids]
+    weights = CONSTANT if bags.weights is None else facts.get(bags.weights, CONSTANT)
+    known = [*(fact for fact, _ in of_ids), weights]
+    mixed = next((fact for fact in known if fact.kind is Kind.MIXED), None)
     if mixed is not None:
         return mixed
-    sides = {fact.side for fact in of_ids if fact.has_rows}
-    if sides and all(fact.kind in (Kind.ROWS, Kind.CONSTANT) for fact in of_ids):
-        sides = {joined(of_ids)}
-    if len(sides) != 1 or any(fact.kind is Kind.ROWS and fact.axis for fact in of_ids):
+    if any(fact.kind not in (kind, _INSTEAD.get(kind)) for fact, kind in of_ids):
+        return _APART
+    if weights.kind not in (Kind.CONSTANT, Kind.ENTRIES, Kind.ROWS):
+        return _APART
+    if any(fact.kind is Kind.ROWS and fact.axis for fact in known):
+        return _APART
+    parts = [fact for fact, _ in of_ids if fact.kind not in (Kind.ROWS, Kind.SIZES)]
+    sides = {fact.side for fact in known if fact.has_rows and fact.kind is not Kind.SIZES}
+    if not parts and weights.kind is not Kind.ENTRIES:
+        sides = {joined(known)}
+    if len(sides) != 1 or len({fact.source for fact in parts}) > 1:
         return _APART
     return rows(sides.pop())
 
