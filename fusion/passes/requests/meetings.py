@@ -117,11 +117,38 @@ def _unary(graph: NewGraph, node: Node) -> Assembled | None:
         if len(value.parts) == 1 and len(value.terms) > 1:
             return None
         value = _without_sums(graph, value, node.input(0).tensor)
+    value = _neighbours_joined(graph, value, node.input(0).tensor)
 
     def compute(term: Term) -> Term:
         return replace(term, tensor=_applied(graph, node, [term.tensor], term.of_request))
 
     return _each_term(value, compute, sizes)
+
+
+def _neighbours_joined(graph: NewGraph, value: Assembled, like: Tensor) -> Assembled:
+    """Joins parts of one side that lie side by side, so that an op on each part is one op."""
+    if not value.is_in_order or not value.is_whole:
+        return value
+    runs: list[list[Part]] = []
+    for part in value.parts:
+        before = runs[-1][-1] if runs else None
+        is_next = before is not None and before.of_request is part.of_request
+        if is_next and len(part.terms) == len(runs[-1][-1].terms) == 1:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    if len(runs) == 1:  # of sums, or there is nothing to join
+        return value
+    parts = [run[0] if len(run) == 1 else _joined(graph, value, run, like) for run in runs]
+    return replace(value, parts=tuple(parts))
+
+
+def _joined(graph: NewGraph, value: Assembled, run: Sequence[Part], like: Tensor) -> Part:
+    whole = Part(sum(part.size for part in run), run[0].terms)
+    tensors = [part.terms[0].tensor for part in run]
+    name = f"{like.node}/{'request' if whole.of_request else 'candidates'}"
+    tensor = graph.writer.concat(name, tensors, value.axis, graph.dtype(like))
+    return replace(whole, terms=(Term(tensor, whole.of_request, value.part_sizes(whole)),))
 
 
 def _without_sums(graph: NewGraph, value: Assembled, like: Tensor) -> Assembled:
@@ -266,6 +293,12 @@ def _by_parts(graph: NewGraph, node: Node) -> Assembled | None:
     if any(value is None or value.sizes != sizes for value in values):
         return _small_operands(graph, node, sizes)
     one, other = (value for value in values if value is not None)
+    joined = [
+        _neighbours_joined(graph, one, left),
+        _neighbours_joined(graph, other, right),
+    ]
+    if len({tuple(part.size for part in value.parts) for value in joined}) == 1:
+        one, other = joined
     layouts = [[(part.size, part.places) for part in value.parts] for value in (one, other)]
     if len(one.parts) < 2 or layouts[0] != layouts[1]:
         return _small_operands(graph, node, sizes)
@@ -295,6 +328,7 @@ def _by_number(
     if is_sum and (graph.exact or node.op not in ("Mul", "RealDiv") or at):
         return None
     constant = graph.on(number.tensor, Side.NEITHER)
+    value = _neighbours_joined(graph, value, tensor)
 
     def compute(term: Term) -> Term:
         operands = [term.tensor, constant] if at == 0 else [constant, term.tensor]
@@ -538,6 +572,7 @@ def _inner_sums(
     graph: NewGraph, node: Node, value: Assembled, over: Sequence[int], sizes: Sizes
 ) -> Assembled | None:
     """Sums inside of each part."""
+    value = _neighbours_joined(graph, value, node.input(0).tensor)
     axes = graph.on(node.input(1).tensor, Side.NEITHER)
     keeps = node.flag_attr("keep_dims")
     axis = value.axis if keeps else value.axis - sum(one < value.axis for one in over)

@@ -32,6 +32,7 @@ class Writer:
         self.graph = graph_pb2.GraphDef()
         self._names = set(reserved)
         self._constants: dict[bytes, Tensor] = {}
+        self._joined: dict[tuple[object, ...], Tensor] = {}
 
     def copy(
         self,
@@ -97,12 +98,15 @@ class Writer:
         return self.add(name, "Reshape", inputs, types)
 
     def concat(self, name: str, parts: Sequence[Tensor], axis: int, dtype: int) -> Tensor:
-        """Adds what joins tensors; one alone stays."""
+        """Adds what joins tensors, once for all that need it; one alone stays."""
         if len(parts) == 1:
             return parts[0]
-        inputs = (*parts, self.constant(axis))
-        attrs = {"N": len(parts)}
-        return self.add(name, "ConcatV2", inputs, {"T": dtype, "Tidx": _INT32}, attrs)
+        key = (*parts, axis)
+        if key not in self._joined:
+            inputs, attrs = (*parts, self.constant(axis)), {"N": len(parts)}
+            types = {"T": dtype, "Tidx": _INT32}
+            self._joined[key] = self.add(name, "ConcatV2", inputs, types, attrs)
+        return self._joined[key]
 
     def sum_of(self, name: str, terms: Sequence[Tensor], dtype: int) -> Tensor:
         """Adds up tensors, which are broadcast, from the first on."""
