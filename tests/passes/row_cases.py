@@ -275,6 +275,8 @@ _keeps(
     lambda a, b: tf.matmul(a.x, numbers(4, 5)),
     lambda a, b: tf.matmul(tf.transpose(a.x), numbers(4, 5), transpose_a=True),
     lambda a, b: tf.matmul(a.x + b.x, numbers(5, 4), transpose_b=True),
+    lambda a, b: tf.matmul(tf.sin(a.x), np.sin(numbers(5, 4)), transpose_b=True) * b.x[:, :1],
+    lambda a, b: tf.matmul(tf.tile(a.x, [1, 16]), np.sin(numbers(33, 64)), transpose_b=True),
     lambda a, b: tf.reshape(tf.matmul(tf.reshape(a.y, [-1, 4]), numbers(4, 2)), [-1, 3, 2]),
     lambda a, b: tf.matmul(tf.concat([tf.tile(a.x, [1, 5]), b.x, a.x], 1), numbers(28, 3)),
     lambda a, b: tf.matmul(tf.tile(a.x, [1, 100]), numbers(400, 3)) + b.k[:, tf.newaxis],

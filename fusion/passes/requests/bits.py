@@ -33,7 +33,8 @@ def depends_on_position(node: Node) -> bool:
         return False
     if dtype != types_pb2.DT_FLOAT and node.op in _PRODUCTS | _POSITIONAL_DOUBLE:
         return True
-    return node.op in POSITIONAL
+    # Of a product with transposed weights, which code multiplies depends on the number of rows.
+    return node.op in POSITIONAL or (node.op == "MatMul" and node.flag_attr("transpose_b"))
 
 
 def depends_on_one_row(node: Node) -> bool:
