@@ -143,8 +143,8 @@ def _facts(
         count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
         node = Node(numbered, unshaped(numbered, name))
         found = inputs.get(tensor) or _of_node(node, operands, batch)
-        if isinstance(found, Fact) and found.side is Side.REQUEST and repeats(node):
-            found = replace(found, side=Side.REQUEST | Side.CANDIDATE)
+        if isinstance(found, Fact) and found.kind is Kind.ROWS and repeats(node):
+            found = replace(found, side=found.side | Side.CANDIDATE)
         several = [found] * count if isinstance(found, Fact) else [*found]
         several += several[-1:] * (count - len(several))
         several = [inputs.get(Tensor(name, k), fact) for k, fact in enumerate(several)]
